@@ -19,7 +19,7 @@ from typing import Any
 from partage.controllers.manager import Controllers
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
-from partage.kube.events import Regarding
+from partage.kube.recorder import Regarding
 from partage.wire.documents import Document, decode
 
 CARDS = 8

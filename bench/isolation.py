@@ -24,8 +24,9 @@ from pathlib import Path
 
 from partage.agent.isolation.account import make_account
 from partage.agent.isolation.library import install
-from partage.agent.isolation.limits import CardLimits, ContainerLimits, Policy, Priority, write
+from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
 from partage.agent.isolation.seats import give_seat, make_seats
+from partage.vendors.wishes import Policy, Priority
 
 BUILD = Path(__file__).parents[1] / "build" / "native"
 UUID = "GPU-fafafafa-fafa-fafa-fafa-fafafafafa00"

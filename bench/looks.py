@@ -20,23 +20,25 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from partage.agent.container_admission import Isolation, Keeper, Tallies
+from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.discovery.found import CardUse, Found, Inventory
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.isolation.account import PLACES_AT
 from partage.agent.isolation.container_dirs import CardQuota, Quota, Rooms
-from partage.agent.isolation.limits import Policy
+from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.processes import numbers_of
 from partage.agent.isolation.providers import OwnLibrary
 from partage.agent.journal import Entry, Journal
+from partage.agent.metrics import Tallies
 from partage.agent.uses import Meter
 from partage.daemon.isolation_status import Statements
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
+from partage.vendors.wishes import Policy
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "build/native/libpartage-isolation.so"

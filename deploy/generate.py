@@ -17,7 +17,11 @@ from typing import Any, Final
 import yaml
 from panels import DASHBOARDS, dashboard
 
-from partage.daemon.kube_scheduler_config import ExtenderAccess, kube_scheduler_config, left_to_the_ledger
+from partage.daemon.kube_scheduler_config import (
+    ExtenderAccess,
+    kube_scheduler_config,
+    left_to_the_ledger,
+)
 from partage.embedded.definitions import DEFINITIONS, DEVICES
 from partage.testing.reference.pages import value_comments, values_page
 from partage.vendors.catalog import FAMILIES

@@ -11,17 +11,19 @@ from hypothesis import strategies as st
 from msgspec import structs
 from prometheus_client import generate_latest
 
-from partage.agent.container_admission import Keeper, Tallies
+from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance, Made
 from partage.agent.host import Host
 from partage.agent.injection import Injected, Place, Refusal, inject
 from partage.agent.isolation.providers import HamiCore
 from partage.agent.journal import Journal
+from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Container, Device, LinuxContainer, PodSandbox
 from partage.agent.nri.plugin import Refused
 from partage.model import device as model
-from partage.model.allocation import Allocation, Grant, GrantMode, MigSlice
+from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType, VirtualFunction
+from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES

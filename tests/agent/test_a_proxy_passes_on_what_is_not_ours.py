@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partage.agent.container_admission import Keeper, Tallies
+from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.cri import messages as cri
 from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment
@@ -23,6 +23,7 @@ from partage.agent.exposition import Books, NodeSeries
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.journal import Entry, Journal
+from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Adjustment, Device, LinuxAdjustment, Mount, Variable
 from partage.agent.protobuf import Malformed, raw_fields, wrapped
 from partage.model import device as model

@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from partage.agent.container_admission import Keeper, Tallies
+from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.cri import messages as cri
 from partage.agent.cri.edits import asked, edited
 from partage.agent.host import Host
 from partage.agent.injection import Injected, Place, Refusal, inject
 from partage.agent.journal import Journal
+from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Container, Device, LinuxContainer, Mount, PodSandbox
 from partage.model import device as model
 from partage.model.allocation import Allocation, Grant, GrantMode

@@ -7,9 +7,9 @@ import pytest
 
 from partage.agent.isolation.account import PLACES_AT, read_account, set_overhead
 from partage.agent.isolation.container_dirs import CardQuota, Quota, Room, Rooms
-from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.node_scan import see
 from partage.agent.isolation.overhead import SLACK, Overheads
+from partage.vendors.wishes import Policy
 
 MIB = 2**20
 CAP = 1024 * MIB

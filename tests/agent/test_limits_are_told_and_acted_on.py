@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import generate_latest
 
-from partage.agent.container_admission import Isolation, Keeper, Tallies
+from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.discovery.found import CardUse, Found, Inventory
 from partage.agent.exposition import MOST, Books, Nameless, NodeSeries
@@ -24,13 +24,14 @@ from partage.agent.injection import Place
 from partage.agent.isolation.account import ACCOUNT_BYTES, PLACES_AT
 from partage.agent.isolation.container_dirs import Rooms
 from partage.agent.isolation.library import as_mapped
-from partage.agent.isolation.limits import Policy
+from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.node_scan import see
 from partage.agent.isolation.providers import NoIsolation, OwnLibrary
 from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
 from partage.agent.isolation.statements import Answer, Statement, survey
 from partage.agent.isolation.tried import untried
 from partage.agent.journal import Journal
+from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.agent.uses import Meter, Use, told_by_drivers
 from partage.apiserver import ApiServer, serve
@@ -45,6 +46,7 @@ from partage.model.node import Node
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
+from partage.vendors.wishes import Policy
 from partage.wire.record import encode
 
 GIB = 2**30

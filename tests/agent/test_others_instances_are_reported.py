@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from mig_world import CARD, World, want
 
-from partage.agent.container_admission import Tallies
 from partage.agent.device_document import device_document
 from partage.agent.discovery.found import Inventory
 from partage.agent.discovery.models import MODELS
 from partage.agent.discovery.simulated import SimulatedHardware, simulate
+from partage.agent.metrics import Tallies
 from partage.agent.mig.cdi import Numbers, Specs
 from partage.agent.mig.foreign import on_card, reported
 from partage.agent.mig.journal import CardJournal, FileJournals

@@ -16,11 +16,12 @@ from partage.agent.notes import Code, Notes, read_notes
 from partage.agent.reporting import DEVICES, AgentReporting, ReportingSettings
 from partage.apiserver import ApiServer, Change, serve
 from partage.embedded.definitions import DEFINITIONS
-from partage.kube.client import Client, ClientSettings, PatchKind
+from partage.kube.client import Client, PatchKind
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.errors import Conflict, NotFound
 from partage.kube.resources import LEASES
 from partage.kube.retry import Backoff, RateLimit
+from partage.kube.sender import ClientSettings
 from partage.testing.clock import InstantClock
 from partage.vendors import names
 

@@ -13,16 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from partage.agent.container_admission import Isolation, Keeper, Tallies
+from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Injected, Place, Refusal, inject
 from partage.agent.isolation.account import ACCOUNT_BYTES
 from partage.agent.isolation.container_dirs import INSIDE, PRELOAD, CardQuota, Quota, Rooms
-from partage.agent.isolation.limits import Policy, Priority, read
+from partage.agent.isolation.limits import read
+from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.providers import HamiCore, MigOnly, OwnLibrary, Shares
 from partage.agent.isolation.seats import SEAT_BYTES, read_seat, seat_file
 from partage.agent.journal import Journal
+from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Adjustment, Container, Mount, PodSandbox
 from partage.agent.nri.plugin import Refused
 from partage.model import device as model
@@ -33,6 +35,7 @@ from partage.model.node import Node
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
+from partage.vendors.wishes import Policy, Priority
 from partage.wire.record import encode
 
 GIB = 2**30

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from partage.agent.container_admission import Keeper, Tallies
+from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.differences import Kind
 from partage.agent.found_file import read_findings
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.journal import Journal
+from partage.agent.metrics import Tallies
 from partage.agent.notes import Notes
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.daemon.evicting import Evictions

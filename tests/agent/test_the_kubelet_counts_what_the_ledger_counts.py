@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partage.agent.kubelet import messages as said
-from partage.agent.kubelet.plugin import DevicePlugins, PluginFiles
+from partage.agent.kubelet.plugin import DevicePlugins
+from partage.agent.kubelet.registering import PluginFiles
 from partage.agent.kubelet.resources import KubeletSilent, Resources, unserved
 from partage.agent.kubelet.units import MOST_UNITS, Asked, Offer, Unit, advise, offers
 from partage.kube.retry import Backoff

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partage.agent.container_admission import Keeper, Tallies
+from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.isolation.folders import Folders
 from partage.agent.isolation.providers import HamiCore
 from partage.agent.journal import Journal
+from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.agent.nri.plugin import Refused
 from partage.model import device as model

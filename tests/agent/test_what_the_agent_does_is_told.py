@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from partage.agent.container_admission import Keeper, Tallies
+from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.journal import Journal
+from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.agent.nri.plugin import Refused
 from partage.agent.stories import SILENT, NodeStories, stories_of

@@ -10,10 +10,10 @@ import pytest
 
 from partage.agent.isolation.account import PLACES_AT
 from partage.agent.isolation.container_dirs import CardQuota, Quota, Rooms
-from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.node_scan import see
 from partage.agent.isolation.processes import numbers_of
 from partage.agent.isolation.unmanaged_processes import Strangers
+from partage.vendors.wishes import Policy
 
 FORKED = 0x40
 

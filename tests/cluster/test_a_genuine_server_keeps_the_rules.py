@@ -12,11 +12,12 @@ from control_plane import ADMIN, ControlPlane, missing
 
 from partage.controllers.manager import Controllers, ControllerSettings
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
-from partage.kube.client import Client, ClientSettings, PatchKind
+from partage.kube.client import Client, PatchKind
 from partage.kube.errors import ApiError, KubeError
-from partage.kube.events import Regarding
 from partage.kube.loading import load_config
+from partage.kube.recorder import Regarding
 from partage.kube.resources import NODES, PODS, Resource
+from partage.kube.sender import ClientSettings
 from partage.testing.ports import free_port
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings

@@ -9,10 +9,11 @@ from typing import Any
 from partage.apiserver import ApiServer, serve
 from partage.apiserver.storage import Change
 from partage.controllers.manager import Controllers, ControllerSettings
-from partage.kube.client import Client, ClientSettings
+from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
-from partage.kube.events import Regarding
+from partage.kube.recorder import Regarding
 from partage.kube.retry import Backoff
+from partage.kube.sender import ClientSettings
 from partage.testing.clock import SteppedClock
 from partage.wire.documents import Document, decode
 

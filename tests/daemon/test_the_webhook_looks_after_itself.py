@@ -22,9 +22,10 @@ from daemon_world import PATIENCE, World, pod, until, world
 from partage.apiserver import write_kubeconfig
 from partage.apiserver.status import ApiError
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
-from partage.kube.client import Client, ClientSettings
+from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.retry import Backoff
+from partage.kube.sender import ClientSettings
 from partage.serving.tls import ServerTls
 from partage.testing.ports import free_port
 from partage.vendors.catalog import FAMILIES

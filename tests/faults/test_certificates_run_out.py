@@ -18,9 +18,9 @@ from webhook_process import NAMESPACE, install_webhook, start_webhook, trusted
 
 from partage.apiserver import ApiError
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
-from partage.kube.client import ClientSettings
 from partage.kube.clock import SystemClock
 from partage.kube.retry import Backoff
+from partage.kube.sender import ClientSettings
 from partage.webhook.installation import Endpoint
 
 DEVICE_POD = {"labels": {ASKED: "yes"}}

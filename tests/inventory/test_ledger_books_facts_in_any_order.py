@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partage.inventory.ledger import UNCHECKED, Ledger, Suspicion
+from partage.inventory.card import Suspicion
+from partage.inventory.columns import UNCHECKED
+from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType, Topology
 from partage.model.errors import LedgerError

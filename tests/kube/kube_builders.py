@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
-from partage.kube.client import Client, ClientSettings
+from partage.kube.client import Client
 from partage.kube.clock import Clock
 from partage.kube.config import ClusterConfig, Config, UserConfig
 from partage.kube.objects import Meta
 from partage.kube.resources import PODS
 from partage.kube.retry import Backoff
+from partage.kube.sender import ClientSettings
 from partage.kube.transport import TransportSettings
 from partage.kube.watch import WatchSettings
 from partage.testing.clock import InstantClock

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kube_builders import client_of, eventually, started, stopped
 
-from partage.kube.events import EventRecorder, EventSettings, Regarding
-from partage.kube.recorder import EventBook, Topic
+from partage.kube.events import EventRecorder
+from partage.kube.recorder import EventBook, EventSettings, Regarding, Topic
 from partage.kube.resources import EVENTS
 from partage.testing.clock import SteppedClock
 from partage.testing.kube_server import Fault, KubeServer

@@ -2,7 +2,8 @@
 
 from hypothesis import strategies as st
 
-from partage.inventory.ledger import Ledger, Suspicion
+from partage.inventory.card import Suspicion
+from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.mig import MigSlice

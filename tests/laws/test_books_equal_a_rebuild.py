@@ -14,7 +14,7 @@ from partage.model.device import Device
 from partage.model.node import Node
 from partage.model.pod import Pod, Record
 from partage.model.reason import Refusal
-from partage.scheduler.engine import Engine, State, rebuild
+from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import (
     BindFailed,
     BindSucceeded,
@@ -29,6 +29,7 @@ from partage.scheduler.events import (
     PodSeen,
     ReadBack,
 )
+from partage.scheduler.facts import rebuild
 
 NAMES = ("node-0", "node-1", "node-2")
 

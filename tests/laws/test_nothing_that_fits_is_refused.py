@@ -7,7 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from worlds import PROTOCOLS, device_requests, nodes
 
-from partage.inventory.ledger import Card, Ledger
+from partage.inventory.card import Card
+from partage.inventory.ledger import Ledger
 from partage.model.device import DeviceType
 from partage.model.policy import Strategy
 from partage.model.reason import NodeReason

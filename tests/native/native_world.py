@@ -15,8 +15,9 @@ import pytest
 
 from partage.agent.isolation.account import make_account
 from partage.agent.isolation.library import install
-from partage.agent.isolation.limits import CardLimits, ContainerLimits, Policy, Priority, write
+from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
 from partage.agent.isolation.seats import give_seat, make_seats
+from partage.vendors.wishes import Policy, Priority
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20

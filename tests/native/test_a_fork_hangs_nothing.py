@@ -5,7 +5,7 @@ import os
 import pytest
 from native_world import World
 
-from partage.agent.isolation.limits import Policy
+from partage.vendors.wishes import Policy
 
 CAP = 2**30
 FORKS = int(os.environ.get("PARTAGE_FORKS", "200"))

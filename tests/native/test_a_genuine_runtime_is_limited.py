@@ -16,7 +16,7 @@ from genuine_reasons import HOOKS, NOT_HOOKED, VARIANTS, expected
 from genuine_runtime import runtimes
 from native_world import MIB, WAIT, Tenant, World
 
-from partage.agent.isolation.limits import Policy
+from partage.vendors.wishes import Policy
 
 PROGRAM = Path(__file__).with_name("genuine_program.py")
 NEWEST = 10**6

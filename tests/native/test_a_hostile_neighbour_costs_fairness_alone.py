@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from native_world import MIB, WAIT, Tenant, World, attempts, built, within
 
-from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
+from partage.vendors.wishes import Policy
 
 HOSTILE = 7
 """Its slot."""

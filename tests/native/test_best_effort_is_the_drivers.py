@@ -5,8 +5,8 @@ import subprocess
 
 from native_world import Tenant, World, attempts
 
-from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.seats import free_seat
+from partage.vendors.wishes import Policy
 
 _SERVED_AT = 64 + 16
 """In an account: after its head, the third word of the first card's books (native/include/page.h)."""

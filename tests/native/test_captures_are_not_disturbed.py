@@ -6,7 +6,7 @@ The stand-in driver models what the documentation of captures forbids (native/fa
 import pytest
 from native_world import MIB, World
 
-from partage.agent.isolation.limits import Policy
+from partage.vendors.wishes import Policy
 
 
 def answers(world: World, *command: str, memory: int = 0) -> dict[str, int]:

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from native_world import WAIT, Tenant, World, attempts, built, uuid, within
 
-from partage.agent.isolation.limits import CardLimits, Policy, Priority
+from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.seats import Seat, read_seat
+from partage.vendors.wishes import Policy, Priority
 
 
 def test_shares_are_within_a_point_in_virtual_time(build: object) -> None:

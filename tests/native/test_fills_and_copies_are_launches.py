@@ -3,8 +3,8 @@
 import pytest
 from native_world import World
 
-from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.seats import read_seat
+from partage.vendors.wishes import Policy
 
 FILLS = [
     f"cuMemset{kind}{form}"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from native_world import MIB, WAIT, Tenant, World, built
 
-from partage.agent.isolation.limits import Policy
+from partage.vendors.wishes import Policy
 
 COMPILER = shutil.which("aarch64-linux-gnu-gcc")
 EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")

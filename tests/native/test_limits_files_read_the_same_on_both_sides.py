@@ -8,16 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native_world import World, uuid
 
-from partage.agent.isolation.limits import (
-    CardLimits,
-    ContainerLimits,
-    Policy,
-    Priority,
-    read,
-    render,
-    write,
-)
+from partage.agent.isolation.limits import CardLimits, ContainerLimits, read, render, write
 from partage.model.errors import InvalidDocument, InvalidValue
+from partage.vendors.wishes import Policy, Priority
 
 CARD = CardLimits(uuid(0), "card-0", 3, 2**32, 300)
 GOOD = render(ContainerLimits(0x1F, (CARD,)))

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from native_world import MIB, Tenant, World, uuid
 
-from partage.agent.isolation.limits import CardLimits, Policy, Priority
+from partage.agent.isolation.limits import CardLimits
+from partage.vendors.wishes import Policy, Priority
 
 CAP = 1024 * MIB
 UNLIKE = 256 * MIB

@@ -10,7 +10,7 @@ import pytest
 from native_world import MIB, WAIT, World, built
 
 from partage.agent.isolation.account import make_account, read_account
-from partage.agent.isolation.limits import CardLimits, Policy
+from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.seats import (
     SEAT_MAGIC,
     free_seat,
@@ -20,6 +20,7 @@ from partage.agent.isolation.seats import (
     seat_file,
 )
 from partage.model.errors import InvalidDocument
+from partage.vendors.wishes import Policy
 
 KILLS = int(os.environ.get("PARTAGE_KILLS", "200"))
 CAP = 512 * MIB

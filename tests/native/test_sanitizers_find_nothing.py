@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from native_world import MIB, Tenant, World, built
 
-from partage.agent.isolation.limits import Policy
+from partage.vendors.wishes import Policy
 
 KINDS = {"asan": "address,undefined", "tsan": "thread"}
 COMMANDS = [

@@ -14,7 +14,8 @@ import pytest
 from native_world import ROOT, WAIT, World
 
 from partage.agent.isolation import account, seats
-from partage.agent.isolation.limits import SEATS, Policy, read
+from partage.agent.isolation.limits import SEATS, read
+from partage.vendors.wishes import Policy
 
 sys.path.insert(0, str(ROOT / "bench"))
 import card_probes  # scripts, not packages

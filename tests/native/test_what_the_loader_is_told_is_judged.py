@@ -18,9 +18,10 @@ from partage.agent.isolation.account import read_account
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.enforcement_status import Cause, judge
 from partage.agent.isolation.library import as_mapped
-from partage.agent.isolation.limits import CardLimits, ContainerLimits, Policy
+from partage.agent.isolation.limits import CardLimits, ContainerLimits
 from partage.agent.isolation.node_scan import ProcessView, look, read_room
 from partage.agent.isolation.seats import read_seat
+from partage.vendors.wishes import Policy
 
 NATIVE = Path(__file__).parents[2] / "native"
 HEAD = """

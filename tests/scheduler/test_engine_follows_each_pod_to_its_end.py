@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from partage.inventory.ledger import Suspicion
+from partage.inventory.card import Suspicion
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
 from partage.model.errors import LedgerError
@@ -14,7 +14,7 @@ from partage.model.policy import Policy, Strategy
 from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import Fault, MayUse, PodRequest
 from partage.placement.tables import Tables
-from partage.scheduler.engine import REMEMBERED, Engine, State, fact_of, rebuild
+from partage.scheduler.engine import REMEMBERED, Engine, State
 from partage.scheduler.events import (
     BindFailed,
     BindSucceeded,
@@ -30,6 +30,7 @@ from partage.scheduler.events import (
     Released,
     TablesChanged,
 )
+from partage.scheduler.facts import fact_of, rebuild
 from partage.testing.builders import GIB, card, make_node, make_pod, share, whole
 
 UID = "uid-a"

@@ -8,7 +8,9 @@ comes.
 from collections.abc import Sequence
 from typing import Final
 
-from partage.inventory.ledger import UNCHECKED, Card, Ledger
+from partage.inventory.card import Card
+from partage.inventory.columns import UNCHECKED
+from partage.inventory.ledger import Ledger
 from partage.model.device import DeviceType
 from partage.model.policy import Scoring, Strategy
 

@@ -14,8 +14,9 @@ from partage.agent.isolation import limits
 from partage.agent.journal import Entry, Journal
 from partage.agent.mig.journal import CardJournal, FileJournals, Stage
 from partage.agent.mig.journal import Entry as Instance
-from partage.model.allocation import Allocation, Grant, GrantMode, MigSlice
+from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
+from partage.model.mig import MigSlice
 from partage.wire.record import encode
 
 __all__ = ["CARDS", "CONTAINERS", "LIMITS", "write"]

@@ -14,8 +14,9 @@ from freeze import books, frozen, read
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partage.model.allocation import Allocation, Grant, GrantMode, MigSlice
+from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
+from partage.model.mig import MigSlice
 from partage.model.request import Phase, Scope
 from partage.sim.offline import schedule
 from partage.vendors import names

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from manifests import Manifest, card, cluster, container, device, node, pod
 
-from partage.inventory.ledger import Card
+from partage.inventory.card import Card
 from partage.model.device import DeviceType
 from partage.model.request import Scope
 from partage.sim.offline import Outcome, schedule

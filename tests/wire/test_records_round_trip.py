@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partage.model.allocation import Allocation, Grant, GrantMode, MigSlice, charges_of
+from partage.model.allocation import Allocation, Grant, GrantMode, charges_of
 from partage.model.device import DeviceType
+from partage.model.mig import MigSlice
 from partage.model.request import Phase, Scope
 from partage.wire.record import decode, encode
 

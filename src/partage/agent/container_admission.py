@@ -39,8 +39,6 @@ from partage.model.allocation import Allocation
 from partage.model.errors import InvalidValue
 from partage.vendors import names
 
-__all__ = ["Isolation", "Keeper", "Tallies", "Unprotected", "binds_of"]
-
 _LOG: Final = logging.getLogger("partage.agent")
 _STOPPED: Final = 4
 """State of a container that has ended, in NRI's numbers."""

@@ -17,17 +17,16 @@ from typing import Final
 
 from partage.agent.isolation.container_dirs import Quota
 from partage.agent.isolation.providers import Bind, NoIsolation, Provider, Shares
-from partage.model.allocation import Grant, GrantMode, MigSlice
+from partage.model.allocation import Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidValue
+from partage.model.mig import MigSlice
 from partage.vendors.base import Family, PlacedPod
 from partage.vendors.runtimes import VISIBLE
 from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, Traits, traits_of
 from partage.wire.outcomes import said
 from partage.wire.render import render
-
-__all__ = ["MARK", "SILENT", "FilesUnknown", "Given", "HostFacts", "Instance", "Made", "gifts"]
 
 MARK: Final = "PARTAGE_DEVICES_"
 """Begins a variable for each resource of which a container got units from the kubelet; they are emptied

@@ -16,8 +16,6 @@ from partage.model.device import MILLI, Device, DeviceType
 from partage.model.quantity import binary
 from partage.vendors import names
 
-__all__ = ["API_VERSION", "LOST", "OWNED_LABELS", "device_document", "health_condition", "owner"]
-
 API_VERSION: Final = "scheduling.koordinator.sh/v1alpha1"
 LOST: Final = "DeviceLost"
 """Condition reason of a device that was there and is not found any more."""

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["TABLE", "Done", "Finding", "Kind", "Meaning"]
-
 
 class Kind(StrEnum):
     """What does not agree; stable, they are labels of a metric."""

@@ -23,8 +23,6 @@ from partage.model.device import MILLI, Device, DeviceType
 from partage.model.node import Node
 from partage.vendors.traits import NVIDIA
 
-__all__ = ["MOST", "Books", "Nameless", "NodeSeries"]
-
 MOST: Final = 1024
 """Pairs of a container and a card that have series."""
 _ZONE: Final = "vGPU"

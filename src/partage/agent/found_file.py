@@ -10,8 +10,6 @@ from partage.agent.differences import TABLE, Finding
 from partage.agent.mig.journal import replace_file
 from partage.model.errors import InvalidDocument
 
-__all__ = ["NAME", "Told", "read_findings", "write_findings"]
-
 NAME: Final = "findings.json"
 _VERSION: Final = 1
 _MOST: Final = 200

@@ -16,8 +16,6 @@ from partage.agent.nri.messages import PodSandbox
 from partage.model.allocation import Allocation
 from partage.vendors import names
 
-__all__ = ["Holding", "Holdings", "Running", "Unprotected", "latest"]
-
 _LOG: Final = logging.getLogger("partage.agent")
 T = TypeVar("T")
 

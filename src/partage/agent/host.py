@@ -28,8 +28,6 @@ from partage.agent.nri.messages import (
 )
 from partage.model.errors import InvalidValue
 
-__all__ = ["Host"]
-
 _EVERYBODY: Final = 0o777
 _FILE_MODE: Final = 0o666
 

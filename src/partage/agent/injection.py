@@ -41,8 +41,6 @@ from partage.vendors.traits import NVIDIA, ROWS, traits_of
 from partage.wire.outcomes import said
 from partage.wire.record import decode
 
-__all__ = ["Injected", "Place", "Refusal", "Rule", "conflict", "environment", "inject", "recorded"]
-
 _WIDENING: Final = (
     "CUDA_DISABLE_CONTROL",
     "NVIDIA_MIG_CONFIG_DEVICES",

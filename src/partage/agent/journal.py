@@ -23,8 +23,6 @@ import msgspec
 
 from partage.model.errors import InvalidDocument
 
-__all__ = ["Entry", "Journal"]
-
 _NAME: Final = "containers.jsonl"
 _LOCK: Final = "lock"
 _MODE: Final = 0o600

@@ -12,8 +12,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Code", "Note", "Notes", "read_notes"]
-
 _MOST: Final = 16
 _LONGEST: Final = 400
 

@@ -22,22 +22,6 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 
 from partage.model.errors import PartageError
 
-__all__ = [
-    "Malformed",
-    "Message",
-    "blob",
-    "flag",
-    "integer",
-    "message",
-    "messages",
-    "natural",
-    "raw_fields",
-    "text",
-    "text_map",
-    "texts",
-    "wrapped",
-]
-
 _VARINT: Final = 0
 _FIXED64: Final = 1
 _LENGTH: Final = 2

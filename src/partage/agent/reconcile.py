@@ -34,8 +34,6 @@ from partage.vendors import names
 from partage.wire import shapes
 from partage.wire.pod_phase import finished
 
-__all__ = ["Bound", "Facts", "Units", "bound_pods", "confirmed", "counted", "reconcile"]
-
 _SHOWN: Final = 3
 """Units that are named of one container."""
 

@@ -16,8 +16,6 @@ from partage.vendors.catalog import HamiCard, encode_hami_cards
 from partage.vendors.settings import HamiSettings
 from partage.vendors.traits import NVIDIA
 
-__all__ = ["hami_annotations", "isolation_labels", "node_labels", "registered_cards"]
-
 _MIB: Final = 2**20
 _LINK: Final = 100
 """HAMi's score of one NVLink between two cards."""

@@ -23,15 +23,6 @@ from partage.kube.retry import RateLimit
 from partage.vendors import names
 from partage.vendors.settings import HamiSettings
 
-__all__ = [
-    "DEVICES",
-    "LEASE_PREFIX",
-    "AgentReporting",
-    "ReportingSettings",
-    "Round",
-    "renew_lease",
-]
-
 DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
 """Koordinator's Device objects."""
 

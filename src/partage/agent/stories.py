@@ -20,8 +20,6 @@ from partage.tracing.spans import ALLOCATE, INJECT, INSTANCE, Event, Kind, Span,
 from partage.tracing.tracer import Tracer
 from partage.wire import shapes
 
-__all__ = ["SILENT", "InstanceStories", "NodeStories", "Silent", "Stories", "stories_of"]
-
 _MARKS: Final = 1024
 """Allocations that wait for their container."""
 _EVENTS: Final = 16

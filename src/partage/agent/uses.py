@@ -19,8 +19,6 @@ from partage.agent.isolation.node_scan import RoomView, Sight
 from partage.agent.isolation.processes import processes_of
 from partage.agent.isolation.seats import Seat
 
-__all__ = ["Meter", "Use", "told_by_drivers"]
-
 _SECOND_NS: Final = 10**9
 
 

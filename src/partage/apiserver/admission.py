@@ -12,8 +12,6 @@ from typing import Any, Final, Literal, Protocol
 from partage.apiserver.kinds import Kind
 from partage.apiserver.status import ApiError, Cause, forbidden, invalid
 
-__all__ = ["ADMIN", "Admission", "Mutator", "Refused", "Review", "User", "Validator"]
-
 _FORBIDDEN: Final = 403
 _INVALID: Final = 422
 

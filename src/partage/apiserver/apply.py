@@ -17,8 +17,6 @@ from partage.apiserver.ownership import (
 from partage.apiserver.status import ApiError
 from partage.apiserver.types import Type
 
-__all__ = ["Manager", "apply", "record_update"]
-
 _PLAIN: Final = Type("any")
 _MAP: Final = Type("map", item=_PLAIN)
 

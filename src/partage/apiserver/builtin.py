@@ -7,8 +7,6 @@ from partage.apiserver import events
 from partage.apiserver.kinds import Kind, Subresource
 from partage.apiserver.types import Type, catalogue
 
-__all__ = ["BUILT_IN", "kinds"]
-
 _CORE: Final = "io.k8s.api.core.v1."
 _PREFIXES: Final = {
     "": _CORE,

@@ -20,8 +20,6 @@ from partage.apiserver.rules.table import RULES, Rules
 from partage.apiserver.status import ApiError, bad_request, not_found
 from partage.apiserver.storage import Record, Store
 
-__all__ = ["Call", "Cluster", "accept", "missing", "must_get", "review", "rules_of"]
-
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-__all__ = ["COLUMNS", "Column", "age", "columns_of"]
-
 Value = Mapping[str, Any]
 _NONE: Final = "<none>"
 _UNKNOWN: Final = "<unknown>"

@@ -10,8 +10,6 @@ from partage.apiserver.problems import Problems
 from partage.apiserver.status import ApiError, already_exists, forbidden, invalid
 from partage.apiserver.storage import Record, Taken
 
-__all__ = ["create", "inspect_object", "pretend"]
-
 _TRIES: Final = 8
 
 

@@ -16,8 +16,6 @@ from partage.model.errors import InvalidQuantity
 from partage.model.quantity import Quantity
 from partage.wire.yaml_values import YamlError, yaml_values
 
-__all__ = ["Mismatch", "conform", "parse", "quantity_text"]
-
 _TIME: Final = re.compile(
     r"\d{4}-(0[1-9]|1[0-2])-([0-2]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?"
     r"(Z|[+-]\d\d:\d\d)"

@@ -9,8 +9,6 @@ from partage.apiserver.problems import Problems
 from partage.apiserver.status import qualified
 from partage.apiserver.structural import complete
 
-__all__ = ["accepted", "check_definition", "check_definition_update", "fill_definition", "kinds"]
-
 _SCOPES: Final = ("Cluster", "Namespaced")
 _STATUS: Final = ("get", "patch", "update")
 

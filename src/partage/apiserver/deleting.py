@@ -10,8 +10,6 @@ from partage.apiserver.creating import pretend
 from partage.apiserver.status import ApiError, bad_request, precondition
 from partage.apiserver.storage import Absent, Record, Stale
 
-__all__ = ["DeleteOptions", "delete"]
-
 _TRIES: Final = 6
 _DONE: Final = ("Failed", "Succeeded")
 _POLICIES: Final = {

@@ -4,8 +4,6 @@ from typing import Any, Final
 
 from partage.apiserver.kinds import Kind, Registry
 
-__all__ = ["AGGREGATED", "aggregated", "core_versions", "group", "groups", "resources", "version"]
-
 AGGREGATED: Final = ("v2", "v2beta1")
 """The versions of `apidiscovery.k8s.io` that are answered."""
 

@@ -2,8 +2,6 @@
 
 from typing import Any, Final
 
-__all__ = ["inward", "outward"]
-
 _NAMES: Final = {
     "involvedObject": "regarding",
     "message": "note",

@@ -17,8 +17,6 @@ from partage.apiserver.status import ApiError, bad_request, too_large, unsupport
 from partage.apiserver.types import META, Type, catalogue
 from partage.serving.limits import holder_of
 
-__all__ = ["LARGEST_BODY", "Exchange"]
-
 LARGEST_BODY: Final = 3 * 2**20
 """Bytes of a request's body."""
 

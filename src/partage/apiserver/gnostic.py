@@ -10,8 +10,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-__all__ = ["ASKED", "MEDIA", "encoded"]
-
 MEDIA: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 """What the answer is called; clients ask with an `@` before the version."""
 

@@ -16,8 +16,6 @@ from partage.apiserver.metadata import finished
 from partage.apiserver.status import ApiError
 from partage.apiserver.storage import Absent, Change, Record, Stale
 
-__all__ = ["Janitor"]
-
 _GC: Final = User("system:serviceaccount:kube-system:generic-garbage-collector")
 _FOREGROUND: Final = "foregroundDeletion"
 _ORPHAN: Final = "orphan"

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-__all__ = ["find", "find_all"]
-
 _STEP: Final = re.compile(
     r"\.(?P<name>(?:[^.\[\]\\'\"]|\\.)+)"
     r"|\[(?P<index>-?\d+|\*)\]"

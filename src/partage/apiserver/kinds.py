@@ -7,8 +7,6 @@ from typing import Any, Final
 from partage.apiserver.status import qualified
 from partage.apiserver.types import Type
 
-__all__ = ["ALL_VERBS", "Kind", "Registry", "Subresource"]
-
 ALL_VERBS: Final = (
     "create",
     "delete",

@@ -7,8 +7,6 @@ from typing import Final
 
 import yaml
 
-__all__ = ["kubeconfig", "write_kubeconfig"]
-
 _NAME: Final = "partage"
 
 

@@ -12,8 +12,6 @@ from partage.apiserver.selectors import FieldSelector, LabelSelector
 from partage.apiserver.status import bad_request, expired
 from partage.apiserver.storage import Compacted, Record
 
-__all__ = ["Listing", "Selection", "listed"]
-
 _CONTINUE: Final = (
     "The provided continue parameter is too old to display a consistent list result."
 )

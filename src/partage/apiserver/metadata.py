@@ -11,16 +11,6 @@ from typing import Any, Final
 from partage.apiserver import naming
 from partage.apiserver.problems import Problems
 
-__all__ = [
-    "Ambient",
-    "begun",
-    "born",
-    "carried",
-    "check",
-    "finished",
-    "timestamp",
-]
-
 _LONGEST_GENERATED: Final = 58
 _SERVER_OWNED: Final = (
     "uid",

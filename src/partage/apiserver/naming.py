@@ -6,18 +6,6 @@ from typing import Any, Final
 
 from partage.apiserver.problems import Problems
 
-__all__ = [
-    "check_annotations",
-    "check_labels",
-    "domain_label",
-    "domain_prefixed",
-    "label_value",
-    "path_segment",
-    "qualified_name",
-    "service_name",
-    "subdomain",
-]
-
 LARGEST_ANNOTATIONS: Final = 256 * 1024
 """Bytes of all annotation keys and values of an object together."""
 

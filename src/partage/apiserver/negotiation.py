@@ -6,8 +6,6 @@ from typing import Final, Literal
 
 from partage.apiserver.status import not_acceptable
 
-__all__ = ["JSON", "Form", "discovery_version", "form_of"]
-
 JSON: Final = "application/json"
 _YAML: Final = "application/yaml"
 _MEDIA: Final = f"{JSON}, {_YAML}"

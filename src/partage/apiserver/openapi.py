@@ -10,8 +10,6 @@ from typing import Any, Final
 from partage.apiserver.kinds import Kind, Registry
 from partage.apiserver.types import Field, Type
 
-__all__ = ["index", "schema_name", "v2", "v3"]
-
 _SCALARS: Final[dict[str, dict[str, Any]]] = {
     "string": {"type": "string"},
     "bool": {"type": "boolean"},

@@ -12,17 +12,6 @@ import msgspec
 
 from partage.apiserver.types import Type
 
-__all__ = [
-    "Path",
-    "item_key",
-    "leaves",
-    "readable",
-    "set_item",
-    "to_document",
-    "to_paths",
-    "without_own",
-]
-
 Path = tuple[str, ...]
 
 _ITEM: Final = object()

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
-__all__ = ["PatchError", "TestFailed", "json_patch", "merge_patch"]
-
 _MOST: Final = 10_000
 _END: Final = "-"
 

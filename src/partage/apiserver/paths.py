@@ -11,8 +11,6 @@ from partage.apiserver.listing import Selection
 from partage.apiserver.selectors import FieldSelector, LabelSelector
 from partage.apiserver.status import ApiError, bad_request, unknown_path
 
-__all__ = ["Target", "call_for", "flag", "number", "selection_of", "target_of"]
-
 _NAMESPACE_PARTS: Final = ("status", "finalize")
 _VALIDATION: Final = ("Ignore", "Strict", "Warn")
 

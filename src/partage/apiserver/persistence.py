@@ -8,8 +8,6 @@ import msgspec
 
 from partage.apiserver.storage import Record, Store
 
-__all__ = ["UnreadableState", "load", "save", "snapshot"]
-
 _VERSION: Final = 1
 
 

@@ -8,8 +8,6 @@ from partage.apiserver.selectors import parse_labels
 from partage.apiserver.status import ApiError, forbidden, not_found, too_many
 from partage.apiserver.storage import Store
 
-__all__ = ["IMMORTAL", "Plugins"]
-
 IMMORTAL: Final = ("default", "kube-public", "kube-system")
 _WAIT: Final = 300
 _TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")

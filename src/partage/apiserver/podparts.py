@@ -20,8 +20,6 @@ from partage.apiserver.status import (
 from partage.apiserver.storage import Absent, Record, Stale
 from partage.apiserver.types import catalogue
 
-__all__ = ["LogProvider", "LogRequest", "bind", "evict", "log"]
-
 _TRIES: Final = 6
 _BINDING: Final = catalogue()["io.k8s.api.core.v1.Binding"]
 

@@ -7,8 +7,6 @@ import msgspec
 
 from partage.apiserver.status import Cause
 
-__all__ = ["Problems"]
-
 
 class Problems:
     """Collects causes; an empty collection means that the object is valid.

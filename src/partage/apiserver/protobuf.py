@@ -16,8 +16,6 @@ import msgspec
 
 from partage.apiserver.types import Field, Numbers, Type
 
-__all__ = ["MEDIA", "ProtobufError", "envelope", "message"]
-
 MEDIA: Final = "application/vnd.kubernetes.protobuf"
 _MAGIC: Final = b"k8s\x00"
 _DEEPEST: Final = 60

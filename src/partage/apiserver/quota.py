@@ -12,8 +12,6 @@ from partage.apiserver.rules.resources import amount, is_extended
 from partage.apiserver.storage import Store
 from partage.model.quantity import NANO, Quantity
 
-__all__ = ["exceeded", "matches", "totals", "usage"]
-
 _QUOTAS: Final = "resourcequotas"
 _COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
 _COUNTED: Final = frozenset(

@@ -25,8 +25,6 @@ from partage.apiserver.verbs import Verbs
 from partage.serving.handed import asking
 from partage.serving.local import stranger
 
-__all__ = ["Router"]
-
 _HEALTH: Final = ("healthz", "livez", "readyz")
 _ANYONE: Final = User("system:anonymous", ("system:unauthenticated",))
 _log: Final = logging.getLogger(__name__)

@@ -14,8 +14,6 @@ from partage.apiserver.storage import Record
 from partage.apiserver.types import catalogue
 from partage.apiserver.updating import update
 
-__all__ = ["patch_scale", "scale_of", "set_scale"]
-
 _PATHS: Final = {
     "specReplicasPath": ".spec.replicas",
     "statusReplicasPath": ".status.replicas",

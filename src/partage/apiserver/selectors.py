@@ -9,8 +9,6 @@ from typing import Any, Final
 from partage.apiserver import naming
 from partage.apiserver.status import bad_request
 
-__all__ = ["FieldSelector", "LabelSelector", "Requirement", "field_value", "parse_labels"]
-
 _TOKEN: Final = re.compile(
     r"\s*(?P<not>!)?\s*(?P<key>[^\s=!<>(),]+)\s*"
     r"(?:(?P<op>==|=|!=|<|>)\s*(?P<value>[^\s,()=!<>]*)"

@@ -37,8 +37,6 @@ from partage.serving.hot import HotRoutes
 from partage.serving.limits import Limits
 from partage.serving.local import is_here
 
-__all__ = ["ApiServer", "Settings", "ambient", "serve"]
-
 _NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SAVE_EVERY: Final = 5.0

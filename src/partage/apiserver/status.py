@@ -7,30 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "ApiError",
-    "Cause",
-    "already_exists",
-    "bad_request",
-    "conflict",
-    "expired",
-    "forbidden",
-    "internal",
-    "invalid",
-    "method_not_allowed",
-    "not_acceptable",
-    "not_found",
-    "precondition",
-    "qualified",
-    "success",
-    "too_large",
-    "too_many",
-    "unauthorized",
-    "unknown_path",
-    "unprocessable",
-    "unsupported_media",
-]
-
 
 class ApiError(Exception):
     """A refusal.

@@ -16,8 +16,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-__all__ = ["Absent", "Change", "Compacted", "History", "Record", "Stale", "Store", "Taken"]
-
 Happening = Literal["ADDED", "MODIFIED", "DELETED"]
 Key = tuple[str, str]
 

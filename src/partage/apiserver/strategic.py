@@ -11,8 +11,6 @@ from typing import Any, Final
 from partage.apiserver.patch import PatchError
 from partage.apiserver.types import Field, Type
 
-__all__ = ["strategic_patch"]
-
 _PATCH: Final = "$patch"
 _RETAIN: Final = "$retainKeys"
 _DELETE: Final = "$deleteFromPrimitiveList/"

@@ -18,8 +18,6 @@ from partage.apiserver.status import expired
 from partage.apiserver.storage import Change, Compacted, Record
 from partage.apiserver.tables import partial, table
 
-__all__ = ["Watch", "watch"]
-
 _BATCH: Final = 500
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -14,8 +14,6 @@ from typing import Any, Final, cast
 from partage.apiserver.problems import Problems
 from partage.apiserver.types import META, Field, ListKind, Type, catalogue
 
-__all__ = ["check", "complete", "fill", "shape"]
-
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,),
     "integer": (int,),

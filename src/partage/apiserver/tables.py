@@ -8,8 +8,6 @@ from partage.apiserver.columns import AGE, NAME, Column, age, columns_of
 from partage.apiserver.kinds import Kind
 from partage.apiserver.storage import Record
 
-__all__ = ["partial", "table"]
-
 _TYPES: Final = ("boolean", "date", "integer", "number", "string")
 
 

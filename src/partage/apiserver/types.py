@@ -10,8 +10,6 @@ from functools import cache
 from importlib import resources
 from typing import Final, Literal
 
-__all__ = ["ANY", "META", "STRING", "Field", "Numbers", "Type", "catalogue"]
-
 Form = Literal[
     "any",
     "bool",

@@ -31,8 +31,6 @@ from partage.apiserver.status import (
 from partage.apiserver.storage import Absent, Record, Stale
 from partage.apiserver.strategic import strategic_patch
 
-__all__ = ["APPLY", "PATCHES", "patch", "update"]
-
 APPLY: Final = "application/apply-patch+yaml"
 _JSON: Final = "application/json-patch+json"
 _MERGE: Final = "application/merge-patch+json"

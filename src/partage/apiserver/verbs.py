@@ -30,8 +30,6 @@ from partage.apiserver.tables import partial, table
 from partage.apiserver.types import catalogue
 from partage.apiserver.updating import APPLY, PATCHES, patch, update
 
-__all__ = ["Verbs"]
-
 _UNSUPPORTED: Final = ("attach", "exec", "portforward")
 _RETURNED: Final = ("pods", "services", "serviceaccounts", "persistentvolumeclaims")
 _BINDING: Final = catalogue()["io.k8s.api.core.v1.Binding"]

@@ -21,8 +21,6 @@ from partage.apiserver.selectors import parse_labels
 from partage.apiserver.status import ApiError, internal
 from partage.apiserver.storage import Store
 
-__all__ = ["ServiceResolver", "Webhooks"]
-
 ServiceResolver = Callable[[str, str, int, str], str | None]
 """From a service's namespace, name, port and path to a URL; None when nothing serves it."""
 

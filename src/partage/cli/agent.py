@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import click
 
-from partage.agent.container_admission import Tallies
 from partage.agent.discovery.search import BACKENDS
 from partage.agent.discovery.simulated import read_hardware
 from partage.agent.host import Host
+from partage.agent.metrics import Tallies
 from partage.agent.mig import runner
 from partage.agent.mig.cdi import Specs
 from partage.agent.mig.nvml import NvmlFailed
@@ -62,8 +62,6 @@ from partage.wire.config import translate_config
 from partage.wire.context import Context
 from partage.wire.documents import Document
 from partage.wire.nodes import translate_node
-
-__all__ = ["agent"]
 
 _USUAL: Final = AgentOptions()
 _OFTEN: Final = 2

@@ -8,7 +8,6 @@ import click
 
 from partage.agent.discovery.found import Roots
 from partage.agent.discovery.search import BACKENDS
-from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.providers import (
     HamiCore,
     MigOnly,
@@ -26,18 +25,7 @@ from partage.daemon.instances import InstanceOptions
 from partage.daemon.mps import MpsDaemon
 from partage.model.errors import InvalidDocument, InvalidQuantity
 from partage.model.quantity import Quantity
-
-__all__ = [
-    "discovery_options",
-    "isolation_of",
-    "isolation_options",
-    "mig_options",
-    "node_options",
-    "reporting_options",
-    "roots_of",
-    "runtime_options",
-    "service_options",
-]
+from partage.vendors.wishes import Policy
 
 _USUAL: Final = AgentOptions()
 _NRI: Final = PluginOptions()

@@ -14,16 +14,6 @@ from partage.model.device import MILLI
 from partage.model.errors import PartageError
 from partage.model.quantity import brief
 
-__all__ = [
-    "NOT_FOUND",
-    "answer_options",
-    "answered",
-    "core_text",
-    "part_text",
-    "structured",
-    "told",
-]
-
 _T = TypeVar("_T")
 
 NOT_FOUND: Final = 4

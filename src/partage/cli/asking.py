@@ -23,7 +23,7 @@ from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
 from partage.extender.rebuild import filled, permuted
-from partage.kube.client import Client, ClientSettings
+from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, Material, UserConfig
 from partage.kube.errors import (
     ApiError,
@@ -36,6 +36,7 @@ from partage.kube.errors import (
     Unauthorized,
 )
 from partage.kube.loading import load_config
+from partage.kube.sender import ClientSettings
 from partage.kube.transport import TransportSettings
 from partage.model.errors import InvalidDocument, PartageError
 from partage.model.reason import Refusal
@@ -43,8 +44,6 @@ from partage.scheduler.events import BindSucceeded
 from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.workloads import with_pods
-
-__all__ = ["HEARD", "Asked", "CannotAsk", "Where", "ask", "listed", "told_of"]
 
 _T = TypeVar("_T")
 HEARD: Final = TransportSettings(heard=True, plugin_timeout=600.0)

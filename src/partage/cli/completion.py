@@ -8,13 +8,12 @@ import click
 import msgspec
 from click.shell_completion import CompletionItem, get_completion_class
 
-from partage.kube.client import Client, ClientSettings
+from partage.kube.client import Client
 from partage.kube.errors import ConfigError, KubeError
 from partage.kube.loading import load_config
 from partage.kube.objects import Meta
 from partage.kube.resources import NODES, PODS, Scope
-
-__all__ = ["completion", "node_names", "pod_names"]
+from partage.kube.sender import ClientSettings
 
 _VARIABLE: Final = "_PARTAGE_COMPLETE"
 """What click reads to know that a shell asks, not a person."""

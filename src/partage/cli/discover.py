@@ -21,8 +21,6 @@ from partage.model.device import DeviceType
 from partage.model.errors import InvalidDocument
 from partage.model.quantity import binary
 
-__all__ = ["discover"]
-
 _USUAL: Final = ReportingSettings()
 _LOG: Final = logging.getLogger(__name__)
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)

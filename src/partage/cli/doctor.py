@@ -28,15 +28,14 @@ from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
 from partage.extender.rebuild import filled, permuted
-from partage.kube.client import Client, ClientSettings
+from partage.kube.client import Client
 from partage.kube.errors import ConfigError, Forbidden, KubeError, NotFound
 from partage.kube.loading import load_config
 from partage.kube.resources import Resource
+from partage.kube.sender import ClientSettings
 from partage.model.errors import InvalidDocument
 from partage.wire.config import keys_read
 from partage.wire.documents import Document, decode
-
-__all__ = ["doctor", "facts_of"]
 
 FOUND: Final = 3
 _CONFIG: Final = "KubeSchedulerConfiguration"

@@ -11,8 +11,6 @@ import click
 
 from partage.cli.visible import visible
 
-__all__ = ["CANNOT", "end"]
-
 CANNOT: Final = 2
 """An option, a file or an address cannot be used, or there is no answer."""
 

@@ -23,8 +23,6 @@ from partage.cli.meanings import meaning
 from partage.cli.tables import paper, plain_table
 from partage.model.quantity import brief
 
-__all__ = ["explain"]
-
 HAS_A_PLACE: Final = 0
 WAITS: Final = 3
 

@@ -9,8 +9,6 @@ import aiohttp
 
 from partage.cli.ending import end
 
-__all__ = ["idle_shares"]
-
 _KEYS: Final = ("namespace", "pod", "container", "node", "card")
 _QUERIES: Final = {
     "granted_percent": "container_request_gpu_utilization",

@@ -24,8 +24,6 @@ from partage.dashboard.nodes import NodeQuery
 from partage.model.quantity import brief
 from partage.wire.claims import PROTOCOL as CLAIM
 
-__all__ = ["inspect"]
-
 Document = dict[str, Any]
 
 

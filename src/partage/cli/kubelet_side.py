@@ -18,8 +18,6 @@ from partage.daemon.reconciling import Kubelet, Reconciling
 from partage.kube.client import Client
 from partage.model.errors import InvalidValue
 
-__all__ = ["asked_by", "kubelet_companions", "kubelet_options", "specifications_of"]
-
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 _FILE: Final = click.Path(path_type=Path)
 _RUNTIME: Final = Path("/run/containerd/containerd.sock")

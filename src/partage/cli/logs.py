@@ -11,8 +11,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["FORMATS", "LEVELS", "start_logging"]
-
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
 

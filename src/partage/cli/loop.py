@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from partage.cli.signals import Ending
 
-__all__ = ["run", "run_fast"]
-
 _YOUNG: Final = 10_000
 """Objects that are new since the last look; a look at so many takes well under a millisecond."""
 _ALL: Final = 2

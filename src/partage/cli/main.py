@@ -9,8 +9,6 @@ import click
 from partage import __version__
 from partage.cli.signals import end_at_once
 
-__all__ = ["main"]
-
 _COMMANDS: Final = {
     "agent": "partage.cli.agent",
     "completion": "partage.cli.completion",

@@ -6,8 +6,6 @@ from typing import Final
 from partage.vendors import names
 from partage.vendors.traits import ROWS
 
-__all__ = ["meaning"]
-
 _MEANINGS: Final[Mapping[str, str]] = {
     names.ALLOCATION: "the record: what each container has; the ledger is rebuilt from it",
     names.DEVICE_ALLOCATED: "Koordinator's record, read by its node agent and vendors' plugins",

@@ -17,8 +17,6 @@ from partage.sim.migcards import POLICIES
 from partage.sim.migstream import Stream, offer, run
 from partage.vendors.mig import MIG_CARDS, find_card, find_profile
 
-__all__ = ["mig"]
-
 _SIZES: Final = (1, 2, 3, 4, 7)
 _WIDE: Final = 160
 _POLICIES: Final = "\n".join(f"  {name:<19}{text}" for name, text in POLICIES.items())

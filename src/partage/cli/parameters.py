@@ -10,14 +10,6 @@ from partage.cli.logs import FORMATS, LEVELS
 from partage.model.errors import InvalidValue
 from partage.model.policy import Policy
 
-__all__ = [
-    "FILE",
-    "PolicyType",
-    "cluster_options",
-    "logging_options",
-    "options",
-]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 """A file that exists."""

@@ -7,8 +7,6 @@ from pathlib import Path
 from partage.model.errors import InvalidDocument
 from partage.wire.documents import Batch, decode, read_paths
 
-__all__ = ["batches"]
-
 
 def batches(files: Iterable[str]) -> Iterator[Batch]:
     """Every document of every file, in the order given.

@@ -18,8 +18,6 @@ from partage.model.policy import Policy, Strategy
 from partage.sim.repacking import MOST, Proposal, propose
 from partage.wire.cluster import assemble
 
-__all__ = ["repack"]
-
 SOME_WAIT: Final = 3
 
 

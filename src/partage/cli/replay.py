@@ -25,8 +25,6 @@ from partage.wire.documents import Batch, decode
 from partage.wire.journal import read_lines
 from partage.wire.snapshot import snapshot_header
 
-__all__ = ["replay"]
-
 DIFFERENT: Final = 3
 _MOST: Final = 50
 """Differences that are shown; all are counted."""

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partage.cli.tables import bar, given, paper, plain_table, print_waiting
-from partage.inventory.ledger import Card
+from partage.inventory.card import Card
 from partage.model.device import DeviceType
 from partage.model.node import Node
 from partage.model.quantity import brief
@@ -25,8 +25,6 @@ from partage.wire.outcomes import (
     refusal_document,
     said,
 )
-
-__all__ = ["document", "print_tables"]
 
 
 def document(outcome: Outcome) -> dict[str, Any]:

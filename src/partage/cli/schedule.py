@@ -16,8 +16,6 @@ from partage.model.policy import Policy, Strategy
 from partage.sim.offline import schedule as run
 from partage.wire.cluster import assemble
 
-__all__ = ["schedule"]
-
 ALL_PLACED = 0
 SOME_WAIT = 3
 

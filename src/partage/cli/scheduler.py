@@ -45,8 +45,6 @@ from partage.model.policy import Policy, Strategy
 from partage.serving.access import Access, TokenFile
 from partage.serving.tls import ServerTls
 
-__all__ = ["scheduler"]
-
 _ADAPTION: Final = "DevicePluginAdaption"
 
 

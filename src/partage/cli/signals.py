@@ -20,8 +20,6 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Final, Self
 
-__all__ = ["Ending", "end_at_once"]
-
 _LOG: Final = logging.getLogger("partage")
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LONGEST: Final = 4.5

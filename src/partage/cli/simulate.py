@@ -25,8 +25,6 @@ from partage.sim.learning import Lesson
 from partage.sim.openb import TUNED, Sequence, Trace, drawn, read_sequence, read_trace
 from partage.sim.replay import Lives, Run, poisson, replay, trace_lives
 
-__all__ = ["simulate"]
-
 _HOUR: Final = 3600.0
 _TOLD: Final = 64
 """Arrivals between two updates of the progress bar."""

@@ -17,15 +17,14 @@ from partage.cli.ending import end
 from partage.cli.parameters import FILE, PolicyType, cluster_options
 from partage.cli.visible import visible
 from partage.extender.rebuild import permuted
-from partage.kube.client import Client, ClientSettings
+from partage.kube.client import Client
 from partage.kube.errors import ConfigError, KubeError
 from partage.kube.loading import load_config
+from partage.kube.sender import ClientSettings
 from partage.model.policy import Policy
 from partage.wire.documents import Document
 from partage.wire.masking import Mask
 from partage.wire.snapshot import Snapshot, plain, snapshot_lines
-
-__all__ = ["snapshot"]
 
 _ORDER: Final = ("PriorityClass", "ConfigMap", "ResourceQuota", "Node", "Device", "Pod")
 _STEP: Final = 5000

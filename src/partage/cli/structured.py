@@ -6,8 +6,6 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-__all__ = ["to_json", "to_yaml"]
-
 _COMMANDS: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """What JSON lets stand in a text and a terminal may obey."""
 

@@ -21,8 +21,6 @@ from rich.text import Text
 
 from partage.cli.visible import visible
 
-__all__ = ["bar", "given", "paper", "plain_table", "print_waiting", "screen"]
-
 _WIDE: Final = 160
 _BAR: Final = 10
 _WHOLE: Final = frozenset(

@@ -19,8 +19,6 @@ from partage.dashboard.workloads import MOST as MOST_PODS
 from partage.dashboard.workloads import PodQuery
 from partage.model.quantity import brief
 
-__all__ = ["all_nodes", "card_state", "top"]
-
 _WHAT: Final = ("nodes", "pods", "cards")
 _FEW: Final = 20
 _OWN: Final = (

@@ -17,8 +17,6 @@ from partage.cli.parameters import options
 from partage.model.errors import InvalidValue
 from partage.tracing.tracer import NO_TRACES, Tracer
 
-__all__ = ["sent_traces", "trace_options"]
-
 _LOG = logging.getLogger("partage.tracing")
 
 trace_options = options(

@@ -27,8 +27,6 @@ from partage.embedded.manifests import Manifests, read
 from partage.embedded.overview import Overview, WaitingLine
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
 
-__all__ = ["up"]
-
 _PATIENCE: Final = 5.0
 """Seconds that the first decisions may take before what is known is printed."""
 _RARELY: Final = 50_000

@@ -7,8 +7,6 @@ writing could show a name as another one. Line ends and tabs stay.
 import re
 from typing import Final
 
-__all__ = ["visible"]
-
 _COMMANDS: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )

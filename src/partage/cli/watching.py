@@ -13,8 +13,6 @@ from rich.text import Text
 
 from partage.cli.tables import screen
 
-__all__ = ["watched"]
-
 
 def watched(every: float, show: Callable[[Console], None]) -> None:
     """Show something again and again; ends with exit code 0 at Ctrl-C or SIGTERM.

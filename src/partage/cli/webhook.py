@@ -33,8 +33,6 @@ from partage.webhook.installation import Endpoint, installation
 from partage.webhook.settings import SYSTEM_NAMESPACES, Admission
 from partage.wire.context import Context
 
-__all__ = ["webhook"]
-
 _USUAL: Final = Admission()
 _PLACE: Final = Endpoint()
 

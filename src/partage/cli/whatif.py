@@ -21,8 +21,6 @@ from partage.sim.page import page, verdict
 from partage.sim.whatif import Change, Result, evaluate
 from partage.wire.cluster import Cluster, assemble
 
-__all__ = ["cluster"]
-
 TODAY: Final = "today"
 _RARELY: Final = 500_000
 _MILLI: Final = 10

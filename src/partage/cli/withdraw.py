@@ -15,8 +15,6 @@ from partage.kube.client import Client
 from partage.kube.errors import ConfigError, Forbidden, KubeError
 from partage.kube.loading import load_config
 
-__all__ = ["withdraw"]
-
 LEFT: Final = 3
 
 

@@ -8,8 +8,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Contention"]
-
 _FIRST: Final = 1.0
 _LONGEST: Final = 300.0
 _FORGOTTEN: Final = 1800.0

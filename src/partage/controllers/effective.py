@@ -15,8 +15,6 @@ from partage.vendors.settings import HamiSettings, Settings
 from partage.vendors.traits import METAX
 from partage.wire.nodes import device_totals
 
-__all__ = ["effective"]
-
 
 def effective(picture: Picture, name: str, policy: Policy | None = None) -> dict[str, Any] | None:
     """The document for one node, ready for JSON; None for a node that is not there.

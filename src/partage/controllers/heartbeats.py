@@ -15,8 +15,6 @@ A node that was closed by an earlier leader stays closed until its lease changes
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Heartbeats", "Heeded"]
-
 
 @dataclass(frozen=True, slots=True)
 class Heeded:

@@ -15,8 +15,6 @@ from partage.vendors.locks import LOCKS, NodeLock, read_lock
 from partage.wire.documents import Document
 from partage.wire.nodes import COPIED_LABELS, allocatable_of
 
-__all__ = ["LOCK_SECONDS", "held_locks", "label_changes", "lock_expires"]
-
 LOCK_SECONDS: Final = 300.0
 """After this time HAMi's own scheduler takes a lock away from its holder."""
 

@@ -22,7 +22,7 @@ from partage.controllers.totals import totals_patch
 from partage.controllers.writer import Writer
 from partage.kube.client import Client
 from partage.kube.clock import Clock
-from partage.kube.events import Regarding
+from partage.kube.recorder import Regarding
 from partage.kube.retry import Backoff
 from partage.kube.workqueue import WorkQueue, work
 from partage.model.errors import InvalidDocument
@@ -32,8 +32,6 @@ from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.pod_phase import finished
 from partage.wire.pods import TranslatedPod
-
-__all__ = ["ControllerSettings", "Controllers", "Notices"]
 
 _LOG = logging.getLogger("partage.controllers")
 _CONFIG: Final = "ConfigMap"

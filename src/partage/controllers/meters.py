@@ -9,8 +9,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from partage.controllers.pods import Problem
 
-__all__ = ["ControllerMeters"]
-
 
 class ControllerMeters:
     """The series of one set of controllers.

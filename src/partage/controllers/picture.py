@@ -22,8 +22,6 @@ from partage.wire.nodes import TranslatedNode, translate_node
 from partage.wire.pods import TranslatedPod
 from partage.wire.translation import Translation
 
-__all__ = ["Picture", "bound_to"]
-
 _MOST_READ: Final = 512
 """Nodes that are kept as read: enough for those that are looked at together with their pods."""
 

@@ -26,8 +26,6 @@ from partage.wire.pods import TranslatedPod
 from partage.wire.record import SOURCE
 from partage.wire.render import labels_of
 
-__all__ = ["Flag", "Problem", "condition_change", "label_changes", "problem_of"]
-
 
 class Problem(StrEnum):
     """What may be wrong with a bound pod's devices."""

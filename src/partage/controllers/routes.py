@@ -8,8 +8,6 @@ from partage.model.errors import InvalidDocument
 from partage.model.policy import Policy
 from partage.serving.limits import json_response
 
-__all__ = ["config_routes"]
-
 
 def config_routes(picture: Picture, policy: Policy | None = None) -> list[web.RouteDef]:
     """The routes.

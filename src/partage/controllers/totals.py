@@ -26,8 +26,6 @@ from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.nodes import device_totals
 
-__all__ = ["totals_patch"]
-
 _OWN_DOMAINS = (names.KOORDINATOR_DOMAIN, names.KUBERNETES_DOMAIN)
 
 

@@ -15,8 +15,6 @@ from partage.vendors import names
 from partage.vendors.catalog import koordinator_reports
 from partage.vendors.settings import Settings
 
-__all__ = ["AGENT_LEASE", "MANAGER", "Removal", "removals", "reported_by", "running", "users"]
-
 Object = Mapping[str, Any]
 
 MANAGER: Final = "partage"

@@ -20,8 +20,6 @@ from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.pod_phase import finished
 
-__all__ = ["Writer"]
-
 T = TypeVar("T")
 
 

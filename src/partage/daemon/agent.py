@@ -17,7 +17,7 @@ from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.registry import Collector
 
-from partage.agent.container_admission import Isolation, Keeper, Tallies
+from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.discovery.found import CardUse, Inventory
 from partage.agent.exposition import Books, Nameless, NodeSeries
@@ -25,9 +25,11 @@ from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.isolation.container_dirs import Rooms
 from partage.agent.isolation.folders import Folders
+from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.overhead import SLACK
 from partage.agent.isolation.providers import HamiCore, NoIsolation, Provider
 from partage.agent.journal import Journal
+from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes
 from partage.agent.nri.plugin import Plugin, PluginOptions
 from partage.agent.stories import stories_of

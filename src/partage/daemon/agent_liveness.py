@@ -25,8 +25,9 @@ from partage.controllers.heartbeats import Heartbeats, Heeded
 from partage.extender.books import Books
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import Conflict, Invalid, KubeError, NotFound
-from partage.kube.events import EventRecorder, Regarding
+from partage.kube.events import EventRecorder
 from partage.kube.objects import Meta
+from partage.kube.recorder import Regarding
 from partage.kube.resources import LEASES, NODES, Scope
 from partage.model.node import Node
 from partage.model.reason import ReasonCode

@@ -19,7 +19,8 @@ import msgspec
 from partage.extender.ports import Hooks
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import Conflict, KubeError, NotFound
-from partage.kube.events import EventRecorder, Regarding
+from partage.kube.events import EventRecorder
+from partage.kube.recorder import Regarding
 from partage.kube.resources import PODS
 from partage.model.reason import Refusal
 from partage.scheduler.events import Quarantined, Unserviceable

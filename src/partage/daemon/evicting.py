@@ -8,7 +8,8 @@ are kept; a pod is named by its UID, so that its successor is never hit.
 import logging
 from typing import Final
 
-from partage.agent.container_admission import Keeper, Unprotected
+from partage.agent.container_admission import Keeper
+from partage.agent.held_allocations import Unprotected
 from partage.kube.client import Client
 from partage.kube.errors import Conflict, KubeError, NotFound
 

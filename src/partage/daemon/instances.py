@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from partage.agent.container_admission import Tallies
 from partage.agent.container_edits import Instance, Made
 from partage.agent.discovery.nvidia import load_library
+from partage.agent.metrics import Tallies
 from partage.agent.mig import runner
 from partage.agent.mig.cdi import Specs, read_numbers
 from partage.agent.mig.driver import NvidiaDriver

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from prometheus_client import Gauge
 
-from partage.agent.container_admission import Keeper, Tallies
+from partage.agent.container_admission import Keeper
 from partage.agent.discovery.found import Inventory
 from partage.agent.isolation.lookers import Lookers
 from partage.agent.isolation.node_scan import Seen, Sight, see
@@ -25,6 +25,7 @@ from partage.agent.isolation.overhead import SLACK, Overheads
 from partage.agent.isolation.statements import NOT_ENFORCED, Answer, Statement, survey
 from partage.agent.isolation.tried import untried
 from partage.agent.isolation.unmanaged_processes import Strangers
+from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes
 from partage.agent.uses import Meter
 from partage.kube.client import Client, PatchKind

@@ -19,7 +19,8 @@ from typing import Final
 from partage.agent.container_admission import Keeper
 from partage.agent.injection import Place
 from partage.agent.kubelet.messages import ContainerPreference, PodResources
-from partage.agent.kubelet.plugin import DevicePlugins, PluginFiles
+from partage.agent.kubelet.plugin import DevicePlugins
+from partage.agent.kubelet.registering import PluginFiles
 from partage.agent.kubelet.resources import KubeletSilent, Resources, unserved
 from partage.agent.kubelet.units import Offer, advise, asked_of, offers
 from partage.agent.notes import Code, Notes

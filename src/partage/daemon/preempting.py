@@ -28,7 +28,8 @@ from partage.extender.stories import SILENT, Stories
 from partage.extender.unschedulable_pods import WaitingPod
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import EvictionBlocked, KubeError, NotFound
-from partage.kube.events import EventRecorder, Regarding
+from partage.kube.events import EventRecorder
+from partage.kube.recorder import Regarding
 from partage.kube.resources import PODS, Scope
 from partage.placement.work import Work
 from partage.scheduler.preemption import Occupant, Plan

@@ -18,8 +18,6 @@ from partage.model.device import DeviceType
 from partage.model.reason import ReasonCode
 from partage.wire.outcomes import said
 
-__all__ = ["Catalogue", "natural", "plain_model"]
-
 _PIECE: Final = 64
 """Nodes that are read before others get their turn."""
 _HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)

@@ -26,8 +26,6 @@ from partage.placement.tables import Tables
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, QuotasChanged, TablesChanged
 
-__all__ = ["MOST", "comparison_document"]
-
 MOST: Final = 3000
 """Pods up to which this is done beside live decisions."""
 _NODES: Final = 32

@@ -17,8 +17,6 @@ from partage.inventory.plane import CLOSED, Bools, Ints, Plane
 from partage.model.device import DeviceType
 from partage.model.reason import ReasonCode
 
-__all__ = ["STATES", "fleet_document"]
-
 _HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
 _CORDONED: Final = CLOSED.index(ReasonCode.CORDONED)
 _MOST: Final = 255

@@ -16,8 +16,6 @@ from partage.model.request import Phase, RequestGroup
 from partage.placement.baselines import left_of
 from partage.placement.fragmentation import Gauge, Shape, Workload
 
-__all__ = ["Fragments", "fragments_of", "shapes_of", "workload_of"]
-
 _STEP: Final = 64
 """The mix is counted anew when so many pods more or fewer are known, or one in so many of them."""
 

@@ -22,8 +22,6 @@ from partage.inventory.ledger import Ledger
 from partage.model.device import DeviceType
 from partage.wire.outcomes import closed_code
 
-__all__ = ["Change", "History"]
-
 _LOG: Final = logging.getLogger("partage.dashboard")
 KEPT: Final = 20_000
 """Changes that are kept, of all cards together."""

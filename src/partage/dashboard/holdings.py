@@ -17,8 +17,6 @@ from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools
 from partage.model.device import DeviceType
 
-__all__ = ["SEVERAL", "Holdings"]
-
 SEVERAL: Final = 255
 """Stands for more than one protocol on a card, or for one beyond the number that is told apart."""
 

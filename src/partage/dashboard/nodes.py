@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from partage.dashboard.catalogue import plain_model
 from partage.dashboard.view_cache import Standing
 from partage.extender.books import Books
+from partage.inventory.card import Card
 from partage.inventory.changes import Index
-from partage.inventory.ledger import Card, Ledger
+from partage.inventory.ledger import Ledger
 from partage.model.allocation import Charge
 from partage.model.device import DeviceType, SliceMode
 from partage.model.node import Node
 from partage.wire.outcomes import closed_code, device_document
-
-__all__ = ["MOST", "NodeQuery", "node_document", "nodes_document"]
 
 Floats = NDArray[np.float64]
 

@@ -20,8 +20,6 @@ from partage.inventory.plane import CLOSED, Bools, Plane
 from partage.model.device import DeviceType
 from partage.model.reason import ReasonCode
 
-__all__ = ["overview_document", "sums"]
-
 _PIECE: Final = 1024
 """Pods that are summed before others get their turn."""
 _EXAMPLES: Final = 20

@@ -11,8 +11,6 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-__all__ = ["page_routes"]
-
 _TYPES: Final = {
     ".css": "text/css",
     ".html": "text/html",

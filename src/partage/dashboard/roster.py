@@ -18,8 +18,6 @@ from partage.extender.cluster_cache import ClusterCache
 from partage.model.pod import Pod
 from partage.placement.fragmentation import Shape
 
-__all__ = ["Key", "Roster", "merged"]
-
 Key = tuple[str, str, str]
 """Namespace, name and uid of a pod."""
 _K = TypeVar("_K", bound=tuple[Any, ...])

@@ -34,8 +34,6 @@ from partage.extender.books import Books
 from partage.extender.server import Readers
 from partage.serving.limits import json_response
 
-__all__ = ["Source", "document_routes"]
-
 _Q = TypeVar("_Q", NodeQuery, PodQuery)
 _FRESH: Final = 1.0
 """Seconds for which an overview is given to everybody who asks."""

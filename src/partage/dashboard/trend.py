@@ -12,8 +12,6 @@ from typing import Any, Final
 from partage.extender.books import Books
 from partage.model.device import DeviceType
 
-__all__ = ["Trend"]
-
 _SPANS: Final = {"hour": (30, 120), "day": (600, 144)}
 """Seconds between two points, and how many are kept."""
 _PIECE: Final = 1024

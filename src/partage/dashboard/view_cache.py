@@ -14,8 +14,6 @@ from partage.dashboard.roster import Roster
 from partage.extender.books import Books
 from partage.inventory.ledger import Ledger
 
-__all__ = ["Standing", "Texts"]
-
 _TEXTS: Final = 2048
 
 

@@ -11,8 +11,6 @@ from partage.dashboard.workloads import PodQuery, pods_document
 from partage.extender.books import Books
 from partage.extender.explain import explain
 
-__all__ = ["BookViews", "Views"]
-
 
 class Views(Protocol):
     """What can be asked; every answer is plain values ready for JSON."""

@@ -21,8 +21,6 @@ from partage.scheduler.events import Placement
 from partage.scheduler.preemption import Occupant, plan_on
 from partage.wire.advice import ROOM
 
-__all__ = ["ways_document"]
-
 _MOST: Final = 48
 """Questions that one pod is worth."""
 _NODES: Final = 3

@@ -20,8 +20,6 @@ from partage.model.reason import Refusal
 from partage.wire.outcomes import given_text, grant_document
 from partage.wire.translation import PodEntry
 
-__all__ = ["MOST", "PodQuery", "pods_document", "refusal_of", "waiting_pods"]
-
 MOST: Final = 500
 """Pods of one page at most."""
 _PIECE: Final = 256

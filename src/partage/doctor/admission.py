@@ -11,8 +11,6 @@ from cryptography import x509
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 from partage.webhook.installation import MUTATE, VALIDATE
 
-__all__ = ["webhooks"]
-
 _SOON: Final = timedelta(days=7)
 
 

@@ -6,8 +6,6 @@ from typing import Final
 from partage.doctor import admission, nodes, plugged, scheduling
 from partage.doctor.finding import ClusterFacts, Finding
 
-__all__ = ["CHECKS", "diagnosed"]
-
 CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
     scheduling.extender,
     scheduling.sampling,

@@ -6,8 +6,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["ClusterFacts", "Finding", "Level", "Object", "named"]
-
 Object = Mapping[str, Any]
 
 

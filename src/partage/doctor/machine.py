@@ -15,8 +15,6 @@ from partage.agent.isolation.library import is_genuine
 from partage.doctor.finding import Finding, Level
 from partage.model.errors import InvalidDocument
 
-__all__ = ["examined"]
-
 _CONTAINERD: Final = "etc/containerd/config.toml"
 _CHECKPOINT: Final = "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 _KUBELET: Final = "var/lib/kubelet/config.yaml"

@@ -9,21 +9,6 @@ from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 from partage.vendors import names
 from partage.vendors.traits import ROWS, files_known
 
-__all__ = [
-    "agents",
-    "closed",
-    "devices",
-    "faults",
-    "files",
-    "noted",
-    "plugins",
-    "runtimes",
-    "settings",
-    "totals",
-    "twice",
-    "unread",
-]
-
 _PLUGINS: Final = "/var/lib/kubelet/device-plugins"
 _RIVALS: Final = (
     "nvidia-device-plugin",

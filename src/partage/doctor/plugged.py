@@ -6,8 +6,6 @@ from typing import Any, Final
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 from partage.doctor.scheduling import asks_us, has_plugin
 
-__all__ = ["configuration", "pods"]
-
 _NAME: Final = "Partage"
 _WEIGHT: Final = 20
 _SOCKET: Final = "PARTAGE_SOCKET"

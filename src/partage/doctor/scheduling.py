@@ -5,17 +5,6 @@ from typing import Any, Final
 
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 
-__all__ = [
-    "asks_us",
-    "extender",
-    "gates",
-    "has_plugin",
-    "others",
-    "rights",
-    "sampling",
-    "unrecorded",
-]
-
 _VERBS: Final = ("filterVerb", "prioritizeVerb", "bindVerb", "preemptVerb")
 _RIVALS: Final = (
     "hami-scheduler",

@@ -16,8 +16,6 @@ from partage.webhook.settings import Admission
 from partage.webhook.tracing import mutating, validating
 from partage.wire.context import Context
 
-__all__ = ["admit_with"]
-
 _CONCERNED: Final = ("pods", "bindings")
 
 

@@ -28,8 +28,6 @@ from partage.embedded.watching import follow, now, tell
 from partage.model.errors import InvalidDocument, InvalidRecord
 from partage.vendors import names
 
-__all__ = ["Agents"]
-
 _KUBECTL: Final = "kubectl.kubernetes.io/"
 _BEAT: Final = 10.0
 _PER_SECOND: Final = 25

@@ -15,8 +15,6 @@ from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.wire import record
 
-__all__ = ["Outcome", "Unapplied", "apply_all", "is_state"]
-
 _WORKLOADS: Final = (
     "Pod",
     "Deployment",

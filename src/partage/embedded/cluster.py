@@ -56,8 +56,6 @@ from partage.webhook.server import review_routes
 from partage.webhook.settings import DEFAULT_SCHEDULER, Admission
 from partage.wire.context import Context
 
-__all__ = ["Addresses", "EmbeddedCluster", "Plan"]
-
 _LOG: Final = logging.getLogger("partage.embedded")
 _HOST: Final = "127.0.0.1"
 _NAMESPACE: Final = "partage-system"

@@ -7,8 +7,6 @@ their own; what Partage reads of them is checked where it is read.
 
 from typing import Any, Final
 
-__all__ = ["DEFINITIONS", "DEVICES", "SIMULATED_NODES"]
-
 DEVICES: Final = "devices.scheduling.koordinator.sh"
 """The resource of Device objects in the API server's store."""
 

@@ -6,8 +6,6 @@ from typing import Final
 
 from partage.model.errors import InvalidDocument
 
-__all__ = ["examples"]
-
 _HERE: Final = Path(__file__).resolve()
 _PLACES: Final = (_HERE.parent / "manifests_of_examples", _HERE.parents[3] / "examples")
 

@@ -29,8 +29,6 @@ from partage.model.quantity import Quantity
 from partage.vendors.traits import NVIDIA, traits_of
 from partage.wire.documents import explain
 
-__all__ = ["API_VERSION", "DEFAULT_FLEET", "KIND", "RdmaCards", "SimulatedNode", "simulated_nodes"]
-
 API_VERSION: Final = "partage.io/v1alpha1"
 KIND: Final = "SimulatedNode"
 

@@ -20,8 +20,6 @@ from partage.vendors.settings import HamiSettings
 from partage.vendors.traits import NVIDIA, Reported, traits_of
 from partage.wire.device_objects import translate_devices
 
-__all__ = ["device_manifest", "node_manifest", "plugin_totals", "unhealthy_devices", "with_health"]
-
 
 def device_manifest(node: SimulatedNode, now: str) -> dict[str, Any]:
     """The Device object that the node's agent writes; every device is healthy.

@@ -15,8 +15,9 @@ from typing import Any, Final
 from partage.agent.container_edits import HostFacts, Instance, gifts
 from partage.agent.isolation.providers import VendorIsolation
 from partage.embedded.manifests import decoded
-from partage.model.allocation import Allocation, Grant, MigSlice
+from partage.model.allocation import Allocation, Grant
 from partage.model.errors import InvalidDocument
+from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.vendors.base import PlacedPod
 from partage.wire import shapes
@@ -27,8 +28,6 @@ from partage.wire.nodes import translate_node
 from partage.wire.outcomes import grant_text, said
 from partage.wire.pods import translate_pod
 from partage.wire.recovery import recover
-
-__all__ = ["Injection", "injection"]
 
 _SPACE: Final = uuid.UUID("5b8e1f4a-2f0d-5c52-9a35-1f0c2c9a7d10")
 

@@ -25,8 +25,6 @@ from partage.vendors import names
 from partage.vendors.locks import LOCKS
 from partage.wire.context import Context
 
-__all__ = ["Kubelet"]
-
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _STOPPING: Final = 0.1
 """Seconds that simulated containers take to stop; never more than the grace they are given."""

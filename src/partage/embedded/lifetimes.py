@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from partage.vendors import names
 
-__all__ = ["FOREVER", "duration", "lifetime", "sleeps"]
-
 FOREVER: Final = float("inf")
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -19,8 +19,6 @@ from partage.wire.documents import Document, explain, read_paths
 from partage.wire.json_values import json_values
 from partage.wire.yaml_values import YamlError, yaml_values
 
-__all__ = ["Manifest", "Manifests", "decoded", "read"]
-
 _SHAPES: Final[Mapping[str, type[shapes.Shape]]] = {
     "Node": shapes.Node,
     "Device": shapes.Device,

@@ -5,20 +5,10 @@ from dataclasses import dataclass
 
 from partage.apiserver import ApiServer, Record
 from partage.extender.books import Books
-from partage.inventory.ledger import Card
+from partage.inventory.card import Card
 from partage.model.device import DeviceType
 from partage.model.quantity import brief
 from partage.wire.outcomes import cards_text, closed_code, given_text, said
-
-__all__ = [
-    "NodeLine",
-    "Overview",
-    "PlacedLine",
-    "WaitingLine",
-    "is_over",
-    "overview",
-    "waits_because",
-]
 
 _OVER = ("Succeeded", "Failed")
 

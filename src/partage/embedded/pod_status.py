@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Life", "failed", "finished", "running"]
-
 _ALWAYS: Final = "Always"
 _COMPLETED: Final = "Completed"
 

@@ -13,21 +13,6 @@ import msgspec
 
 from partage.apiserver import Record
 
-__all__ = [
-    "Rollout",
-    "active",
-    "deployment_status",
-    "job_status",
-    "owned",
-    "part_of",
-    "pod_of",
-    "ready",
-    "replica_set_of",
-    "rollout",
-    "surplus",
-    "template_hash",
-]
-
 _OVER: Final = ("Succeeded", "Failed")
 _QUARTER: Final = "25%"
 _SAFE: Final = "bcdfghjklmnpqrstvwxz2456789"

@@ -17,8 +17,6 @@ from partage.inventory.plane import Bools, Ints
 from partage.model.node import Node
 from partage.model.pod import Pod
 
-__all__ = ["MOST", "RoomColumns"]
-
 T = TypeVar("T", bound=np.generic)
 
 MOST: Final = 2**62

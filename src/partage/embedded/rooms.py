@@ -29,8 +29,6 @@ from partage.wire.context import Context
 from partage.wire.nodes import translate_node
 from partage.wire.pods import translate_pod
 
-__all__ = ["Asker", "Rooms", "Survey", "asker"]
-
 _NO_DEVICES: Final = PodRequest()
 _SCALE: Final = 10
 

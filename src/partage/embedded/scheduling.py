@@ -30,8 +30,6 @@ from partage.model.errors import InvalidDocument
 from partage.wire import plugin as wire
 from partage.wire.context import Context
 
-__all__ = ["Choice", "InProcess", "KubeScheduler", "Ports", "Seam"]
-
 _LOG: Final = logging.getLogger("partage.embedded")
 _USER: Final = User("system:kube-scheduler", ("system:authenticated",))
 _OVER: Final = ("Succeeded", "Failed")

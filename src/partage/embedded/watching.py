@@ -10,8 +10,6 @@ from typing import Any, Final
 from partage.apiserver import ApiError, ApiServer, Change, Compacted, User
 from partage.apiserver.metadata import timestamp
 
-__all__ = ["follow", "forget_old_events", "now", "tell"]
-
 _LOG: Final = logging.getLogger("partage.embedded")
 _LONGEST: Final = 1024
 _SWEEP: Final = 60.0

@@ -27,8 +27,6 @@ from partage.embedded.replicas import (
 )
 from partage.embedded.watching import follow, now, tell
 
-__all__ = ["Workloads"]
-
 _LOG: Final = logging.getLogger("partage.embedded")
 _DEPLOYMENTS: Final = "deployments.apps"
 _REPLICA_SETS: Final = "replicasets.apps"

@@ -13,7 +13,8 @@ from typing import Final
 from partage.extender.books import Books
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError
-from partage.scheduler.engine import State, fact_of
+from partage.scheduler.engine import State
+from partage.scheduler.facts import fact_of
 from partage.wire.documents import Document
 from partage.wire.translation import PodEntry
 

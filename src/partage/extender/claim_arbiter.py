@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from partage.extender.books import Books
-from partage.inventory.ledger import Card
+from partage.inventory.card import Card
 from partage.model.allocation import Allocation, Grant
 from partage.model.device import DeviceType, SliceMode
 from partage.model.pod import Pod

@@ -18,7 +18,7 @@ from typing import Final
 from partage.extender.books import Books
 from partage.extender.exposition_mig import foreign_series, mig_series
 from partage.extender.label_text import label_text
-from partage.inventory.ledger import Card
+from partage.inventory.card import Card
 from partage.model.device import MILLI, DeviceType
 from partage.model.node import Node
 from partage.wire.outcomes import said

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from partage.extender.label_text import label_text
-from partage.inventory.ledger import Card, Ledger
+from partage.inventory.card import Card
+from partage.inventory.ledger import Ledger
 from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from partage.extender.books import Books
-from partage.inventory.ledger import Card
+from partage.inventory.card import Card
 from partage.model.allocation import Allocation, Grant, charges_of
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.node import Node

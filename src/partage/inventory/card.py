@@ -16,18 +16,6 @@ from partage.model.mig import MigSlice
 from partage.model.reason import ReasonCode
 from partage.model.request import MayUse
 
-__all__ = [
-    "CEILING",
-    "Card",
-    "Suspicion",
-    "Tree",
-    "bounded",
-    "doubles",
-    "ghost",
-    "kinds_of",
-    "tree_of",
-]
-
 Tree = tuple[tuple[int, ...], tuple[int, ...]]
 """How a node's cards lie: by row, the number of the card's PCIe switch, and of its NUMA node."""
 

@@ -9,8 +9,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ChangeLog", "Index", "distinct"]
-
 Index = NDArray[np.intp]
 
 _KEPT: Final = 2**15

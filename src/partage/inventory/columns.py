@@ -39,8 +39,6 @@ from partage.model.node import Node
 from partage.model.reason import ReasonCode
 from partage.model.request import Scope
 
-__all__ = ["ASSUMED", "UNCHECKED", "Columns", "Entry"]
-
 UNCHECKED: Final = 2**62
 """Room of an ordinary resource that the node does not tell; it is not checked."""
 

@@ -16,19 +16,6 @@ from partage.model.device import Device, SliceMode
 from partage.model.mig import MigSlice
 from partage.model.reason import ReasonCode
 
-__all__ = [
-    "CUT",
-    "Cut",
-    "Cuts",
-    "cut_by_others",
-    "held",
-    "joinable",
-    "misfit",
-    "strangers",
-    "taken",
-    "taken_by",
-]
-
 _REMEMBERED: Final = 1 << 14
 """Combinations of instances of which it is remembered whether they are a layout."""
 

@@ -26,14 +26,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from partage.inventory.card import CEILING, Card, Suspicion, Tree, bounded, kinds_of
+from partage.inventory.card import Card, Suspicion, Tree, bounded, kinds_of
 from partage.inventory.columns import ASSUMED, UNCHECKED, Columns, Entry
 from partage.model.allocation import Allocation, Charge, charges_of
 from partage.model.device import Device, DeviceType
 from partage.model.errors import LedgerError
 from partage.model.node import Node
-
-__all__ = ["CEILING", "UNCHECKED", "Card", "Ledger", "Suspicion"]
 
 
 class Ledger(Columns):

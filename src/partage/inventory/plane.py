@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from partage.model.reason import ReasonCode
 
-__all__ = ["ABSENT_KIND", "CLOSED", "Bools", "Ints", "Plane"]
-
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 

@@ -5,8 +5,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["binding", "delete_options", "encode", "eviction", "has_version"]
-
 
 class _OnlyKeys(msgspec.Struct):
     metadata: dict[str, msgspec.Raw] = {}

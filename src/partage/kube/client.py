@@ -26,8 +26,6 @@ from partage.kube.retry import RateLimit
 from partage.kube.sender import ClientSettings, Sender
 from partage.kube.transport import Request
 
-__all__ = ["Client", "ClientSettings", "Page", "PatchKind"]
-
 T = TypeVar("T")
 H = TypeVar("H", bound=HasMeta)
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ClusterConfig", "Config", "ExecPlugin", "Material", "UserConfig"]
-
 
 @dataclass(frozen=True, slots=True)
 class Material:

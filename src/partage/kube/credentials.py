@@ -21,8 +21,6 @@ from partage.kube.errors import ConfigError
 from partage.kube.exec_plugin import Credential, run_plugin
 from partage.kube.stamps import ChangeCheck
 
-__all__ = ["Credentials", "Identity"]
-
 _EARLY: Final = timedelta(seconds=30)
 """A plugin's credential is renewed this long before it expires."""
 

@@ -8,8 +8,6 @@ from partage.kube.errors import UndecodableAnswer
 from partage.kube.objects import HasMeta, ListMeta, Meta, Undecodable
 from partage.kube.transport import Request
 
-__all__ = ["UNDECODABLE", "Decoders", "Page", "meta_of", "said"]
-
 T = TypeVar("T")
 H = TypeVar("H", bound=HasMeta)
 

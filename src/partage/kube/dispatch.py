@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["Dispatcher"]
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 

@@ -17,15 +17,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = [
-    "SETTLED",
-    "UNSETTLED",
-    "Election",
-    "LeaseSettings",
-    "LeaseSpec",
-    "micro_time",
-]
-
 SETTLED: Final = 1
 """Duration in a lease that was given back with nothing of its holder's on its way, in seconds.
 

@@ -29,36 +29,6 @@ from typing import ClassVar, Final
 
 import msgspec
 
-__all__ = [
-    "AlreadyExists",
-    "ApiError",
-    "BadRequest",
-    "ConfigError",
-    "Conflict",
-    "EvictionBlocked",
-    "Expired",
-    "Forbidden",
-    "Invalid",
-    "KubeError",
-    "NotFound",
-    "Outcome",
-    "ProtocolError",
-    "RequestError",
-    "ServerError",
-    "Status",
-    "StatusCause",
-    "StatusDetails",
-    "TimedOut",
-    "TooManyRequests",
-    "TransportError",
-    "Unauthorized",
-    "UndecodableAnswer",
-    "UnknownOutcome",
-    "api_error",
-    "error_of_status",
-    "retry_after_seconds",
-]
-
 _LONGEST_TEXT: Final = 300
 """Characters of a server's message that are kept; some repeat the whole object."""
 

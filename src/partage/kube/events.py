@@ -16,8 +16,6 @@ from partage.kube.errors import AlreadyExists, KubeError, NotFound
 from partage.kube.recorder import EventBook, EventSettings, Record, Regarding, Topic
 from partage.kube.resources import EVENTS
 
-__all__ = ["EventRecorder", "EventSettings", "Regarding"]
-
 _SELDOM: Final = 60.0
 """Seconds between two words on events that were dropped."""
 

@@ -19,8 +19,6 @@ import msgspec
 from partage.kube.config import ClusterConfig, ExecPlugin
 from partage.kube.errors import ConfigError
 
-__all__ = ["Credential", "run_plugin"]
-
 _REAP_SECONDS: Final = 1.0
 """How long a killed plugin may take to be gone."""
 

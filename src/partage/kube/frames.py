@@ -14,18 +14,6 @@ from partage.kube.decoding import UNDECODABLE, said
 from partage.kube.errors import ProtocolError, Status
 from partage.kube.objects import HasMeta, Meta, Undecodable
 
-__all__ = [
-    "Added",
-    "Bookmark",
-    "Deleted",
-    "Failed",
-    "Frame",
-    "LineSplitter",
-    "Malformed",
-    "Modified",
-    "WatchDecoder",
-]
-
 T = TypeVar("T")
 H = TypeVar("H", bound=HasMeta)
 

@@ -23,8 +23,6 @@ from partage.kube.objects import HasMeta, Key, key_of
 from partage.kube.resources import Scope
 from partage.kube.watch import WatchSettings, follow
 
-__all__ = ["Informer", "InformerSettings"]
-
 T = TypeVar("T", bound=HasMeta)
 
 

@@ -18,8 +18,6 @@ import yaml
 from partage.kube.config import ClusterConfig, Config, ExecPlugin, Material, UserConfig
 from partage.kube.errors import ConfigError
 
-__all__ = ["parse_kubeconfig"]
-
 E = TypeVar("E", bound="_Entry")
 
 _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"

@@ -27,8 +27,6 @@ from partage.kube.objects import Meta
 from partage.kube.resources import LEASES, Scope
 from partage.kube.watch import follow
 
-__all__ = ["LeaderElector"]
-
 T = TypeVar("T")
 
 

@@ -8,8 +8,6 @@ from partage.kube.config import ClusterConfig, Config, Material, UserConfig
 from partage.kube.errors import ConfigError
 from partage.kube.kubeconfig import parse_kubeconfig
 
-__all__ = ["SERVICE_ACCOUNT", "in_cluster", "load_config"]
-
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where the kubelet puts a pod's token, the cluster's authority and the namespace."""
 

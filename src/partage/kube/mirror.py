@@ -20,8 +20,6 @@ from partage.kube.errors import KubeError
 from partage.kube.frames import Added, Bookmark, Deleted, Frame, Malformed, Modified
 from partage.kube.objects import HasMeta, Key, Listing, MetaLike, Undecodable, key_of
 
-__all__ = ["Change", "Gone", "Interrupted", "Mirror", "Odd", "Seen", "Synced", "is_newer"]
-
 T = TypeVar("T", bound=HasMeta)
 
 _DELETIONS: Final = 4096

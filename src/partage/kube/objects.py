@@ -9,8 +9,6 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-__all__ = ["HasMeta", "Key", "ListMeta", "Listing", "Meta", "MetaLike", "Undecodable", "key_of"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from partage.kube.errors import ConfigError
 
-__all__ = ["proxy_of"]
-
 
 def proxy_of(server: str, environ: Mapping[str, str]) -> str | None:
     """The proxy's URL; None where there is none.

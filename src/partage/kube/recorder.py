@@ -14,9 +14,6 @@ from datetime import datetime
 from itertools import count
 from typing import Final, NamedTuple
 
-__all__ = ["EventBook", "EventSettings", "Record", "Regarding", "Topic"]
-
-
 _ROUNDING: Final = 1e-6
 """Of a token; what many small refills may fall short of one."""
 

@@ -4,18 +4,6 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-__all__ = [
-    "CONFIG_MAPS",
-    "EVENTS",
-    "LEASES",
-    "NAMESPACES",
-    "NODES",
-    "PODS",
-    "QUOTAS",
-    "Resource",
-    "Scope",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Resource:

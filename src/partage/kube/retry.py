@@ -6,8 +6,6 @@ from typing import Final
 from partage.kube.clock import Clock
 from partage.kube.errors import ApiError, Outcome, RequestError
 
-__all__ = ["Backoff", "RateLimit", "may_retry", "wait_before_retry"]
-
 _LARGEST_EXPONENT: Final = 64
 """Beyond this the delay is at its cap for any sensible factor; keeps the power finite."""
 

@@ -11,8 +11,6 @@ from partage.kube.errors import Outcome, RequestError, UnknownOutcome
 from partage.kube.retry import Backoff, RateLimit, may_retry, wait_before_retry
 from partage.kube.transport import Request, Transport, TransportSettings
 
-__all__ = ["ClientSettings", "Sender"]
-
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from partage.kube.clock import Clock
 
-__all__ = ["ChangeCheck"]
-
 
 class ChangeCheck:
     """Whether any of some files changed since last asked, looked up at most once a period.

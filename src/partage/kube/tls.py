@@ -14,8 +14,6 @@ from partage.kube.config import Config, Material
 from partage.kube.errors import ConfigError
 from partage.kube.stamps import ChangeCheck
 
-__all__ = ["Tls"]
-
 
 class Tls:
     """The current TLS context."""

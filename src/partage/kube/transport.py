@@ -31,8 +31,6 @@ from partage.kube.errors import (
 from partage.kube.proxies import proxy_of
 from partage.kube.tls import Tls
 
-__all__ = ["Request", "Transport", "TransportSettings"]
-
 _READ_BUFFER: Final = 2**18
 """Bytes of a watch that are taken up before the socket is left to push back."""
 _ERROR_BODY: Final = 2**16

@@ -22,8 +22,6 @@ from partage.kube.objects import HasMeta
 from partage.kube.resources import Scope
 from partage.kube.retry import Backoff, wait_before_retry
 
-__all__ = ["EndedEarly", "WatchSettings", "follow", "watch_once"]
-
 T = TypeVar("T", bound=HasMeta)
 
 _TOO_SHORT: Final = 1.0

@@ -13,8 +13,6 @@ from typing import Final, Generic, TypeVar
 from partage.kube.clock import Clock
 from partage.kube.retry import Backoff
 
-__all__ = ["Closed", "WorkQueue", "work"]
-
 K = TypeVar("K", bound=Hashable)
 
 _SLACK: Final = 64

@@ -20,16 +20,6 @@ from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
 from partage.model.request import Phase, Scope
 
-__all__ = [
-    "Allocation",
-    "Charge",
-    "Grant",
-    "GrantMode",
-    "MigSlice",
-    "charges_of",
-    "together",
-]
-
 L = TypeVar("L", bound=int)
 
 

@@ -11,8 +11,6 @@ from functools import cached_property
 
 from partage.model.mig import MigAxis, MigProfile, MigSlice
 
-__all__ = ["Cutting", "Geometry", "arrangements"]
-
 Layout = tuple[MigSlice, ...]
 
 

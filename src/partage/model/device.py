@@ -13,18 +13,6 @@ from partage.model.cutting import Cutting
 from partage.model.errors import InvalidValue
 from partage.model.mig import MigAxis, MigSlice
 
-__all__ = [
-    "MILLI",
-    "UNLIMITED_SLOTS",
-    "Device",
-    "DeviceType",
-    "ForeignInstance",
-    "Partition",
-    "SliceMode",
-    "Topology",
-    "VirtualFunction",
-]
-
 MILLI: Final = 1000
 """Compute of one whole card."""
 

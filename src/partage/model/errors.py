@@ -10,15 +10,6 @@
 Expected refusals (a pod that must wait) are not errors: they are `Refusal` values.
 """
 
-__all__ = [
-    "InvalidDocument",
-    "InvalidQuantity",
-    "InvalidRecord",
-    "InvalidValue",
-    "LedgerError",
-    "PartageError",
-]
-
 
 class PartageError(Exception):
     """The root of everything this package raises on purpose."""

@@ -17,17 +17,6 @@ from typing import Final
 
 from partage.model.errors import InvalidValue
 
-__all__ = [
-    "ENGINES",
-    "Engines",
-    "MigAttribute",
-    "MigAxis",
-    "MigProfile",
-    "MigSlice",
-    "layouts",
-    "maximal_layouts",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class MigSlice:

@@ -7,8 +7,6 @@ from partage.model.device import Device, Partition
 from partage.model.reason import ReasonCode
 from partage.model.selector import Taint
 
-__all__ = ["Node", "Verdict"]
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -7,8 +7,6 @@ from partage.model.allocation import Grant
 from partage.model.request import PodRequest
 from partage.model.selector import NodeConstraint, Toleration
 
-__all__ = ["Pod", "Record"]
-
 
 @dataclass(frozen=True, slots=True)
 class Record:

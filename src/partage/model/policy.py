@@ -5,8 +5,6 @@ from enum import StrEnum
 
 from partage.model.errors import InvalidValue
 
-__all__ = ["CardOrder", "CardWeights", "Policy", "Scoring", "Strategy"]
-
 
 class Strategy(StrEnum):
     """A strategy's name, the same at both levels."""

@@ -14,8 +14,6 @@ from typing import Final, Literal
 
 from partage.model.errors import InvalidQuantity
 
-__all__ = ["NANO", "Quantity", "binary", "brief", "decimal"]
-
 Format = Literal["BinarySI", "DecimalExponent", "DecimalSI"]
 
 NANO: Final = 10**9

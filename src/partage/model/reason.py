@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["CardReason", "NodeReason", "ReasonCode", "Refusal", "phrase"]
-
 
 class ReasonCode(StrEnum):
     """Stable codes of refusal; the comment says what was found."""

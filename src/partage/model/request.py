@@ -17,23 +17,6 @@ from partage.model.policy import CardOrder, Scoring, Strategy
 from partage.model.reason import ReasonCode
 from partage.model.selector import Selector
 
-__all__ = [
-    "EVERY",
-    "CardFilter",
-    "ContainerAsk",
-    "DeviceRequest",
-    "Fault",
-    "Joint",
-    "LabelRule",
-    "MayUse",
-    "PartitionAsk",
-    "Phase",
-    "PodRequest",
-    "RequestGroup",
-    "Scope",
-    "at_most",
-]
-
 EVERY: Final = 2**31
 """More devices than any node has."""
 

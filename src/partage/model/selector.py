@@ -10,17 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = [
-    "NodeConstraint",
-    "NodeTerm",
-    "Operator",
-    "Requirement",
-    "Selector",
-    "Taint",
-    "Toleration",
-]
-
-
 _MOST_TOLD: Final = 16
 """Values that a sentence repeats."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")

@@ -15,22 +15,12 @@ from typing import Final
 
 import numpy as np
 
-from partage.inventory.ledger import UNCHECKED, Ledger
+from partage.inventory.columns import UNCHECKED
+from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Ints, Plane
 from partage.model.device import MILLI, DeviceType
 from partage.model.request import DeviceRequest
 from partage.placement.kernel import Nodes, at
-
-__all__ = [
-    "best_fit",
-    "clustering",
-    "cpu_free",
-    "demand",
-    "dot_product",
-    "drawn",
-    "left_of",
-    "packing",
-]
 
 _CPU: Final = 128_000.0  # milli; the largest node of the published cluster
 _CARDS: Final = 8_000.0  # milli; eight cards

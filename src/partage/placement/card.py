@@ -7,22 +7,11 @@ then what it has left.
 
 from dataclasses import dataclass, replace
 
-from partage.inventory.ledger import Card
+from partage.inventory.card import Card
 from partage.model.device import MILLI, Device, SliceMode
 from partage.model.mig import MigSlice
 from partage.model.reason import CardReason, ReasonCode
 from partage.model.request import CardFilter, DeviceRequest
-
-__all__ = [
-    "Need",
-    "free_functions",
-    "give",
-    "need_of",
-    "refusal",
-    "take",
-    "taken_up",
-    "unsuitable",
-]
 
 
 @dataclass(frozen=True, slots=True)

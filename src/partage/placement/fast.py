@@ -15,8 +15,6 @@ from partage.model.policy import CardOrder, Scoring, Strategy
 from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
 from partage.placement.grouping import nearest
 
-__all__ = ["choose", "is_plain", "simple"]
-
 _PLAIN_ORDER = CardOrder()
 
 _Row = tuple[bool, bool, int, int, int, int, int, int]

@@ -28,8 +28,6 @@ from partage.placement.baselines import demand, left_of
 from partage.placement.incremental_columns import Followed
 from partage.placement.kernel import Nodes
 
-__all__ = ["Gauge", "Lens", "Shape", "Workload", "fragmentation", "score_steps"]
-
 Floats = NDArray[np.float64]
 Index = NDArray[np.intp]
 

@@ -12,15 +12,14 @@ from typing import Final
 
 import numpy as np
 
-from partage.inventory.ledger import CEILING, Ledger
+from partage.inventory.card import CEILING
+from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints, Plane
 from partage.model.device import MILLI, DeviceType
 from partage.model.policy import Strategy
 from partage.model.request import DeviceRequest
 from partage.placement.kernel import Nodes, at, claims_core, most_tenants, needs
 from partage.placement.sums import Kind
-
-__all__ = ["largest_first", "roomiest", "taking_all"]
 
 _USUAL: Final = 2**36
 """Memory of a card, in bytes, when memory is compared with compute to find the largest group."""

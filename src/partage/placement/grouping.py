@@ -15,19 +15,6 @@ from partage.model.device import Partition
 from partage.model.node import Node
 from partage.model.request import DeviceRequest, PartitionAsk, Scope
 
-__all__ = [
-    "beside_used",
-    "beyond",
-    "by_turns",
-    "has_tree",
-    "in_scopes",
-    "nearest",
-    "partitions",
-    "switch_of",
-    "together",
-    "within",
-]
-
 _REMAINDER_WEIGHT: Final = {8: 10_000, 4: 100, 2: 1}
 
 

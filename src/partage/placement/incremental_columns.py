@@ -10,8 +10,6 @@ from partage.inventory.changes import distinct
 from partage.inventory.ledger import Ledger
 from partage.model.device import DeviceType
 
-__all__ = ["Followed"]
-
 
 class Followed(ABC):
     """What is kept of every node of a ledger; whoever keeps it says how it is made and written.

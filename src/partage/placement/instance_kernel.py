@@ -23,8 +23,6 @@ from partage.placement.instances import Place, most, places, sized
 from partage.placement.kernel import Nodes, at, suited
 from partage.placement.split import by_instance
 
-__all__ = ["ALIKE", "SHARES_FIRST", "CutView", "InstanceTable", "cut_views", "pool_ranks"]
-
 ALIKE: Final = frozenset({Strategy.BINPACK, Strategy.SPREAD, Strategy.FIRST_FIT, Strategy.RANDOM})
 """Strategies that compare shares and instances by what is used; others prefer shares, which round
 nothing up, and compare instances by what they cost their card."""

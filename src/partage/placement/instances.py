@@ -28,23 +28,6 @@ from partage.placement.card import Need, unsuitable
 from partage.placement.layouts import NOWHERE, Allowed, Layouts, Wish, tabulate
 from partage.placement.work import MOST_A_NODE, Work
 
-__all__ = [
-    "A_LOOK",
-    "Place",
-    "Sized",
-    "choices",
-    "fits",
-    "most",
-    "places",
-    "refusal",
-    "serves",
-    "sized",
-    "tables_of",
-    "take",
-    "too_few",
-    "wished",
-]
-
 _REMEMBERED: Final = 1 << 16
 
 A_LOOK: Final = 3

@@ -7,8 +7,6 @@ for it.
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-__all__ = ["COMPILED", "compiled"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 try:

@@ -12,32 +12,14 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from partage.inventory.ledger import CEILING, Card, Ledger
+from partage.inventory.card import CEILING, Card
+from partage.inventory.ledger import Ledger
 from partage.inventory.plane import ABSENT_KIND, CLOSED, Bools, Ints, Plane
 from partage.model.device import MILLI, Device
 from partage.model.reason import ReasonCode
 from partage.model.request import DeviceRequest
 from partage.placement.card import unsuitable
 from partage.placement.reasons import LEADING
-
-__all__ = [
-    "FITS",
-    "Codes",
-    "Nodes",
-    "at",
-    "claims_core",
-    "classify",
-    "fitting",
-    "host_fits",
-    "leading",
-    "most_tenants",
-    "needs",
-    "rank_of",
-    "shut",
-    "suited",
-    "unsuited",
-    "with_functions",
-]
 
 Nodes = NDArray[np.intp] | slice
 Codes = NDArray[np.int8]

@@ -6,8 +6,6 @@ from numpy.typing import NDArray
 from partage.inventory.plane import Ints
 from partage.placement.jit import compiled
 
-__all__ = ["knapsack_loops"]
-
 Floats = NDArray[np.float64]
 
 

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from partage.model.errors import InvalidValue
 from partage.model.mig import MigAxis, MigSlice
 
-__all__ = ["NOWHERE", "Allowed", "Column", "Geometry", "Layouts", "Wish", "column_of", "tabulate"]
-
 Wish = tuple[str, ...]
 """One instance that is wanted: profiles that will do, the preferred one first."""
 

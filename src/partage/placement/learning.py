@@ -22,17 +22,6 @@ from partage.placement.mix import Ask, Mix, Stock, workload_of
 from partage.placement.reserves import reserves_of
 from partage.placement.tables import Tables
 
-__all__ = [
-    "Due",
-    "ask_of",
-    "asks_of",
-    "due",
-    "due_since",
-    "fits_history",
-    "in_sight",
-    "refreshed",
-]
-
 _LEARN: Final = frozenset({300, 1000, 3000, 6000})
 _AGAIN: Final = 20_000
 _EARLY: Final = (6, 9, 13, 19, 28, 42, 63, 95, 142, 213)

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from partage.model.mig import MigSlice
 from partage.placement.layouts import NOWHERE, Column, Layouts, Wish
 
-__all__ = ["Choice", "choose", "choose_all", "pick", "starts_of"]
-
 _MOST_TRIES: Final = 20_000
 """Places tried for one request of several instances; then it is refused."""
 

@@ -14,8 +14,6 @@ from partage.model.node import Node
 from partage.placement.baselines import left_of
 from partage.placement.fragmentation import Shape, Workload
 
-__all__ = ["FEW", "Ask", "Mix", "Standing", "Stock", "workload_of"]
-
 _MIB = 2**20
 
 FEW = 3408

@@ -14,17 +14,6 @@ from partage.model.reason import NodeReason, ReasonCode
 from partage.model.request import DeviceRequest, PodRequest
 from partage.model.selector import NodeConstraint, Taint
 
-__all__ = [
-    "amount",
-    "concerned",
-    "cordon",
-    "objection",
-    "repelling",
-    "shortage",
-    "template",
-    "templated",
-]
-
 _MOST_TOLD: Final = 8
 """Terms of a pod's node affinity that a sentence repeats."""
 _UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")

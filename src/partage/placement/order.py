@@ -9,15 +9,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from partage.inventory.ledger import Card
+from partage.inventory.card import Card
 from partage.model.device import MILLI
 from partage.model.node import Node
 from partage.model.policy import CardOrder, CardWeights, Scoring, Strategy
 from partage.model.request import DeviceRequest
 from partage.placement.card import need_of
 from partage.placement.work import Work
-
-__all__ = ["best_linked", "ordered"]
 
 _MILLION: Final = 1_000_000
 _DEFAULT_WEIGHTS: Final = CardWeights(slot=0, core=1, memory=1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final
 
-from partage.inventory.ledger import Card
+from partage.inventory.card import Card
 from partage.model.device import DeviceType, SliceMode
 from partage.model.node import Node
 from partage.model.policy import CardOrder, Strategy
@@ -35,8 +35,6 @@ from partage.placement.node import template, templated
 from partage.placement.order import best_linked, ordered
 from partage.placement.reasons import format_amount, node_reason
 from partage.placement.work import Work
-
-__all__ = ["Cards", "Pick", "Picker", "pool_reason"]
 
 _A_UNIT: Final = 8
 """Conditions of a filter that cost as much as one look at a card."""

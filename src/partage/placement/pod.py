@@ -29,8 +29,6 @@ from partage.placement.picks import Cards, Pick, Picker
 from partage.placement.split import grants_of
 from partage.placement.work import MOST_A_NODE, Work
 
-__all__ = ["GIVEN_UP", "Pick", "place"]
-
 _MOST_ALTERNATIVES: Final = 64
 
 _LOOKS: Final = 8

@@ -10,8 +10,6 @@ from typing import Final
 
 from partage.placement.prices import Config
 
-__all__ = ["CANDIDATES"]
-
 _ROWS: Final = (
     # alpha, cpu_weight, scenarios, concentration, cpu_part, memory_part, load
     (4, 100, 8, 1000, 0.75, 0.9, 1.1),

@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from partage.inventory.ledger import UNCHECKED, Ledger
+from partage.inventory.columns import UNCHECKED
+from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.device import MILLI, DeviceType
 from partage.model.request import DeviceRequest
@@ -25,8 +26,6 @@ from partage.placement.incremental_columns import Followed
 from partage.placement.kernel import Nodes
 from partage.placement.slot_reservation import Guard
 from partage.placement.tables import UNITS, Floats, Prices
-
-__all__ = ["SCARCE", "TIER", "PriceGauge", "set_bonus", "told"]
 
 TIER: Final = 2**33
 """Added to every score, so that a place that is better kept free can fall below all others."""

@@ -24,18 +24,6 @@ from partage.placement.mix import Mix, Stock
 from partage.placement.reserves import reserves_of
 from partage.placement.tables import UNITS, Floats, Prices
 
-__all__ = [
-    "PAIRS",
-    "Config",
-    "Learner",
-    "SolverMissing",
-    "knapsack",
-    "learn",
-    "solver",
-    "solver_there",
-    "taken",
-]
-
 _BREAKS: Final = np.array([0, 0.87, 0.9, 0.92, 0.94, 0.96, 0.98, 1, 1.02, 1.05, 1.1, 1.2, 1.4, 2])
 _KNEE: Final = 0.88
 _CORE_PRICES: Final = (0.0, 5.0, 10.0, 16.0, 25.0, 40.0, 60.0, 90.0, 150.0)

@@ -9,15 +9,6 @@ from partage.model.quantity import binary
 from partage.model.reason import CardReason, NodeReason, ReasonCode, Refusal, phrase
 from partage.model.request import DeviceRequest
 
-__all__ = [
-    "LEADING",
-    "WRONG",
-    "Finding",
-    "format_amount",
-    "node_reason",
-    "refusal_of",
-]
-
 LEADING: Final = (
     ReasonCode.INSUFFICIENT_MEMORY,
     ReasonCode.INSUFFICIENT_CORE,

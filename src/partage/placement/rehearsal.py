@@ -15,12 +15,11 @@ from partage.inventory.plane import Bools, Ints
 from partage.model.device import MILLI
 from partage.placement import rehearsal_loops, rehearsal_plain
 from partage.placement.fragmentation import Workload, score_steps
+from partage.placement.jit import COMPILED
 from partage.placement.mix import Mix, Standing, Stock, workload_of
 from partage.placement.priced import SCARCE, set_bonus
 from partage.placement.rehearsal_loops import Asked, Books, Kept, Usual, Worth
 from partage.placement.tables import Prices
-
-__all__ = ["LOAD", "Course", "Outcome", "Theatre", "dressed", "thinned"]
 
 LOAD: Final = 1.3
 """Compute that arrives in a rehearsal, of the cluster's."""
@@ -153,7 +152,7 @@ class Theatre:
             fast: use compiled loops; None for where numba is installed.
         """
         self.mix = mix
-        self.compiled = rehearsal_loops.COMPILED if fast is None else fast
+        self.compiled = COMPILED if fast is None else fast
         self._asked = Asked(
             mix.cpu, mix.memory, mix.cards, np.minimum(mix.milli, MILLI), mix.allowed
         )

@@ -15,20 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partage.inventory.plane import Bools, Ints
-from partage.placement.jit import COMPILED, compiled
-
-__all__ = [
-    "COMPILED",
-    "NOWHERE",
-    "Asked",
-    "Books",
-    "Kept",
-    "Usual",
-    "Worth",
-    "play_first_fit",
-    "play_fragmentation",
-    "play_priced",
-]
+from partage.placement.jit import compiled
 
 Floats = NDArray[np.float64]
 

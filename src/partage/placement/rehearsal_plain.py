@@ -27,8 +27,6 @@ from partage.placement.rehearsal_loops import (
     Worth,
 )
 
-__all__ = ["play_first_fit", "play_fragmentation", "play_priced"]
-
 Index = NDArray[np.intp]
 _WHOLE: Final = 1000
 

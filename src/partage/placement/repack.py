@@ -16,8 +16,6 @@ from partage.model.mig import MigSlice
 from partage.placement.layouts import NOWHERE, Layouts, Wish
 from partage.placement.mig import Choice, choose, choose_all
 
-__all__ = ["Move", "Plan", "repack"]
-
 _MOST_OUTSETS: Final = 500
 """Ways to make room that are tried before giving up."""
 

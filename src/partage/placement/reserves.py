@@ -9,8 +9,6 @@ from partage.inventory.plane import Bools
 from partage.placement.mix import Mix, Stock
 from partage.placement.tables import Reserve
 
-__all__ = ["reserves_of"]
-
 _BIG_CPU: Final = 24_000  # milli from which a pod without cards is big
 _MOST: Final = 48
 _PRIOR: Final = 0.05  # part of the largest nodes kept for whole-node pods never seen yet

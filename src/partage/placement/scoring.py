@@ -11,7 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from partage.inventory.ledger import UNCHECKED, Ledger
+from partage.inventory.columns import UNCHECKED
+from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints, Plane
 from partage.model.device import DeviceType
 from partage.model.policy import Scoring, Strategy
@@ -21,8 +22,6 @@ from partage.placement.fragmentation import Gauge
 from partage.placement.kernel import Nodes
 from partage.placement.priced import PriceGauge
 from partage.placement.tables import Tables
-
-__all__ = ["CEILING", "Scene", "ranking", "score", "scores_alike"]
 
 CEILING: Final = 2**34
 _MILLION: Final = 1_000_000

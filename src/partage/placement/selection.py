@@ -26,8 +26,6 @@ from partage.placement.prices import Learner, SolverMissing
 from partage.placement.rehearsal import Course, Outcome, Theatre, dressed, thinned
 from partage.placement.tables import Prices, Tables
 
-__all__ = ["Choice", "Rules", "chosen", "excess", "learned", "merit"]
-
 _ROUNDS: Final = ((4, 12, 4), (2, 5, 3))
 """Every so many-th node; so many go on for their merit, and so many for their strict merit."""
 _DRESSED: Final = 5  # runs on the whole cluster

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from partage.inventory.plane import Bools, Ints
 from partage.placement.tables import Prices
 
-__all__ = ["MARGIN", "Guard"]
-
 _MIB: Final = 2**20
 _MANY: Final = 2**20
 MARGIN: Final = 3.0  # standard deviations of the number of pods to come

@@ -9,14 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from partage.inventory.ledger import Card
+from partage.inventory.card import Card
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import Device
 from partage.model.request import ContainerAsk, Phase, RequestGroup
 from partage.placement.card import Need, need_of
 from partage.placement.instances import Place
-
-__all__ = ["by_instance", "grants_of"]
 
 Part = tuple[Card, tuple[int, str] | None, Place | None]
 Choice = tuple[RequestGroup, Iterable[Part], str]

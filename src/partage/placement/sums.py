@@ -14,12 +14,11 @@ from typing import Final
 
 import numpy as np
 
-from partage.inventory.ledger import CEILING, Ledger
+from partage.inventory.card import CEILING
+from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints, Plane
 from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
 from partage.placement.kernel import Nodes, at, needs
-
-__all__ = ["Kind", "kinds_of", "room_together"]
 
 _MOST_SUBSETS: Final = 6
 """Sets of kinds that are compared with the room of the cards, in each order."""

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from partage.model.policy import Strategy
 from partage.placement.fragmentation import Workload
 
-__all__ = ["UNITS", "Floats", "Prices", "Reserve", "Tables"]
-
 Floats = NDArray[np.float64]
 
 UNITS = 100

@@ -8,8 +8,6 @@ question stops at the same place on every machine.
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["FEW", "MOST", "MOST_A_NODE", "Work"]
-
 MOST: Final = 6_000
 """Units that one decision may take over all nodes, before only the most promising ones are tried."""
 

@@ -30,8 +30,6 @@ from partage.placement.sums import Kind, kinds_of, room_together
 from partage.placement.tables import Tables
 from partage.scheduler.eligibility import Eligibility
 
-__all__ = ["RequestClass", "Rescorer", "class_key"]
-
 RANKS: Final = 2**20
 _PREFERENCE: Final = scoring.CEILING
 _PARTIAL: Final = 4

@@ -9,7 +9,8 @@ from typing import Final, Self
 
 import numpy as np
 
-from partage.inventory.ledger import Card, Ledger
+from partage.inventory.card import Card
+from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.allocation import Allocation, Grant
 from partage.model.device import DeviceType
@@ -26,9 +27,6 @@ from partage.scheduler.events import Placement
 from partage.scheduler.explain import brief, deferred, refuse
 from partage.scheduler.quota import QuotaBook, metered
 from partage.scheduler.request_class_cache import RequestClassCache, Scorers
-
-__all__ = ["Chooser", "DryRun", "amounts"]
-
 
 _MOST_BEYOND: Final = 32
 """Nodes that are tried for a pod of which what is granted goes beyond its quota."""

@@ -20,8 +20,6 @@ from partage.model.selector import NodeConstraint, Operator, Requirement, Select
 from partage.placement.node import concerned, cordon, objection, repelling
 from partage.scheduler.labels import NodeColumns
 
-__all__ = ["Eligibility", "eligibility_key"]
-
 _MOST_PREFERENCE: Final = 500  # with a score and a rank, as much as one number holds
 
 

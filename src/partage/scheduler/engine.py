@@ -27,7 +27,7 @@ from typing import Final
 
 import numpy as np
 
-from partage.inventory.ledger import Suspicion
+from partage.inventory.card import Suspicion
 from partage.inventory.plane import Bools
 from partage.model.allocation import Allocation, Grant
 from partage.model.device import SliceMode
@@ -65,8 +65,6 @@ from partage.scheduler.explain import why
 from partage.scheduler.facts import fact_of, rebuild
 from partage.scheduler.preemption import free_part
 from partage.scheduler.request_class_cache import Scorers
-
-__all__ = ["REMEMBERED", "Engine", "State", "fact_of", "rebuild"]
 
 
 class State(StrEnum):

@@ -16,29 +16,6 @@ from partage.model.policy import Policy
 from partage.placement.tables import Tables
 from partage.scheduler.quota import Quotas
 
-__all__ = [
-    "Action",
-    "BindFailed",
-    "BindSucceeded",
-    "BindUnknown",
-    "Event",
-    "HoldEnded",
-    "NodeGone",
-    "NodeSeen",
-    "Placement",
-    "PodGone",
-    "PodRead",
-    "PodSeen",
-    "PolicyChanged",
-    "Quarantined",
-    "QuotasChanged",
-    "ReadBack",
-    "Released",
-    "RoomKept",
-    "TablesChanged",
-    "Unserviceable",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:

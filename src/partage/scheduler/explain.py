@@ -17,8 +17,6 @@ from partage.placement.reasons import LEADING, WRONG, Finding, refusal_of
 from partage.placement.work import MOST_A_NODE, Work
 from partage.scheduler.classes import RequestClass
 
-__all__ = ["brief", "deferred", "refuse", "why"]
-
 DETAILED: Final = 100
 """The largest cluster in which every node gets a sentence of its own."""
 

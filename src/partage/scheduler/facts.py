@@ -5,13 +5,12 @@ Pure functions: the same objects always give the same books, in whatever order t
 
 from collections.abc import Iterable
 
-from partage.inventory.ledger import Ledger, Suspicion
+from partage.inventory.card import Suspicion
+from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation
 from partage.model.device import DeviceType
 from partage.model.node import Node
 from partage.model.pod import Pod, Record
-
-__all__ = ["fact_of", "rebuild"]
 
 
 def fact_of(pod: Pod) -> tuple[Allocation, Suspicion | None]:

@@ -17,8 +17,6 @@ from partage.model.reason import NodeReason, ReasonCode
 from partage.placement.node import objection, shortage
 from partage.placement.pod import place
 
-__all__ = ["fits_when_idle"]
-
 _MOST_SHAPES: Final = 64
 """Different nodes that one question is worth."""
 

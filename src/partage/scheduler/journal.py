@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from partage.inventory.ledger import Suspicion
+from partage.inventory.card import Suspicion
 from partage.inventory.plane import Bools
 from partage.model.allocation import Allocation
 from partage.model.node import Node
@@ -34,8 +34,6 @@ from partage.scheduler.events import (
     TablesChanged,
 )
 from partage.scheduler.quota import Quotas
-
-__all__ = ["Decided", "EngineState", "Entry", "JournalledEngine", "among_of", "resumed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,6 @@ from partage.inventory.plane import Bools
 from partage.model.node import Node, Verdict
 from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement, Selector, Taint
 
-__all__ = ["NodeColumns"]
-
 _NAME: Final = "metadata.name"
 _MOST_VALUES: Final = 4
 """Times as many values as nodes that a column may have seen before it is made anew."""

@@ -16,25 +16,14 @@ from typing import Final, TypeVar
 
 from msgspec import structs
 
-from partage.inventory.ledger import Card, Ledger
+from partage.inventory.card import Card
+from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Charge, Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
 from partage.model.pod import Pod
 from partage.placement.work import MOST, MOST_A_NODE, Work
 from partage.scheduler.decision import Chooser, DryRun
-
-__all__ = [
-    "MOST_A_PLAN",
-    "Bystanders",
-    "Occupant",
-    "Plan",
-    "free_part",
-    "least",
-    "plan_on",
-    "planning",
-    "still",
-]
 
 T = TypeVar("T")
 

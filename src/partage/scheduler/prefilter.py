@@ -16,8 +16,6 @@ from partage.model.pod import Pod
 from partage.model.request import DeviceRequest, PodRequest
 from partage.placement.fast import is_plain
 
-__all__ = ["Hopes"]
-
 
 class Hopes:
     """What each of some pods needs at least."""

@@ -13,9 +13,6 @@ from typing import Final
 from partage.model.allocation import Charge, Grant, charges_of
 from partage.model.request import PodRequest
 
-__all__ = ["Quota", "QuotaBook", "Quotas", "metered"]
-
-
 _MOST_CHANGES: Final = 4096
 
 

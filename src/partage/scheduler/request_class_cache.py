@@ -12,8 +12,6 @@ from partage.scheduler.classes import RequestClass, Rescorer, class_key
 from partage.scheduler.eligibility import Eligibility, eligibility_key
 from partage.scheduler.labels import NodeColumns
 
-__all__ = ["RequestClassCache", "Scorers"]
-
 _MOST_CLASSES: Final = 512
 _MOST_KNOWN: Final = 4096
 

@@ -18,8 +18,6 @@ from partage.model.errors import PartageError
 from partage.placement.prices import knapsack, solver, taken
 from partage.sim.openb import PodRow, Sequence, Trace
 
-__all__ = ["PLACED", "ceiling"]
-
 PLACED: Final = 0.9
 """Load up to which every pod is held to have its place, unless another is given."""
 _UNIT: Final = 10  # milli

@@ -11,8 +11,6 @@ from partage.placement.mix import Ask
 from partage.sim.learning import ask_of
 from partage.sim.openb import read_pods
 
-__all__ = ["read_history", "write_history"]
-
 _FIELDS = ("cpu_milli", "memory_mib", "cards", "milli", "count")
 
 

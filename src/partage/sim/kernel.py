@@ -8,8 +8,6 @@ import heapq
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["Kernel"]
-
 E = TypeVar("E")
 
 

@@ -18,8 +18,6 @@ from partage.placement.selection import Rules, learned
 from partage.placement.tables import Tables
 from partage.sim.openb import PodRow, Trace
 
-__all__ = ["Learning", "Lesson", "ask_of"]
-
 
 def ask_of(row: PodRow) -> Ask:
     """What a pod of a trace asks."""

@@ -16,19 +16,6 @@ from partage.model.device import MILLI
 from partage.placement.fragmentation import Lens, fragmentation
 from partage.sim.replay import Run
 
-__all__ = [
-    "KINDS",
-    "LEVELS",
-    "Curves",
-    "Waiting",
-    "allocation_curve",
-    "allocation_of",
-    "curves",
-    "failed_by_kind",
-    "first_refused",
-    "waiting",
-]
-
 LEVELS: Final = (80, 90, 100, 110, 120, 130)
 """Arrived loads at which results are given, percent."""
 KINDS: Final = ("cpu-only", "fraction", "one-card", "many-cards")

@@ -20,8 +20,6 @@ from partage.model.mig import MigAxis, MigSlice
 from partage.placement.layouts import NOWHERE, Column, Layouts, column_of, tabulate
 from partage.placement.mig import pick
 
-__all__ = ["POLICIES", "Place", "Pool", "pools"]
-
 Place = tuple[int, object]
 """A card, and what the pool needs to know to take the instance away again."""
 

@@ -16,8 +16,6 @@ from partage.model.mig import MigAxis
 from partage.sim.kernel import Kernel
 from partage.sim.migcards import Place, Pool, pools
 
-__all__ = ["Admitted", "Outcome", "Stream", "offer", "run"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stream:

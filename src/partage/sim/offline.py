@@ -18,8 +18,6 @@ from partage.vendors.base import PlacedPod, Rendering
 from partage.wire.cluster import Cluster
 from partage.wire.pods import TranslatedPod
 
-__all__ = ["CLOCK", "Outcome", "PodOutcome", "queue", "schedule", "started"]
-
 CLOCK = 1_700_000_000 * 10**9
 """Time of offline decisions in nanoseconds since 1970, fixed so that runs can be compared."""
 

@@ -19,17 +19,6 @@ import numpy as np
 from partage.model.device import MILLI
 from partage.model.errors import InvalidDocument
 
-__all__ = [
-    "NodeRow",
-    "PodRow",
-    "Sequence",
-    "Trace",
-    "drawn",
-    "read_pods",
-    "read_sequence",
-    "read_trace",
-]
-
 TUNED: Final = 130
 """Load that sequences are filled up or cut down to, percent of the cluster's compute."""
 

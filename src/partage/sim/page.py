@@ -11,8 +11,6 @@ from typing import Final
 from partage.model.quantity import brief
 from partage.sim.whatif import Kind, Result
 
-__all__ = ["page", "verdict"]
-
 _KINDS: Final = 12
 """Kinds of request that are told apart; the rarer ones would make it a second page."""
 _STYLE: Final = """

@@ -10,8 +10,6 @@ from typing import Any, Final
 from partage.model.errors import PartageError
 from partage.sim.metrics import Curves, Waiting
 
-__all__ = ["FORMATS", "CannotPlot", "check", "plot_loads", "plot_waiting"]
-
 FORMATS: Final = (".png", ".svg")
 _LEAST_LOAD: Final = 50
 _SIZE: Final = (11.0, 4.5)

@@ -19,8 +19,6 @@ from partage.wire.documents import Document
 from partage.wire.translation import PodEntry
 from partage.wire.workloads import with_pods
 
-__all__ = ["Prediction", "predicted"]
-
 
 @dataclass(frozen=True, slots=True)
 class Prediction:

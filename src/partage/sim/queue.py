@@ -10,8 +10,6 @@ from partage.inventory.ledger import Ledger
 from partage.model.pod import Pod
 from partage.scheduler.prefilter import Hopes
 
-__all__ = ["Queue"]
-
 
 class Queue:
     """Waiting pods by kind; pods of one kind ask the same."""

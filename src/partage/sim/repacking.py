@@ -28,8 +28,6 @@ from partage.scheduler.events import Placement, PodGone
 from partage.sim.offline import queue, schedule, started
 from partage.wire.cluster import Cluster
 
-__all__ = ["Proposal", "propose"]
-
 MOST: Final = 3
 """Instances that one plan moves at most."""
 

@@ -47,8 +47,6 @@ from partage.sim.learning import Learning, Lesson, ask_of
 from partage.sim.openb import NodeRow, PodRow, Sequence, Trace
 from partage.sim.queue import Queue
 
-__all__ = ["Life", "Lives", "Progress", "Run", "cluster", "poisson", "replay", "trace_lives"]
-
 _MIB: Final = 2**20
 _PODS: Final = 1001
 _MODEL: Final = "openb/model"

@@ -17,8 +17,6 @@ from partage.scheduler.events import Placement, PolicyChanged
 from partage.scheduler.journal import EngineState, among_of, resumed
 from partage.wire.journal import Header, Line, Question
 
-__all__ = ["Compared", "rerun"]
-
 
 @dataclass(frozen=True, slots=True)
 class Compared:

@@ -30,8 +30,6 @@ from partage.wire.cluster import Cluster
 from partage.wire.outcomes import closed_code
 from partage.wire.pods import TranslatedPod
 
-__all__ = ["Change", "Kind", "Result", "asked_for", "changed", "evaluate"]
-
 MOST_MORE: Final = 1000
 """Where counting how many more pods would fit ends."""
 

@@ -18,8 +18,6 @@ from typing import Final
 
 from partage.vendors import names
 
-__all__ = ["PodTrace", "TraceContext", "read_traceparent", "trace_of"]
-
 _FORM: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _LENGTH: Final = 55
 _SAMPLED: Final = 1

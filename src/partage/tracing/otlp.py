@@ -26,8 +26,6 @@ from partage.tracing.context import TraceContext
 from partage.tracing.spans import Role
 from partage.tracing.tracer import LiveTracer, QueueSettings, Sampler, Sent
 
-__all__ = ["OtlpExporter", "live_tracer"]
-
 _ROLES: Final = {
     Role.SERVER: api.SpanKind.SERVER,
     Role.CLIENT: api.SpanKind.CLIENT,

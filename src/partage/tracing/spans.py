@@ -10,32 +10,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-__all__ = [
-    "ADMIT",
-    "ALLOCATE",
-    "ATTRIBUTES",
-    "BIND",
-    "EVENTS",
-    "FILTER",
-    "INJECT",
-    "INSTANCE",
-    "KINDS",
-    "LOCK",
-    "MAKE_ROOM",
-    "PREEMPT",
-    "PRIORITIZE",
-    "READ_BACK",
-    "SCHEDULE",
-    "SEND",
-    "VALIDATE",
-    "Event",
-    "Kind",
-    "Role",
-    "Span",
-    "Value",
-    "cut",
-]
-
 Value = str | int | bool | Sequence[str]
 _LONGEST: Final = 256
 

@@ -20,19 +20,6 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from partage.tracing.context import TraceContext
 from partage.tracing.spans import Span
 
-__all__ = [
-    "NO_TRACES",
-    "Exporter",
-    "LiveTracer",
-    "NoTracer",
-    "QueueSettings",
-    "Sampler",
-    "Sent",
-    "SpanSeries",
-    "Told",
-    "Tracer",
-]
-
 _LOG: Final = logging.getLogger("partage.tracing")
 _END: Final = 2.0
 """Seconds that the end of a program waits for what is still to be sent."""

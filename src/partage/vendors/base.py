@@ -26,17 +26,6 @@ from partage.model.request import (
 )
 from partage.vendors.settings import Settings
 
-__all__ = [
-    "ContainerView",
-    "Family",
-    "NodeView",
-    "PlacedPod",
-    "PodView",
-    "Reading",
-    "Registration",
-    "Rendering",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:

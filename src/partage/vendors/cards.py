@@ -16,18 +16,6 @@ from partage.model.device import MILLI, Device, DeviceType
 from partage.model.request import DeviceRequest, RequestGroup
 from partage.vendors.base import NodeView, PlacedPod, PodView, Reading, Registration
 
-__all__ = [
-    "GrantedCard",
-    "asks_any",
-    "cards_of",
-    "cut_by_plugin",
-    "gpus_of",
-    "kept_off",
-    "lock_value",
-    "percent_of",
-    "vendor_of",
-]
-
 _PERCENT: Final = MILLI // 100
 _NANO: Final = 10**9
 

@@ -13,8 +13,6 @@ from typing import Final
 
 from partage.vendors.traits import ROWS
 
-__all__ = ["LOCKS", "NodeLock", "read_lock"]
-
 LOCKS: Final = tuple(row.lock for row in ROWS if row.lock)
 """The annotations."""
 

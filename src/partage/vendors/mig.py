@@ -16,8 +16,6 @@ from partage.model.device import MILLI
 from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile
 from partage.vendors.traits import NVIDIA
 
-__all__ = ["MIG_CARDS", "MigCard", "find_card", "find_profile", "for_driver"]
-
 _MIB: Final = 1 << 20
 _NEAR: Final = 0.1
 """Two spellings of one profile differ in gigabytes by less than this part (7g.79gb, 7g.80gb)."""

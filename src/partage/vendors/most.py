@@ -16,8 +16,6 @@ from partage.vendors.catalog import KOORDINATOR_ALIASES
 from partage.vendors.settings import Settings
 from partage.vendors.traits import ROWS
 
-__all__ = ["most_devices"]
-
 _PERCENT: Final = 100
 
 _HUNDREDTHS: Final = frozenset(

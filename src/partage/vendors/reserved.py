@@ -15,8 +15,6 @@ from typing import Final
 from partage.vendors import names
 from partage.vendors.traits import ROWS
 
-__all__ = ["RESERVED", "ReservedKeys", "reserved_keys"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReservedKeys:

@@ -19,8 +19,6 @@ from typing import Final
 
 from partage.vendors.traits import NVIDIA, ROWS
 
-__all__ = ["VISIBLE", "VOID", "cdi_names", "listed", "opening", "opens"]
-
 VISIBLE: Final = NVIDIA.variable
 VOID: Final = NVIDIA.closed
 """No card at all, in the words of NVIDIA's runtime."""

@@ -8,17 +8,6 @@ from dataclasses import dataclass, field
 
 from partage.vendors.traits import ROWS
 
-__all__ = [
-    "HamiNodeSettings",
-    "HamiSettings",
-    "IsolationSettings",
-    "KoordinatorSettings",
-    "MetaxSettings",
-    "MigGeometry",
-    "QgpuSettings",
-    "Settings",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class MigGeometry:

@@ -20,22 +20,6 @@ from typing import Final
 
 from partage.vendors import names
 
-__all__ = [
-    "AMD",
-    "CAMBRICON",
-    "FIRST_RENDER",
-    "FPGA_MAKER",
-    "HUAWEI",
-    "HYGON",
-    "METAX",
-    "NVIDIA",
-    "ROWS",
-    "Reported",
-    "Traits",
-    "files_known",
-    "traits_of",
-]
-
 FIRST_RENDER: Final = 128
 """Number of the first render node of the kernel's graphics drivers."""
 FPGA_MAKER: Final = 0x10EE

@@ -17,8 +17,6 @@ from partage.model.errors import InvalidQuantity, InvalidValue
 from partage.model.quantity import Quantity
 from partage.vendors import names
 
-__all__ = ["POLICIES", "Policy", "Priority", "Wishes", "bounded", "read_class", "read_wishes"]
-
 
 class Policy(StrEnum):
     """How compute is shared (the qGPU document); `none` leaves launches alone."""

@@ -22,8 +22,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from partage.model.errors import InvalidValue
 
-__all__ = ["Authority", "Bundle", "end_of", "read_bundle", "renewed"]
-
 AUTHORITY_DAYS: Final = 1825
 AUTHORITY_RENEWAL: Final = timedelta(days=365)
 """An authority that has less left than this gets a successor."""

@@ -18,16 +18,6 @@ from collections.abc import Iterable
 
 from partage.vendors.reserved import ReservedKeys
 
-__all__ = [
-    "asks_anew",
-    "carries_reserved",
-    "comes_with_a_node",
-    "forges_nothing",
-    "is_not_its_own_node",
-    "may_not_write",
-    "names_devices",
-]
-
 _UPDATE = "request.operation == 'UPDATE'"
 _MIRROR = "kubernetes.io/config.mirror"
 

@@ -23,8 +23,6 @@ from partage.webhook.settings import Admission
 from partage.webhook.validating import NAMES_ITS_NODE
 from partage.wire.context import Context
 
-__all__ = ["MUTATE", "VALIDATE", "Endpoint", "conditions", "installation"]
-
 _API: Final = "admissionregistration.k8s.io/v1"
 MUTATE: Final = "mutate.pods.partage.io"
 VALIDATE: Final = "validate.pods.partage.io"

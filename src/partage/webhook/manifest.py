@@ -16,18 +16,6 @@ from partage.wire.context import Context
 from partage.wire.documents import Document
 from partage.wire.limits import LIMITS
 
-__all__ = [
-    "Part",
-    "crowded",
-    "decode_pod",
-    "device_names",
-    "mapping",
-    "names_devices",
-    "parts",
-    "texts_of",
-    "wakes_devices",
-]
-
 _LISTS: Final = ("initContainers", "containers")
 _MOST_CONTAINERS: Final = LIMITS["containers"]
 

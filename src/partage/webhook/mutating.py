@@ -37,8 +37,6 @@ from partage.wire.context import Context
 from partage.wire.pods import TranslatedPod, translate_pod
 from partage.wire.routing import HAMI, route
 
-__all__ = ["mutate", "not_ours"]
-
 _PERCENT: Final = 100
 _PRIORITY_ENV: Final = "CUDA_TASK_PRIORITY"
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-__all__ = ["Patch"]
-
 Path = tuple[str | int, ...]
 
 

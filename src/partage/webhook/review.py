@@ -13,8 +13,6 @@ import msgspec
 from partage.model.errors import InvalidDocument
 from partage.wire.documents import explain
 
-__all__ = ["Review", "Verdict", "decode_review", "encode_verdict"]
-
 _GROUP: Final = "admission.k8s.io/"
 _VERSION: Final = "admission.k8s.io/v1"
 _INVALID: Final = 422

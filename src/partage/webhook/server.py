@@ -23,8 +23,6 @@ from partage.webhook.settings import Admission
 from partage.webhook.tracing import Decide, mutating, validating
 from partage.wire.context import Context
 
-__all__ = ["make_app", "review_routes"]
-
 _JSON: Final = "application/json"
 _BODY: Final = 3 * 2**20
 """Bytes of a review: the API server takes no larger object, and etcd stores half of it."""

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["DEFAULT_SCHEDULER", "SYSTEM_NAMESPACES", "Admission"]
-
 DEFAULT_SCHEDULER = "default-scheduler"
 
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})

@@ -19,8 +19,6 @@ from partage.webhook.settings import Admission
 from partage.webhook.validating import validate
 from partage.wire.context import Context
 
-__all__ = ["Decide", "mutating", "validating"]
-
 Decide = Callable[[Review, Context, Admission], Verdict]
 
 

@@ -34,8 +34,6 @@ from partage.wire.context import Context
 from partage.wire.pods import TranslatedPod, translate_pod
 from partage.wire.routing import HAMI, route
 
-__all__ = ["NAMES_ITS_NODE", "validate"]
-
 NAMES_ITS_NODE: Final = (
     "a pod that asks for devices may not name its node (spec.nodeName), because no scheduler would "
     "reserve its devices; use nodeSelector or affinity"

@@ -8,8 +8,6 @@ from typing import Final
 
 from partage.model.reason import ReasonCode
 
-__all__ = ["ADVICE", "NEVER", "ROOM", "advice"]
-
 ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.INVALID_REQUEST: "correct the container or annotation that the message names",
     ReasonCode.SCHEDULING_GATED: "wait until the controller that set the gates takes them off",

@@ -11,8 +11,6 @@ from typing import Any
 from partage.model.errors import InvalidQuantity, InvalidValue
 from partage.model.quantity import Quantity
 
-__all__ = ["Faults", "pod_amounts", "quantities"]
-
 
 class Faults:
     """Collects the rules that a pod's request breaks; the first one is told.

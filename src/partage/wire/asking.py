@@ -8,8 +8,6 @@ from partage.wire import shapes
 from partage.wire.context import Context
 from partage.wire.documents import Document
 
-__all__ = ["concerns_devices", "is_flexible", "names_devices"]
-
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 

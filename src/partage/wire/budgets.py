@@ -12,8 +12,6 @@ from partage.model.selector import Selector
 from partage.wire import shapes
 from partage.wire.constraints import selector_of
 
-__all__ = ["Budget", "translate_budget"]
-
 
 @dataclass(frozen=True, slots=True)
 class Budget:

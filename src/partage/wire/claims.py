@@ -31,17 +31,6 @@ from partage.wire import shapes
 from partage.wire.documents import Document, explain
 from partage.wire.pods import stable_uid
 
-__all__ = [
-    "PROTOCOL",
-    "Claim",
-    "claim_uid",
-    "held_devices",
-    "instance_name",
-    "profile_label",
-    "read_claim",
-    "share_name",
-]
-
 PROTOCOL: Final = "claim"
 """What stands where a grant of a pod names its protocol."""
 

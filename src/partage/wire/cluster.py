@@ -29,8 +29,6 @@ from partage.wire.recovery import recover
 from partage.wire.render import render
 from partage.wire.workloads import with_pods
 
-__all__ = ["Cluster", "assemble"]
-
 
 @dataclass(frozen=True, slots=True)
 class Cluster:

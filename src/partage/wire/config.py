@@ -23,8 +23,6 @@ from partage.wire.config_hami import device_config, node_config
 from partage.wire.documents import Document, explain, texts
 from partage.wire.yaml_values import TEMPLATE, YamlError, yaml_values
 
-__all__ = ["Configuration", "keys_read", "translate_config"]
-
 _MODES: Final = ("native", "sgpu", "shared", "vgpu")
 _REQUIRED: Final[Mapping[str, IsolationSettings]] = {
     "none": IsolationSettings(),

@@ -12,8 +12,6 @@ from partage.model.errors import InvalidDocument
 from partage.wire.config import Configuration, keys_read, translate_config
 from partage.wire.documents import Document, outdated
 
-__all__ = ["ConfigBook", "Source"]
-
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -18,8 +18,6 @@ from partage.vendors.settings import HamiNodeSettings, HamiSettings, MigGeometry
 from partage.wire.documents import explain
 from partage.wire.yaml_values import TEMPLATE
 
-__all__ = ["device_config", "node_config"]
-
 _MODES: Final = ("", "hami-core", "mig", "either")
 _MIG_RECORDS: Final = ("suffix", "allocations")
 _PROFILE: Final = re.compile(r"[0-9]+g\..+")

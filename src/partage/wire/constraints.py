@@ -17,8 +17,6 @@ from partage.model.selector import (
 )
 from partage.wire import shapes
 
-__all__ = ["constraint_of", "selector_of", "tolerations_of"]
-
 _FIELDS: Final = ("metadata.name",)
 
 

@@ -7,8 +7,6 @@ from typing import Final
 from partage.vendors.base import Family
 from partage.vendors.settings import Settings
 
-__all__ = ["SYSTEM_PRIORITIES", "Context"]
-
 SYSTEM_PRIORITIES: Final[Mapping[str, int]] = {
     "system-cluster-critical": 2_000_000_000,
     "system-node-critical": 2_000_001_000,

@@ -8,8 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["with_keys"]
-
 _MESSAGE: Final = re.compile(r".*, got `(?P<got>\w+)` - at `(?P<path>\$[^`]*)`", re.DOTALL)
 _STEP: Final = re.compile(r"\.(?P<field>[^.\[]+)|\[(?P<place>[0-9]+)\]|\[\.\.\.\]")
 _TYPES: Final = ((bool, "bool"), (int, "int"), (float, "float"), (str, "str"), (list, "array"))

@@ -13,8 +13,6 @@ from partage.model.quantity import Quantity
 from partage.model.request import Phase
 from partage.vendors.base import ContainerView
 
-__all__ = ["CPU", "bounded", "effective", "is_cpu", "units"]
-
 CPU = "cpu"
 """The resource that is counted in thousandths."""
 

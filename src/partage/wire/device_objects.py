@@ -21,8 +21,6 @@ from partage.wire.documents import Document, invalid, texts
 from partage.wire.foreign import OnCard, decode_foreign
 from partage.wire.mig_profiles import decode_axes
 
-__all__ = ["translate_devices"]
-
 _PERCENT: Final = MILLI // 100
 _TYPES: Final = {kind.value: kind for kind in DeviceType}
 _NO_LABELS: Final[Mapping[str, str]] = {}

@@ -25,17 +25,6 @@ from partage.wire.decode_errors import with_keys
 from partage.wire.json_values import json_values, with_quoted_numbers
 from partage.wire.yaml_values import TEMPLATE, YamlError, yaml_values
 
-__all__ = [
-    "Batch",
-    "Document",
-    "decode",
-    "explain",
-    "invalid",
-    "outdated",
-    "read_paths",
-    "texts",
-]
-
 _T = TypeVar("_T")
 
 _SUFFIXES: Final = (".json", ".yaml", ".yml")

@@ -19,25 +19,6 @@ from partage.model.errors import InvalidDocument
 from partage.wire import shapes
 from partage.wire.documents import Document, explain
 
-__all__ = [
-    "BindArgs",
-    "FilterArgs",
-    "PreemptArgs",
-    "Victims",
-    "bind_reply",
-    "decode_bind",
-    "decode_filter",
-    "decode_pod",
-    "decode_preempt",
-    "encoded_name",
-    "error_reply",
-    "filter_reply",
-    "passing_reply",
-    "preempt_reply",
-    "prioritize_reply",
-    "score_entry",
-]
-
 _T = TypeVar("_T")
 
 _SOURCE = "extender request"

@@ -26,8 +26,6 @@ from msgspec import Meta
 from partage.model.device import ForeignInstance
 from partage.model.mig import MigSlice
 
-__all__ = ["OnCard", "decode_foreign", "encode_foreign"]
-
 _VERSION: Final = 1
 _MOST: Final = 64
 """Units of a card, and instances on it; more than any card has."""

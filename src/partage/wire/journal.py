@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import numpy as np
 
-from partage.inventory.ledger import Suspicion
+from partage.inventory.card import Suspicion
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
@@ -28,17 +28,6 @@ from partage.scheduler import events
 from partage.scheduler.events import Event, NodeSeen, Placement
 from partage.scheduler.journal import Decided, EngineState, Entry
 from partage.scheduler.quota import Quotas
-
-__all__ = [
-    "FORMAT",
-    "Header",
-    "Line",
-    "Question",
-    "encode_entry",
-    "header_line",
-    "read_lines",
-    "time_line",
-]
 
 FORMAT: Final = "partage.io/v1"
 _T = TypeVar("_T")

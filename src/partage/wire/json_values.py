@@ -7,8 +7,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["json_values", "with_quoted_numbers"]
-
 _RAW: Final = msgspec.json.Decoder(msgspec.Raw)
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*')
 _SAFE: Final = 18  # characters of a number that any decoder holds

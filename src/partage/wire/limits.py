@@ -10,8 +10,6 @@ from typing import Final
 from partage.vendors import names
 from partage.wire import shapes
 
-__all__ = ["LIMITS", "beyond"]
-
 LIMITS: Final[Mapping[str, int]] = {
     "containers that ask for devices": 64,
     "containers": 512,

@@ -29,8 +29,6 @@ from partage.vendors.settings import Settings
 from partage.wire.context import Context
 from partage.wire.yaml_values import YamlError, yaml_values
 
-__all__ = ["Mask"]
-
 _DIGITS: Final = 10
 _LETTERS: Final = {
     "Node": "node",

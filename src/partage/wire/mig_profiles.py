@@ -17,8 +17,6 @@ from msgspec import Meta
 from partage.model.errors import InvalidValue
 from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile
 
-__all__ = ["decode_axes", "encode_axes"]
-
 _VERSION: Final = 1
 _MOST: Final = 64
 _Count = Annotated[int, Meta(ge=0, le=1024)]

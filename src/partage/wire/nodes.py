@@ -39,15 +39,6 @@ from partage.wire.documents import Document, invalid
 from partage.wire.routing import UNDECIDED
 from partage.wire.silence import silence
 
-__all__ = [
-    "COPIED_LABELS",
-    "TranslatedNode",
-    "allocatable_of",
-    "device_totals",
-    "node_totals",
-    "translate_node",
-]
-
 _NUMA_POLICIES: Final = ("", "None", "BestEffort", "Restricted", "SingleNUMANode")
 
 _NOT_READY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")

@@ -15,18 +15,7 @@ from partage.model.quantity import brief
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 
 if TYPE_CHECKING:  # the ledger's columns are slow to load, and a node's agent has none
-    from partage.inventory.ledger import Card
-
-__all__ = [
-    "cards_text",
-    "closed_code",
-    "device_document",
-    "given_text",
-    "grant_document",
-    "grant_text",
-    "refusal_document",
-    "said",
-]
+    from partage.inventory.card import Card
 
 
 def grant_document(grant: Grant, node: str) -> dict[str, Any]:

@@ -21,27 +21,6 @@ from partage.model.errors import InvalidDocument
 from partage.wire import shapes
 from partage.wire.budgets import Budget, translate_budget
 
-__all__ = [
-    "MAX_FRAME",
-    "PROTOCOL",
-    "Another",
-    "Answer",
-    "Bind",
-    "Bound",
-    "Hello",
-    "Leading",
-    "Ping",
-    "Preempt",
-    "Propose",
-    "Push",
-    "Question",
-    "Reserve",
-    "Unreserve",
-    "Vocabulary",
-    "budgets",
-    "decode_question",
-]
-
 PROTOCOL: Final = 1
 """The version that both sides must speak; a change of meaning raises it."""
 

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 
 from partage.wire import shapes
 
-__all__ = ["finished"]
-
 
 def finished(pod: shapes.Pod) -> bool:
     """Whether its containers have ended for good.

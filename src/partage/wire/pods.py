@@ -36,8 +36,6 @@ from partage.wire.limits import beyond
 from partage.wire.pod_phase import finished
 from partage.wire.reading import read_all
 
-__all__ = ["TranslatedPod", "stable_uid", "translate_pod"]
-
 _NAMESPACE: Final = uuid.UUID("6f9f3c1e-7a43-5d2b-9a60-52415254a6e5")
 """Under which identities of pods without a uid are derived; any fixed value will do."""
 

@@ -16,8 +16,6 @@ from partage.wire.amounts import quantities
 from partage.wire.demand import is_cpu
 from partage.wire.documents import Document, invalid
 
-__all__ = ["translate_quotas"]
-
 
 def translate_quotas(
     documents: Iterable[Document],

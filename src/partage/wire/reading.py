@@ -17,8 +17,6 @@ from partage.vendors.wishes import Policy, read_wishes
 from partage.wire.context import Context
 from partage.wire.routing import route, whole_cards
 
-__all__ = ["read_all"]
-
 _QUOTAS: Final = frozenset({Policy.FIXED_SHARE, Policy.BURST_SHARE})
 """Policies that hold or guarantee an amount of compute."""
 

@@ -17,14 +17,13 @@ from typing import Annotated, Final
 
 import msgspec
 
-from partage.model.allocation import Allocation, Grant, GrantMode, MigSlice
+from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
+from partage.model.mig import MigSlice
 from partage.model.pod import Record
 from partage.model.request import Phase, Scope
 from partage.vendors import names
 from partage.wire.documents import explain
-
-__all__ = ["SOURCE", "VERSION", "decode", "encode", "readdressed"]
 
 VERSION: Final = 1
 SOURCE: Final = "partage"

@@ -23,8 +23,6 @@ from partage.vendors.base import Family, PodView
 from partage.vendors.settings import Settings
 from partage.wire.record import decode
 
-__all__ = ["recover"]
-
 _COARSEST: Final = 2**20
 """Bytes by which a protocol's memory may be off: the largest unit any of them rounds to."""
 

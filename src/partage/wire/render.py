@@ -16,8 +16,6 @@ from partage.vendors.settings import Settings
 from partage.wire.record import encode
 from partage.wire.routing import HAMI, KOORDINATOR, UNDECIDED
 
-__all__ = ["labels_of", "render", "resolve", "resolved"]
-
 
 def render(placed: PlacedPod, settings: Settings, families: Sequence[Family]) -> Rendering:
     """The families' renderings as one, with Partage's record; empty for a pod without devices.

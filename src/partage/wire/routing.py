@@ -28,8 +28,6 @@ from partage.vendors.base import ContainerView, PodView
 from partage.vendors.traits import NVIDIA
 from partage.wire.context import Context
 
-__all__ = ["HAMI", "KOORDINATOR", "UNDECIDED", "Routes", "route", "whole_cards"]
-
 KOORDINATOR: Final = "koordinator"
 HAMI: Final = "hami"
 UNDECIDED: Final = NVIDIA.name

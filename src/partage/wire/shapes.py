@@ -12,31 +12,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = [
-    "Condition",
-    "ConfigMap",
-    "Container",
-    "ContainerStatus",
-    "Device",
-    "DeviceEntry",
-    "DisruptionBudget",
-    "DisruptionStatus",
-    "LabelSelector",
-    "Metadata",
-    "Namespace",
-    "Node",
-    "Pod",
-    "PodSpec",
-    "PriorityClass",
-    "ResourceClaim",
-    "ResourceQuota",
-    "Resources",
-    "SelectorTerm",
-    "Shape",
-    "VirtualFunctions",
-    "Workload",
-]
-
 Amount = str | int | float | None
 Texts = dict[str, str | None] | None
 

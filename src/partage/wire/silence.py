@@ -14,8 +14,6 @@ from partage.model.node import Verdict
 from partage.model.reason import ReasonCode
 from partage.vendors import names
 
-__all__ = ["silence", "silence_text"]
-
 
 def silence_text(since: datetime, limit: float) -> str:
     """The annotation's value.

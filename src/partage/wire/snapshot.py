@@ -22,8 +22,6 @@ from partage.wire.claims import held_devices
 from partage.wire.config import keys_read
 from partage.wire.documents import Document
 
-__all__ = ["KIND", "Snapshot", "ours", "plain", "snapshot_header", "snapshot_lines"]
-
 KIND: Final = "Snapshot"
 _FORMAT: Final = "partage.io/v1"
 _VERSIONS: Final = {

@@ -27,8 +27,6 @@ from partage.wire.pod_phase import finished
 from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
 from partage.wire.recovery import recover
 
-__all__ = ["NodeOf", "PodEntry", "Translation"]
-
 NodeOf = Callable[[str], Node | None]
 
 _MOST: Final = 4096

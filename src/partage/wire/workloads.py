@@ -16,8 +16,6 @@ import msgspec
 from partage.wire import shapes
 from partage.wire.documents import Document
 
-__all__ = ["with_pods"]
-
 _MOST: Final = 100_000
 """Pods of one workload; more is a slip of the pen, and would fill the memory."""
 

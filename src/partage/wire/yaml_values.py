@@ -13,8 +13,6 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["TEMPLATE", "YamlError", "yaml_values"]
-
 LONGEST: Final = 2**26
 """Bytes of YAML that one source may have; larger lists are read as JSON, which is much faster."""
 

@@ -34,8 +34,6 @@ from partage.agent.nri.messages import (
 from partage.agent.nri.messages import Hook as Program
 from partage.model.errors import InvalidValue
 
-__all__ = ["inlined"]
-
 _POINTS: Final = {
     "prestart": "prestart",
     "createRuntime": "create_runtime",

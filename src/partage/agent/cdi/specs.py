@@ -19,8 +19,6 @@ import msgspec
 from partage.model.errors import InvalidValue
 from partage.wire.yaml_values import YamlError, yaml_values
 
-__all__ = ["DeviceNode", "Edits", "Hook", "Mount", "Specifications"]
-
 _SUFFIXES: Final = frozenset({".json", ".yaml"})
 _LARGEST: Final = 8 << 20
 _KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*/[A-Za-z][A-Za-z0-9_.-]*")

@@ -26,8 +26,6 @@ from partage.agent.protobuf import Malformed, raw_fields, wrapped
 from partage.model.errors import InvalidValue
 from partage.vendors.runtimes import VISIBLE
 
-__all__ = ["DeviceFiles", "asked", "edited", "image_environment", "key_of"]
-
 _UNKNOWN: Final = (f"{VISIBLE}=all",)
 """What an image is taken to ask for when the runtime does not tell."""
 _NAMED: Final = "cdi.k8s.io/partage-request"

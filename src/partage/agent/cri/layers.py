@@ -26,8 +26,6 @@ from partage.agent.protobuf import (
     texts,
 )
 
-__all__ = ["Made", "made"]
-
 _SNAPSHOTS: Final = "/containerd.services.snapshots.v1.Snapshots/Mounts"
 _NAMESPACE: Final = (("containerd-namespace", "k8s.io"),)
 _PATIENCE: Final = 5.0

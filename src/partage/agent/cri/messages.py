@@ -10,36 +10,6 @@ from typing import Final
 
 from partage.agent.protobuf import Message, flag, integer, message, messages, text, text_map
 
-__all__ = [
-    "ANNOTATIONS",
-    "CDI_DEVICES",
-    "CONFIG",
-    "DEVICES",
-    "ENVS",
-    "EXITED",
-    "IMAGE",
-    "MOUNTS",
-    "RUNTIME",
-    "CdiDevice",
-    "ContainerConfig",
-    "ContainerName",
-    "CreateRequest",
-    "CreateResponse",
-    "Device",
-    "Identity",
-    "Image",
-    "ImageStatusRequest",
-    "ImageStatusResponse",
-    "KeyValue",
-    "ListedContainer",
-    "ListedContainers",
-    "ListedPod",
-    "ListedPods",
-    "Mount",
-    "PodConfig",
-    "PodName",
-]
-
 RUNTIME: Final = "runtime.v1.RuntimeService"
 IMAGE: Final = "runtime.v1.ImageService"
 CONFIG: Final = 2

@@ -4,8 +4,6 @@ from typing import Any, Final
 
 import grpc
 
-__all__ = ["PROMPT", "UNBOUNDED", "passed", "refused", "streams"]
-
 UNBOUNDED: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),

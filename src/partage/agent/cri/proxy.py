@@ -34,8 +34,6 @@ from partage.agent.nri.plugin import Decider, Refused
 from partage.agent.protobuf import Malformed, Message
 from partage.model.errors import InvalidValue
 
-__all__ = ["Proxy", "ProxyOptions", "RenamingDecider"]
-
 _LOG: Final = logging.getLogger("partage.agent")
 _CREATE: Final = f"/{cri.RUNTIME}/CreateContainer"
 _START: Final = f"/{cri.RUNTIME}/StartContainer"

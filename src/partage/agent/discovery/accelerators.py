@@ -16,8 +16,6 @@ from partage.agent.discovery.nvidia import label_text
 from partage.model.device import Device, DeviceType
 from partage.vendors.traits import AMD, FIRST_RENDER, FPGA_MAKER, ROWS
 
-__all__ = ["discover_amd", "discover_by_tool", "discover_fpga"]
-
 _BY_TOOL: Final = {row.pci: (row.name, row.tool) for row in ROWS if row.tool}
 _DISPLAY: Final = 0x03
 _ACCELERATOR: Final = 0x12

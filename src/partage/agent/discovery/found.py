@@ -10,8 +10,6 @@ from pathlib import Path
 
 from partage.model.device import Device
 
-__all__ = ["CardUse", "Found", "Inventory", "Roots"]
-
 
 @dataclass(frozen=True, slots=True)
 class Roots:

@@ -15,8 +15,6 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-__all__ = ["SEVERITIES", "Ailment", "HealthBook", "Severity", "severity_of"]
-
 _REASON: Final = re.compile(r"Xid([0-9]{1,5})")
 
 

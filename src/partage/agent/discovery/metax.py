@@ -16,8 +16,6 @@ from partage.agent.discovery.nvidia import label_text
 from partage.model.device import Device, DeviceType, Topology
 from partage.vendors.traits import METAX
 
-__all__ = ["discover_metax"]
-
 _LIBRARY: Final = "libmxsml.so"
 _KIB: Final = 1024
 _MOST_CARDS: Final = 256

@@ -11,8 +11,6 @@ from typing import Final
 
 from partage.vendors.traits import AMD, CAMBRICON, HUAWEI, METAX, NVIDIA
 
-__all__ = ["MODELS", "CardModel"]
-
 _GIB: Final = 2**30
 
 

@@ -14,8 +14,6 @@ from partage.agent.discovery import pci
 from partage.agent.discovery.found import Found, Inventory, Roots
 from partage.model.device import Device, DeviceType, VirtualFunction
 
-__all__ = ["discover_rdma"]
-
 _NUMBERED: Final = re.compile(r".*?([0-9]{1,5})")
 _FUNCTION: Final = re.compile(r"virtfn[0-9]{1,5}")
 _NETWORK: Final = 0x02

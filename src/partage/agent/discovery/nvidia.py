@@ -22,8 +22,6 @@ from partage.model.device import Device, DeviceType, Topology
 from partage.vendors import names
 from partage.vendors.traits import NVIDIA
 
-__all__ = ["Nvidia", "label_text", "load_library"]
-
 _DISPLAY: Final = 0x03
 _SONAME: Final = "libnvidia-ml.so.1"
 _XID: Final = 0x8

@@ -13,8 +13,6 @@ from typing import Final
 
 from partage.model.device import Topology
 
-__all__ = ["ADDRESS", "PciFunction", "entries", "functions", "number", "place", "text"]
-
 ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 """A PCI address: domain, bus, device and function."""
 

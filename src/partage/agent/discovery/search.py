@@ -22,8 +22,6 @@ from partage.agent.discovery.vendor_files import discover_vendor_files
 from partage.model.device import DeviceType
 from partage.vendors.traits import AMD, METAX, NVIDIA
 
-__all__ = ["BACKENDS", "Backend", "Search", "booted", "discover", "merge"]
-
 Backend = Callable[[Roots], Inventory]
 
 _BACKENDS: Final[Mapping[str, Backend | None]] = {

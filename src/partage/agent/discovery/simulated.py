@@ -25,8 +25,6 @@ from partage.vendors.traits import traits_of
 from partage.wire.documents import explain
 from partage.wire.yaml_values import YamlError, yaml_values
 
-__all__ = ["SimulatedHardware", "discover_simulated", "faulty", "read_hardware", "simulate"]
-
 _SPACE: Final = uuid.UUID("c9c6d9d5-4a4e-5b67-8a0f-3f4d8e0c5a11")
 """Under which identities of simulated cards are made, so that a card keeps its own."""
 

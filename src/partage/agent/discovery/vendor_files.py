@@ -18,8 +18,6 @@ from partage.model.errors import InvalidQuantity
 from partage.model.quantity import Quantity
 from partage.vendors import names
 
-__all__ = ["discover_vendor_files"]
-
 _MOST_BYTES: Final = 2**22
 _DIGITS: Final = re.compile(r"[0-9]{1,5}")
 _MOST_MEMORY: Final = 2**50

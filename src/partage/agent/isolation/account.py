@@ -14,17 +14,6 @@ from typing import Final
 from partage.agent.isolation.shared import make, opened, word
 from partage.model.errors import InvalidDocument
 
-__all__ = [
-    "ACCOUNT_BYTES",
-    "PLACES_AT",
-    "Holding",
-    "Process",
-    "State",
-    "make_account",
-    "read_account",
-    "set_overhead",
-]
-
 _MAGIC: Final = 0x3254434341545250
 _CARDS: Final = 16
 _PLACES: Final = 1024

@@ -25,19 +25,9 @@ from typing import Final
 
 from partage.agent.isolation.files import TenantFiles
 from partage.agent.isolation.library import install
-from partage.agent.isolation.limits import (
-    SEATS,
-    VERSION,
-    CardLimits,
-    ContainerLimits,
-    Policy,
-    Priority,
-    read,
-    write,
-)
+from partage.agent.isolation.limits import SEATS, VERSION, CardLimits, ContainerLimits, read, write
 from partage.model.errors import InvalidDocument, InvalidValue
-
-__all__ = ["INSIDE", "PRELOAD", "CardQuota", "Quota", "Room", "Rooms"]
+from partage.vendors.wishes import Policy, Priority
 
 INSIDE: Final = "/usr/local/partage/isolation"
 """Where a container sees its room."""

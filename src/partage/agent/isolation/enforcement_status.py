@@ -14,8 +14,6 @@ from partage.agent.isolation.limits import render
 from partage.agent.isolation.node_scan import ProcessView, RoomView
 from partage.agent.isolation.programs import Reach
 
-__all__ = ["Cause", "Fault", "Force", "judge"]
-
 
 class Cause(StrEnum):
     """Why limits are not in force."""

@@ -26,8 +26,6 @@ from partage.agent.isolation.seats import (
 from partage.agent.isolation.shared import mend
 from partage.model.errors import InvalidDocument
 
-__all__ = ["TenantFiles"]
-
 _LOG: Final = logging.getLogger("partage.agent")
 _SEATS: Final = "seats"
 _PRIVATE: Final = "private"

@@ -20,8 +20,6 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Folders"]
-
 _LOG: Final = logging.getLogger("partage.agent")
 _UID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}"
 """Of a pod of an API server, or of a file of the kubelet's."""

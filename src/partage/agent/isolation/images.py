@@ -16,8 +16,6 @@ from typing import Final
 from partage.agent.isolation.programs import OLDEST_LIBC, Reach, newest_symbol, reach
 from partage.agent.isolation.reading import Root, TooMuch, Work, start
 
-__all__ = ["FOLDERS", "Root", "Verdict", "judge_image"]
-
 _MACHINE: Final = platform.machine()
 FOLDERS: Final = (
     f"lib/{_MACHINE}-linux-gnu",

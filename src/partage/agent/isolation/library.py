@@ -11,8 +11,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["as_mapped", "digest", "install", "is_genuine"]
-
 _STEM: Final = "libpartage-isolation"
 _DIGITS: Final = 16
 _OWN: Final = Path("/proc/self/maps")

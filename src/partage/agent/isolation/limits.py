@@ -13,18 +13,6 @@ from typing import Final
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.vendors.wishes import Policy, Priority
 
-__all__ = [
-    "SEATS",
-    "VERSION",
-    "CardLimits",
-    "ContainerLimits",
-    "Policy",
-    "Priority",
-    "read",
-    "render",
-    "write",
-]
-
 SEATS: Final = 63
 """Tenants that one card has room for."""
 VERSION: Final = 2

@@ -12,8 +12,6 @@ from typing import Final, Generic, TypeVar
 
 from partage.agent.isolation.reading import TooMuch
 
-__all__ = ["LATE", "Lookers"]
-
 T = TypeVar("T")
 LATE: Final = "files that do not answer"
 _PATIENCE: Final = 5.0

@@ -9,8 +9,6 @@ from typing import Final
 
 from partage.agent.isolation.reading import TooMuch, Work, parts
 
-__all__ = ["Mapped", "mapped", "variables"]
-
 _DRIVER: Final = b"/libcuda.so"
 _CODE: Final = re.compile(
     rb"^[0-9a-f]+-[0-9a-f]+ (.).x. +\S+ +(\S+) +(\S+)(?: +(\S[^\n]*))?$", re.MULTILINE

@@ -15,8 +15,6 @@ from typing import Final
 
 from partage.agent.isolation.reading import TooMuch, Work, lines
 
-__all__ = ["bound", "is_seen", "mounted", "room", "unbind"]
-
 _NOSUID: Final = 2
 _NODEV: Final = 4
 _NOEXEC: Final = 8

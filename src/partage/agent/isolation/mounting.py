@@ -7,8 +7,6 @@ from partage.agent.isolation.container_dirs import INSIDE, PRELOAD, Room, Rooms
 from partage.agent.isolation.providers import Bind
 from partage.agent.isolation.seats import seat_file
 
-__all__ = ["Isolation", "binds_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Isolation:

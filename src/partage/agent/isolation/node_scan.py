@@ -27,8 +27,6 @@ from partage.agent.isolation.seats import Seat, read_seat
 from partage.model.errors import InvalidDocument
 from partage.vendors.traits import NVIDIA
 
-__all__ = ["Excess", "ProcessView", "RoomView", "Seen", "Sight", "look", "read_room", "see"]
-
 _PRELOAD: Final = "etc/ld.so.preload"
 _LIST: Final = 1024
 """Of the loader's list; that which the agent mounts has one line."""

@@ -15,8 +15,6 @@ from partage.agent.isolation.programs import HEADER, MACHINES, SEGMENT
 from partage.agent.isolation.reading import Work
 from partage.model.errors import InvalidDocument
 
-__all__ = ["auditors", "rebinder", "stand_in"]
-
 _DYNAMIC: Final = struct.Struct("<qQ")
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _GNU: Final = struct.Struct("<IIII")

@@ -27,8 +27,6 @@ from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.node_scan import Sight
 from partage.model.errors import InvalidDocument
 
-__all__ = ["SLACK", "Overheads"]
-
 SLACK: Final = 2**30
 """Usual contexts take half a GiB before they are measured, and grow by as much."""
 _PART: Final = 10

@@ -16,8 +16,6 @@ from partage.agent.isolation.objects import auditors, rebinder, stand_in
 from partage.agent.isolation.reading import Work, file_below
 from partage.model.errors import InvalidDocument
 
-__all__ = ["taken_first"]
-
 _MOST: Final = 16
 _KERNELS: Final = ("/proc/", "/dev/")
 _LIBRARIES: Final = tuple(

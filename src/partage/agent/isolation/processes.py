@@ -12,8 +12,6 @@ from typing import Final, NamedTuple
 
 from partage.agent.isolation.reading import TooMuch, Work, names, whole
 
-__all__ = ["CROWD", "Numbers", "numbers_of", "processes_of", "root_of"]
-
 CROWD: Final = 4096
 """Processes of one container; one that has more is not looked into."""
 _TABLE: Final = 2**29

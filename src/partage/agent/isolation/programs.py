@@ -10,8 +10,6 @@ import struct
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["HEADER", "MACHINES", "OLDEST_LIBC", "SEGMENT", "Reach", "newest_symbol", "reach"]
-
 OLDEST_LIBC: Final = (2, 17)
 """The library uses no symbol newer than this; older images do not get it mounted."""
 HEADER: Final = struct.Struct("<16sHHIQQQIHHH")

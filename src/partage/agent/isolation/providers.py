@@ -14,24 +14,10 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from partage.agent.isolation.container_dirs import CardQuota, Quota
-from partage.agent.isolation.limits import Policy
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
 from partage.model.errors import InvalidValue
-from partage.vendors.wishes import POLICIES, Priority, Wishes, bounded, read_wishes
-
-__all__ = [
-    "Bind",
-    "HamiCore",
-    "Kept",
-    "MigOnly",
-    "Mps",
-    "NoIsolation",
-    "OwnLibrary",
-    "Provider",
-    "Shares",
-    "VendorIsolation",
-]
+from partage.vendors.wishes import POLICIES, Policy, Priority, Wishes, bounded, read_wishes
 
 _PRELOAD: Final = "LD_PRELOAD"
 _LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"

@@ -19,20 +19,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = [
-    "Root",
-    "TooMuch",
-    "Work",
-    "chunks",
-    "file_below",
-    "lines",
-    "links",
-    "names",
-    "parts",
-    "start",
-    "whole",
-]
-
 LOOK: Final = 64 * 2**20
 """Work of one look at one container: some half a second of a processor where all of it is done."""
 _OPEN: Final = 2048

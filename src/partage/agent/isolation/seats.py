@@ -14,20 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from partage.agent.isolation.limits import SEATS, CardLimits, Policy, Priority
+from partage.agent.isolation.limits import SEATS, CardLimits
 from partage.agent.isolation.shared import make, mend, opened, word
 from partage.model.errors import InvalidDocument
-
-__all__ = [
-    "SEAT_BYTES",
-    "Seat",
-    "free_seat",
-    "give_seat",
-    "make_seats",
-    "mend_seats",
-    "read_seat",
-    "seat_file",
-]
+from partage.vendors.wishes import Policy, Priority
 
 SEAT_MAGIC: Final = 0x3254414553545250
 SEAT_BYTES: Final = 4096

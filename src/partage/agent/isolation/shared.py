@@ -14,8 +14,6 @@ from typing import Final
 
 from partage.model.errors import InvalidDocument
 
-__all__ = ["make", "mend", "opened", "word"]
-
 _PATIENCE: Final = 2.0
 """Seconds to go on asking for a file that somebody has a lease on; the kernel ends a lease after 45."""
 _PAUSE: Final = 0.02

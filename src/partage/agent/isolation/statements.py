@@ -12,12 +12,10 @@ from typing import Final
 
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.enforcement_status import Cause, Fault, Force, judge
-from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.node_scan import Sight
 from partage.agent.journal import Entry
 from partage.model.device import MILLI
-
-__all__ = ["NOT_ENFORCED", "Answer", "Statement", "survey"]
+from partage.vendors.wishes import Policy
 
 _OWN: Final = "partage"
 _NOTHING: Final = frozenset({"", "whole"})

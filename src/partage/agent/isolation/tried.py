@@ -6,8 +6,6 @@ not know it lets pass. So a node with an untried driver is reported, and isolati
 
 from typing import Final
 
-__all__ = ["TRIED", "untried"]
-
 TRIED: Final[tuple[int, ...]] = ()
 """Branches of NVIDIA's driver (580 of `580.82.07`) on which every row of `bench/gpu.py` came out as required."""
 

@@ -19,8 +19,6 @@ from partage.agent.isolation.node_scan import Seen, Sight
 from partage.agent.isolation.processes import Numbers
 from partage.vendors.traits import NVIDIA
 
-__all__ = ["Strangers"]
-
 _LOOKS: Final = 4
 """In a row: a process that initialises the driver has the device open before it has its place."""
 

@@ -9,36 +9,6 @@ from typing import Final
 
 from partage.agent.protobuf import Message, flag, integer, message, messages, text, text_map, texts
 
-__all__ = [
-    "HEALTHY",
-    "PLUGIN",
-    "POD_RESOURCES",
-    "REGISTRATION",
-    "UNHEALTHY",
-    "VERSION",
-    "AllocateRequest",
-    "AllocateResponse",
-    "ContainerAllocation",
-    "ContainerDevices",
-    "ContainerIds",
-    "ContainerPreference",
-    "ContainerResources",
-    "Device",
-    "DeviceList",
-    "GetRequest",
-    "GetResponse",
-    "ListResponse",
-    "Nothing",
-    "NumaNode",
-    "Options",
-    "PodResources",
-    "PreferredIds",
-    "PreferredRequest",
-    "PreferredResponse",
-    "RegisterRequest",
-    "Topology",
-]
-
 VERSION: Final = "v1beta1"
 REGISTRATION: Final = "v1beta1.Registration"
 PLUGIN: Final = "v1beta1.DevicePlugin"

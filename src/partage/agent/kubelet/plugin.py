@@ -31,8 +31,6 @@ from partage.agent.kubelet.units import Offer
 from partage.agent.protobuf import Malformed
 from partage.agent.stories import SILENT, Stories
 
-__all__ = ["DevicePlugins", "PluginFiles"]
-
 _LOG: Final = logging.getLogger("partage.agent")
 
 _WORD: Final = re.compile(r"[^A-Z0-9]")

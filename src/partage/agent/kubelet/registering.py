@@ -30,8 +30,6 @@ import grpc
 from partage.agent.kubelet import messages as said
 from partage.kube.retry import Backoff
 
-__all__ = ["PluginFiles", "Registrar", "Session"]
-
 _LOG: Final = logging.getLogger("partage.agent")
 _PATIENCE: Final = 10.0
 """Seconds that `Register` may take; the kubelet dials for as long."""

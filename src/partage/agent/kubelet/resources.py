@@ -21,8 +21,6 @@ from partage.agent.kubelet.messages import (
 from partage.agent.protobuf import Malformed, Message
 from partage.model.errors import PartageError
 
-__all__ = ["KubeletSilent", "Resources", "unserved"]
-
 M = TypeVar("M", bound=Message)
 _PATIENCE: Final = 2.0
 _OPTIONS: Final = (

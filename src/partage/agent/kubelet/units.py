@@ -36,8 +36,6 @@ from partage.vendors.traits import NVIDIA, traits_of
 from partage.wire import record, shapes
 from partage.wire.pod_phase import finished
 
-__all__ = ["MOST_UNITS", "Asked", "Offer", "Unit", "advise", "asked_of", "offers", "requests_of"]
-
 MOST_UNITS: Final = 8192
 """Of one resource: 0.6 MB in a message that may have 4 MiB. What is above it is not offered."""
 _GIB: Final = 2**30

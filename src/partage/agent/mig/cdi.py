@@ -20,17 +20,6 @@ from partage.agent.mig.journal import replace_file
 from partage.model.errors import InvalidDocument
 from partage.vendors.traits import NVIDIA
 
-__all__ = [
-    "KIND",
-    "DeviceNode",
-    "Numbers",
-    "Spec",
-    "Specs",
-    "driver_edits",
-    "read_numbers",
-    "render",
-]
-
 KIND: Final = "partage.io/mig"
 _VERSION: Final = "0.3.0"
 _CONTROL: Final = 255

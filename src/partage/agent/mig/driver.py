@@ -21,8 +21,6 @@ from partage.model.device import MILLI
 from partage.model.errors import InvalidValue
 from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile
 
-__all__ = ["NvidiaDriver"]
-
 _MIB: Final = 1 << 20
 _MOST: Final = 64
 """Room in answers that are lists: no card has as many instances or places."""

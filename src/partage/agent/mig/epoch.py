@@ -10,8 +10,6 @@ from pathlib import Path
 
 from partage.model.errors import InvalidDocument
 
-__all__ = ["read_epoch"]
-
 
 def read_epoch(root: Path = Path("/")) -> str:
     """Name of this run of the driver; another one after every boot and every reload.

@@ -13,8 +13,6 @@ from partage.model.device import ForeignInstance
 from partage.model.mig import MigAxis, MigSlice
 from partage.wire.foreign import OnCard, decode_foreign
 
-__all__ = ["on_card", "reported"]
-
 _UNSEEN: Final = "the agent has not looked at it yet"
 
 

@@ -17,8 +17,6 @@ import msgspec
 from partage.model.errors import InvalidRecord
 from partage.model.mig import MigSlice
 
-__all__ = ["CardJournal", "Entry", "FileJournals", "Journals", "Stage", "replace_file"]
-
 _VERSION: Final = 1
 
 

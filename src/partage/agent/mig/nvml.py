@@ -11,16 +11,6 @@ from typing import Protocol
 from partage.model.errors import PartageError
 from partage.model.mig import MigAxis
 
-__all__ = [
-    "CardFacts",
-    "ComputeInstance",
-    "Failure",
-    "GpuInstance",
-    "Mode",
-    "Nvml",
-    "NvmlFailed",
-]
-
 
 class Failure(StrEnum):
     """Why a call failed, as far as it decides what to do next."""

@@ -22,18 +22,6 @@ from partage.agent.mig.nvml import ComputeInstance, GpuInstance, Mode
 from partage.model.mig import MigAxis, MigProfile, MigSlice
 from partage.vendors.mig import find_profile
 
-__all__ = [
-    "Act",
-    "Hindrance",
-    "Observed",
-    "Obstacle",
-    "Plan",
-    "Step",
-    "Wanted",
-    "plan",
-    "uncuttable",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:

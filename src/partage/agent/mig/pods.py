@@ -13,8 +13,6 @@ from partage.vendors import names
 from partage.wire import record, shapes
 from partage.wire.pod_phase import finished
 
-__all__ = ["wanted_by"]
-
 
 def wanted_by(pods: Iterable[shapes.Pod], node: str) -> dict[str, list[Wanted]]:
     """Instances by the UUID of their card, the pods that came first in front.

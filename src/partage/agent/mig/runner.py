@@ -29,8 +29,6 @@ from partage.agent.mig.plan import (
 from partage.model.errors import InvalidDocument, InvalidRecord
 from partage.model.mig import MigAxis, MigSlice
 
-__all__ = ["Files", "Node", "Outcome", "Ready", "Retries", "Runner"]
-
 _MOST_STEPS: Final = 1000
 """Far more than any card needs; only a driver that contradicts itself gets there."""
 _DEVICE: Final = frozenset(

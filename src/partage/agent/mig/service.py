@@ -13,8 +13,6 @@ from partage.agent.mig.plan import Hindrance, Wanted
 from partage.agent.mig.runner import Outcome, Ready, Runner
 from partage.kube.clock import Clock
 
-__all__ = ["Instances"]
-
 _LOOK: Final = 60.0
 """Seconds after which a quiet card is looked at again: somebody else may have changed it."""
 

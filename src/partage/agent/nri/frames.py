@@ -15,16 +15,6 @@ from typing import Final
 
 from partage.agent.protobuf import Malformed
 
-__all__ = [
-    "LARGEST_MESSAGE",
-    "LARGEST_PAYLOAD",
-    "FrameReader",
-    "Kind",
-    "TtrpcMessage",
-    "TtrpcReader",
-    "framed",
-]
-
 LARGEST_PAYLOAD: Final = 4096
 """Of a frame that we send. The runtime reads through a buffer of this size; one byte more breaks the
 connection, and the container is then started without its adjustment."""

@@ -22,37 +22,6 @@ from partage.agent.protobuf import (
     texts,
 )
 
-__all__ = [
-    "PLUGIN",
-    "RUNTIME",
-    "Adjustment",
-    "CdiDevice",
-    "ConfigureRequest",
-    "ConfigureResponse",
-    "Container",
-    "CreateContainerRequest",
-    "CreateContainerResponse",
-    "Device",
-    "Empty",
-    "Event",
-    "Hook",
-    "Hooks",
-    "LinuxAdjustment",
-    "LinuxContainer",
-    "Mount",
-    "PodSandbox",
-    "RegisterPluginRequest",
-    "Request",
-    "Response",
-    "StateChange",
-    "Status",
-    "StopContainerRequest",
-    "SynchronizeRequest",
-    "SynchronizeResponse",
-    "Variable",
-    "Wrapped",
-]
-
 RUNTIME: Final = "nri.pkg.api.v1alpha1.Runtime"
 PLUGIN: Final = "nri.pkg.api.v1alpha1.Plugin"
 

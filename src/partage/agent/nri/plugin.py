@@ -38,8 +38,6 @@ from partage.agent.protobuf import Malformed, Message
 from partage.kube.retry import Backoff
 from partage.model.errors import PartageError
 
-__all__ = ["Decider", "Plugin", "PluginOptions", "Refused"]
-
 _LOG: Final = logging.getLogger("partage.agent")
 _WANTED: Final = (
     Event.CREATE_CONTAINER,

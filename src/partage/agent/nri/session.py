@@ -12,8 +12,6 @@ from partage.agent.nri.frames import FrameReader, Kind, TtrpcMessage, TtrpcReade
 from partage.agent.nri.messages import RUNTIME, Request, Response, Status
 from partage.agent.protobuf import Malformed, Message
 
-__all__ = ["OK", "UNIMPLEMENTED", "UNKNOWN", "Answered", "Called", "Session"]
-
 OK: Final = 0
 UNKNOWN: Final = 2
 """The code of errors that are ours to word."""

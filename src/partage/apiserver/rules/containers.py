@@ -8,8 +8,6 @@ from partage.apiserver import naming
 from partage.apiserver.problems import Problems
 from partage.apiserver.rules.resources import check_requirements
 
-__all__ = ["check_container"]
-
 _PULL: Final = ("Always", "IfNotPresent", "Never")
 _PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 _HANDLERS: Final = ("exec", "grpc", "httpGet", "tcpSocket")

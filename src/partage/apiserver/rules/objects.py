@@ -10,24 +10,6 @@ from partage.apiserver.problems import Problems
 from partage.apiserver.rules.resources import check_amounts
 from partage.apiserver.rules.scheduling import check_taints
 
-__all__ = [
-    "check_bytes",
-    "check_data_update",
-    "check_event",
-    "check_lease",
-    "check_node",
-    "check_priority_class",
-    "check_priority_class_update",
-    "check_quota",
-    "check_role_reference",
-    "check_service",
-    "fill_node",
-    "fill_roles",
-    "fill_secret",
-    "fill_service",
-    "fill_webhooks",
-]
-
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
 _KEY_TEXT: Final = (
     "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "

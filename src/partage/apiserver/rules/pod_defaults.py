@@ -5,8 +5,6 @@ from typing import Any
 
 from partage.apiserver.rules.resources import fill_requests
 
-__all__ = ["fill_pod", "fill_spec", "quality"]
-
 
 def fill_pod(pod: dict[str, Any]) -> None:
     """Fills in a pod, in place: what templates get, and requests from limits."""

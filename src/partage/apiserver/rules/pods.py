@@ -8,8 +8,6 @@ from partage.apiserver.problems import Problems
 from partage.apiserver.rules.containers import check_container
 from partage.apiserver.rules.scheduling import check_placement
 
-__all__ = ["check_pod", "check_pod_update", "check_spec"]
-
 _RESTART: Final = ("Always", "Never", "OnFailure")
 _DNS: Final = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 _IMMUTABLE: Final = (

@@ -15,8 +15,6 @@ from partage.apiserver.problems import Problems
 from partage.model.errors import InvalidQuantity
 from partage.model.quantity import Quantity
 
-__all__ = ["amount", "check_amounts", "check_requirements", "fill_requests", "is_extended"]
-
 _STANDARD: Final = frozenset(
     {
         "cpu",

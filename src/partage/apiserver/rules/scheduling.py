@@ -6,8 +6,6 @@ from typing import Any, Final
 from partage.apiserver import naming
 from partage.apiserver.problems import Problems
 
-__all__ = ["check_placement", "check_taints"]
-
 _EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 _TOLERATION: Final = ("Equal", "Exists")
 _NODE: Final = ("DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn")

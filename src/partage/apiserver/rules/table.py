@@ -8,8 +8,6 @@ from partage.apiserver import naming
 from partage.apiserver.problems import Problems
 from partage.apiserver.rules import objects, pod_defaults, pods, workloads
 
-__all__ = ["RULES", "Rules"]
-
 Document = dict[str, Any]
 
 

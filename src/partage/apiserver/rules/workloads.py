@@ -9,21 +9,6 @@ from partage.apiserver.rules.pod_defaults import fill_spec
 from partage.apiserver.rules.pods import check_spec
 from partage.apiserver.selectors import parse_labels
 
-__all__ = [
-    "check_cron_job",
-    "check_job",
-    "check_job_update",
-    "check_workload",
-    "check_workload_update",
-    "fill_cron_job",
-    "fill_daemon_set",
-    "fill_deployment",
-    "fill_job",
-    "fill_replica_set",
-    "fill_stateful_set",
-    "own_job",
-]
-
 _QUARTER: Final = "25%"
 _UID_LABELS: Final = ("batch.kubernetes.io/controller-uid", "controller-uid")
 _NAME_LABELS: Final = ("batch.kubernetes.io/job-name", "job-name")

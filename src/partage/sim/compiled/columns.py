@@ -11,25 +11,6 @@ from numpy.typing import NDArray
 from partage.inventory.plane import Bools, Ints
 from partage.model.policy import Strategy
 
-__all__ = [
-    "STRATEGIES",
-    "Asked",
-    "Cards",
-    "Counts",
-    "Floats",
-    "Found",
-    "Guarded",
-    "Host",
-    "Index",
-    "Places",
-    "PriceTable",
-    "Room",
-    "Shapes",
-    "Used",
-    "Valued",
-    "Wanted",
-]
-
 Floats = NDArray[np.float64]
 Index = NDArray[np.intp]
 

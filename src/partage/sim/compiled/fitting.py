@@ -6,8 +6,6 @@ from partage.inventory.plane import Bools, Ints
 from partage.placement.jit import compiled
 from partage.sim.compiled.columns import Asked, Cards, Found, Index, Places, Room
 
-__all__ = ["best", "fit"]
-
 _RANKS: Final = 2**20
 _CEILING: Final = 2**34
 

@@ -8,8 +8,6 @@ from partage.inventory.plane import Bools, Ints
 from partage.placement.jit import compiled
 from partage.sim.compiled.columns import Counts, Floats, Found, Index, Shapes, Wanted
 
-__all__ = ["card_points", "measure", "node_points"]
-
 _RANKS: Final = 2**20
 
 # Inner functions take every array by itself: in compiled code, taking an array out of a tuple

@@ -20,8 +20,6 @@ from partage.sim.compiled.columns import (
     Wanted,
 )
 
-__all__ = ["card_values", "count_slots", "node_values", "price", "shortage"]
-
 _RANKS: Final = 2**20
 _UNKNOWN: Final = 2**61
 _TIER: Final = 2**33

@@ -21,8 +21,6 @@ from partage.sim.compiled.prices import (
 )
 from partage.sim.compiled.rescoring import Rescorer, Scratch
 
-__all__ = ["FastPriceGauge", "PriceRescorer"]
-
 
 class FastPriceGauge(PriceGauge):
     """A price gauge whose columns are written, and whose cards are scored, by compiled loops.

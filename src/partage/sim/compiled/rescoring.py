@@ -9,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from partage.inventory.ledger import CEILING, Ledger
+from partage.inventory.card import CEILING
+from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.device import DeviceType
 from partage.model.policy import Strategy
@@ -35,8 +36,6 @@ from partage.sim.compiled.columns import (
 from partage.sim.compiled.fitting import fit
 from partage.sim.compiled.fragmentation import card_points, measure, node_points
 from partage.sim.compiled.scores import node_scores
-
-__all__ = ["BookRescorer", "FastGauge", "GaugeRescorer", "Rescorer", "Scratch"]
 
 _MOST: Final = 2**62
 

@@ -20,8 +20,6 @@ from partage.sim.compiled.rescoring import (
     Scratch,
 )
 
-__all__ = ["CompiledScorers"]
-
 
 class CompiledScorers:
     """Makes gauges and rescorers that use compiled loops."""

@@ -8,8 +8,6 @@ from partage.inventory.plane import Bools, Ints
 from partage.placement.jit import compiled
 from partage.sim.compiled.columns import Found, Host, Used, Wanted
 
-__all__ = ["node_scores"]
-
 _BESTFIT, _DOTPROD, _PACKING, _CLUSTERING, _BINPACK, _SPREAD, _FGD, _PARTAGE = range(1, 9)
 
 _RANKS: Final = 2**20

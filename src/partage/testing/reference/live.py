@@ -18,10 +18,10 @@ import aiohttp
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from partage.agent.container_admission import Tallies
 from partage.agent.discovery.found import CardUse
 from partage.agent.exposition import Books, NodeSeries
 from partage.agent.held_allocations import Holding
+from partage.agent.metrics import Tallies
 from partage.agent.uses import Use
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.embedded.cluster import EmbeddedCluster, Plan

@@ -24,8 +24,6 @@ from partage.vendors.cards import asks_any, cut_by_plugin, gpus_of, kept_off, lo
 from partage.vendors.settings import Settings
 from partage.vendors.traits import CAMBRICON
 
-__all__ = ["FAMILY"]
-
 _PROTOCOL: Final = "koordinator"
 
 

@@ -22,8 +22,6 @@ from partage.vendors.cards import cut_by_plugin, gpus_of, kept_off
 from partage.vendors.settings import Settings
 from partage.vendors.traits import HUAWEI
 
-__all__ = ["FAMILY"]
-
 _PROTOCOL: Final = "koordinator"
 
 

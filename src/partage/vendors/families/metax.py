@@ -34,8 +34,6 @@ from partage.vendors.cards import asks_any, gpus_of, kept_off, lock_value
 from partage.vendors.settings import MetaxSettings, Settings
 from partage.vendors.traits import METAX
 
-__all__ = ["FAMILY"]
-
 _PROTOCOL: Final = "koordinator"
 _MODE: Final = "metax-mode"
 _PERCENT: Final = MILLI // 100

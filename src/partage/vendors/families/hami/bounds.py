@@ -23,8 +23,6 @@ from partage.vendors.mig import MIG_CARDS, MigCard, find_card, find_profile, for
 from partage.vendors.settings import HamiSettings, MigGeometry
 from partage.vendors.traits import NVIDIA
 
-__all__ = ["CardFacts", "cutting_of", "foreign_of"]
-
 _MIB: Final = 1 << 20
 _GIGABYTES: Final = re.compile(r"[0-9]+gb")
 _MOST_POSITIONS: Final = 64

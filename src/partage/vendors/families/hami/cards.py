@@ -15,15 +15,6 @@ from msgspec import Meta, Struct
 
 from partage.model.errors import InvalidRecord
 
-__all__ = [
-    "RegisteredCard",
-    "RegisteredPlace",
-    "RegisteredProfile",
-    "decode_cards",
-    "decode_scores",
-    "encode_cards",
-]
-
 T = TypeVar("T")
 _MOST: Final = 2**31 - 1
 _Count = Annotated[int, Meta(ge=0, le=_MOST)]

@@ -14,16 +14,6 @@ from typing import Final
 
 from partage.model.errors import InvalidRecord, InvalidValue
 
-__all__ = [
-    "NVIDIA",
-    "ContainerDevice",
-    "MigMark",
-    "decode_pod_devices",
-    "encode_pod_devices",
-    "parse_mig_uuid",
-    "physical_id",
-]
-
 NVIDIA: Final = "NVIDIA"
 """HAMi's word for the vendor in every encoded device."""
 

@@ -20,8 +20,6 @@ from partage.model.errors import InvalidRecord
 from partage.model.mig import MigSlice
 from partage.vendors.families.hami.codec import MigMark
 
-__all__ = ["Listed", "decode_listed", "encode_listed", "slot_of", "slot_uuid"]
-
 _Natural = Annotated[int, Meta(ge=0, le=4096)]
 
 

@@ -27,8 +27,6 @@ from partage.vendors.families.hami.wishes import split_list
 from partage.vendors.settings import HamiNodeSettings, Settings
 from partage.vendors.traits import NVIDIA, traits_of
 
-__all__ = ["memory_scaling", "register"]
-
 _MODES: Final = {
     "": SliceMode.SHARE,
     "hami-core": SliceMode.SHARE,

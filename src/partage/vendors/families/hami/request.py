@@ -20,8 +20,6 @@ from partage.vendors.base import ContainerView, PodView, Reading
 from partage.vendors.families.hami.wishes import Wishes, read_wishes
 from partage.vendors.settings import HamiSettings, Settings
 
-__all__ = ["MIB", "NAME", "owned", "percentage_of", "priority_of", "read", "sharers"]
-
 NAME: Final = "hami"
 MIB: Final = 1 << 20
 _INT32: Final = 2**31 - 1

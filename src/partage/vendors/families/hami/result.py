@@ -41,8 +41,6 @@ from partage.vendors.families.hami.registration import memory_scaling
 from partage.vendors.families.hami.request import MIB, NAME, percentage_of, priority_of, sharers
 from partage.vendors.settings import Settings
 
-__all__ = ["labels", "recover", "render"]
-
 _SECOND: Final = 10**9
 _FULL: Final = 100
 

@@ -18,8 +18,6 @@ from partage.model.request import CardFilter, Fault
 from partage.vendors import names
 from partage.vendors.traits import NVIDIA
 
-__all__ = ["Wishes", "parse_bool", "read_wishes", "split_list"]
-
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _WEIGHT: Final = re.compile(r"[0-9]{1,9}")
 _WRITTEN: Final = (SliceMode.SHARE, SliceMode.MIG)

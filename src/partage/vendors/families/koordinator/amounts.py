@@ -17,8 +17,6 @@ from partage.model.request import Phase
 from partage.vendors import names
 from partage.vendors.base import ContainerView
 
-__all__ = ["ALIASES", "DIALECT_V14", "NAMES", "Asked", "Part", "gather", "most_of", "old_name"]
-
 DIALECT_V14: Final = "v1.4"
 """The mark of a pod that only used the names of v1.4."""
 

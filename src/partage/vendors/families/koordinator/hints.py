@@ -20,8 +20,6 @@ from partage.model.request import PartitionAsk, Scope
 from partage.model.selector import Operator, Requirement, Selector
 from partage.vendors import names
 
-__all__ = ["Hint", "Hints", "decode", "hints_of"]
-
 _SCOPES: Final[Mapping[str, Scope]] = {
     "Device": Scope.DEVICE,
     "PCIe": Scope.PCIE,

@@ -14,8 +14,6 @@ from partage.vendors.base import NodeView, Registration
 from partage.vendors.families.koordinator.request import PROTOCOL
 from partage.vendors.settings import Settings
 
-__all__ = ["ISOLATION", "MODEL", "VENDOR", "register"]
-
 VENDOR: Final = "vendor"
 MODEL: Final = "model"
 ISOLATION: Final = "isolation-provider"

@@ -16,8 +16,6 @@ from partage.vendors import names
 from partage.vendors.families.koordinator.hints import decode
 from partage.vendors.traits import NVIDIA, traits_of
 
-__all__ = ["honoured", "parse_partitions", "partitions_of"]
-
 _HOPPER: Final = frozenset({"H100", "H800", "H20"})
 _UNLINKED: Final = frozenset({"PCIE", "NVL"})  # boards without the eight-card link
 

@@ -27,8 +27,6 @@ from partage.vendors.families.koordinator.request import PROTOCOL, owned
 from partage.vendors.settings import Settings
 from partage.vendors.traits import HUAWEI
 
-__all__ = ["recorded", "recover"]
-
 _PERCENT: Final = MILLI // 100
 _WHOLE: Final = 100
 _LASTING: Final = (Phase.SIDECAR, Phase.MAIN, Phase.INIT)

@@ -33,8 +33,6 @@ from partage.vendors.families.koordinator.rules import CardShape, percentage, sh
 from partage.vendors.families.koordinator.templates import tables, template_equal
 from partage.vendors.settings import Settings
 
-__all__ = ["PROTOCOL", "owned", "read"]
-
 PROTOCOL: Final = "koordinator"
 
 _PERCENT: Final = MILLI // 100  # thousandths of one percent

@@ -22,8 +22,6 @@ from partage.vendors.families.koordinator.request import PROTOCOL
 from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, traits_of
 
-__all__ = ["labels", "render"]
-
 _HAMI_CORE: Final = "HAMi-core"
 _LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
 _PERCENT: Final = MILLI // 100

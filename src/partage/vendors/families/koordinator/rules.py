@@ -14,8 +14,6 @@ from partage.model.quantity import Quantity
 from partage.vendors import names
 from partage.vendors.traits import HUAWEI, ROWS
 
-__all__ = ["CardShape", "percentage", "shape_of"]
-
 _WHOLE: Final = 100
 
 _CORE: Final = names.KOORD_GPU_CORE

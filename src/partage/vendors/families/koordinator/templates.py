@@ -11,8 +11,6 @@ from typing import Final
 from partage.vendors import names
 from partage.vendors.settings import KoordinatorSettings
 
-__all__ = ["MEMORY", "tables", "template_equal", "templates_of"]
-
 MEMORY: Final = "memory"
 """The unit under which a template gives its memory, in bytes."""
 

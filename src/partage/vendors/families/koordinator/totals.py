@@ -14,8 +14,6 @@ from partage.vendors import names
 from partage.vendors.families.koordinator.amounts import ALIASES, DIALECT_V14, old_name
 from partage.vendors.traits import HUAWEI, traits_of
 
-__all__ = ["totals"]
-
 _PERCENT: Final = MILLI // 100
 _TODAY: Final = frozenset(ALIASES.values())
 

@@ -26,8 +26,6 @@ from partage.vendors.families.qgpu.support import (
 from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, traits_of
 
-__all__ = ["POLICY_PROPERTY", "WARNING_PROPERTY", "is_synthetic", "register", "totals"]
-
 POLICY_PROPERTY: Final = "qgpu-policy"
 """Node property: the isolation policy by its full name."""
 

@@ -24,8 +24,6 @@ from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA
 from partage.vendors.wishes import read_class
 
-__all__ = ["NAME", "asking", "owned", "read"]
-
 NAME: Final = "qgpu"
 _OWNED: Final = frozenset({names.QGPU_CORE, names.QGPU_MEMORY, names.QGPU_GREEDY})
 _ORDERS: Final = {

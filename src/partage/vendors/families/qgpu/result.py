@@ -28,8 +28,6 @@ from partage.vendors.families.qgpu.registration import is_synthetic
 from partage.vendors.families.qgpu.request import NAME, asking, read
 from partage.vendors.settings import Settings
 
-__all__ = ["cards_key", "labels", "recover", "render"]
-
 _LONGEST_NAME: Final = 63 - len(names.QGPU_CARDS.partition("/")[2])
 _DIGEST: Final = 8
 _INDEX: Final = re.compile(r"[0-9]{1,5}")

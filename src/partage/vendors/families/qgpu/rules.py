@@ -12,8 +12,6 @@ from partage.model.quantity import NANO, Quantity
 from partage.vendors import names
 from partage.vendors.base import ContainerView
 
-__all__ = ["OFFLINE", "ONLINE", "Ask", "RuleBroken", "ask_of"]
-
 ONLINE: Final = "online"
 OFFLINE: Final = "offline"
 CARD: Final = 100

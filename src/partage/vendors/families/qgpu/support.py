@@ -14,15 +14,6 @@ from typing import Final
 
 from partage.vendors import names
 
-__all__ = [
-    "ARCHITECTURES",
-    "DRIVERS",
-    "Supported",
-    "architecture_of",
-    "driver_problem",
-    "driver_version",
-]
-
 PAGE: Final = "the qGPU document"
 LATER: Final = "page of January 2026"
 
