@@ -51,7 +51,7 @@ conformance: venv ## Write docs/conformance.md: every manifest and result of the
 	PYTHONPATH=tests/tools $(BIN)/python -m published
 
 reference: venv ## Write the pages of docs/reference that are made from the program
-	$(BIN)/python -m partage.testing.reference
+	PYTHONPATH=tests/tools $(BIN)/python -m reference
 
 docs: venv ## Build the documentation as a site into build/site; a warning is an error
 	$(BIN)/mkdocs build --strict --quiet

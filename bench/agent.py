@@ -18,14 +18,14 @@ import threading
 import time
 from pathlib import Path
 
-from partage.testing.fake_kubelet import fake_kubelet
-
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests/runtime"))
+sys.path[:0] = [str(ROOT / "tests/runtime"), str(ROOT / "tests/tools")]
 
 import containerd  # noqa: E402
 from agent_process import Agent  # noqa: E402
 from records import NODE  # noqa: E402
+
+from fakes.kubelet import fake_kubelet  # noqa: E402
 
 STARTS = 5
 SETTLE = 5.0

@@ -23,12 +23,14 @@ from partage.daemon.kube_scheduler_config import (
     left_to_the_ledger,
 )
 from partage.embedded.definitions import DEFINITIONS, DEVICES
-from partage.testing.reference.pages import value_comments, values_page
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation
 from partage.webhook.settings import Admission
 from partage.wire.context import Context
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "tools"))
+from reference.pages import value_comments, values_page  # after the path
 
 HERE: Final = Path(__file__).parent
 CHART: Final = HERE / "helm" / "partage"

@@ -11,6 +11,7 @@ from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
 from steady import steady
 
 pytest_plugins = ["gate"]

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
+from fakes.nvml import FakeNvml, Trouble
 from partage.agent.mig.cdi import Numbers, Spec
 from partage.agent.mig.journal import CardJournal, Stage
 from partage.agent.mig.nvml import GpuInstance
 from partage.agent.mig.plan import Wanted
 from partage.agent.mig.runner import Node, Outcome, Runner
 from partage.model.mig import MigSlice
-from partage.testing.fake_nvml import FakeNvml, Trouble
 
 CARD = "GPU-0"
 ROUNDS = 200

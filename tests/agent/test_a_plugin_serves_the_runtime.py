@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fakes.nri_runtime import FakeRuntime, fake_runtime
 from partage.agent.nri.messages import (
     Adjustment,
     Container,
@@ -20,7 +21,6 @@ from partage.agent.nri.messages import (
 )
 from partage.agent.nri.plugin import Plugin, PluginOptions, Refused
 from partage.kube.retry import Backoff
-from partage.testing.nri_runtime import FakeRuntime, fake_runtime
 
 POD = PodSandbox("p1", "train", "uid-1", "team")
 MAIN = Container("c1", "p1", "main")

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from fakes.kept_spans import KeptSpans
+from fakes.kube_server import KubeServer
+from fakes.nri_runtime import FakeRuntime, fake_runtime
+from fakes.nvml import FakeNvml
 from partage.agent.mig.cdi import Numbers, Specs
 from partage.agent.mig.journal import FileJournals
 from partage.agent.mig.runner import Node as CardNode
@@ -30,10 +34,6 @@ from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
 from partage.model.mig import MigSlice
 from partage.model.node import Node
-from partage.testing.fake_nvml import FakeNvml
-from partage.testing.kept_spans import KeptSpans
-from partage.testing.kube_server import KubeServer
-from partage.testing.nri_runtime import FakeRuntime, fake_runtime
 from partage.tracing.context import trace_of
 from partage.tracing.spans import INSTANCE
 from partage.tracing.tracer import NO_TRACES, Tracer

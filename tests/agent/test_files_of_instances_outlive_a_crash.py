@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.nvml import FakeNvml
 from partage.agent.mig.cdi import KIND, Numbers, Spec, Specs, driver_edits, read_numbers, render
 from partage.agent.mig.epoch import read_epoch
 from partage.agent.mig.journal import CardJournal, Entry, FileJournals, Stage, replace_file
@@ -13,7 +14,6 @@ from partage.agent.mig.plan import Wanted
 from partage.agent.mig.runner import Node, Runner
 from partage.model.errors import InvalidDocument, InvalidRecord
 from partage.model.mig import MigSlice
-from partage.testing.fake_nvml import FakeNvml
 
 ENTRY = Entry(MigSlice("1g.10gb", 6, 1), "uid-1", Stage.READY, "boot/7", 9, 0, "MIG-1")
 NUMBERS = Numbers(195, 510, 511, {"gpu3/gi9/access": 21, "gpu3/gi9/ci0/access": 22})

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mig_world import CARD, Killed, World, want
 
+from fakes.nvml import Trouble
 from partage.agent.mig.plan import Obstacle, Wanted
-from partage.testing.fake_nvml import Trouble
 
 Phases = Callable[[World], list[list[Wanted]]]
 

@@ -5,11 +5,11 @@ import dataclasses
 import stat
 from pathlib import Path
 
-import mps
 import pytest
 from msgspec import structs
 from prometheus_client import generate_latest
 
+import mps
 from partage.agent.isolation.node_scan import Sight
 from partage.agent.isolation.providers import Bind, Mps, Shares
 from partage.agent.isolation.statements import Answer, survey

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from mig_world import CARD, World, want
 
+from fakes.clock import SteppedClock
+from fakes.nvml import FakeNvml
 from partage.agent.device_document import device_document
 from partage.agent.discovery.found import Inventory
 from partage.agent.discovery.models import MODELS
@@ -31,8 +33,6 @@ from partage.model.device import ForeignInstance
 from partage.model.errors import InvalidRecord
 from partage.model.mig import MigSlice
 from partage.sim.offline import schedule
-from partage.testing.clock import SteppedClock
-from partage.testing.fake_nvml import FakeNvml
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.wire.cluster import assemble

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from mig_world import CARD, World, want
 
+from fakes.clock import InstantClock, SteppedClock
 from partage.agent.mig.pods import wanted_by
 from partage.agent.mig.runner import Outcome
 from partage.agent.mig.service import Instances
@@ -15,7 +16,6 @@ from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
 from partage.model.request import Phase
-from partage.testing.clock import InstantClock, SteppedClock
 from partage.vendors import names
 from partage.wire import record, shapes
 

@@ -3,10 +3,10 @@
 import pytest
 from mig_world import CARD, World, want
 
+from fakes.nvml import Trouble
 from partage.agent.mig.nvml import Failure, NvmlFailed
 from partage.agent.mig.plan import Obstacle
 from partage.agent.mig.runner import Retries
-from partage.testing.fake_nvml import Trouble
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fakes.clock import InstantClock
 from partage.agent import reporting
 from partage.agent.discovery.found import Inventory
 from partage.agent.discovery.models import MODELS
@@ -22,7 +23,6 @@ from partage.kube.errors import Conflict, NotFound
 from partage.kube.resources import LEASES
 from partage.kube.retry import Backoff, RateLimit
 from partage.kube.sender import ClientSettings
-from partage.testing.clock import InstantClock
 from partage.vendors import names
 
 from nodes_world import Node  # isort: skip # beside this file

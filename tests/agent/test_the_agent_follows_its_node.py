@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from fakes.kube_server import Fault, KubeServer
 from partage.agent.reporting import ReportingSettings
 from partage.daemon.heartbeat import Heartbeat
 from partage.daemon.node_facts import NodeFacts
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
 from partage.model.node import Node
-from partage.testing.kube_server import Fault, KubeServer
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings

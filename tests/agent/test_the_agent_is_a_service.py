@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from fakes.nri_runtime import fake_runtime
 from partage.agent.nri.messages import Container, PodSandbox, Status
 from partage.cli.agent import agent
 from partage.model.errors import InvalidDocument
-from partage.testing.nri_runtime import fake_runtime
 from partage.vendors import names
 
 ROOT = Path(__file__).parents[2]

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
+from fakes.kube_server import KubeServer
+from fakes.kubelet import FakeKubelet, NotStarted, fake_kubelet
 from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.differences import Kind
@@ -29,8 +31,6 @@ from partage.kube.config import ClusterConfig, Config, UserConfig
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
-from partage.testing.fake_kubelet import FakeKubelet, NotStarted, fake_kubelet
-from partage.testing.kube_server import KubeServer
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import HamiSettings, Settings

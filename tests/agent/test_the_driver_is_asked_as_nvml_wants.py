@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from fakes.nvml import FakeNvml
 from partage.agent.mig.driver import NvidiaDriver
 from partage.agent.mig.nvml import Failure, GpuInstance, Mode, NvmlFailed
 from partage.model.errors import InvalidValue
-from partage.testing.fake_nvml import FakeNvml
 
 CARD = "GPU-0"
 CODES = {

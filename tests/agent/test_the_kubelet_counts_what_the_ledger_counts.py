@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.kubelet import FakeKubelet, NotAdmitted, NotStarted, fake_kubelet
 from partage.agent.kubelet import messages as said
 from partage.agent.kubelet.plugin import DevicePlugins
 from partage.agent.kubelet.registering import PluginFiles
@@ -22,7 +23,6 @@ from partage.kube.retry import Backoff
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import Device, DeviceType, Topology
 from partage.model.node import Node
-from partage.testing.fake_kubelet import FakeKubelet, NotAdmitted, NotStarted, fake_kubelet
 from partage.vendors import names
 from partage.vendors.settings import HamiNodeSettings, HamiSettings, Settings
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.kept_spans import KeptSpans
 from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.host import Host
@@ -18,7 +19,6 @@ from partage.agent.stories import SILENT, NodeStories, stories_of
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
-from partage.testing.kept_spans import KeptSpans
 from partage.tracing.context import trace_of
 from partage.tracing.spans import ALLOCATE, INJECT
 from partage.tracing.tracer import NO_TRACES

@@ -30,7 +30,7 @@ from control_plane import KUBERNETES, ControlPlane, Process, control_plane, free
 from leader_service import LeaderService
 from plugin_stack import PLUGIN
 
-from partage.testing.leases import given_back
+from fakes.leases import given_back
 
 SYSTEM = "partage-system"
 KUBERNETES_PARTS = {"default-scheduler", "kube-scheduler", "kube-controller-manager"}

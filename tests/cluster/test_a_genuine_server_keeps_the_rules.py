@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from control_plane import ADMIN, ControlPlane, missing
 
+from fakes.ports import free_port
 from partage.controllers.manager import Controllers, ControllerSettings
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.kube.client import Client, PatchKind
@@ -18,7 +19,6 @@ from partage.kube.loading import load_config
 from partage.kube.recorder import Regarding
 from partage.kube.resources import NODES, PODS, Resource
 from partage.kube.sender import ClientSettings
-from partage.testing.ports import free_port
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation

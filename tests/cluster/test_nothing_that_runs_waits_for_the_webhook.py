@@ -14,7 +14,7 @@ import pytest
 from control_plane import ControlPlane, missing
 from stack import MERGE, collection, eventually, pod
 
-from partage.testing.ports import free_port
+from fakes.ports import free_port
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation

@@ -5,6 +5,7 @@ Each row stands in docs/compatibility.md. Pods come in the order in which they a
 
 import pytest
 from original_manifests import JOINT, asks, outcomes, places, records, registered, slice_, switched
+
 from published.parts import join, node, pod
 
 NODES, CARDS = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"

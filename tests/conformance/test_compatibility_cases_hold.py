@@ -13,6 +13,7 @@ from original_manifests import (
     registered,
     slice_,
 )
+
 from published.case import Case
 from published.parts import device_object, join, node, pod
 from published.program import run

@@ -4,11 +4,11 @@ from typing import Any
 
 import msgspec
 import pytest
+
+from partage.vendors import names
 from published.case import Case
 from published.parts import join, node, pod
 from published.program import run
-
-from partage.vendors import names
 
 NODE = node(
     "mig",

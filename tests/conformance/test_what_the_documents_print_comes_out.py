@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from published.__main__ import main
 from published.case import Case, Expectation, Verdict, observe
 from published.cases import CASES, ELSEWHERE, MISPRINTS, TITLES

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from fakes.clock import SteppedClock
 from partage.apiserver import ApiServer, serve
 from partage.apiserver.storage import Change
 from partage.controllers.manager import Controllers, ControllerSettings
@@ -14,7 +15,6 @@ from partage.kube.config import ClusterConfig, Config
 from partage.kube.recorder import Regarding
 from partage.kube.retry import Backoff
 from partage.kube.sender import ClientSettings
-from partage.testing.clock import SteppedClock
 from partage.wire.documents import Document, decode
 
 Manifest = dict[str, Any]

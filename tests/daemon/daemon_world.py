@@ -11,10 +11,10 @@ from typing import Any
 
 import aiohttp
 
+from fakes.leases import given_back
 from partage.apiserver import ApiServer, DeleteOptions, Settings, serve
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
-from partage.testing.leases import given_back
 from partage.vendors import names
 
 Manifest = dict[str, Any]

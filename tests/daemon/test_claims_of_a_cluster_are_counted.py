@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from claim_documents import claim, share
 from daemon_world import World, until, world
 
+from claim_documents import claim, share
 from partage.daemon import watched
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon

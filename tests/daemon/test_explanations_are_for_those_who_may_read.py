@@ -10,12 +10,12 @@ import pytest
 from aiohttp import web
 from daemon_world import until
 
+from fakes.clock import InstantClock
 from partage.daemon.access_review import AccessReviews, ReviewSettings
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.retry import Backoff
 from partage.kube.sender import ClientSettings
-from partage.testing.clock import InstantClock
 
 JANE, JOHN = "Bearer token-of-jane", "Bearer token-of-john"
 

@@ -10,6 +10,7 @@ import pytest
 from daemon_world import DEVICE_KIND, PATIENCE, World, device, node, pod, until, world
 from proxy import Proxy
 
+from fakes.ports import free_port
 from partage.apiserver import ApiServer, Settings, serve
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
@@ -20,7 +21,6 @@ from partage.kube.config import ClusterConfig, Config
 from partage.kube.informer import InformerSettings
 from partage.kube.retry import Backoff
 from partage.kube.watch import WatchSettings
-from partage.testing.ports import free_port
 
 QUICK = SchedulerOptions(
     watches=InformerSettings(WatchSettings(backoff=Backoff(base=0.02, cap=0.1))),

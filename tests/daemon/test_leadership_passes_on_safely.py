@@ -7,6 +7,8 @@ import pytest
 from daemon_world import World, until, world
 from proxy import Proxy
 
+from fakes.clock import InstantClock
+from fakes.kube_server import KubeServer
 from partage.daemon.binding import ApiBinder
 from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
@@ -16,8 +18,6 @@ from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.election import LeaseSettings
-from partage.testing.clock import InstantClock
-from partage.testing.kube_server import KubeServer
 from partage.vendors import names
 
 TIMES = LeaseSettings(duration=2, deadline=1.2, retry=0.2)

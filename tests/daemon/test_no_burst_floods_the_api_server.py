@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
+from fakes.clock import SteppedClock
 from partage.daemon.events_and_wakeups import Notices
 from partage.daemon.options import WriteBudget
 from partage.kube.client import Client
@@ -16,7 +17,6 @@ from partage.kube.config import ClusterConfig, Config
 from partage.kube.resources import PODS
 from partage.kube.transport import Request
 from partage.model.reason import ReasonCode, Refusal
-from partage.testing.clock import SteppedClock
 
 BURST = 20_000
 BUDGET = WriteBudget()

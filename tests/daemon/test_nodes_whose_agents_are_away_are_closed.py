@@ -14,6 +14,7 @@ from daemon_world import World, node, until, world
 from prometheus_client import CollectorRegistry
 from proxy import Proxy
 
+from fakes.clock import InstantClock
 from partage.agent.reporting import ReportingSettings, renew_lease
 from partage.apiserver import DeleteOptions
 from partage.daemon.agent_liveness import AgentSilence, SilenceSettings
@@ -24,7 +25,6 @@ from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.events import EventRecorder
 from partage.model.errors import LedgerError
-from partage.testing.clock import InstantClock
 from partage.vendors import names
 
 LEASES = "leases.coordination.k8s.io"

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from fakes.builders import card as model_card
+from fakes.builders import make_node
+from fakes.clock import SteppedClock
 from partage.daemon.events_and_wakeups import Notices
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
@@ -15,9 +18,6 @@ from partage.model.device import DeviceType, SliceMode
 from partage.model.pod import Pod, Record
 from partage.model.reason import ReasonCode, Refusal
 from partage.scheduler.events import NodeSeen, PodSeen, Quarantined, Unserviceable
-from partage.testing.builders import card as model_card
-from partage.testing.builders import make_node
-from partage.testing.clock import SteppedClock
 
 GRANT = Grant("main", DeviceType.GPU, 0, "GPU-0", 1000, 2**30, GrantMode.SHARE)
 POD: Any = SimpleNamespace(

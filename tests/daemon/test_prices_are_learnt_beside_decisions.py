@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from fakes.builders import card, make_node, make_pod, share, whole
 from partage.daemon import learning as daemon_learning
 from partage.daemon.learning import Learning, LearningSettings, process
 from partage.extender.books import Books
@@ -20,7 +21,6 @@ from partage.placement.mix import Ask
 from partage.placement.tables import Tables
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import BindSucceeded, NodeSeen, TablesChanged
-from partage.testing.builders import card, make_node, make_pod, share, whole
 
 ROOM = {"cpu": 32_000, "memory": 64 * 2**30, "pods": 100}
 HOST = {"cpu": 2000, "memory": 2**30}

@@ -14,6 +14,8 @@ import pytest
 from daemon_world import World, until, world
 from proxy import Proxy
 
+from fakes.clock import InstantClock
+from fakes.kept_spans import KeptSpans
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.preempting import Preempting, PreemptionSettings
 from partage.daemon.scheduler import SchedulerDaemon
@@ -25,8 +27,6 @@ from partage.kube.events import EventRecorder
 from partage.placement.work import Work
 from partage.scheduler.engine import State
 from partage.scheduler.preemption import Plan
-from partage.testing.clock import InstantClock
-from partage.testing.kept_spans import KeptSpans
 from partage.tracing.context import trace_of
 from partage.tracing.spans import MAKE_ROOM
 from partage.tracing.tracer import NO_TRACES, Tracer

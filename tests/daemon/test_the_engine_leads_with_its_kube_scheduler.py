@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from fakes.clock import SteppedClock
 from partage.daemon.followed_lease import FollowedLease
 from partage.kube.election import LeaseSpec
 from partage.kube.objects import Meta
-from partage.testing.clock import SteppedClock
 
 
 class Api:

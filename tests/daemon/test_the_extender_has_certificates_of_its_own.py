@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from daemon_world import world
 
+from fakes.ports import free_port
 from partage.cli.scheduler import scheduler
 from partage.daemon.certificates import SECRETS
 from partage.daemon.extender_mtls import mutual_tls
@@ -17,7 +18,6 @@ from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.server import Faces
 from partage.serving.access import Access
-from partage.testing.ports import free_port
 
 NAMESPACE, SECRET = "default", "extender-tls"
 BODY = {"Pod": {"metadata": {"name": "a", "namespace": "default", "uid": "u"}, "spec": {"containers": []}}, "NodeNames": []}  # fmt: skip

@@ -19,6 +19,7 @@ import yaml
 from cryptography import x509
 from daemon_world import PATIENCE, World, pod, until, world
 
+from fakes.ports import free_port
 from partage.apiserver import write_kubeconfig
 from partage.apiserver.status import ApiError
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
@@ -27,7 +28,6 @@ from partage.kube.config import ClusterConfig, Config
 from partage.kube.retry import Backoff
 from partage.kube.sender import ClientSettings
 from partage.serving.tls import ServerTls
-from partage.testing.ports import free_port
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.certificates import Bundle, renewed

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from fakes.clock import SteppedClock
 from partage.daemon.events_and_wakeups import Notices
 from partage.kube.errors import Conflict, Forbidden, KubeError, ServerError
 from partage.kube.errors import Status as ErrorStatus
-from partage.testing.clock import SteppedClock
 
 
 def entry(uid: str) -> SimpleNamespace:

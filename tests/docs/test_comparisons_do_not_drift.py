@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from published.cases import ELSEWHERE
 
 from partage.vendors.catalog import ADAPTING
+from published.cases import ELSEWHERE
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "compatibility.md"

@@ -6,9 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from published.captures import commands, output, refreshed
 
 from partage.cli.up import up
+from published.captures import commands, output, refreshed
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -14,11 +14,11 @@ from partage.cli.meanings import meaning
 from partage.cli.up import up
 from partage.model.policy import Strategy
 from partage.model.reason import ReasonCode
-from partage.testing.reference.pages import declared_pages
 from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.vendors.settings import HamiSettings
 from partage.wire.advice import advice
+from reference.pages import declared_pages
 
 ROOT = Path(__file__).parents[2]
 KEYS = (ROOT / "docs/reference/annotations.md").read_text(encoding="utf-8")

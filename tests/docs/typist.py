@@ -19,7 +19,7 @@ from typing import Final
 
 from page_blocks import ROOT
 
-from partage.testing.ports import free_port
+from fakes.ports import free_port
 
 PATIENCE: Final = 240.0
 """Seconds that any one line may take; a loaded machine may take long."""

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from kubectl import USERS, Kubectl, binaries, user
 from up_world import EXAMPLES, PODS, eventually, from_files, run, running
 
+from kubectl import USERS, Kubectl, binaries, user
 from partage.model.quantity import Quantity
 
 SUMMARIES = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import pytest
 import trustme
-from kubectl import CACHE, PATIENCE, binaries
 from page_blocks import (
     BLOCKS,
     LINES,
@@ -32,6 +31,7 @@ from page_blocks import (
 from typist import Typist, is_service, quoted
 from up_world import EXAMPLES, from_files, run, running
 
+from kubectl import CACHE, PATIENCE, binaries
 from partage.daemon.recording import RecordSettings
 
 NODES = """---

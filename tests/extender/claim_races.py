@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from claim_documents import claim, result, share
 from world import UNKNOWN, FakeApi, Manifest, device, document, node, pod
 
+from claim_documents import claim, result, share
+from fakes.clock import InstantClock
 from partage.extender.claim_arbiter import WAIT
 from partage.extender.service import SchedulerService
-from partage.testing.clock import InstantClock
 from partage.vendors import names
 from partage.wire.documents import Document
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from fakes.clock import InstantClock
 from partage.daemon.watched import LiveDevice, LiveNode, LivePod, as_document
 from partage.extender.ports import Answered, Binding, Outcome
-from partage.testing.clock import InstantClock
 from partage.vendors import names
 from partage.wire.documents import Document
 

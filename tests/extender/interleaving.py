@@ -13,6 +13,7 @@ from typing import Any
 
 from interleaved_api import LATE, Fact, Manifest, ModelApi, Stored
 
+from fakes.clock import InstantClock
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.explain import explain
 from partage.extender.meters import Meters
@@ -21,7 +22,6 @@ from partage.extender.service import SchedulerService
 from partage.model.errors import LedgerError
 from partage.scheduler.engine import State
 from partage.scheduler.events import HoldEnded
-from partage.testing.clock import InstantClock
 
 Step = tuple[str, int, int, int]
 

@@ -7,11 +7,11 @@ import pytest
 from plugin_world import Plugged
 from world import Manifest, World, device, document, half, node, pod, run, whole
 
+from fakes.builders import make_pod
 from partage.extender.allowance import Allowance, AllowanceSettings
 from partage.extender.explain import explain
 from partage.extender.unschedulable_pods import UnschedulablePods
 from partage.scheduler.engine import State
-from partage.testing.builders import make_pod
 from partage.wire import plugin as wire
 
 LOW, HIGH = 0, 10

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from plugin_world import Plugged
 from world import Manifest, World, card, device, node
 
+from fakes.builders import card as model_card
+from fakes.builders import make_node, make_pod
 from partage.extender.allowance import Allowance, AllowanceSettings
 from partage.model.device import DeviceType
 from partage.model.pod import Pod
@@ -27,8 +29,6 @@ from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, Reque
 from partage.placement.work import FEW, MOST, Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import HoldEnded, NodeSeen
-from partage.testing.builders import card as model_card
-from partage.testing.builders import make_node, make_pod
 
 NODES = 40
 PARTS = [21, 22, 23, 24, 26, 27, 28, 29, 31, 33, 34, 36, 37, 38, 39, 41, 43, 44, 46]

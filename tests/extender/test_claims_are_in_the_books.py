@@ -4,11 +4,11 @@ import asyncio
 import json
 from typing import Any
 
-from claim_documents import claim, result, share
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from world import Manifest, World, card, device, document, half, node, pod, run, whole
 
+from claim_documents import claim, result, share
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from claim_documents import claim, result, share
 from claim_races import played, sequence
 from world import Manifest, World, card, device, document, half, node, pod, run, whole
 
+from claim_documents import claim, result, share
+from fakes.clock import InstantClock
 from partage.extender.claim_arbiter import WAIT
 from partage.extender.service import SchedulerService
 from partage.scheduler.engine import State
-from partage.testing.clock import InstantClock
 from partage.wire.documents import Document
 
 

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from fakes.builders import card, make_node, make_pod, share, whole
 from partage.extender.verbs import Listed, Verbs
 from partage.model.errors import LedgerError
 from partage.model.policy import Policy
@@ -12,7 +13,6 @@ from partage.model.reason import Refusal
 from partage.model.request import Fault, PodRequest
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import BindSucceeded, NodeSeen, Placement
-from partage.testing.builders import card, make_node, make_pod, share, whole
 
 NAMES = ["a", "b", "c"]
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from world import REFUSED, UNKNOWN, World, card, device, half, node, pod, run, whole
 
+from fakes.kept_spans import KeptSpans
 from partage.extender.bindings import BindLimits
 from partage.extender.stories import SILENT, PodStories, stories_of
-from partage.testing.kept_spans import KeptSpans
 from partage.tracing.context import trace_of
 from partage.tracing.spans import (
     BIND,

@@ -6,13 +6,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from typing import Any, ParamSpec
 
+from fakes.clock import InstantClock, SteppedClock
 from partage.extender.bindings import BindLimits
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Answered, Binding, Clock, Hooks, Outcome, Taken
 from partage.extender.service import SchedulerService, ServiceSettings
 from partage.extender.stories import SILENT, Stories
 from partage.model.policy import Policy
-from partage.testing.clock import InstantClock, SteppedClock
 from partage.wire.documents import Document, decode
 
 Given = ParamSpec("Given")

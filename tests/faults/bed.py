@@ -27,6 +27,7 @@ from instances import Relay, Spawned
 from seats import ExtenderSeam, PluggedKubeScheduler, Seat
 from watchman import Watchman
 
+from fakes.leases import given_back
 from partage.agent.discovery.models import MODELS
 from partage.apiserver import (
     ApiError,
@@ -54,7 +55,6 @@ from partage.kube.election import LeaseSettings
 from partage.kube.informer import InformerSettings
 from partage.kube.retry import Backoff
 from partage.kube.watch import WatchSettings
-from partage.testing.leases import given_back
 from partage.vendors import names
 
 __all__ = ["HALF", "PATIENCE", "QUARTER", "WHOLE", "Bed", "bed", "node", "pod", "until"]

@@ -1,7 +1,7 @@
 """What is between a program and the API server, and everything that can go wrong there.
 
 A proxy that passes everything on, as long as no fault is set. Faults are those of
-`partage.testing.kube_server`: the first that matches a request hits it. Watches can be cut, told
+`fakes.kube_server`: the first that matches a request hits it. Watches can be cut, told
 that their version is too old, held back, and distorted event by event; reads can be answered with
 what was true before.
 """
@@ -14,8 +14,8 @@ from typing import Any, Self
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
 
-from partage.testing.kube_documents import line, status
-from partage.testing.kube_server import Fault
+from fakes.kube_documents import line, status
+from fakes.kube_server import Fault
 
 __all__ = ["Fault", "Wire"]
 

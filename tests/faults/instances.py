@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fakes.ports import free_port
 from partage.daemon.scheduler import SchedulerDaemon
-from partage.testing.ports import free_port
 
 __all__ = ["Relay", "Spawned"]
 

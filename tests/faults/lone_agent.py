@@ -12,12 +12,12 @@ from typing import Any
 
 from faulty_wire import Wire
 
+from fakes.nri_runtime import FakeRuntime, fake_runtime
 from partage.agent.nri.messages import Container, CreateContainerResponse, PodSandbox, Status
 from partage.apiserver import ApiServer, serve, write_kubeconfig
 from partage.embedded.definitions import DEFINITIONS
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
-from partage.testing.nri_runtime import FakeRuntime, fake_runtime
 from partage.vendors import names
 from partage.wire.record import encode
 

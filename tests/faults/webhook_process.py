@@ -10,7 +10,7 @@ from churn import ASKED
 from instances import Spawned
 from trouble import WEBHOOK
 
-from partage.testing.ports import free_port
+from fakes.ports import free_port
 
 __all__ = ["NAMESPACE", "install_webhook", "start_webhook", "trusted"]
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.builders import GIB, card, make_node
 from partage.inventory.card import Suspicion
 from partage.inventory.columns import UNCHECKED
 from partage.inventory.ledger import Ledger
@@ -15,7 +16,6 @@ from partage.model.errors import LedgerError
 from partage.model.node import Node
 from partage.model.reason import ReasonCode
 from partage.model.request import EVERY, MayUse, Scope
-from partage.testing.builders import GIB, card, make_node
 
 GPU = DeviceType.GPU
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from fakes.clock import InstantClock
+from fakes.kube_server import KubeServer
 from partage.kube.client import Client
 from partage.kube.clock import Clock
 from partage.kube.config import ClusterConfig, Config, UserConfig
@@ -16,8 +18,6 @@ from partage.kube.retry import Backoff
 from partage.kube.sender import ClientSettings
 from partage.kube.transport import TransportSettings
 from partage.kube.watch import WatchSettings
-from partage.testing.clock import InstantClock
-from partage.testing.kube_server import KubeServer
 
 PODS_PATH = PODS.path()
 

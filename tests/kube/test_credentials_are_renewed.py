@@ -13,11 +13,11 @@ import pytest
 import trustme
 from kube_builders import Pod, client_of, put, written
 
+from fakes.clock import InstantClock
+from fakes.kube_server import Fault, KubeServer
 from partage.kube.config import ExecPlugin, Material, UserConfig
 from partage.kube.errors import ConfigError, TransportError, Unauthorized
 from partage.kube.resources import PODS
-from partage.testing.clock import InstantClock
-from partage.testing.kube_server import Fault, KubeServer
 
 
 async def ask(client: Any) -> Pod:

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from kube_builders import client_of
 
+from fakes.kube_server import Fault, KubeServer
 from partage.kube import errors
 from partage.kube.config import UserConfig
 from partage.kube.errors import ApiError, Outcome, api_error, error_of_status
 from partage.kube.resources import NODES
 from partage.kube.retry import may_retry
-from partage.testing.kube_server import Fault, KubeServer
 
 SECRET = "s3cr3t-t0ken"  # noqa: S105 - a word to look for
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kube_builders import client_of, eventually, started, stopped
 
+from fakes.clock import SteppedClock
+from fakes.kube_server import Fault, KubeServer
 from partage.kube.events import EventRecorder
 from partage.kube.recorder import EventBook, EventSettings, Regarding, Topic
 from partage.kube.resources import EVENTS
-from partage.testing.clock import SteppedClock
-from partage.testing.kube_server import Fault, KubeServer
 
 POD = Regarding("v1", "Pod", "p", "team", "uid-p")
 WAITING = Topic(POD, "Warning", "Waiting")

@@ -21,13 +21,13 @@ from kube_builders import (
     stopped,
 )
 
+from fakes.clock import SteppedClock
+from fakes.kube_server import Fault, KubeServer
 from partage.kube.dispatch import Dispatcher
 from partage.kube.informer import Informer, InformerSettings
 from partage.kube.mirror import Change, Gone, Interrupted, Odd, Seen, Synced
 from partage.kube.objects import Key
 from partage.kube.resources import PODS, Scope
-from partage.testing.clock import SteppedClock
-from partage.testing.kube_server import Fault, KubeServer
 
 ALL = Scope(PODS)
 Told = Seen[Pod] | Gone[Pod]

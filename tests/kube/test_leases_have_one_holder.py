@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kube_builders import client_of, eventually, started, stopped
 
+from fakes.clock import SteppedClock
+from fakes.kube_server import Fault, KubeServer
+from fakes.leases import given_back
 from partage.kube.election import Election, LeaseSettings, LeaseSpec
 from partage.kube.errors import KubeError
 from partage.kube.lease import LeaderElector
 from partage.kube.resources import LEASES
-from partage.testing.clock import SteppedClock
-from partage.testing.kube_server import Fault, KubeServer
-from partage.testing.leases import given_back
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = LeaseSettings()

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from kube_builders import PODS_PATH, Pod, client_of, put
 
+from fakes.kube_server import Fault, KubeServer
 from partage.kube.errors import Expired, UndecodableAnswer
 from partage.kube.resources import PODS, Scope
-from partage.testing.kube_server import Fault, KubeServer
 
 ALL = Scope(PODS)
 

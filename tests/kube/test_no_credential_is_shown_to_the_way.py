@@ -11,13 +11,13 @@ import pytest
 import yaml
 from kube_builders import client_of, put, written
 
+from fakes.kube_server import KubeServer
 from partage.kube.config import ExecPlugin, UserConfig
 from partage.kube.errors import ConfigError
 from partage.kube.kubeconfig import parse_kubeconfig
 from partage.kube.loading import load_config
 from partage.kube.proxies import proxy_of
 from partage.kube.resources import PODS
-from partage.testing.kube_server import KubeServer
 
 V1 = "client.authentication.k8s.io/v1"
 

@@ -23,6 +23,8 @@ from kube_builders import (
     written,
 )
 
+from fakes.clock import InstantClock
+from fakes.kube_server import Fault, KubeServer
 from partage.kube.client import Client, PatchKind
 from partage.kube.clock import SystemClock
 from partage.kube.config import UserConfig
@@ -43,8 +45,6 @@ from partage.kube.errors import (
 from partage.kube.resources import NODES, PODS
 from partage.kube.retry import Backoff, RateLimit
 from partage.kube.sender import ClientSettings
-from partage.testing.clock import InstantClock
-from partage.testing.kube_server import Fault, KubeServer
 
 SLOW = 60.0
 """Seconds that an answer takes which nobody waits for."""

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from kube_builders import PODS_PATH, Pod, client_of, pod, put
 
+from fakes.kube_server import Fault, KubeServer
 from partage.kube.client import PatchKind
 from partage.kube.errors import (
     AlreadyExists,
@@ -14,7 +15,6 @@ from partage.kube.errors import (
     UndecodableAnswer,
 )
 from partage.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS, Resource
-from partage.testing.kube_server import Fault, KubeServer
 
 
 async def test_an_object_is_created_read_replaced_and_deleted() -> None:

@@ -20,6 +20,8 @@ from kube_builders import (
     stopped,
 )
 
+from fakes.clock import InstantClock
+from fakes.kube_server import Fault, KubeServer
 from partage.kube.client import Client
 from partage.kube.errors import (
     ApiError,
@@ -35,8 +37,6 @@ from partage.kube.mirror import Change, Gone, Interrupted, Seen, Synced
 from partage.kube.resources import PODS, Scope
 from partage.kube.retry import Backoff
 from partage.kube.watch import EndedEarly, WatchSettings, follow, watch_once
-from partage.testing.clock import InstantClock
-from partage.testing.kube_server import Fault, KubeServer
 
 ALL = Scope(PODS)
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kube_builders import eventually, started, stopped
 
+from fakes.clock import InstantClock, SteppedClock
 from partage.kube.retry import Backoff
 from partage.kube.workqueue import Closed, WorkQueue, work
-from partage.testing.clock import InstantClock, SteppedClock
 
 
 def queue_of(clock: SteppedClock | InstantClock) -> WorkQueue[str]:

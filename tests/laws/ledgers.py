@@ -2,6 +2,7 @@
 
 from hypothesis import strategies as st
 
+from fakes.builders import GIB
 from partage.inventory.card import Suspicion
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Grant, GrantMode
@@ -9,7 +10,6 @@ from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.model.request import MayUse, Phase, Scope
-from partage.testing.builders import GIB
 
 __all__ = ["allocations", "grants", "ledgers"]
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes.builders import card, make_node, make_pod, share
 from partage.placement.work import MOST, Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import BindSucceeded, NodeSeen, Placement
 from partage.scheduler.preemption import MOST_A_PLAN, Bystanders, Occupant, Plan, planning
-from partage.testing.builders import card, make_node, make_pod, share
 
 PARTS = (21, 22, 23, 24, 26, 27, 28, 29, 31, 33, 34, 36, 37, 38, 39, 41, 43, 44, 46)
 SHAPES = {

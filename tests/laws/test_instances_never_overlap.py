@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import CUTTINGS, plain_requests
 
+from fakes.builders import card
 from partage.model.allocation import GrantMode
 from partage.model.device import DeviceType, SliceMode
 from partage.model.node import Node
@@ -16,7 +17,6 @@ from partage.placement import instances
 from partage.placement.pod import place
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement, PodGone, PodSeen
-from partage.testing.builders import card
 
 
 def _nodes(data: st.DataObject) -> list[Node]:

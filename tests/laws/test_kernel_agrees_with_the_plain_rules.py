@@ -4,12 +4,12 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
-import plain_kernel
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from ledgers import ledgers
 from worlds import PROTOCOLS, device_requests, node_lists
 
+import plain_kernel
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import GrantMode
 from partage.model.device import DeviceType, SliceMode

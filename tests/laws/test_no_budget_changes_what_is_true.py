@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from worlds import PROTOCOLS, device_requests, node_lists, nodes, pods
 
+from fakes.builders import GIB
 from partage.inventory.ledger import Ledger
 from partage.model.device import DeviceType
 from partage.model.node import Node
@@ -36,7 +37,6 @@ from partage.scheduler.eligibility import Eligibility
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement
 from partage.scheduler.labels import NodeColumns
-from partage.testing.builders import GIB
 
 ENOUGH = 30_000
 """Units of work with which searches of these tests hardly ever end early."""

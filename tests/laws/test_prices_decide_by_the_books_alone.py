@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from ledgers import allocations
 from worlds import node_lists, pods
 
+from fakes.builders import make_pod, share
 from partage.model.node import Node
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
@@ -15,7 +16,6 @@ from partage.placement.tables import UNITS, Prices, Reserve, Tables
 from partage.scheduler.classes import RANKS
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement, PodGone, TablesChanged
-from partage.testing.builders import make_pod, share
 
 MODELS = ("NVIDIA A100", "Tesla T4")
 

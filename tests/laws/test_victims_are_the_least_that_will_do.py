@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes.builders import card, make_node, make_pod, share, whole
 from partage.model.pod import Pod
 from partage.placement.work import Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import BindSucceeded, NodeSeen, Placement
 from partage.scheduler.preemption import Occupant, least, plan_on
-from partage.testing.builders import card, make_node, make_pod, share, whole
 
 SIZES = (100, 50, 30)
 asks = st.sampled_from([*SIZES, "whole"])

@@ -10,6 +10,7 @@ from typing import Final
 
 from hypothesis import strategies as st
 
+from fakes.builders import GIB
 from partage.model.cutting import Cutting, Geometry, arrangements
 from partage.model.device import (
     Device,
@@ -44,7 +45,6 @@ from partage.model.selector import (
     Selector,
     Taint,
 )
-from partage.testing.builders import GIB
 
 __all__ = [
     "device_requests",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from partage.testing.reference.live import Exported, exported, routes_page, series_page
+from reference.live import Exported, exported, routes_page, series_page
 
 promql = pytest.importorskip("promql_parser", reason="promql-parser is not installed")
 

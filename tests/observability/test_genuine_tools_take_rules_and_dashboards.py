@@ -21,10 +21,10 @@ import pytest
 import yaml
 from page_blocks import BLOCKS
 
+from fakes.ports import free_port
 from partage.embedded.cluster import EmbeddedCluster, Plan
 from partage.embedded.examples import examples
 from partage.embedded.manifests import read
-from partage.testing.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -1,6 +1,7 @@
 """Annotations and affinity that an installation gives reach the pods of every component."""
 
 import yaml
+
 from charts import HELM, generate, needs_helm
 
 COMPONENTS = ("scheduler", "kubeScheduler", "webhook", "agent")

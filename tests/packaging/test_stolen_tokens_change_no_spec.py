@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from charts import HELM, generate, needs_helm
 
 celpy = pytest.importorskip("celpy", reason="cel-python is not installed: CEL is not evaluated")

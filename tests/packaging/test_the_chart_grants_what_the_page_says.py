@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+
 from charts import HELM, generate, needs_helm
 from uses import can_send
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import HELM, generate, needs_helm
 
+from charts import HELM, generate, needs_helm
 from partage.cli.scheduler import scheduler
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import HELM, generate, needs_helm
 
+from charts import HELM, generate, needs_helm
 from partage.agent.container_edits import Given
 from partage.agent.host import Host
 from partage.agent.isolation.providers import Bind, Mps

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from charts import HELM, generate, needs_helm
 
 ROOT = Path(__file__).parents[2]

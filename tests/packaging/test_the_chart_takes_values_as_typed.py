@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from charts import HELM, generate, needs_helm
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import HELM, generate, needs_helm
 
+from charts import HELM, generate, needs_helm
 from partage.model.policy import Policy
 
 ROOT = Path(__file__).parents[2]

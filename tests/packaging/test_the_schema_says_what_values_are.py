@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "deploy"))
 import generate  # noqa: E402 # a script beside what it writes
 
-from partage.testing.reference.pages import value_comments, values_page  # noqa: E402 # after the path
+from reference.pages import value_comments, values_page  # noqa: E402 # after the path
 
 SCHEMA = generate.CHART / "values.schema.json"
 VALUES = generate.CHART / "values.yaml"

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from fakes.builders import f1_devices, make_node, make_pod, share, whole
 from partage.model.allocation import Grant
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
@@ -21,7 +22,6 @@ from partage.model.request import (
 from partage.model.selector import Operator, Requirement, Selector
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement
-from partage.testing.builders import f1_devices, make_node, make_pod, share, whole
 
 GPU, RDMA, FPGA = DeviceType.GPU, DeviceType.RDMA, DeviceType.FPGA
 GENERAL = Selector((Requirement("type", Operator.IN, ("general", "fakeG")),))

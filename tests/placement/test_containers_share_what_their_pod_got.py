@@ -2,13 +2,13 @@
 
 import pytest
 
+from fakes.builders import GIB, card, make_node, share, whole
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Grant, charges_of
 from partage.model.device import Device, DeviceType
 from partage.model.policy import Strategy
 from partage.model.request import ContainerAsk, DeviceRequest, Phase, PodRequest, RequestGroup
 from partage.placement.pod import place
-from partage.testing.builders import GIB, card, make_node, share, whole
 
 INIT, SIDECAR, MAIN = Phase.INIT, Phase.SIDECAR, Phase.MAIN
 

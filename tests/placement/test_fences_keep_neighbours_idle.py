@@ -2,6 +2,7 @@
 
 import pytest
 
+from fakes.builders import f1_devices, make_node, make_pod, share, whole
 from partage.model.device import DeviceType
 from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import (
@@ -16,7 +17,6 @@ from partage.model.request import (
 from partage.model.selector import Operator, Requirement, Selector
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement, PodGone
-from partage.testing.builders import f1_devices, make_node, make_pod, share, whole
 
 RDMA = DeviceType.RDMA
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fakes.builders import GIB, card, make_node, make_pod, share, whole
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Grant
 from partage.model.device import Device, DeviceType
@@ -9,7 +10,6 @@ from partage.model.policy import Strategy
 from partage.model.reason import NodeReason, ReasonCode
 from partage.model.request import CardFilter, ContainerAsk, Phase, PodRequest, RequestGroup
 from partage.placement.pod import place
-from partage.testing.builders import GIB, card, make_node, make_pod, share, whole
 
 
 def placed(

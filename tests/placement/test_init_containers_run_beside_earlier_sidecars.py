@@ -1,5 +1,6 @@
 """An init container shares its cards with the sidecars before it, not with those after it."""
 
+from fakes.builders import card, make_node, share
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Grant, charges_of
 from partage.model.device import DeviceType
@@ -7,7 +8,6 @@ from partage.model.policy import Strategy
 from partage.model.reason import NodeReason
 from partage.model.request import ContainerAsk, Phase, PodRequest, RequestGroup
 from partage.placement.pod import place
-from partage.testing.builders import card, make_node, share
 
 INIT, SIDECAR, MAIN = Phase.INIT, Phase.SIDECAR, Phase.MAIN
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_instances import Plain
 
 from partage.model.errors import InvalidValue
 from partage.model.mig import Engines, MigAxis, MigProfile, MigSlice
 from partage.placement.layouts import Allowed, Layouts, tabulate
 from partage.placement.mig import choose, choose_all, starts_of
 from partage.vendors.mig import MIG_CARDS
+from plain_instances import Plain
 
 A100 = MIG_CARDS["A100-80GB"].axis
 A30 = MIG_CARDS["A30-24GB"].axis

@@ -1,10 +1,10 @@
 """The node label that keeps all devices of a pod on one NUMA node binds every request there."""
 
+from fakes.builders import f1_devices, make_node, make_pod, share, whole
 from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import CardFilter
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement
-from partage.testing.builders import f1_devices, make_node, make_pod, share, whole
 
 
 def _engine(*, single_numa: bool) -> Engine:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from fakes.builders import GIB, make_node, make_pod, share, whole
 from partage.model.device import DeviceType
 from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
@@ -18,7 +19,6 @@ from partage.model.selector import (
     Toleration,
 )
 from partage.placement.node import amount, objection, shortage
-from partage.testing.builders import GIB, make_node, make_pod, share, whole
 
 TAINT = Taint("gpu", "yes", "NoSchedule")
 ZONE = NodeConstraint(terms=(NodeTerm((Requirement("zone", Operator.IN, ("a",)),)),))

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from fakes.builders import card, make_node
 from partage.model.policy import Strategy
 from partage.placement.learning import Due, due, fits_history, in_sight, refreshed
 from partage.placement.mix import Ask, Mix, Stock
@@ -13,7 +14,6 @@ from partage.placement.prices import solver_there
 from partage.placement.rehearsal import Outcome
 from partage.placement.selection import chosen, excess, learned, merit
 from partage.placement.tables import Tables
-from partage.testing.builders import card, make_node
 
 needs_solver = pytest.mark.skipif(not solver_there(), reason="highspy is not installed")
 FGD = Outcome(90.0, 92.0, (10, 100, 100, 4), (1000, 1000, 1000, 50), 90.0)

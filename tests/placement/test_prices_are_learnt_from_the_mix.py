@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes.builders import card, make_node
 from partage.placement.mix import Ask, Mix, Stock
 from partage.placement.prices import (
     PAIRS,
@@ -20,7 +21,6 @@ from partage.placement.prices import (
     solver_there,
 )
 from partage.placement.reserves import reserves_of
-from partage.testing.builders import card, make_node
 
 needs_solver = pytest.mark.skipif(not solver_there(), reason="highspy is not installed")
 ANY = PAIRS.tolist().index([0.0, 0.0])

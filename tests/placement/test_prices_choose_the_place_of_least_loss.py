@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
+from fakes.builders import card, make_node, make_pod, share, whole
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.policy import Strategy
@@ -12,7 +13,6 @@ from partage.model.reason import Refusal
 from partage.placement.tables import UNITS, Floats, Prices, Reserve, Tables
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement, TablesChanged
-from partage.testing.builders import card, make_node, make_pod, share, whole
 
 LINEAR = 10.0 * np.arange(UNITS + 1)
 HALVES = 500.0 * (np.arange(UNITS + 1) // 50)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.builders import card, make_node
 from partage.inventory.plane import Ints
 from partage.model.device import MILLI
 from partage.model.node import Node
@@ -20,7 +21,6 @@ from partage.scheduler.engine import Engine
 from partage.scheduler.events import BindSucceeded, NodeSeen, Placement, TablesChanged
 from partage.sim.openb import PodRow
 from partage.sim.replay import template
-from partage.testing.builders import card, make_node
 
 MODELS = ("A100", "T4", "V100")
 ROUTES = [pytest.param(True, id="loops"), pytest.param(False, id="numpy")]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from fakes.builders import GIB, card, make_node, make_pod, share, whole
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType, Topology
 from partage.model.errors import InvalidValue
@@ -13,7 +14,6 @@ from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import CardFilter, ContainerAsk, PodRequest, RequestGroup, Scope
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement, PolicyChanged
-from partage.testing.builders import GIB, card, make_node, make_pod, share, whole
 
 BINPACK, SPREAD, FIRST_FIT, PARTAGE = (
     Strategy.BINPACK,

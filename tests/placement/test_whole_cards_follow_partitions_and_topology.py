@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from fakes.builders import card, f1_devices, make_node, make_pod, share, whole
 from partage.model.device import Device, Partition
 from partage.model.node import Node
 from partage.model.policy import Policy, Strategy
@@ -19,7 +20,6 @@ from partage.model.request import (
 )
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement
-from partage.testing.builders import card, f1_devices, make_node, make_pod, share, whole
 
 PAIRS = ((0, 1), (2, 3), (4, 5), (6, 7))
 HOPPER: Mapping[int, tuple[Partition, ...]] = {

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import containerd
 import grpc
-import mps
 import pytest
 from agent_process import Agent
 from msgspec import structs
 from records import NODE, SHARE, Node, record
 
+import mps
 from partage.vendors import names
 
 ROOM = "/usr/local/partage/isolation"

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from fakes.builders import card, make_node
 from partage.model.device import DeviceType
 from partage.model.pod import Pod
 from partage.model.policy import Policy
@@ -11,7 +12,6 @@ from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement
-from partage.testing.builders import card, make_node
 
 CARDS = 8
 SIZES = (210, 220, 230, 240, 260, 270, 280, 290, 310, 330, 340, 360, 370, 380, 390, 410, 430, 440)

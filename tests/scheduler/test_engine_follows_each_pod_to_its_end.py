@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from fakes.builders import GIB, card, make_node, make_pod, share, whole
 from partage.inventory.card import Suspicion
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
@@ -31,7 +32,6 @@ from partage.scheduler.events import (
     TablesChanged,
 )
 from partage.scheduler.facts import fact_of, rebuild
-from partage.testing.builders import GIB, card, make_node, make_pod, share, whole
 
 UID = "uid-a"
 HALF = Grant("c0", DeviceType.GPU, 0, "GPU-0", 500, 8 * GIB, GrantMode.SHARE, protocol="test")

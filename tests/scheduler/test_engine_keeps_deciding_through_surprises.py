@@ -2,6 +2,7 @@
 
 import pytest
 
+from fakes.builders import GIB, card, make_node, make_pod, share, whole
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
@@ -10,7 +11,6 @@ from partage.model.reason import ReasonCode, Refusal
 from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement, PodGone, PodSeen, Quarantined
-from partage.testing.builders import GIB, card, make_node, make_pod, share, whole
 
 GPU = DeviceType.GPU
 ONLY_FIRST = NodeConstraint(

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from fakes.builders import card, make_node, make_pod, share, whole
 from partage.model.reason import Refusal
 from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import HoldEnded, NodeSeen, Placement, PodGone
-from partage.testing.builders import card, make_node, make_pod, share, whole
 
 
 def _engine(*names: str) -> Engine:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from fakes.builders import GIB, card, make_node, make_pod, share
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.node import Node
@@ -21,7 +22,6 @@ from partage.scheduler.events import (
     QuotasChanged,
 )
 from partage.scheduler.quota import Quota, QuotaBook, Quotas, metered
-from partage.testing.builders import GIB, card, make_node, make_pod, share
 
 MIB = 2**20
 MEMORY, CORE = "limits.nvidia.com/gpumem", "limits.nvidia.com/gpucores"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fakes.builders import card, make_node
 from partage.model.device import DeviceType
 from partage.model.pod import Pod
 from partage.model.policy import Policy
@@ -10,7 +11,6 @@ from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, Reque
 from partage.placement.work import FEW, Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen
-from partage.testing.builders import card, make_node
 
 SHAPES = {
     "one": [(1, 500)],

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fakes.builders import GIB, card, make_node, make_pod, share, whole
 from partage.model.device import Device, DeviceType, SliceMode
 from partage.model.node import Node
 from partage.model.pod import Pod
@@ -11,7 +12,6 @@ from partage.model.selector import NodeConstraint, Operator, Requirement, Select
 from partage.placement.reasons import Finding, refusal_of
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeGone, NodeSeen, Placement
-from partage.testing.builders import GIB, card, make_node, make_pod, share, whole
 
 
 def refusal(pod: Pod, *nodes: Node) -> Refusal:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fakes.builders import card, make_node, make_pod, share, whole
 from partage.model.device import DeviceType
 from partage.model.pod import Pod
 from partage.model.reason import Refusal
@@ -16,7 +17,6 @@ from partage.scheduler.events import (
     RoomKept,
 )
 from partage.scheduler.preemption import Bystanders, Occupant, plan_on
-from partage.testing.builders import card, make_node, make_pod, share, whole
 
 VIP = make_pod("vip", whole(), priority=9)
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fakes.builders import card, make_node, make_pod, share, whole
 from partage.inventory.ledger import Ledger
 from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
@@ -12,7 +13,6 @@ from partage.model.selector import NodeConstraint, Operator, Requirement, Select
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement
 from partage.scheduler.idle import fits_when_idle
-from partage.testing.builders import card, make_node, make_pod, share, whole
 from partage.wire.advice import ADVICE, NEVER, ROOM, advice
 
 EIGHT = make_node("eight", devices=[card(minor) for minor in range(8)])

@@ -17,6 +17,8 @@ pytest.importorskip("grpc", reason="grpcio is not installed")
 from collector import Collector, collecting
 from traced_world import World, of_pod, pod, sound, traced, tracer
 
+from fakes.kubelet import fake_kubelet
+from fakes.nri_runtime import FakeRuntime, fake_runtime
 from partage.agent.host import Host
 from partage.agent.kubelet.units import offers
 from partage.agent.nri.messages import Container, CreateContainerResponse, PodSandbox, Status
@@ -24,8 +26,6 @@ from partage.agent.nri.plugin import PluginOptions
 from partage.daemon.agent import AgentDaemon, AgentOptions
 from partage.daemon.kubelet_side import KubeletOptions, KubeletSide
 from partage.embedded.manifests import decoded
-from partage.testing.fake_kubelet import fake_kubelet
-from partage.testing.nri_runtime import FakeRuntime, fake_runtime
 from partage.tracing.context import TraceContext, read_traceparent, trace_of
 from partage.tracing.tracer import LiveTracer
 from partage.vendors import names

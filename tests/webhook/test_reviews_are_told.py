@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from partage.testing.kept_spans import KeptSpans
+from fakes.kept_spans import KeptSpans
 from partage.tracing.spans import ADMIT, VALIDATE
 from partage.tracing.tracer import NO_TRACES
 from partage.vendors import names

@@ -5,10 +5,10 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from claim_documents import AXIS, GIB, card, claim, document, node, result, share
 from hypothesis import given
 from hypothesis import strategies as st
 
+from claim_documents import AXIS, GIB, card, claim, document, node, result, share
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import GrantMode
 from partage.model.device import DeviceType, SliceMode

@@ -88,7 +88,7 @@ class FakeRuntime:
 
     def say(self, data: bytes) -> None:
         """Send bytes as they are."""
-        assert self._writer is not None  # noqa: S101 # a test asks a plugin that is there
+        assert self._writer is not None  # a test asks a plugin that is there
         self._writer.write(data)
 
     def drop(self) -> None:
@@ -129,10 +129,10 @@ class FakeRuntime:
     async def _introduce(self) -> None:
         told = await self.ask("Configure", ConfigureRequest("", "fake", "v1.7.24"))
         events = ConfigureResponse.decode(told.payload).events
-        assert events >> 11 == 0, "containerd 1.7 refuses events that it does not know"  # noqa: S101
+        assert events >> 11 == 0, "containerd 1.7 refuses events that it does not know"
         for pod in self.pods:
             part = await self.ask("Synchronize", SynchronizeRequest((pod,), (), more=True))
-            assert SynchronizeResponse.decode(part.payload).more  # noqa: S101 # or it sends no more
+            assert SynchronizeResponse.decode(part.payload).more  # or it sends no more
         await self.ask("Synchronize", SynchronizeRequest((), self.containers))
         self.plugin.set()
 
@@ -141,7 +141,7 @@ class FakeRuntime:
 async def fake_runtime(socket: Path) -> AsyncIterator[FakeRuntime]:
     """A runtime that listens."""
     runtime = FakeRuntime(socket)
-    server = await asyncio.start_unix_server(runtime._serve, socket)  # noqa: SLF001 # its own
+    server = await asyncio.start_unix_server(runtime._serve, socket)  # its own
     try:
         yield runtime
     finally:

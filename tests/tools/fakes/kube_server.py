@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from aiohttp import web
 
-from partage.testing.kube_documents import (
+from fakes.kube_documents import (
     Refused,
     Target,
     json_patch,
@@ -30,7 +30,7 @@ from partage.testing.kube_documents import (
     status,
     target_of,
 )
-from partage.testing.kube_store import Event, KubeStore
+from fakes.kube_store import Event, KubeStore
 
 __all__ = ["Fault", "KubeServer", "Seen"]
 

@@ -1,12 +1,12 @@
-"""`python -m partage.testing.reference`: writes the made pages of docs/reference."""
+"""`python -m reference`: writes the made pages of docs/reference."""
 
 import asyncio
 import sys
 import tempfile
 from pathlib import Path
 
-from partage.testing.reference.live import exported, routes_page, series_page
-from partage.testing.reference.pages import declared_pages
+from reference.live import exported, routes_page, series_page
+from reference.pages import declared_pages
 
 __all__ = ["main"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from partage.testing.kube_documents import Refused
+from fakes.kube_documents import Refused
 
 __all__ = ["Event", "KubeStore"]
 

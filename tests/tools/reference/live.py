@@ -33,9 +33,9 @@ from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
 from partage.serving.tls import ServerTls
-from partage.testing.reference.pages import HEAD, table
 from partage.tracing.tracer import NO_TRACES, SpanSeries
 from partage.webhook.certificates import Bundle, renewed
+from reference.pages import HEAD, table
 
 __all__ = ["Exported", "Route", "exported", "routes_page", "series_page"]
 

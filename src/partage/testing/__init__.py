@@ -1,1 +1,0 @@
-"""Builders and fakes, for our tests and for those of others."""
