@@ -19,7 +19,7 @@ from partage.agent.isolation.providers import (
 )
 from partage.agent.nri.plugin import PluginOptions
 from partage.agent.reporting import ReportingSettings
-from partage.cli.parameters import options
+from partage.cli.parameters import option, options
 from partage.daemon.agent import AgentOptions, IsolationOptions
 from partage.daemon.instances import InstanceOptions
 from partage.daemon.mps import MpsDaemon
@@ -45,11 +45,10 @@ node_options = options(
         show_default="the host's name",
         help="The node this runs on.",
     ),
-    click.option(
+    option(
         "--host-root",
         type=_FOLDER,
         default=Path("/"),
-        show_default=True,
         metavar="FOLDER",
         help="Where the host's files are seen by this process.",
     ),
@@ -99,11 +98,10 @@ reporting_options = options(
         is_flag=True,
         help="Another agent writes this node's Device: read it every 30 s, and find and report nothing.",
     ),
-    click.option(
+    option(
         "--period",
         type=click.FloatRange(0.1, 3600),
         default=_REPORTING.period,
-        show_default=True,
         metavar="SECONDS",
         help="Between two looks at the node's devices.",
     ),
@@ -120,35 +118,31 @@ reporting_options = options(
 """What is known of the node, and who is told."""
 
 runtime_options = options(
-    click.option(
+    option(
         "--nri-socket",
         type=click.Path(path_type=Path),
         default=_NRI.socket,
-        show_default=True,
         metavar="FILE",
         help="Socket of the container runtime's NRI.",
     ),
-    click.option(
+    option(
         "--nri-index",
         default=_NRI.index,
-        show_default=True,
         metavar="NN",
         help="Two digits; plugins with lower ones are asked first.",
     ),
-    click.option(
+    option(
         "--deadline",
         type=click.FloatRange(0.1, 60),
         default=_NRI.deadline,
-        show_default=True,
         metavar="SECONDS",
         help="After this long a container is refused. Below the runtime's own time-out of 2 s, after "
         "which it would start the container without its devices.",
     ),
-    click.option(
+    option(
         "--journal",
         type=_FOLDER,
         default=_USUAL.journal,
-        show_default=True,
         metavar="FOLDER",
         help="Where it is kept what containers were given.",
     ),
@@ -164,11 +158,10 @@ runtime_options = options(
 """How containers are reached."""
 
 isolation_options = options(
-    click.option(
+    option(
         "--isolation",
         type=click.Choice(["none", "partage", "hami-core", "mps", "vendor", "mig"]),
         default="none",
-        show_default=True,
         help="What enforces software shares of NVIDIA cards: nothing; Partage's own library; HAMi's, "
         "which you supply; NVIDIA's Multi-Process Service; the vendor's driver; or nothing, and shares are refused "
         "beside hardware instances.",
@@ -180,26 +173,23 @@ isolation_options = options(
         help="The library, on the host for hami-core, as this process sees it for partage (made by `make "
         f"native`). Default: {_OWN_LIBRARY} for partage, {_HAMI.path} for hami-core.",
     ),
-    click.option(
+    option(
         "--isolation-dir",
         metavar="FOLDER",
         default=_ISOLATION.folder,
-        show_default=True,
         help="With partage: where limits and shared pages are kept, on the host.",
     ),
-    click.option(
+    option(
         "--mps-dir",
         metavar="FOLDER",
         default=_MPS.folder,
-        show_default=True,
         help="With mps: where its daemon has its sockets and shared memory, on the host and in this process. A daemon "
         "that answers there is used; else it is started.",
     ),
-    click.option(
+    option(
         "--isolation-policy",
         type=click.Choice([one.value for one in Policy if one is not Policy.NONE]),
         default=Policy.BEST_EFFORT.value,
-        show_default=True,
         help="With partage: how compute is shared where neither the pod nor the node's label says.",
     ),
     click.option(
@@ -216,33 +206,29 @@ isolation_options = options(
         "launch is ever held back, and a pod with a quota of compute says that it is not enforced. Set it on "
         "nodes where `bench/gpu.py` has passed on a card.",
     ),
-    click.option(
+    option(
         "--isolation-beyond",
         metavar="QUANTITY",
         default="0",
-        show_default=True,
         help="With partage: memory of the host that a pod may ask for beyond its grant, a container and card.",
     ),
-    click.option(
+    option(
         "--context-memory",
         metavar="QUANTITY",
         default="0",
-        show_default=True,
         help="With partage: what one context of the driver counts against a container's memory.",
     ),
-    click.option(
+    option(
         "--memory-slack",
         metavar="QUANTITY",
         default="1Gi",
-        show_default=True,
         help="With partage: how far beyond a container's memory the context of each of its processes may grow before "
         "its limits count as not in force. 0 accepts no growth.",
     ),
-    click.option(
+    option(
         "--not-in-force",
         type=click.Choice(["report", "evict"]),
         default="report",
-        show_default=True,
         help="What becomes of containers whose limits are not enforced: the agent reports them, or starts none "
         "and evicts.",
     ),
@@ -258,19 +244,17 @@ mig_options = options(
         "nvidia-ml-py (extra `nvidia`), and leave to manage MIG. Without it, containers with "
         "instances are refused.",
     ),
-    click.option(
+    option(
         "--mig-journal",
         type=_FOLDER,
         default=_MIG.journal,
-        show_default=True,
         metavar="FOLDER",
         help="With --mig: where it is kept which instances are Partage's; it must outlive a reboot.",
     ),
-    click.option(
+    option(
         "--cdi-dir",
         type=_FOLDER,
         default=_MIG.cdi,
-        show_default=True,
         metavar="FOLDER",
         help="With --mig: where CDI specifications of instances are written.",
     ),
@@ -278,20 +262,16 @@ mig_options = options(
 """Hardware instances."""
 
 service_options = options(
-    click.option(
-        "--host", default=_USUAL.host, show_default=True, help="Address for health, metrics."
-    ),
-    click.option(
+    option("--host", default=_USUAL.host, help="Address for health, metrics."),
+    option(
         "--port",
         type=click.IntRange(0, 65535),
         default=9445,
-        show_default=True,
         help="Port of these; 0 takes any that is free.",
     ),
-    click.option(
+    option(
         "--pod-series/--no-pod-series",
         default=True,
-        show_default=True,
         help="Series at /metrics that name pods. Any reader may see them.",
     ),
 )

@@ -7,7 +7,7 @@ import click
 
 from partage.cli.asking import Asked, CannotAsk, Where, ask
 from partage.cli.ending import end
-from partage.cli.parameters import FILE, cluster_options, options
+from partage.cli.parameters import FILE, cluster_options, options, output_option
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.visible import visible
 from partage.model.device import MILLI
@@ -58,13 +58,12 @@ answer_options = options(
         metavar="FILE",
         help="Authority of --scheduler's certificate, PEM. Default: those of the system.",
     ),
-    click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "wide", "json", "yaml"]),
-        default="table",
-        show_default=True,
-        help="How to print the answer; wide is a table with more columns.",
+    output_option(
+        "How to print the answer; wide is a table with more columns.",
+        "table",
+        "wide",
+        "json",
+        "yaml",
     ),
 )
 

@@ -15,6 +15,7 @@ from partage.agent.discovery.simulated import read_hardware
 from partage.agent.reporting import ReportingSettings
 from partage.cli.agent_options import discovery_options, node_options, roots_of
 from partage.cli.ending import end
+from partage.cli.parameters import output_option
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.tables import paper, plain_table
 from partage.model.device import DeviceType
@@ -29,13 +30,12 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 @click.command()
 @node_options
 @discovery_options
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "yaml", "device"]),
-    default="table",
-    show_default=True,
-    help="For people; everything that was found; or the Device object as YAML.",
+@output_option(
+    "For people; everything that was found; or the Device object as YAML.",
+    "table",
+    "json",
+    "yaml",
+    "device",
 )
 def discover(**given: Any) -> None:
     """Look for accelerators and RDMA cards on this node, once. `partage agent` looks again and again.

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from partage.cli.asking import HEARD, CannotAsk, told_of
 from partage.cli.ending import end
-from partage.cli.parameters import FILE, cluster_options
+from partage.cli.parameters import FILE, cluster_options, option, output_option
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.tables import paper
 from partage.cli.visible import visible
@@ -80,10 +80,9 @@ Objects = dict[str, list[dict[str, Any]] | None]
 
 @click.command()
 @cluster_options
-@click.option(
+@option(
     "--account",
     default=_ACCOUNT,
-    show_default=True,
     metavar="USER",
     help="Whose rights are examined: the scheduler's service account.",
 )
@@ -98,22 +97,14 @@ Objects = dict[str, list[dict[str, Any]] | None]
 @click.option(
     "--node", "on_node", is_flag=True, help="Examine the node this runs on, from its files."
 )
-@click.option(
+@option(
     "--root",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default="/",
-    show_default=True,
     metavar="FOLDER",
     help="The node's file system, with --node.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="How to print the findings.",
-)
+@output_option("How to print the findings.")
 def doctor(**given: Any) -> None:
     """Name what is set up wrongly, by which rule, and what to do.
 

@@ -12,6 +12,7 @@ import click
 
 from partage.agent.cdi.specs import Specifications
 from partage.agent.container_admission import Keeper
+from partage.cli.parameters import option, options
 from partage.daemon.agent import AgentDaemon, Asked, Companion
 from partage.daemon.evicting import Evictions
 from partage.daemon.reconciling import Kubelet, Reconciling
@@ -25,68 +26,59 @@ _DEVICES: Final = "/run/partage/devices"
 _CDI: Final = ("/etc/cdi", "/var/run/cdi")
 
 
-def kubelet_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options."""
-    for option in reversed(
-        (
-            click.option(
-                "--kubelet-dir",
-                type=_FOLDER,
-                metavar="FOLDER",
-                help="The kubelet's folder, usually /var/lib/kubelet: serve its device plugins for "
-                "nvidia.com/gpu and, where the node's label qgpu-device-enable says so, qGPU's "
-                "names. Default: no device plugins. Needs grpcio (extra `node`).",
-            ),
-            click.option(
-                "--cri-socket",
-                type=_FILE,
-                metavar="FILE",
-                help="For runtimes without NRI: listen here as the kubelet's container runtime, and "
-                "pass everything on to --runtime-socket. Needs grpcio (extra `node`).",
-            ),
-            click.option(
-                "--runtime-socket",
-                type=_FILE,
-                default=_RUNTIME,
-                show_default=True,
-                metavar="FILE",
-                help="With --cri-socket: the container runtime's own socket.",
-            ),
-            click.option(
-                "--cri-devices",
-                default=_DEVICES,
-                show_default=True,
-                metavar="FOLDER",
-                help="With --cri-socket: folder on the host for device files.",
-            ),
-            click.option(
-                "--cdi-kind",
-                default="",
-                metavar="KIND",
-                help="Also name NVIDIA's cards to the runtime by CDI, as KIND=UUID; usually "
-                "nvidia.com/gpu, whose specification NVIDIA's toolkit writes. For runtimes without "
-                "NVIDIA's hook. Default: none.",
-            ),
-            click.option(
-                "--cdi-spec-dir",
-                "cdi_folders",
-                multiple=True,
-                default=_CDI,
-                show_default=True,
-                metavar="FOLDER",
-                help="With --cdi-kind: folder on the host with CDI specifications, read where the runtime's "
-                "NRI cannot be told names (containerd before 2.0). May be repeated; later ones go first.",
-            ),
-            click.option(
-                "--evict-unprotected",
-                is_flag=True,
-                help="Evict pods whose containers were started while the agent was away, as far as "
-                "disruption budgets allow. Needs the API server. Default: they are reported only.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+kubelet_options = options(
+    click.option(
+        "--kubelet-dir",
+        type=_FOLDER,
+        metavar="FOLDER",
+        help="The kubelet's folder, usually /var/lib/kubelet: serve its device plugins for "
+        "nvidia.com/gpu and, where the node's label qgpu-device-enable says so, qGPU's "
+        "names. Default: no device plugins. Needs grpcio (extra `node`).",
+    ),
+    click.option(
+        "--cri-socket",
+        type=_FILE,
+        metavar="FILE",
+        help="For runtimes without NRI: listen here as the kubelet's container runtime, and "
+        "pass everything on to --runtime-socket. Needs grpcio (extra `node`).",
+    ),
+    option(
+        "--runtime-socket",
+        type=_FILE,
+        default=_RUNTIME,
+        metavar="FILE",
+        help="With --cri-socket: the container runtime's own socket.",
+    ),
+    option(
+        "--cri-devices",
+        default=_DEVICES,
+        metavar="FOLDER",
+        help="With --cri-socket: folder on the host for device files.",
+    ),
+    click.option(
+        "--cdi-kind",
+        default="",
+        metavar="KIND",
+        help="Also name NVIDIA's cards to the runtime by CDI, as KIND=UUID; usually "
+        "nvidia.com/gpu, whose specification NVIDIA's toolkit writes. For runtimes without "
+        "NVIDIA's hook. Default: none.",
+    ),
+    option(
+        "--cdi-spec-dir",
+        "cdi_folders",
+        multiple=True,
+        default=_CDI,
+        metavar="FOLDER",
+        help="With --cdi-kind: folder on the host with CDI specifications, read where the runtime's "
+        "NRI cannot be told names (containerd before 2.0). May be repeated; later ones go first.",
+    ),
+    click.option(
+        "--evict-unprotected",
+        is_flag=True,
+        help="Evict pods whose containers were started while the agent was away, as far as "
+        "disruption budgets allow. Needs the API server. Default: they are reported only.",
+    ),
+)
 
 
 def asked_by(given: dict[str, Any]) -> Callable[[Keeper], Asked] | None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from partage.cli.ending import end
+from partage.cli.parameters import option, output_option
 from partage.cli.structured import to_json, to_yaml
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
 from partage.model.mig import MigAxis
@@ -89,20 +90,18 @@ class _Mix(click.ParamType[tuple[float, ...]]):
     metavar="R",
     help="With --mix: memory units asked for on average, as part of all there are.",
 )
-@click.option("--seed", type=int, default=42, show_default=True, metavar="S", help="Of chance.")
-@click.option(
+@option("--seed", type=int, default=42, metavar="S", help="Of chance.")
+@option(
     "--arrivals",
     type=click.IntRange(1, 10_000_000),
     default=20_000,
-    show_default=True,
     metavar="N",
     help="With --mix: requests that come.",
 )
-@click.option(
+@option(
     "--warmup",
     type=click.IntRange(0),
     default=2_000,
-    show_default=True,
     metavar="N",
     help="With --mix: the first requests, which are not counted.",
 )
@@ -118,14 +117,7 @@ class _Mix(click.ParamType[tuple[float, ...]]):
     metavar="P",
     help="A policy of the list above; may be repeated to compare. Default: partage.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="How to print results; a list where --policy is repeated.",
-)
+@output_option("How to print results; a list where --policy is repeated.")
 def mig(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     model: str,
     cards: int,

@@ -41,6 +41,22 @@ def options(*given: Callable[[_F], _F]) -> Callable[[_F], _F]:
     return decorate
 
 
+def option(*names: str, **given: Any) -> Callable[[_F], _F]:
+    """An option whose default its help shows."""
+    return click.option(*names, show_default=True, **given)
+
+
+def output_option(told: str, *forms: str) -> Callable[[_F], _F]:
+    """How a command prints.
+
+    Args:
+        told: what the help says of it.
+        forms: what it can print, the default first; a table, JSON and YAML where none is named.
+    """
+    choice = forms or ("table", "json", "yaml")
+    return option("-o", "--output", type=click.Choice(choice), default=choice[0], help=told)
+
+
 cluster_options = options(
     click.option(
         "--kubeconfig",
@@ -53,18 +69,16 @@ cluster_options = options(
 )
 
 logging_options = options(
-    click.option(
+    option(
         "--log-format",
         type=click.Choice(FORMATS),
         default="text",
-        show_default=True,
         help="One line of text, or one JSON object, an event.",
     ),
-    click.option(
+    option(
         "--log-level",
         type=click.Choice(LEVELS),
         default="info",
-        show_default=True,
         help="The least important events that are logged.",
     ),
 )

@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from partage.cli.ending import end
-from partage.cli.parameters import PolicyType
+from partage.cli.parameters import PolicyType, output_option
 from partage.cli.reading import batches
 from partage.cli.structured import to_json, to_yaml
 from partage.model.allocation import Allocation
@@ -38,14 +38,7 @@ SOME_WAIT: Final = 3
     metavar="NAME",
     help=f"{', '.join(Strategy)}, or NODE/CARD. Default: the cluster's own.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="How to print the plans.",
-)
+@output_option("How to print the plans.")
 def repack(
     files: tuple[str, ...], patterns: tuple[str, ...], policy: Policy | None, output: str
 ) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from partage.cli.ending import end
-from partage.cli.parameters import PolicyType
+from partage.cli.parameters import PolicyType, output_option
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.tables import paper, plain_table
 from partage.model.errors import InvalidDocument, PartageError
@@ -41,14 +41,7 @@ Decision = Placement | Refusal
     help=f"What if: {', '.join(Strategy)}, or NODE/CARD such as spread/binpack, instead of the "
     "policy that was in force.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="How to print the outcome.",
-)
+@output_option("How to print the outcome.")
 def replay(file: Path, policy: Policy | None, output: str) -> None:
     """Take the decisions of FILE again, with the real engine and no cluster.
 

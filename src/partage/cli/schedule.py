@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from partage.cli.ending import end
-from partage.cli.parameters import PolicyType
+from partage.cli.parameters import PolicyType, output_option
 from partage.cli.reading import batches
 from partage.cli.report import document, print_tables
 from partage.cli.structured import to_json, to_yaml
@@ -39,14 +39,7 @@ _RARELY: Final = 500_000
     help="Permute the order in which equally good nodes are preferred. Default: their order in "
     "FILE.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="How to print the outcome.",
-)
+@output_option("How to print the outcome.")
 def schedule(files: tuple[str, ...], policy: Policy | None, seed: int | None, output: str) -> None:
     """Decide where the pods of FILE... go, without a cluster.
 

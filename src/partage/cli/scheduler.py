@@ -19,6 +19,7 @@ from partage.cli.parameters import (
     PolicyType,
     cluster_options,
     logging_options,
+    option,
     options,
 )
 from partage.cli.traces import sent_traces, trace_options
@@ -66,12 +67,11 @@ class _OwnTls(NamedTuple):
 
 
 _serving = options(
-    click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen on."),  # noqa: S104 # a service
-    click.option(
+    option("--host", default="0.0.0.0", help="Address to listen on."),  # noqa: S104 # a service
+    option(
         "--port",
         type=click.IntRange(0, 65535),
         default=8443,
-        show_default=True,
         help="Port to listen on; 0 takes any that is free.",
     ),
     click.option(
@@ -141,11 +141,10 @@ _deciding = options(
         help=f"Policy for pods that name none where no ConfigMap partage-config does: "
         f"{', '.join(Strategy)}, or NODE/CARD such as spread/binpack. Default: partage.",
     ),
-    click.option(
+    option(
         "--seed",
         type=int,
         default=0,
-        show_default=True,
         metavar="N",
         help="Of the order in which equally good nodes are preferred.",
     ),
@@ -164,17 +163,15 @@ _deciding = options(
         help="Koordinator's, as its scheduler takes them. DevicePluginAdaption (on): write what "
         "vendors' own device plugins read.",
     ),
-    click.option(
+    option(
         "--claims/--no-claims",
         default=False,
-        show_default=True,
         help="Follow ResourceClaims, and count what those of the driver gpu.partage.io hold of cards. "
         "For clusters whose agents offer cards to DRA too.",
     ),
-    click.option(
+    option(
         "--preemption/--no-preemption",
         default=True,
-        show_default=True,
         help="Send less important pods away for those that only their devices keep waiting. What "
         "kube-scheduler preempts for by itself is not changed by it.",
     ),
@@ -185,20 +182,18 @@ _deciding = options(
     click.option(
         "--http2", is_flag=True, expose_value=False, callback=_without_effect, hidden=True
     ),
-    click.option(
+    option(
         "--agent-silence",
         type=click.FloatRange(0),
         default=SilenceSettings().limit,
-        show_default=True,
         metavar="SECONDS",
         help="Place no new pod with devices on a node whose agent has not renewed its Lease for so long; "
         f"{LEAST:g} at least. 0: never.",
     ),
-    click.option(
+    option(
         "--audit",
         type=click.FloatRange(1),
         default=60.0,
-        show_default=True,
         metavar="SECONDS",
         help="Between two comparisons of the books with the pods of the API server.",
     ),
@@ -209,11 +204,10 @@ _deciding = options(
         help="Keep every decision there, with what led to it, for partage replay: names and "
         "amounts, no environment, no command line, no secret.",
     ),
-    click.option(
+    option(
         "--record-size",
         type=click.IntRange(1),
         default=256,
-        show_default=True,
         metavar="MIB",
         help="A record of this size is renamed to FILE.1, in place of the one before, and begun "
         "anew.",
@@ -240,39 +234,35 @@ _plugin = options(
 )
 
 _controllers = options(
-    click.option(
+    option(
         "--controllers/--no-controllers",
         default=True,
-        show_default=True,
         help="Keep node totals and labels from Device objects, and flag pods whose devices are not "
         "as booked.",
     ),
-    click.option(
+    option(
         "--node-totals/--no-node-totals",
         default=True,
-        show_default=True,
         help="Write node totals. Off while another manager still writes them.",
     ),
 )
 
 _leading = options(
-    click.option(
+    option(
         "--leader-elect/--no-leader-elect",
         default=True,
-        show_default=True,
         help="Serve only while holding the Lease. Without it there must be one instance only.",
     ),
-    click.option("--lease-name", default="partage-scheduler", show_default=True, metavar="NAME"),
+    option("--lease-name", default="partage-scheduler", metavar="NAME"),
     click.option(
         "--lease-namespace",
         metavar="NAME",
         help="Default: the namespace of the service account, or of the kubeconfig's context.",
     ),
-    click.option(
+    option(
         "--lease-duration",
         type=click.IntRange(3),
         default=15,
-        show_default=True,
         metavar="SECONDS",
         help="Others wait this long after the last renewal they saw; a leader that cannot renew "
         "stops after two thirds of it.",

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from partage.cli.ending import end
 from partage.cli.mig import mig
+from partage.cli.parameters import option, output_option
 from partage.cli.repack import repack
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.whatif import cluster
@@ -53,7 +54,7 @@ simulate.add_command(repack)
     "node among equals). Default: shuffled and tuned as the FGD paper does, by Python's "
     "generator, so a seed gives another order than the paper's.",
 )
-@click.option("--seed", type=int, default=42, show_default=True, metavar="S")
+@option("--seed", type=int, default=42, metavar="S")
 @click.option(
     "--policy",
     "names",
@@ -62,11 +63,10 @@ simulate.add_command(repack)
     help=f"{', '.join(Strategy)}, or NODE/CARD such as spread/binpack. May be repeated to compare "
     "policies. Default: partage.",
 )
-@click.option(
+@option(
     "--load",
     type=click.IntRange(1, 1000),
     default=TUNED,
-    show_default=True,
     metavar="PERCENT",
     help="Compute that a drawn sequence asks in all, of the cluster's.",
 )
@@ -82,11 +82,10 @@ simulate.add_command(repack)
     metavar="R",
     help="With --departures poisson: arrivals an hour, instead of --offered.",
 )
-@click.option(
+@option(
     "--lifetime",
     type=click.FloatRange(0, min_open=True),
     default=1.0,
-    show_default=True,
     metavar="H",
     help="With --departures poisson: mean lifetime in hours.",
 )
@@ -97,19 +96,17 @@ simulate.add_command(repack)
     help="With --departures poisson: pods that come; the sequence begins again where it ends. "
     "Default: twice the sequence.",
 )
-@click.option(
+@option(
     "--offered",
     type=click.FloatRange(0, min_open=True),
     default=100.0,
-    show_default=True,
     metavar="PERCENT",
     help="With --departures poisson: compute asked for on average, of the cluster's.",
 )
-@click.option(
+@option(
     "--speed",
     type=click.FloatRange(0, min_open=True),
     default=1.0,
-    show_default=True,
     metavar="F",
     help="With --departures trace: let pods come F times closer together; lifetimes stay.",
 )
@@ -132,14 +129,7 @@ simulate.add_command(repack)
     metavar="FILE",
     help="Draw all policies in one picture, .png or .svg (needs partage[plot]).",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="How to print results; a list where --policy is repeated.",
-)
+@output_option("How to print results; a list where --policy is repeated.")
 def openb(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     directory: Path,
     name: str,

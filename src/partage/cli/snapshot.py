@@ -14,7 +14,7 @@ import click
 from partage import __version__
 from partage.cli.asking import HEARD, CannotAsk, listed, told_of
 from partage.cli.ending import end
-from partage.cli.parameters import FILE, PolicyType, cluster_options
+from partage.cli.parameters import FILE, PolicyType, cluster_options, option
 from partage.cli.visible import visible
 from partage.extender.rebuild import permuted
 from partage.kube.client import Client
@@ -53,19 +53,17 @@ _LEAST_KEY: Final = 16
     help="Key of the masks, 16 bytes at least: the same key gives the same masks in another "
     "snapshot. Default: a new one that is not kept.",
 )
-@click.option(
+@option(
     "--policy",
     type=PolicyType(),
     default="partage",
-    show_default=True,
     metavar="NAME",
     help="The --policy that the scheduler was started with.",
 )
-@click.option(
+@option(
     "--seed",
     type=int,
     default=0,
-    show_default=True,
     metavar="N",
     help="The --seed that the scheduler was started with.",
 )

@@ -11,6 +11,7 @@ from rich.text import Text
 from partage.cli.asked import answer_options, answered, core_text, part_text, structured, told
 from partage.cli.asking import Asked
 from partage.cli.idle import idle_shares
+from partage.cli.parameters import option
 from partage.cli.tables import bar, paper, plain_table, print_waiting
 from partage.cli.watching import watched
 from partage.dashboard.nodes import MOST as MOST_NODES
@@ -37,11 +38,10 @@ Document = dict[str, Any]
     metavar="NAME",
     help="Pods of this namespace only. Default: all.",
 )
-@click.option(
+@option(
     "--sort",
     type=click.Choice(["name", "used", "free"]),
     default="name",
-    show_default=True,
     help="Order of nodes and cards: by name, or by what is used or free of compute or memory.",
 )
 @click.option(
@@ -50,11 +50,10 @@ Document = dict[str, Any]
     is_flag=True,
     help="Show it on the whole screen, again and again, until Ctrl-C.",
 )
-@click.option(
+@option(
     "--interval",
     type=click.FloatRange(0.5, 3600),
     default=2.0,
-    show_default=True,
     metavar="SECONDS",
     help="Between two looks of --watch.",
 )

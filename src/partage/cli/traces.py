@@ -11,19 +11,16 @@ import random
 import time
 from collections.abc import Iterator
 
-import click
-
-from partage.cli.parameters import options
+from partage.cli.parameters import option, options
 from partage.model.errors import InvalidValue
 from partage.tracing.tracer import NO_TRACES, Tracer
 
 _LOG = logging.getLogger("partage.tracing")
 
 trace_options = options(
-    click.option(
+    option(
         "--traces/--no-traces",
         default=False,
-        show_default=True,
         help="Send what becomes of each pod with devices as a trace, by OTLP over HTTP, where and how "
         "OpenTelemetry's variables OTEL_* say (OTEL_EXPORTER_OTLP_ENDPOINT; default "
         "http://localhost:4318). Needs opentelemetry (extra `trace`).",

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from partage.cli import loop
 from partage.cli.ending import end
+from partage.cli.parameters import output_option
 from partage.cli.tables import given, paper, plain_table, print_waiting
 from partage.cli.traces import sent_traces, trace_options
 from partage.cli.visible import visible
@@ -86,13 +87,10 @@ _PORT: Final = click.IntRange(0, 65535)
     "cluster goes on, without examples.",
 )
 @trace_options
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="How to tell where everything is; json is one line, printed when all is ready.",
+@output_option(
+    "How to tell where everything is; json is one line, printed when all is ready.",
+    "table",
+    "json",
 )
 def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     port: int,

@@ -13,12 +13,7 @@ import yaml
 from partage.cli import loop
 from partage.cli.ending import end
 from partage.cli.logs import start_logging
-from partage.cli.parameters import (
-    FILE,
-    cluster_options,
-    logging_options,
-    options,
-)
+from partage.cli.parameters import FILE, cluster_options, logging_options, option, options
 from partage.cli.traces import sent_traces, trace_options
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.kube.client import Client
@@ -37,12 +32,11 @@ _USUAL: Final = Admission()
 _PLACE: Final = Endpoint()
 
 _serving = options(
-    click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen on."),  # noqa: S104 # a service
-    click.option(
+    option("--host", default="0.0.0.0", help="Address to listen on."),  # noqa: S104 # a service
+    option(
         "--port",
         type=click.IntRange(0, 65535),
         default=9443,
-        show_default=True,
         help="Port to listen on; 0 takes any that is free.",
     ),
     click.option(
@@ -56,17 +50,15 @@ _serving = options(
 )
 
 _place = options(
-    click.option(
+    option(
         "--namespace",
         default=_PLACE.namespace,
-        show_default=True,
         metavar="NAME",
         help="Of the Service and the Secret; its pods are never asked about.",
     ),
-    click.option(
+    option(
         "--service",
         default=_PLACE.service,
-        show_default=True,
         metavar="NAME",
         help="Service by which the API server finds the webhook.",
     ),
@@ -76,43 +68,38 @@ _place = options(
         metavar="URL",
         help="Where the API server finds the webhook without a Service: https://host:port.",
     ),
-    click.option(
+    option(
         "--configuration",
         default=_PLACE.configuration,
-        show_default=True,
         metavar="NAME",
         help="Name of both webhook configurations.",
     ),
-    click.option(
+    option(
         "--secret",
         default=WebhookOptions().secret,
-        show_default=True,
         metavar="NAME",
         help="Secret that keeps the authority and the certificate.",
     ),
 )
 
 _admission = options(
-    click.option(
+    option(
         "--scheduler-name",
         default=_USUAL.scheduler,
-        show_default=True,
         metavar="NAME",
         help="Given to device pods of the default scheduler.",
     ),
-    click.option(
+    option(
         "--serve",
         "served",
         multiple=True,
         default=_USUAL.served,
-        show_default=True,
         metavar="NAME",
         help="Scheduler whose pods Partage places; may be repeated. Pods of others are left alone.",
     ),
-    click.option(
+    option(
         "--convert-default/--keep-default",
         default=_USUAL.convert_default,
-        show_default=True,
         help="Whether device pods of the default scheduler become Partage's.",
     ),
     click.option(
@@ -136,10 +123,9 @@ _admission = options(
         metavar="GROUP",
         help="Members of this group may write reserved keys too. Default: no group.",
     ),
-    click.option(
+    option(
         "--deny-privileged/--allow-privileged",
         default=_USUAL.deny_privileged,
-        show_default=True,
         help="Refuse privileged containers that ask for a part of a card, or for anything by HAMi's protocol.",
     ),
     click.option(

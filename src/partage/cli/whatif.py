@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partage.cli.ending import end
+from partage.cli.parameters import output_option
 from partage.cli.reading import batches
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.visible import visible
@@ -77,14 +78,7 @@ _COPIES: Final = re.compile(r"(?P<name>.+)=(?P<count>[0-9]{1,6})")
     metavar="FILE.html",
     help="Write the result as one page to hand on; it needs nothing else.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="How to print the result.",
-)
+@output_option("How to print the result.")
 def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     files: tuple[str, ...],
     policies: tuple[str, ...],

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from partage.cli.ending import end
-from partage.cli.parameters import cluster_options
+from partage.cli.parameters import cluster_options, option
 from partage.daemon.withdrawing import Outcome
 from partage.daemon.withdrawing import withdraw as take_back
 from partage.kube.client import Client
@@ -20,11 +20,10 @@ LEFT: Final = 3
 
 @click.command()
 @cluster_options
-@click.option(
+@option(
     "--wait",
     type=click.FloatRange(0, 3600),
     default=0.0,
-    show_default=True,
     metavar="SECONDS",
     help="How long Partage's own pods may take to end.",
 )
