@@ -6,6 +6,8 @@ from typing import Any, Self
 
 from aiohttp import ClientSession, ClientTimeout, web
 
+from partage.serving.listener import end_listening
+
 
 class Proxy:
     """Passes everything on, as long as nothing else is asked for.
@@ -48,9 +50,11 @@ class Proxy:
         app.router.add_route("*", "/{path:.*}", self._pass)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = self._runner.addresses[0][:2]
+        assert self._runner.server is not None
+        self._server = await asyncio.get_running_loop().create_server(
+            self._runner.server, "127.0.0.1", 0
+        )
+        host, port = self._server.sockets[0].getsockname()
         self.url = f"http://{host}:{port}"
         return self
 
@@ -59,6 +63,7 @@ class Proxy:
         self.held.set()
         self._cut.set()
         await asyncio.gather(*self._late, return_exceptions=True)
+        await end_listening(self._server)
         await self._runner.cleanup()
         await self._session.close()
 

@@ -16,6 +16,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
 
 from fakes.kube_documents import line, status
 from fakes.kube_server import Fault
+from partage.serving.listener import end_listening
 
 __all__ = ["Fault", "Wire"]
 
@@ -68,9 +69,11 @@ class Wire:
         app.router.add_route("*", "/{path:.*}", self._pass)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._own)
-        await site.start()
-        host, port = self._runner.addresses[0][:2]
+        assert self._runner.server is not None
+        self._server = await asyncio.get_running_loop().create_server(
+            self._runner.server, "127.0.0.1", 0, ssl=self._own
+        )
+        host, port = self._server.sockets[0].getsockname()
         self.url = f"http{'s' if self._own else ''}://{host}:{port}"
         return self
 
@@ -79,6 +82,7 @@ class Wire:
 
     async def __aexit__(self, *error: object) -> None:
         self._loud.set()
+        await end_listening(self._server)
         self.cut_watches()
         for task in self._late:
             task.cancel()

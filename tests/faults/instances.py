@@ -11,6 +11,7 @@ from typing import Any
 
 from fakes.ports import free_port
 from partage.daemon.scheduler import SchedulerDaemon
+from partage.serving.listener import end_listening
 
 __all__ = ["Relay", "Spawned"]
 
@@ -172,7 +173,7 @@ class Relay:
 
     async def stop(self) -> None:
         """Close everything."""
-        self._server.close()
+        await end_listening(self._server)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

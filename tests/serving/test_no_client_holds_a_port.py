@@ -5,7 +5,9 @@ The limits are small here, so that few sockets fill a port; what they are made o
 
 import asyncio
 import contextlib
+import gc
 import resource
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,6 +21,7 @@ from aiohttp import web
 
 from partage.serving.access import Access
 from partage.serving.limits import Limits, guard, read_body
+from partage.serving.listener import end_listening
 from partage.serving.site import Site
 from partage.serving.tls import ServerTls
 
@@ -319,3 +322,39 @@ def test_the_fast_loop_does_the_same(tmp_path: Path, how: str) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(test_both_ports_answer_while_one_is_held(tmp_path, how, 1))
         runner.run(test_places_come_back(tmp_path))
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_connection_that_comes_as_listening_ends_is_closed_or_served(turns: int) -> None:
+    """Python 3.11 loses the socket of one that was accepted in the turn in which the server closed."""
+    served: list[asyncio.BaseTransport] = []
+
+    class Kept(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            served.append(transport)
+
+    server = await asyncio.get_running_loop().create_server(Kept, "127.0.0.1", 0)
+    with socket.create_connection(server.sockets[0].getsockname()):
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await end_listening(server)
+        await asyncio.sleep(0.01)
+        for transport in served:
+            transport.close()
+        await asyncio.sleep(0.01)
+    gc.collect()  # a socket that was lost warns here, and the warning is an error
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_handshake_that_is_aborted_before_it_begins_leaves_no_socket(
+    tmp_path: Path, turns: int
+) -> None:
+    """The service stops in the turn of the loop in which a connection was accepted, or just after."""
+    async with served(tmp_path) as at:
+        came = socket.create_connection(("127.0.0.1", at.site.port))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for connection in at.site.connections():
+            connection.abort()
+    with came:
+        gc.collect()  # as above

@@ -35,6 +35,7 @@ from partage.serving.connections import Connections, allow_files
 from partage.serving.front import Front
 from partage.serving.hot import HotRoutes
 from partage.serving.limits import Limits
+from partage.serving.listener import end_listening
 from partage.serving.local import is_here
 
 _NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -318,7 +319,7 @@ class ApiServer:
         for resource in [kind.resource for kind in self.registry]:
             self.store.history(resource).wake()
         if self._listening is not None:
-            self._listening.close()
+            await end_listening(self._listening)
             self._listening = None
         if self._runner is not None:
             await self._runner.cleanup()

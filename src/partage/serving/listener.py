@@ -4,6 +4,7 @@ Left to the event loop, a handshake that never ends holds a socket that no limit
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from partage.serving.connections import Connections
 
-__all__ = ["Listener"]
+__all__ = ["Listener", "end_listening"]
 
 _LOG: Final = logging.getLogger("partage.serving")
 _AT_ONCE: Final = 64
@@ -21,6 +22,18 @@ _AGAIN: Final = 1.0
 """Seconds until the next try where the process may not open more files."""
 _GOODBYE: Final = 1.0
 """Seconds that the end of TLS may take."""
+
+
+async def end_listening(server: asyncio.Server) -> None:
+    """Accept no more; connections that are open go on.
+
+    `Server.close` alone, called in the turn of the loop in which a connection was accepted, leaves
+    that connection's socket open for ever: Python before 3.12 finds no server to attach it to.
+    """
+    for listening in server.sockets:
+        server.get_loop().remove_reader(listening.fileno())
+    await asyncio.sleep(0)
+    server.close()
 
 
 class Listener:
@@ -93,6 +106,7 @@ class _Greeting:
         self._listener = listener
         self._socket = accepted
         self._task: asyncio.Task[None] | None = None
+        self._made = False
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -103,6 +117,7 @@ class _Greeting:
     def begin(self) -> None:
         """Begin the handshake."""
         self._task = asyncio.create_task(self._greet(), name="serving:tls")
+        self._task.add_done_callback(self._ended)  # a task may be cancelled before it begins
 
     def finish(self) -> None:
         """See `Connection`."""
@@ -114,8 +129,9 @@ class _Greeting:
             self._task.cancel()
 
     async def _greet(self) -> None:
-        made = False
-        try:
+        with contextlib.suppress(
+            OSError
+        ):  # of TLS and of time, too: the client's doing, and told to it
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: _Agreed(self.over, self._listener.served),
                 self._socket,
@@ -123,13 +139,12 @@ class _Greeting:
                 ssl_handshake_timeout=self._listener.patience,
                 ssl_shutdown_timeout=_GOODBYE,
             )
-            made = True
-        except OSError:  # of TLS and of time, too: the client's doing, and told to it
-            pass
-        finally:
-            self.over()
-            if not made:
-                self._socket.close()
+            self._made = True
+
+    def _ended(self, _task: asyncio.Task[None]) -> None:
+        self.over()
+        if not self._made:
+            self._socket.close()
 
     def over(self) -> None:
         """The handshake has ended, well or not."""

@@ -14,7 +14,7 @@ from partage.serving.front import Front
 from partage.serving.handed import noticed
 from partage.serving.hot import HotRoute, HotRoutes
 from partage.serving.limits import Limits
-from partage.serving.listener import Listener
+from partage.serving.listener import Listener, end_listening
 from partage.serving.local import no_stranger
 from partage.serving.tls import ServerTls
 
@@ -146,9 +146,12 @@ class Site:
         """Take no more connections, let requests end, and close."""
         if self._server is None:
             return
-        self._server.close()
+        if isinstance(self._server, Listener):
+            self._server.close()
+        else:
+            await end_listening(self._server)
         if self._second is not None:
-            self._second.close()
+            await end_listening(self._second)
         for connection in self.connections():
             connection.finish()
         await self._runner.cleanup()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from partage.model.errors import InvalidDocument
+from partage.serving.listener import end_listening
 
 __all__ = ["Link", "Talk", "UnixServer"]
 
@@ -174,7 +175,7 @@ class UnixServer:
         """Take no more connections, and end those that are there."""
         if self._server is None:
             return
-        self._server.close()
+        await end_listening(self._server)
         for link in list(self._links):
             link.close()
         self._server = None

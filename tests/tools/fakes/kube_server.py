@@ -31,6 +31,7 @@ from fakes.kube_documents import (
     target_of,
 )
 from fakes.kube_store import Event, KubeStore
+from partage.serving.listener import end_listening
 
 __all__ = ["Fault", "KubeServer", "Seen"]
 
@@ -117,9 +118,11 @@ class KubeServer:
         app.router.add_route("*", "/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, shutdown_timeout=0.05, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
-        await site.start()
-        host, port = self._runner.addresses[0][:2]
+        assert self._runner.server is not None  # set up
+        self._server = await asyncio.get_running_loop().create_server(
+            self._runner.server, "127.0.0.1", 0, ssl=self._tls
+        )
+        host, port = self._server.sockets[0].getsockname()
         self.url = f"{'https' if self._tls else 'http'}://{host}:{port}"
         self.store.listeners.append(self._tell)
         return self
@@ -127,6 +130,7 @@ class KubeServer:
     async def __aexit__(self, *error: object) -> None:
         self.cut_watches()
         if self._runner is not None:
+            await end_listening(self._server)
             await self._runner.cleanup()
 
     @property
