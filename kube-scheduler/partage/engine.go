@@ -52,6 +52,10 @@ type engine struct {
 	flush   *time.Timer
 
 	ready atomic.Bool
+
+	// accepted is closed when an engine has accepted a hello for the first time.
+	accepted   chan struct{}
+	acceptOnce sync.Once
 }
 
 // run keeps the connection until the context ends.
@@ -143,7 +147,26 @@ func (e *engine) greet(conn net.Conn, reader *bufio.Reader) error {
 		return errors.New(message)
 	}
 	e.ready.Store(answer.Ready != nil && *answer.Ready)
+	e.acceptOnce.Do(func() { close(e.accepted) })
 	return conn.SetDeadline(time.Time{})
+}
+
+// await waits for an engine that accepts a hello, at most so long; it says whether there was one.
+func (e *engine) await(ctx context.Context, atMost time.Duration) bool {
+	select {
+	case <-e.accepted:
+		return true
+	case <-ctx.Done():
+	case <-time.After(atMost):
+	}
+	return false
+}
+
+// isConnected says whether an engine accepted our hello and has not gone since.
+func (e *engine) isConnected() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.conn != nil
 }
 
 // drop forgets a connection that is over; questions on their way have no answer.

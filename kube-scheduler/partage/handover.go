@@ -23,8 +23,12 @@ const (
 	pingWithin = 2 * time.Second
 	// A leader without its engine gives up the Lease after this long, if another instance is ready.
 	givesUpAfter = 5 * time.Second
-	// The same for an engine that has not served yet: it builds its books, as any other would have to.
+	// The same for an engine that is connected and has not served yet: it builds its books, as any
+	// other would have to.
 	startsWithin = time.Minute
+	// So long a kube-scheduler without an engine stays out of the election at its start. A candidate
+	// tries every 2 s, and up to 2.4 s later by chance: another one has had its turn by then.
+	electsAfter = 5 * time.Second
 )
 
 // handover decides when a leader without its engine leaves leading to another instance.
@@ -33,9 +37,9 @@ type handover struct {
 	since  time.Time
 }
 
-// due says whether the Lease must be given up now. serving says whether the engine answers questions
-// about pods, and standby whether another instance could lead.
-func (h *handover) due(now time.Time, leading, serving bool, standby func() bool) bool {
+// due says whether the Lease must be given up now. connected says whether there is an engine, serving
+// whether it answers questions about pods, and standby whether another instance could lead.
+func (h *handover) due(now time.Time, leading, connected, serving bool, standby func() bool) bool {
 	if !leading {
 		*h = handover{}
 		return false
@@ -47,9 +51,9 @@ func (h *handover) due(now time.Time, leading, serving bool, standby func() bool
 	if h.since.IsZero() {
 		h.since = now
 	}
-	patience := startsWithin
-	if h.served {
-		patience = givesUpAfter
+	patience := givesUpAfter
+	if connected && !h.served {
+		patience = startsWithin
 	}
 	return now.Sub(h.since) >= patience && standby()
 }
@@ -69,7 +73,7 @@ func (s *shared) watch(ctx context.Context, standby func() bool) {
 			answer, err := s.engine.ask(ctx, protocol.Question{Verb: protocol.VerbPing}, pingWithin)
 			serving = err == nil && answer.Ready != nil && *answer.Ready
 		}
-		if h.due(time.Now(), holding.held.Load(), serving, standby) {
+		if h.due(time.Now(), holding.held.Load(), s.engine.isConnected(), serving, standby) {
 			klog.FromContext(ctx).Info("The engine does not serve and another instance is ready: the Lease is given up")
 			_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 			return

@@ -14,9 +14,10 @@ func TestALeaderWithoutItsEngineGivesUp(t *testing.T) {
 	begun := time.Unix(1000, 0)
 	yes, no := func() bool { return true }, func() bool { return false }
 	var h handover
+	connected := true
 	at := func(seconds int, leading, serving bool, standby func() bool, want bool) {
 		t.Helper()
-		if got := h.due(begun.Add(time.Duration(seconds)*time.Second), leading, serving, standby); got != want {
+		if got := h.due(begun.Add(time.Duration(seconds)*time.Second), leading, connected, serving, standby); got != want {
 			t.Errorf("after %d s: %v", seconds, got)
 		}
 	}
@@ -34,6 +35,9 @@ func TestALeaderWithoutItsEngineGivesUp(t *testing.T) {
 	at(81, false, false, yes, false) // a standby has nothing to give up
 	at(82, true, false, yes, false)
 	at(90, true, false, yes, false) // a new reign begins with building the books
+	connected = false
+	at(91, true, false, no, false) // its engine went away while it built
+	at(91, true, false, yes, true)
 }
 
 func TestAnotherReplicaIsReady(t *testing.T) {

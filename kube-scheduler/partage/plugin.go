@@ -122,6 +122,8 @@ var (
 )
 
 // New makes the plugin of one profile. It implies no leadership, and the engine may start later.
+// Where there is no engine yet, New takes electsAfter: a kube-scheduler that gave the Lease up for
+// want of its engine is started again at once, and another instance has to win the election.
 func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 	for _, extender := range handle.Extenders() {
 		if strings.HasSuffix(strings.TrimRight(extender.Name(), "/"), "/scheduler") {
@@ -148,6 +150,9 @@ func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, 
 			pods := handle.SharedInformerFactory().Core().V1().Pods().Lister()
 			go process.watch(ctx, func() bool { return otherReady(pods, namespace, pod) })
 		}
+		if !process.engine.await(ctx, electsAfter) {
+			klog.FromContext(ctx).Info("Partage's engine is away; this kube-scheduler starts without it", "socket", path)
+		}
 	})
 	handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Informer() // is listed when others could make room
 	process.mu.Lock()
@@ -159,8 +164,9 @@ func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, 
 func newShared(path string, user uint32) *shared {
 	s := &shared{refused: map[types.UID]*v1.Pod{}}
 	s.engine = &engine{
-		path: path,
-		user: user,
+		accepted: make(chan struct{}),
+		path:     path,
+		user:     user,
 		hello: protocol.Question{
 			Verb: protocol.VerbHello, Protocol: protocol.Version, Incarnation: string(uuid.NewUUID()),
 			Plugin: Version, Kubernetes: version.Get().GitVersion,

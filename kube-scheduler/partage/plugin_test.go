@@ -491,6 +491,22 @@ func TestWithoutTheEnginePlainPodsGoOnAndOthersWait(t *testing.T) {
 	}
 }
 
+func TestACandidateComesToTheElectionAtOnceWithAnEngineAndLaterWithout(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	s := newShared(filepath.Join(t.TempDir(), "nobody"), uint32(os.Getuid()))
+	if s.engine.await(ctx, time.Millisecond) || s.engine.isConnected() {
+		t.Error("there is no engine")
+	}
+	engine := startEngine(t, proposing("n1"))
+	s = newShared(engine.listener.Addr().String(), uint32(os.Getuid()))
+	go s.engine.run(ctx)
+	if !s.engine.await(ctx, time.Hour) {
+		t.Error("the engine is there")
+	}
+	until(t, "connected", s.engine.isConnected)
+}
+
 func TestAnEngineOfAnotherVersionIsRefusedWithASentence(t *testing.T) {
 	engine := startEngine(t, func(q protocol.Question) *protocol.Answer {
 		return &protocol.Answer{Code: "Version", Message: "install the same release", Protocol: 2}

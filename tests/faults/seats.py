@@ -33,6 +33,10 @@ __all__ = ["ExtenderSeam", "PluggedKubeScheduler", "Seat"]
 _ANSWER = 10.0
 _AGAIN = 0.05
 _PING = 0.3
+_ELECTS_AFTER = 5.0
+"""Seconds, as the plugin's own: a candidate without an engine comes to the election later."""
+_STARTS_WITHIN = 60.0
+"""Seconds for an engine that has not served yet and answers: it builds its books."""
 _NOBODY = 0.1
 _ENCODER = msgspec.json.Encoder()
 
@@ -53,6 +57,7 @@ class Seat:
     Attributes:
         name: of the instance, and the holder in the Lease.
         ready: the engine answers questions about pods.
+        alive: it answered when it was asked last, whether it leads or stands by.
     """
 
     def __init__(
@@ -76,9 +81,9 @@ class Seat:
             lives: whether the pod is there: its containers are killed together.
         """
         self.name = name
-        self.ready = False
+        self.ready = self.alive = False
         self.pushed: Callable[[wire.Push], None] = lambda _: None
-        self.others_ready: Callable[[], bool] = lambda: False
+        self.others_alive: Callable[[], bool] = lambda: False
         self._path, self._client, self._times = path, client, times
         self._patience, self._lives = patience, lives
         self._binder = ApiBinder(client, lambda: True)
@@ -87,6 +92,7 @@ class Seat:
         self._writer: asyncio.StreamWriter | None = None
         self._elector: _Elector | None = None
         self._holds = False
+        self._greeted = asyncio.Event()
 
     @property
     def leading(self) -> bool:
@@ -102,9 +108,14 @@ class Seat:
                 self._client, namespace="default", name="partage-scheduler", identity=self.name,
                 lead=self._lead, settings=self._times,
             )  # fmt: skip
+            self._greeted.clear()
             work = [
                 asyncio.create_task(one)
-                for one in (self._elector.run(), self._talk(str(uuid.uuid4())), self._watch())
+                for one in (
+                    self._elect(self._elector),
+                    self._talk(str(uuid.uuid4())),
+                    self._watch(),
+                )
             ]
             try:
                 await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
@@ -117,6 +128,13 @@ class Seat:
                 if isinstance(one, Exception):
                     raise one
 
+    async def _elect(self, elector: _Elector) -> None:
+        """Stand for election; without an engine, after another one has had its turn."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ELECTS_AFTER):
+                await self._greeted.wait()
+        await elector.run()
+
     async def _lead(self) -> None:
         self._holds = True
         self._tell(wire.Leading(0, leading=True))
@@ -128,14 +146,18 @@ class Seat:
 
     async def _watch(self) -> None:
         """End when the pod is killed, or when the Lease must be left to another."""
-        served = time.monotonic()
+        since, has_served = time.monotonic(), False
         while self._lives():
+            serves = alive = False
             with contextlib.suppress(OSError, TimeoutError):
-                if self.ready and (await self.ask(wire.Ping(0), self._patience)).ready:
-                    served = time.monotonic()
-            if not self._holds:
-                served = time.monotonic()
-            if time.monotonic() > served + self._patience and self.others_ready():
+                serves = bool((await self.ask(wire.Ping(0), self._patience)).ready)
+                alive = True
+            self.alive = alive
+            if serves or not self._holds:
+                since, has_served = time.monotonic(), serves
+            builds = alive and not has_served
+            patience = _STARTS_WITHIN if builds else self._patience
+            if time.monotonic() > since + patience and self.others_alive():
                 return
             await asyncio.sleep(_PING)
 
@@ -151,7 +173,8 @@ class Seat:
                     self._send(wire.Hello(1, wire.PROTOCOL, incarnation))
                     await self._listen(reader)
                 finally:
-                    self.ready, self._writer = False, None
+                    self.ready = self.alive = False
+                    self._writer = None
                     writer.close()
                     for waiting in self._waiting.values():
                         if not waiting.done():
@@ -165,6 +188,7 @@ class Seat:
             frame = await reader.readexactly(size)
             number = msgspec.json.decode(frame, type=_Numbered).id
             if number == 1:
+                self._greeted.set()
                 self.ready = msgspec.json.decode(frame, type=wire.Answer).ready
                 self._tell(wire.Leading(0, leading=self._holds))
             elif number:
@@ -305,8 +329,8 @@ class PluggedKubeScheduler(KubeScheduler):
         """One kube-scheduler more."""
         self.seats[seat.name] = seat
         seat.pushed = self._pushed
-        seat.others_ready = lambda: any(
-            one.ready and one is not seat for one in self.seats.values()
+        seat.others_alive = lambda: any(
+            one.alive and one is not seat for one in self.seats.values()
         )
 
     def _pushed(self, push: wire.Push) -> None:
