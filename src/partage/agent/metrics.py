@@ -56,6 +56,22 @@ class Tallies:
             "Containers that hold units by the kubelet's word and that were given nothing.",
             registry=self.registry,
         )
+        self.devices_published = Gauge(
+            "partage_agent_devices_published",
+            "Devices that this node offers to ResourceClaims.",
+            registry=self.registry,
+        )
+        self.claims_prepared = Gauge(
+            "partage_agent_claims_prepared",
+            "ResourceClaims that are prepared on this node.",
+            registry=self.registry,
+        )
+        self.claim_failures = Counter(
+            "partage_agent_claim_failures",
+            "ResourceClaims that were not prepared, by reason; the kubelet tries again.",
+            ["rule"],
+            registry=self.registry,
+        )
         self.findings = Gauge(
             "partage_agent_findings",
             "What records, journal, kubelet and runtime do not agree on, by kind.",

@@ -27,6 +27,7 @@ class Code(StrEnum):
     INSTANCES = "Instances"
     UNITS_LEFT_OUT = "UnitsLeftOut"
     MPS = "Mps"
+    RESOURCE_SLICES = "ResourceSlices"
 
 
 class Note(msgspec.Struct, frozen=True, order=True):

@@ -1,0 +1,313 @@
+"""Keeps a node's ResourceSlices in the API server as they should be: written on change only, and read back.
+
+An API server whose feature gates are off takes what it does not keep, and says nothing. Half of a slice is worse than
+none: instances without their counters would be allocated beside shares of the same card. So what the server keeps is
+asked first, by slices that it checks and does not store; what it does not keep is not offered, and the agent's notes
+name the gate. What was stored is compared with what was sent all the same, and where it differs, everything is taken
+back.
+
+A pool changes in all of its slices at once: a new generation is written to each, and what the allocator has read of an
+older one does not count for it any more. Slices are looked at every now and then, since a kubelet that starts removes
+those of its node, as it does half a minute after the driver has gone: so an agent that is uninstalled leaves none.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from partage.agent.discovery.found import Inventory
+from partage.agent.dra.slices import API_VERSION, Offered, resource_slices, slice_name
+from partage.agent.metrics import Tallies
+from partage.agent.notes import Code, Notes
+from partage.kube.client import Client
+from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from partage.kube.objects import Meta
+from partage.kube.resources import NODES, Resource, Scope
+from partage.model.node import Node
+from partage.vendors.names import DRA_DRIVER
+
+__all__ = ["CLAIMS", "SLICES", "Publisher", "as_sent"]
+
+SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", namespaced=False)
+CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims")
+
+_LOG: Final = logging.getLogger("partage.agent")
+_LOOK: Final = 30.0
+"""Seconds between two looks at what is stored, and the pause after a failure."""
+
+Body = dict[str, Any]
+
+
+class _Slice(msgspec.Struct, frozen=True):
+    metadata: Meta
+    spec: Body
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Which fields the API server keeps, by the gate that has them kept."""
+
+    shares: bool = False
+    counters: bool = False
+    taints: bool = False
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """What is not offered for lack of a gate, and that gate."""
+        told = (
+            (self.shares, "DRAConsumableCapacity", "nothing is offered to claims"),
+            (
+                self.counters,
+                "DRAPartitionableDevices",
+                "no hardware instance is offered to claims",
+            ),
+            (
+                self.taints,
+                "DRADeviceTaints",
+                "an unhealthy or closed card is left out of its slice",
+            ),
+        )
+        return tuple(
+            f"the API server drops fields of ResourceSlices: {what} until its feature gate {gate} is on"
+            for there, gate, what in told
+            if not there
+        )
+
+
+class Publisher:
+    """The slices of one node; `take` what it has, and `run` it."""
+
+    name: Final = "resource-slices"
+
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        found: Callable[[], Inventory],
+        tallies: Tallies,
+        notes: Notes,
+        *,
+        instances: bool,
+    ) -> None:
+        """Nothing is known of the node yet, and nothing published.
+
+        Args:
+            client: an open client; its clock is used.
+            node: the node's name.
+            found: what the last search of the node found.
+            tallies: what is counted.
+            notes: hear what the API server does not keep.
+            instances: this agent makes hardware instances.
+        """
+        self._client, self._name, self._found = client, node, found
+        self._tallies, self._notes = tallies, notes
+        self._instances = instances
+        self._node: Node | None = None
+        self._uid = ""
+        self._kept: _Kept | None = None
+        self._news = asyncio.Event()
+        self._problem = ""
+
+    def take(self, node: Node) -> None:
+        """The node is this now."""
+        if node != self._node:
+            self._node = node
+            self._news.set()
+
+    def look(self) -> None:
+        """Look at what is stored now: the kubelet may have removed it."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Publish until cancelled; what the API server refuses is tried again."""
+        while True:
+            self._news.clear()
+            try:
+                if self._node is not None:
+                    await self.once(self._node)
+                self._problem = ""
+            except KubeError as error:
+                if str(error) != self._problem:
+                    self._problem = str(error)
+                    _LOG.warning("ResourceSlices cannot be published: %s", error)
+            await self._next()
+
+    async def once(self, node: Node) -> int:
+        """Compare, and write what differs; how many slices were written or deleted.
+
+        Args:
+            node: as it is now.
+
+        Raises:
+            KubeError: the API server cannot be asked, or refuses; the next look tries again.
+        """
+        if not self._uid:
+            found = await self._client.get(NODES, self._name, into=Body)
+            self._uid = str((found.get("metadata") or {}).get("uid") or "")
+        if self._kept is None:
+            self._kept = await self._probe()
+            self._say(self._kept.lacking)
+        kept = self._kept
+        wanted = self._wanted(node, kept)
+        stored = await self._stored()
+        try:
+            wrote = await self._write(wanted, stored)
+        except (AlreadyExists, Conflict, NotFound):
+            self._news.set()  # somebody was faster, or the Node is another one: look again
+            self._uid = ""
+            raise
+        devices = sum(len(one["spec"].get("devices", ())) for one in wanted)
+        self._tallies.devices_published.set(devices if self._kept is kept else 0)
+        return wrote
+
+    def devices(self, node: Node) -> list[Body]:
+        """The devices of a node that may be in its slices, as far as it is known what the server keeps."""
+        kept = self._kept or _Kept(shares=True, counters=True, taints=True)
+        return [
+            one for part in self._wanted(node, kept) for one in part["spec"].get("devices", ())
+        ]
+
+    def _wanted(self, node: Node, kept: _Kept) -> tuple[Body, ...]:
+        if not kept.shares:
+            return ()
+        offered = Offered(instances=self._instances and kept.counters, taints=kept.taints)
+        return resource_slices(node, self._found(), self._uid, 1, offered)
+
+    # --- what the server keeps ---------------------------------------------------------------
+
+    async def _probe(self) -> _Kept:
+        """What it would store of two small slices; it stores neither.
+
+        Raises:
+            KubeError: it cannot be asked, or has no such API.
+        """
+        counter = {"probe": {"value": "1"}}
+        device = {
+            "name": "probe",
+            "allowMultipleAllocations": True,
+            "capacity": {"probe": {"value": "1", "requestPolicy": {"default": "1"}}},
+            "consumesCounters": [{"counterSet": "probe", "counters": counter}],
+            "taints": [{"key": f"{DRA_DRIVER}/probe", "effect": "NoSchedule"}],
+        }
+        sets = [{"name": "probe", "counters": counter}]
+        probes: tuple[Body, ...] = {"devices": [device]}, {"sharedCounters": sets}
+        stored = [
+            await self._client.create(
+                SLICES, self._probed(index, content), into=_Slice, dry_run=True
+            )
+            for index, content in enumerate(probes)
+        ]
+        found = (stored[0].spec.get("devices") or [{}])[0]
+        return _Kept(
+            shares=found.get("capacity") == device["capacity"]
+            and found.get("allowMultipleAllocations") is True,
+            counters=bool(found.get("consumesCounters"))
+            and stored[1].spec.get("sharedCounters") == sets,
+            taints=bool(found.get("taints")),
+        )
+
+    def _probed(self, index: int, content: Body) -> Body:
+        pool = {"name": self._name, "generation": 0, "resourceSliceCount": 2}
+        return {
+            "apiVersion": API_VERSION,
+            "kind": "ResourceSlice",
+            "metadata": {"name": slice_name(self._name, f"probe-{index}")},
+            "spec": {"driver": DRA_DRIVER, "nodeName": self._name, "pool": pool, **content},
+        }
+
+    def _say(self, what: tuple[str, ...]) -> None:
+        for one in what:
+            _LOG.warning("%s", one)
+        self._notes.say(self.name, Code.RESOURCE_SLICES, what)
+
+    # --- reading and writing -----------------------------------------------------------------
+
+    async def _stored(self) -> dict[str, _Slice]:
+        """The node's slices of this driver as they are, by name."""
+        fields = f"spec.nodeName={self._name},spec.driver={DRA_DRIVER}"
+        found = await self._client.list_all(Scope(SLICES, fields=fields), into=_Slice)
+        for one in found.undecodable:
+            _LOG.warning("ResourceSlice %s cannot be read: %s", one.meta.name, one.problem)
+        return {one.metadata.name: one for one in found.items}
+
+    async def _write(self, wanted: tuple[Body, ...], stored: Mapping[str, _Slice]) -> int:
+        names = {one["metadata"]["name"] for one in wanted}
+        gone = [one for name, one in stored.items() if name not in names]
+        generations = {_generation(one.spec) for one in stored.values()}
+        if (
+            len(generations) <= 1
+            and names == stored.keys()
+            and all(
+                _without_generation(as_sent(stored[one["metadata"]["name"]].spec))
+                == _without_generation(one["spec"])
+                for one in wanted
+            )
+        ):
+            return 0
+        generation = max(generations, default=0) + 1
+        wrote = 0
+        for one in wanted:
+            body = deepcopy(one)
+            body["spec"]["pool"]["generation"] = generation
+            name = body["metadata"]["name"]
+            if (before := stored.get(name)) is None:
+                after = await self._client.create(SLICES, body, into=_Slice)
+            else:
+                body["metadata"]["resourceVersion"] = before.metadata.resource_version
+                after = await self._client.update(SLICES, name, body, into=_Slice)
+            wrote += 1
+            if as_sent(after.spec) != body["spec"]:
+                return wrote + await self._take_back(name)
+        for old in gone:
+            await self._delete(old)
+        return wrote + len(gone)
+
+    async def _take_back(self, name: str) -> int:
+        """Remove everything; what the server keeps is asked anew at the next look."""
+        found = await self._stored()
+        for one in found.values():
+            await self._delete(one)
+        self._kept = None
+        told = f"ResourceSlice {name} was stored otherwise than it was sent; "
+        self._say((f"{told}nothing is offered to claims until the API server keeps it",))
+        return len(found)
+
+    async def _delete(self, one: _Slice) -> None:
+        try:
+            await self._client.delete(SLICES, one.metadata.name, uid=one.metadata.uid)
+        except NotFound:
+            _LOG.debug("ResourceSlice %s has gone already", one.metadata.name)
+
+    async def _next(self) -> None:
+        """Wait for news, or for the time to look again."""
+        waits = (
+            asyncio.ensure_future(self._news.wait()),
+            asyncio.ensure_future(self._client.clock.sleep(_LOOK)),
+        )
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+
+def as_sent(stored: Any) -> Any:
+    """A document without what a server adds by itself: when a taint was set."""
+    if isinstance(stored, Mapping):
+        return {key: as_sent(part) for key, part in stored.items() if key != "timeAdded"}
+    return [as_sent(part) for part in stored] if isinstance(stored, list) else stored
+
+
+def _without_generation(spec: Mapping[str, Any]) -> Body:
+    pool = {key: part for key, part in spec["pool"].items() if key != "generation"}
+    return {**spec, "pool": pool}
+
+
+def _generation(spec: Mapping[str, Any]) -> int:
+    found = (spec.get("pool") or {}).get("generation")
+    return found if isinstance(found, int) else 0

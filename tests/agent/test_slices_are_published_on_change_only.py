@@ -1,0 +1,270 @@
+"""ResourceSlices in an API server: written on change, whole or not at all, whatever its feature gates are."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fakes.kube_documents import Target
+from fakes.kube_server import Fault, KubeServer
+from partage.agent.discovery.found import Inventory
+from partage.agent.dra.publishing import SLICES, Publisher, as_sent
+from partage.agent.metrics import Tallies
+from partage.agent.notes import Notes
+from partage.kube.client import Client, ClientSettings
+from partage.kube.config import ClusterConfig, Config
+from partage.kube.errors import KubeError
+from partage.kube.retry import Backoff
+from partage.model.cutting import Cutting
+from partage.model.device import Device, DeviceType, SliceMode
+from partage.model.node import Node
+from partage.vendors.mig import MIG_CARDS
+
+COLLECTION = f"/apis/{SLICES.api_version}/{SLICES.plural}"
+GATES = {
+    "DRAConsumableCapacity": ("allowMultipleAllocations", "requestPolicy"),
+    "DRAPartitionableDevices": ("consumesCounters", "sharedCounters"),
+    "DRADeviceTaints": ("taints",),
+}
+CUT = Cutting(MIG_CARDS["A100-80GB"].axis, frozenset())
+
+
+class GatedServer(KubeServer):
+    """An API server some of whose feature gates are off: it drops their fields, and says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.off: set[str] = set()
+
+    def _act(self, request: Any, target: Target, body: Any, query: Any) -> tuple[int, Any]:
+        if request.method in {"POST", "PUT"}:
+            body = without(body, {field for gate in self.off for field in GATES[gate]})
+        return super()._act(request, target, body, query)
+
+
+def without(part: Any, fields: Collection[str]) -> Any:
+    """A document without some fields, wherever they are."""
+    if isinstance(part, dict):
+        return {key: without(one, fields) for key, one in part.items() if key not in fields}
+    return [without(one, fields) for one in part] if isinstance(part, list) else part
+
+
+def node(*devices: Device) -> Node:
+    """The node with these cards."""
+    return Node("n1", devices=devices)
+
+
+def card(minor: int, **others: Any) -> Device:
+    """One that serves shares and instances."""
+    return Device(
+        DeviceType.GPU, minor, f"GPU-{minor}", "nvidia", "A100-SXM4-80GB",
+        memory_bytes=80 * 2**30, mode=SliceMode.EITHER, cutting=CUT, **others,
+    )  # fmt: skip
+
+
+class World:
+    """A server with one Node, and its agent's publisher."""
+
+    def __init__(self, server: GatedServer, client: Client) -> None:
+        self.server, self.client = server, client
+        self.notes, self.tallies = Notes(), Tallies()
+        self.publisher = self.another()
+
+    def another(self) -> Publisher:
+        """The publisher of an agent that has started anew."""
+        return Publisher(self.client, "n1", Inventory, self.tallies, self.notes, instances=True)
+
+    @property
+    def stored(self) -> dict[str, dict[str, Any]]:
+        """Slices by name."""
+        return {one["metadata"]["name"]: one for one in self.server.store.list(COLLECTION, None)}
+
+    @property
+    def devices(self) -> dict[str, dict[str, Any]]:
+        """Devices by name."""
+        return {
+            one["name"]: one
+            for part in self.stored.values()
+            for one in part["spec"].get("devices", [])
+        }
+
+    @property
+    def generations(self) -> set[int]:
+        """Of the pool."""
+        return {part["spec"]["pool"]["generation"] for part in self.stored.values()}
+
+    @property
+    def noted(self) -> str:
+        """What operators are told."""
+        return "; ".join(one.message for one in self.notes.said)
+
+    @property
+    def published(self) -> float | None:
+        """The metric."""
+        return self.tallies.registry.get_sample_value("partage_agent_devices_published")
+
+
+def run(story: Callable[[World], Awaitable[None]]) -> None:
+    """Run a story against a fresh server."""
+
+    async def main() -> None:
+        async with GatedServer() as server:
+            server.store.create("/api/v1/nodes", None, {"metadata": {"name": "n1"}})
+            patience = ClientSettings(attempts=1, backoff=Backoff(base=0.001, cap=0.01))
+            config = Config(ClusterConfig(server.url))
+            async with Client(config, settings=patience) as client:
+                await story(World(server, client))
+
+    asyncio.run(main())
+
+
+def test_slices_are_written_once_and_then_on_change() -> None:
+    """Equal means that nothing is sent; a change writes every slice with the next generation."""
+
+    async def story(world: World) -> None:
+        two = node(card(0), card(1))
+        assert await world.publisher.once(two) == 2
+        assert len(world.devices) == 52
+        assert world.generations == {1}
+        assert world.published == 52
+        assert await world.publisher.once(two) == 0
+        assert await world.another().once(two) == 0
+        ill = node(card(0), card(1, healthy=False))
+        assert await world.publisher.once(ill) == 2
+        assert world.generations == {2}
+        assert "taints" in world.devices["gpu-1"]
+        assert await world.publisher.once(two) == 2
+        assert world.generations == {3}
+        assert not world.noted
+        owner = world.stored["n1-gpu.partage.io-devices-0"]["metadata"]["ownerReferences"][0]
+        assert (
+            owner["uid"] == world.server.store.get("/api/v1/nodes", None, "n1")["metadata"]["uid"]
+        )
+
+    run(story)
+
+
+def test_a_node_that_grows_and_shrinks_leaves_no_slice() -> None:
+    """What is not wanted any more is deleted, in the same step as the others' new generation."""
+
+    async def story(world: World) -> None:
+        await world.publisher.once(node(*map(card, range(9))))
+        assert len(world.stored) == 2 + 4
+        await world.publisher.once(node(card(0)))
+        assert sorted(world.stored) == [
+            "n1-gpu.partage.io-counters-0",
+            "n1-gpu.partage.io-devices-0",
+        ]
+        assert {part["spec"]["pool"]["resourceSliceCount"] for part in world.stored.values()} == {
+            2
+        }
+        await world.publisher.once(node())
+        assert world.stored == {}
+
+    run(story)
+
+
+def test_slices_that_somebody_changed_or_removed_are_mended() -> None:
+    """A kubelet that starts removes those of its node; others' drivers' are not ours."""
+
+    async def story(world: World) -> None:
+        theirs = {"metadata": {"name": "x"}, "spec": {"driver": "x.io", "nodeName": "n1"}}
+        world.server.store.create(COLLECTION, None, theirs)
+        older = {"metadata": {"name": "old"}, "spec": {"driver": "gpu.partage.io", "nodeName": "n1",
+                 "pool": {"name": "n1", "generation": 7, "resourceSliceCount": 1}}}  # fmt: skip
+        world.server.store.create(COLLECTION, None, older)
+        await world.publisher.once(node(card(0)))
+        assert set(world.stored) == {
+            "x", "n1-gpu.partage.io-counters-0", "n1-gpu.partage.io-devices-0",
+        }  # fmt: skip
+        assert {part["spec"]["pool"]["generation"] for name, part in world.stored.items()
+                if name != "x"} == {8}  # fmt: skip
+        world.server.store.delete(COLLECTION, None, "n1-gpu.partage.io-devices-0", {})
+        assert await world.publisher.once(node(card(0))) == 2
+        assert len(world.devices) == 26
+
+    run(story)
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_a_gate_that_is_off_is_noticed_before_anything_is_offered(gate: str) -> None:
+    """What it would drop is never stored: no share without its amounts, no instance without its counters."""
+
+    async def story(world: World) -> None:
+        world.server.off = {gate}
+        await world.publisher.once(node(card(0), card(1, healthy=False)))
+        names = {
+            "DRAConsumableCapacity": set(),
+            "DRAPartitionableDevices": {"gpu-0", "gpu-1"},
+            "DRADeviceTaints": {"gpu-0", *(name for name in world.devices if "-0-mig-" in name)},
+        }[gate]
+        assert set(world.devices) == names
+        assert gate in world.noted
+        assert [one.code for one in world.notes.said] == ["ResourceSlices"]
+        assert world.published == len(names)
+        writes = [seen for seen in world.server.requests if seen.method == "POST"]
+        assert all(seen.query.get("dryRun") == "All" for seen in writes[:2])
+        assert await world.publisher.once(node(card(0), card(1, healthy=False))) == 0
+
+    run(story)
+
+
+def test_a_gate_that_is_switched_off_later_takes_everything_back() -> None:
+    """What was stored otherwise than it was sent is removed at once, and asked for anew."""
+
+    async def story(world: World) -> None:
+        await world.publisher.once(node(card(0)))
+        world.server.off = {"DRAPartitionableDevices"}
+        await world.publisher.once(node(card(0), card(1)))
+        assert world.stored == {}
+        assert "stored otherwise" in world.noted
+        assert world.published == 0
+        await world.publisher.once(node(card(0), card(1)))
+        assert set(world.devices) == {"gpu-0", "gpu-1"}
+        assert "DRAPartitionableDevices" in world.noted
+
+    run(story)
+
+
+def test_a_writer_who_was_faster_is_found_out() -> None:
+    """A conflict is an error of this round; the next one reads and writes."""
+
+    async def story(world: World) -> None:
+        await world.publisher.once(node(card(0)))
+        world.server.fail(Fault(method="PUT", path="resourceslices", status=409))
+        with pytest.raises(KubeError):
+            await world.publisher.once(node(card(0, cordoned=True)))
+        assert await world.publisher.once(node(card(0, cordoned=True))) == 2
+        assert world.generations == {2}
+
+    run(story)
+
+
+def test_a_server_adds_the_time_of_a_taint() -> None:
+    """That alone is no difference."""
+    sent = {"devices": [{"taints": [{"key": "a", "effect": "NoSchedule"}]}]}
+    stored = {"devices": [{"taints": [{"key": "a", "effect": "NoSchedule", "timeAdded": "now"}]}]}
+    assert as_sent(stored) == sent
+    assert as_sent({**stored, "more": 1}) != sent
+
+
+def test_publishing_goes_on_until_it_is_cancelled() -> None:
+    """A node that is taken is published; an error is told once and tried again."""
+
+    async def story(world: World) -> None:
+        world.publisher.take(node(card(0)))
+        task = asyncio.create_task(world.publisher.run())
+        try:
+            async with asyncio.timeout(240):
+                while not world.devices:  # noqa: ASYNC110 # the server has no event for it
+                    await asyncio.sleep(0.01)
+                world.publisher.take(replace(node(card(0)), devices=(card(0), card(1))))
+                while len(world.devices) < 52:  # noqa: ASYNC110 # as above
+                    await asyncio.sleep(0.01)
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    run(story)
