@@ -7,6 +7,7 @@ reported.
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from typing import Final
 import msgspec
 
 from partage.agent.container_edits import Given
+from partage.agent.dra.admission import ClaimAdmission
 from partage.agent.held_allocations import Holding, Holdings, Running, Unprotected, latest
 from partage.agent.host import Host
 from partage.agent.injection import (
@@ -55,6 +57,7 @@ class Keeper:
         journal: what was written down.
         isolation: the node's own enforcement library; None where another keeps shares.
         stories: hears what containers get.
+        claims: what ResourceClaims hold here; None where this agent prepares none.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Keeper:
         self.tallies = tallies
         self.isolation = isolation
         self.stories = stories
+        self.claims: ClaimAdmission | None = None
         self._folders = folders
         self.books = Holdings(lambda: self._place().node.name)
         self._rooms_before: dict[str, str] = {}  # by containers that the journal does not know
@@ -100,16 +104,22 @@ class Keeper:
             Refused: it must not be made.
         """
         start = self.stories.now()
-        with self.tallies.seconds.time():
+        real = pod
+        with self.tallies.seconds.time(), self._deciding:
+            stood = None if self.claims is None else self.claims.stand_in(pod, container)
+            if isinstance(stood, Refusal):
+                self.stories.refused(pod, container, start, stood.rule, stood.message)
+                raise self._refused(stood)
+            pod = stood or pod
             found = inject(
                 pod,
                 container,
                 self._place(),
-                self.books.allocations,
-                self.books.closed_to(pod.uid),
+                self._held(pod.uid, claimed=stood is not None),
+                self._unknown(pod.uid),
             )
             if found is None:
-                self.books.runs(_running(pod, container, None))
+                self.books.runs(_running(real, container, None))
                 return None
             if isinstance(found, Refusal):
                 self.stories.refused(pod, container, start, found.rule, found.message)
@@ -123,11 +133,11 @@ class Keeper:
                 self.stories.refused(pod, container, start, Rule.HOST, why)
                 raise self._refused(Refusal(Rule.HOST, why)) from error
         if found.allocation is None and not found.chose:
-            self.books.runs(_running(pod, container, None))
+            self.books.runs(_running(real, container, None))
             return adjustment  # kept from cards that it did not ask for: as every container is
         if found.allocation is not None:
             self.stories.injected(pod, container, start, given.limits)
-        self.books.runs(_running(pod, container, given.limits))
+        self.books.runs(_running(real, container, given.limits))
         self.tallies.injected.labels(given.limits).inc()
         _LOG.info(
             "pod %s/%s, container %s: given %d variables, %d device files, %d mounts; limits: %s",
@@ -141,6 +151,21 @@ class Keeper:
             extra={"trace": self.stories.trace_id(pod)},
         )
         return adjustment
+
+    @property
+    def _deciding(self) -> AbstractContextManager[object]:
+        """Claims are prepared in other threads: what is free must not be given twice."""
+        return nullcontext() if self.claims is None else self.claims.lock
+
+    def _held(self, uid: str, *, claimed: bool) -> list[Allocation]:
+        """What is held on the node; for a container of a claim, but by the claim itself."""
+        if self.claims is None:
+            return self.books.allocations
+        return self.claims.held(uid if claimed else "")
+
+    def _unknown(self, uid: str) -> str:
+        closed = "" if self.claims is None else self.claims.claims.closed
+        return self.books.closed_to(uid) or closed
 
     def _given(
         self, pod: PodSandbox, container: Container, found: Injected

@@ -25,6 +25,7 @@ from partage.vendors.base import Family, PlacedPod
 from partage.vendors.runtimes import VISIBLE
 from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, Traits, traits_of
+from partage.wire.claims import PROTOCOL as CLAIMS
 from partage.wire.outcomes import said
 from partage.wire.render import render
 
@@ -165,6 +166,14 @@ def _given(
     files: list[str] = []
     spare: list[str] = []
     makers = [row for one in grants if (row := _row(placed, one)) is not None]
+    if any(one.protocol == CLAIMS for one in grants):  # no family speaks for them
+        env[VISIBLE] = ",".join(
+            dict.fromkeys(
+                instances[one].uuid if one in instances else one.uuid
+                for one in grants
+                if _row(placed, one) is NVIDIA
+            )
+        )
     if makers and NVIDIA not in makers:
         env.pop(VISIBLE, None)  # a family names cards of every vendor in it
     for grant in grants:

@@ -71,6 +71,8 @@ class Rule:
     TAMPERED: Final = "Tampered"
     SET_TWICE: Final = "SetTwice"
     NOT_ENFORCEABLE: Final = "NotEnforceable"
+    BAD_CLAIM: Final = "BadClaim"
+    CLAIM_SHARED: Final = "ClaimShared"
     HOST: Final = "Host"
     LATE: Final = "Late"
 
@@ -459,6 +461,8 @@ def _full(device: Device, charge: Charge, beside: Sequence[Charge]) -> str:
     ):
         if asked and used + asked > total:
             return f"{asked} {what} asked, {max(total - used, 0)} of {total} left"
+    if bool(charge.instances) != bool(before.instances):
+        return "shares and hardware instances do not go together"
     taken = sorted({*charge.functions} & {*before.functions})
     if taken:
         return f"virtual function {taken[0]} is taken"

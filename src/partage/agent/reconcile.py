@@ -32,6 +32,7 @@ from partage.model.allocation import Allocation
 from partage.model.request import Phase
 from partage.vendors import names
 from partage.wire import shapes
+from partage.wire.claims import PROTOCOL as CLAIMS
 from partage.wire.pod_phase import finished
 
 _SHOWN: Final = 3
@@ -162,8 +163,8 @@ def _of_entries(facts: Facts) -> Iterator[Finding]:
         record = _recorded(facts, one)
         if not isinstance(record, Allocation):
             yield _from(one, Kind.UNREADABLE, f"the journal's {record}")
-        if pods is None:
-            continue
+        if pods is None or (isinstance(record, Allocation) and _claimed(record)):
+            continue  # of a claim the pod says nothing
         pod = pods.get(one.uid)
         if pod is None or pod.over:
             how = "does not have its pod" if pod is None else "says that its pod is over"
@@ -318,6 +319,10 @@ def _initial(facts: Facts, one: Entry) -> bool:
     if not isinstance(record, Allocation):
         return True
     return all(g.phase is not Phase.MAIN for g in record.grants if g.container == one.name)
+
+
+def _claimed(record: Allocation) -> bool:
+    return any(one.protocol == CLAIMS for one in record.grants)
 
 
 def _recorded(facts: Facts, one: Entry, text: str | None = None) -> Allocation | str:

@@ -154,10 +154,15 @@ def _planned(given: dict[str, Any]) -> _Plan:
     if len(modes) > 1:
         raise InvalidDocument(f"{' and '.join(modes)} exclude each other")
     for name in ("devices", "standalone"):
-        if given["mig"] and given[name]:
-            raise InvalidDocument(
-                f"--mig needs the API server, which tells of pods: leave --{name} out"
-            )
+        for option, what in (("mig", "pods"), ("dra", "ResourceClaims")):
+            if given[option] and given[name]:
+                raise InvalidDocument(
+                    f"--{option} needs the API server, which tells of {what}: leave --{name} out"
+                )
+    if given["dra"] and given["cri_socket"] is not None:
+        raise InvalidDocument(
+            "--dra needs NRI, by which marks of CDI are seen: leave --cri-socket out"
+        )
     simulated = given["simulated"]
     if simulated is not None:
         if given["devices"] or given["no_discovery"]:

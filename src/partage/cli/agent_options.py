@@ -256,7 +256,7 @@ mig_options = options(
         type=_FOLDER,
         default=_MIG.cdi,
         metavar="FOLDER",
-        help="With --mig: where CDI specifications of instances are written.",
+        help="With --mig and --dra: where CDI specifications of instances and of claims are written.",
     ),
 )
 """Hardware instances."""

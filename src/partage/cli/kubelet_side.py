@@ -23,6 +23,7 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 _FILE: Final = click.Path(path_type=Path)
 _RUNTIME: Final = Path("/run/containerd/containerd.sock")
 _DEVICES: Final = "/run/partage/devices"
+_KUBELET: Final = Path("/var/lib/kubelet")
 _CDI: Final = ("/etc/cdi", "/var/run/cdi")
 
 
@@ -34,6 +35,20 @@ kubelet_options = options(
         help="The kubelet's folder, usually /var/lib/kubelet: serve its device plugins for "
         "nvidia.com/gpu and, where the node's label qgpu-device-enable says so, qGPU's "
         "names. Default: no device plugins. Needs grpcio (extra `node`).",
+    ),
+    click.option(
+        "--dra",
+        is_flag=True,
+        help="Offer this node's cards to ResourceClaims as well (dynamic resource allocation), as the driver "
+        "gpu.partage.io: publish ResourceSlices, and prepare claims for the kubelet. Needs Kubernetes 1.36 or "
+        "later, the API server, a runtime with NRI and CDI, and grpcio (extra `node`).",
+    ),
+    option(
+        "--dra-kubelet-dir",
+        type=_FOLDER,
+        default=_KUBELET,
+        metavar="FOLDER",
+        help="With --dra: the kubelet's folder, under the path by which the kubelet sees it.",
     ),
     click.option(
         "--cri-socket",
@@ -123,6 +138,8 @@ def kubelet_companions(
         raise InvalidValue("--evict-unprotected needs the API server: leave --devices out")
     if folder is not None:
         _needed("--kubelet-dir")
+    if given["dra"]:
+        _needed("--dra")
 
     def companions(agent: AgentDaemon) -> Sequence[Companion]:
         found: list[Companion] = []
@@ -146,6 +163,13 @@ def kubelet_companions(
             )
             agent.follow(served.take)
             found.append(served)
+        if given["dra"] and client is not None:
+            from partage.agent.dra.plugin import DriverFiles  # noqa: PLC0415 # an extra
+            from partage.daemon.claims import DriverOptions, ResourceDriver  # noqa: PLC0415 # an extra
+
+            files = DriverFiles(given["dra_kubelet_dir"])
+            options = DriverOptions(files, given["cdi_dir"], given["journal"])
+            found.append(ResourceDriver(client, agent, given["node"], options))
         reconciling = Reconciling(agent.keeper, given["journal"], side, notes=agent.notes)
         agent.follow(reconciling.take)
         return [*found, reconciling]

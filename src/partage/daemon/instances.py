@@ -9,7 +9,7 @@ there when the container is. Until the first list nothing is made, removed or gi
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,7 @@ from partage.agent.mig.driver import NvidiaDriver
 from partage.agent.mig.epoch import read_epoch
 from partage.agent.mig.foreign import on_card, reported
 from partage.agent.mig.journal import FileJournals
+from partage.agent.mig.plan import Wanted
 from partage.agent.mig.pods import wanted_by
 from partage.agent.mig.service import Instances
 from partage.agent.notes import Code, Notes
@@ -118,6 +119,7 @@ class NodeInstances:
         scope = Scope(PODS, fields=f"spec.nodeName={name}")
         self._pods = Informer(client, scope, into=LivePod, observer=self._heard)
         self._shown: dict[str, list[tuple[str, ...]]] = {}
+        self._claimed: Callable[[], Mapping[str, list[Wanted]]] = dict
         self._listed = False
         self._problem = ""
 
@@ -187,10 +189,24 @@ class NodeInstances:
             _LOG.warning("a pod of node %s cannot be read: %s", self._name, change.problem)
             return
         self._problem = ""
+        self.want()
+
+    def claims(self, wanted: Callable[[], Mapping[str, list[Wanted]]]) -> None:
+        """Make what ResourceClaims hold as well; `want` says that they have changed.
+
+        Args:
+            wanted: by the UUID of the card; the owner is the claim.
+        """
+        self._claimed = wanted
+
+    def want(self) -> None:
+        """Want what pods and claims have now; nothing before all pods were listed."""
         if self._pods.synced.is_set():
             pods = self._pods.objects.values()
             wanted = wanted_by(pods, self._name)
             self._stories.wanted(wanted, pods)
+            for card, those in self._claimed().items():
+                wanted.setdefault(card, []).extend(those)
             self._service.want(wanted)
             self._listed = True
 

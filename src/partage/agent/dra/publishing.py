@@ -31,8 +31,6 @@ from partage.kube.resources import NODES, Resource, Scope
 from partage.model.node import Node
 from partage.vendors.names import DRA_DRIVER
 
-__all__ = ["CLAIMS", "SLICES", "Publisher", "as_sent"]
-
 SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", namespaced=False)
 CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims")
 

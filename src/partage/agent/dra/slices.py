@@ -34,13 +34,6 @@ from partage.vendors.traits import files_known
 from partage.wire.claims import instance_name, profile_label, share_name
 from partage.wire.outcomes import said
 
-__all__ = [
-    "API_VERSION",
-    "Offered",
-    "resource_slices",
-    "slice_name",
-]
-
 API_VERSION: Final = "resource.k8s.io/v1"
 PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 MIB: Final = 2**20

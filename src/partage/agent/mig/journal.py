@@ -138,13 +138,15 @@ class FileJournals:
         replace_file(self.path(journal.card), text)
 
 
-def replace_file(path: Path, content: bytes, flush: Callable[[int], None] = os.fsync) -> None:
+def replace_file(
+    path: Path, content: bytes, flush: Callable[[int], None] = os.fsync, *, mode: int = 0o666
+) -> None:
     """Replace a file at once or not at all, also when the machine stops meanwhile.
 
     The name beside it starts with a dot and ends in no suffix that a reader of the folder watches.
     """
     beside = path.with_name(f".{path.name}.new")
-    with beside.open("wb") as file:
+    with open(beside, "wb", opener=lambda name, how: os.open(name, how, mode)) as file:
         file.write(content)
         file.flush()
         flush(file.fileno())

@@ -1,0 +1,192 @@
+"""Whether a claim may be prepared, and a container have what it holds: the last arbiter on the node.
+
+Schedulers may have been wrong: a stale view, two of them, a leader that was deposed. Here the sum counts: what is
+prepared, and what containers hold by their pods' records, is never more than a card has. A claim that comes too late
+is refused, and the kubelet tries it again until there is room, or the pod is deleted.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from msgspec import structs
+
+from partage.agent.dra.allocated import allocated
+from partage.agent.dra.prepared import Claims, Prepared
+from partage.agent.held_allocations import Holding
+from partage.agent.injection import Place, Refusal, Rule, conflict, recorded
+from partage.agent.nri.messages import Container, PodSandbox
+from partage.model.allocation import Allocation, Grant, GrantMode, charges_of
+from partage.model.errors import InvalidValue, PartageError
+from partage.vendors import names
+from partage.wire.record import encode
+
+
+class NotPrepared(PartageError):
+    """A claim is not prepared; the kubelet tries again.
+
+    Attributes:
+        rule: why, as one word.
+    """
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
+class ClaimAdmission:
+    """One node's; its calls come from any thread.
+
+    Attributes:
+        claims: what is prepared.
+        lock: held while it is decided who gets what of a card, whichever way it is asked for.
+    """
+
+    def __init__(
+        self,
+        claims: Claims,
+        place: Callable[[], Place],
+        holdings: Callable[[], Sequence[Holding]],
+        closed_to: Callable[[str], str],
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            claims: what is prepared.
+            place: the node as it is now.
+            holdings: what its containers hold.
+            closed_to: which container, beside those of an owner, holds something unknown; empty usually.
+        """
+        self.claims, self.lock = claims, threading.Lock()
+        self._place, self._holdings = place, holdings
+        self._closed_to = closed_to
+
+    def prepare(self, claim: Mapping[str, Any]) -> Prepared:
+        """Write down what a claim holds here.
+
+        Args:
+            claim: the ResourceClaim as the API server has it now.
+
+        Raises:
+            NotPrepared: it cannot be honoured now.
+            OSError: the disk does not take it; then it holds nothing.
+        """
+        place = self._place()
+        try:
+            found = allocated(claim, place.node)
+        except InvalidValue as error:
+            raise NotPrepared(Rule.BAD_CLAIM, str(error)) from error
+        mine = found.allocation
+        with self.lock:
+            known = self.claims.prepared.get(mine.uid)
+            if known is None:
+                refusal = self._refused(mine, place)
+                if refusal is not None:
+                    who = f"ResourceClaim {mine.namespace}/{mine.name}"
+                    raise NotPrepared(refusal.rule, f"{who}: {refusal.message} ({refusal.rule})")
+            try:
+                return self.claims.put(found)
+            except InvalidValue as error:
+                raise NotPrepared(Rule.BAD_CLAIM, str(error)) from error
+
+    def unprepare(self, uid: str) -> None:
+        """Forget what a claim holds; nothing happens where it holds nothing.
+
+        Raises:
+            OSError: a file cannot be removed; then it holds still.
+        """
+        with self.lock:
+            self.claims.drop(uid)
+
+    def held(self, beside: str) -> list[Allocation]:
+        """What is held on the node but by one owner: by containers, and by claims as a whole."""
+        mine = (one.allocation for one in self._holdings())
+        return [one for one in (*mine, *self.claims.allocations) if one.uid != beside]
+
+    def stand_in(self, pod: PodSandbox, container: Container) -> PodSandbox | Refusal | None:
+        """The pod as if a record gave the container what its claim holds; None where it has no claim.
+
+        The claim stands where the pod does in such a record: what several of its containers hold is counted once.
+        """
+        place = self._place()
+        try:
+            marked = self.claims.of(container.env)
+        except InvalidValue as error:
+            return self._about(pod, container, Rule.NO_RECORD, str(error))
+        if not marked:
+            return None
+        claim, allocation, _ = marked[0]
+        if any(other.uid != claim.uid for other, _, _ in marked):
+            told = "it has two ResourceClaims of this driver; ask for the devices in one"
+            return self._about(pod, container, Rule.BAD_CLAIM, told)
+        record = recorded(pod, place.node.name)
+        if isinstance(record, Allocation) and any(
+            one.container == container.name for one in record.grants
+        ):
+            told = "it has devices by its pod's record and by a ResourceClaim; ask for them in one way"
+            return self._about(pod, container, Rule.BAD_CLAIM, told)
+        numbers = {str(number) for _, _, number in marked}
+        grants = tuple(
+            structs.replace(one, container=container.name)
+            for one in allocation.grants
+            if one.container in numbers
+        )
+        other = self._sharer(pod, container, claim.uid, grants) if self._kept(place) else ""
+        if other:
+            told = (
+                f"{other} has the same share of ResourceClaim {claim.key}, and limits are kept for each container; "
+                "give each a claim of its own"
+            )
+            return self._about(pod, container, Rule.CLAIM_SHARED, told)
+        mine = Allocation(claim.uid, pod.namespace, pod.name, place.node.name, grants)
+        return replace(
+            pod, uid=claim.uid, annotations={**pod.annotations, names.ALLOCATION: encode(mine)}
+        )
+
+    # --- rules -------------------------------------------------------------------------------
+
+    def _refused(self, mine: Allocation, place: Place) -> Refusal | None:
+        unknown = self._closed_to(mine.uid) or self.claims.closed
+        if unknown:
+            told = f"{unknown} holds devices that cannot be told any more, so that nothing is known to be free"
+            return Refusal(Rule.UNKNOWN_HELD, told)
+        for charge in charges_of(mine.grants):
+            card = place.devices.get(charge.uuid)
+            if card is None:
+                continue  # told below
+            for what, asked, total in (
+                ("thousandths of compute", charge.core_milli, card.core_milli),
+                ("bytes of memory", charge.memory_bytes, card.memory_bytes),
+            ):
+                if asked > total:
+                    told = f"{asked} {what} of {card.type} {card.minor} ({card.uuid}), which has {total}"
+                    return Refusal(Rule.CARD_FULL, told)
+        return conflict(mine, place, self.held(mine.uid))
+
+    def _sharer(
+        self, pod: PodSandbox, container: Container, uid: str, grants: Sequence[Grant]
+    ) -> str:
+        """Another container that has one of the shares now; its own last attempt is none."""
+        shares = {one.uuid for one in grants if one.mode is GrantMode.SHARE}
+        for one in self._holdings():
+            theirs = one.allocation
+            if theirs.uid != uid or (theirs.namespace, theirs.name, one.name) == (
+                pod.namespace,
+                pod.name,
+                container.name,
+            ):
+                continue
+            if shares & {g.uuid for g in theirs.grants if g.mode is GrantMode.SHARE}:
+                return f"pod {theirs.namespace}/{theirs.name}, container {one.name}"
+        return ""
+
+    @staticmethod
+    def _kept(place: Place) -> bool:
+        provider = place.host.provider
+        return provider.memory or provider.compute
+
+    @staticmethod
+    def _about(pod: PodSandbox, container: Container, rule: str, told: str) -> Refusal:
+        where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
+        return Refusal(rule, f"{where}: {told} ({rule})")

@@ -1,0 +1,105 @@
+"""What a claim was allocated of this node's cards, device by device. Pure.
+
+`wire.claims` reads the claim as the books do. An agent gives devices away, so it is stricter: whatever is odd about
+an allocation is a reason not to prepare it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import Device
+from partage.model.errors import InvalidValue
+from partage.model.node import Node
+from partage.wire.claims import claim_uid, held_devices, read_claim
+from partage.wire.documents import decode
+
+_MIB = 2**20
+
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One device of a claim.
+
+    Attributes:
+        request: whose device it is; of a request with alternatives, `request/alternative`.
+        pool: of the device.
+        device: its name.
+        share: identity of the share, of a device that has several.
+    """
+
+    request: str
+    pool: str
+    device: str
+    share: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """A claim's part of one node.
+
+    Attributes:
+        parts: its devices.
+        allocation: what they come to; the container of each grant is the number of its part.
+    """
+
+    parts: tuple[Part, ...]
+    allocation: Allocation
+
+
+def allocated(claim: Mapping[str, Any], node: Node) -> Allocated:
+    """What a claim holds here.
+
+    Args:
+        claim: the ResourceClaim as the API server has it.
+        node: with its devices.
+
+    Raises:
+        InvalidValue: it holds nothing here, or something that cannot be given; the message says what.
+    """
+    (document,) = decode(
+        "ResourceClaim", json.dumps({**claim, "kind": "ResourceClaim"}).encode()
+    ).documents
+    read = read_claim(document, lambda pool: node if pool == node.name else None)
+    if read.problems:
+        raise InvalidValue("; ".join(read.problems))
+    results = held_devices(document)
+    where = f"ResourceClaim {read.namespace}/{read.name}"
+    if any(one.get("adminAccess") for one in results):
+        raise InvalidValue(f"{where}: access for administrators is not served")
+    others = sorted({str(one["pool"]) for one in results} - {node.name})
+    if others:
+        raise InvalidValue(f"{where} is allocated on node {others[0]}, not on {node.name}")
+    record = read.records.get(node.name)
+    if record is None or len(record.grants) != len(results):
+        raise InvalidValue(f"{where} is not allocated")
+    cards = {one.uuid: one for one in node.devices}
+    parts = tuple(
+        Part(
+            str(one["request"]),
+            str(one["pool"]),
+            str(one["device"]),
+            str(one.get("shareID") or ""),
+        )
+        for one in results
+    )
+    grants = tuple(
+        msgspec.structs.replace(_entire(grant, cards.get(grant.uuid)), container=str(number))
+        for number, grant in enumerate(record.grants)
+    )
+    allocation = Allocation(claim_uid(document), read.namespace, read.name, node.name, grants)
+    return Allocated(parts, allocation)
+
+
+def _entire(grant: Grant, card: Device | None) -> Grant:
+    """A share that is all of its card is the card: nothing is left that others could be kept from."""
+    if card is None or grant.mode is not GrantMode.SHARE:
+        return grant
+    entire = (
+        grant.core_milli >= min(card.core_milli, 1000)
+        and grant.memory_bytes >= card.memory_bytes // _MIB * _MIB
+    )
+    return msgspec.structs.replace(grant, mode=GrantMode.WHOLE) if entire else grant

@@ -1,0 +1,139 @@
+"""What is said between the kubelet and a DRA driver: registration, claims (v1 and v1beta1) and health (v1alpha1).
+
+The two versions of the claims' service have the same messages; what only v1 has, v1beta1 skips.
+
+Source: the interfaces' published definitions at Kubernetes 1.36 (`pluginregistration`, `dra`, `dra-health`).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from partage.agent.protobuf import Message, flag, integer, message, messages, text, texts
+
+TYPE: Final = "DRAPlugin"
+REGISTRATION: Final = "pluginregistration.Registration"
+SERVICES: Final = (
+    "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+    "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
+)
+HEALTH: Final = "v1alpha1.DRAResourceHealth"
+VERSIONS: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", HEALTH)
+"""Services by the names under which a kubelet looks for them."""
+HEALTHY: Final = 1
+UNHEALTHY: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo(Message):
+    """A plugin introduces itself; the endpoint is its socket."""
+
+    type: str = text(1)
+    name: str = text(2)
+    endpoint: str = text(3)
+    supported_versions: tuple[str, ...] = texts(4)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationStatus(Message):
+    """Whether the kubelet takes the plugin."""
+
+    registered: bool = flag(1)
+    error: str = text(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Message):
+    """A ResourceClaim."""
+
+    namespace: str = text(1)
+    uid: str = text(2)
+    name: str = text(3)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest(Message):
+    """Claims that are to be prepared, or whose preparation is to be undone."""
+
+    claims: tuple[Claim, ...] = messages(1, Claim)
+
+
+@dataclass(frozen=True, slots=True)
+class Device(Message):
+    """One device of a claim, and the CDI names by which its containers get it."""
+
+    request_names: tuple[str, ...] = texts(1)
+    pool_name: str = text(2)
+    device_name: str = text(3)
+    cdi_device_ids: tuple[str, ...] = texts(4)
+    share_id: str = text(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Message):
+    """What became of one claim: its devices, or why it is not prepared."""
+
+    devices: tuple[Device, ...] = messages(1, Device)
+    error: str = text(2)
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareEntry(Message):
+    """The same by the claim's uid."""
+
+    uid: str = text(1)
+    prepared: Prepared | None = message(2, Prepared)
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareResponse(Message):
+    """What became of each claim."""
+
+    claims: tuple[PrepareEntry, ...] = messages(1, PrepareEntry)
+
+
+@dataclass(frozen=True, slots=True)
+class Unprepared(Message):
+    """Why the preparation of a claim is not undone; empty where it is."""
+
+    error: str = text(1)
+
+
+@dataclass(frozen=True, slots=True)
+class UnprepareEntry(Message):
+    """The same by the claim's uid."""
+
+    uid: str = text(1)
+    unprepared: Unprepared | None = message(2, Unprepared)
+
+
+@dataclass(frozen=True, slots=True)
+class UnprepareResponse(Message):
+    """What became of each claim."""
+
+    claims: tuple[UnprepareEntry, ...] = messages(1, UnprepareEntry)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceIdentifier(Message):
+    """A device of a pool."""
+
+    pool_name: str = text(1)
+    device_name: str = text(2)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHealth(Message):
+    """Whether a device works: seconds since 1970 when that was found, seconds for which it holds, and why."""
+
+    device: DeviceIdentifier | None = message(1, DeviceIdentifier)
+    health: int = integer(2)
+    last_updated_time: int = integer(3)
+    health_check_timeout_seconds: int = integer(4)
+    message: str = text(5)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthResponse(Message):
+    """Every device of the node."""
+
+    devices: tuple[DeviceHealth, ...] = messages(1, DeviceHealth)

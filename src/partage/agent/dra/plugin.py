@@ -1,0 +1,265 @@
+"""Serves the kubelet as a DRA driver: registration, claims and the health of devices.
+
+    plugins_registry/gpu.partage.io-reg.sock   the kubelet finds it, and asks who we are
+    plugins/gpu.partage.io/dra.sock            the kubelet prepares and unprepares claims
+
+A kubelet that starts looks through the registry by itself, so nothing has to be registered again. Both sockets are
+removed in the end, from which the kubelet knows that the driver is gone. Every call may come again, after a restart
+of either side, and is answered as before.
+
+Read in the kubelet's source (v1.36.4, `pkg/kubelet/cm/dra`, `pkg/kubelet/pluginmanager`).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from partage.agent.dra import messages as said
+from partage.agent.dra.admission import NotPrepared
+from partage.agent.dra.prepared import Prepared
+from partage.agent.protobuf import Malformed
+from partage.vendors.names import DRA_DRIVER
+
+_LOG: Final = logging.getLogger("partage.agent")
+_MOST_CLAIMS: Final = 256
+"""Of one call; a pod has fewer, and a kubelet asks for one pod at a time."""
+_AGAIN: Final = 10.0
+"""Seconds after which health is told again though nothing has changed: the kubelet counts on 30 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverFiles:
+    """Where the kubelet looks for the driver.
+
+    Attributes:
+        folder: the kubelet's.
+        look: seconds between two looks whether our sockets are there.
+    """
+
+    folder: Path = Path("/var/lib/kubelet")
+    look: float = 1.0
+
+    @property
+    def registry(self) -> Path:
+        """The socket that the kubelet finds."""
+        return self.folder / "plugins_registry" / f"{DRA_DRIVER}-reg.sock"
+
+    @property
+    def service(self) -> Path:
+        """The socket of everything else."""
+        return self.folder / "plugins" / DRA_DRIVER / "dra.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A device, and whether it works.
+
+    Attributes:
+        pool: of the device.
+        device: its name.
+        why: what it suffers from; empty where it works.
+    """
+
+    pool: str
+    device: str
+    why: str = ""
+
+
+class DriverPlugin:
+    """The plugin of one node; `run` it.
+
+    Attributes:
+        registered: whether the kubelet has taken it.
+    """
+
+    def __init__(
+        self,
+        files: DriverFiles,
+        prepare: Callable[[said.Claim], Awaitable[Prepared]],
+        unprepare: Callable[[said.Claim], Awaitable[None]],
+        taken: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Nothing is served yet.
+
+        Args:
+            files: where the kubelet is.
+            prepare: prepares a claim; raises `NotPrepared` or `OSError`.
+            unprepare: undoes it; raises `OSError`.
+            taken: hears that a kubelet has taken the driver.
+        """
+        self._files, self._prepare, self._unprepare = files, prepare, unprepare
+        self._taken = taken
+        self._health: tuple[Health, ...] = ()
+        self._watchers: set[asyncio.Event] = set()
+        self.registered = False
+
+    def tell(self, health: Sequence[Health]) -> None:
+        """Tell the kubelet this of the devices from now on."""
+        if tuple(health) != self._health:
+            self._health = tuple(health)
+            for one in self._watchers:
+                one.set()
+
+    async def run(self) -> None:
+        """Serve until cancelled; sockets that somebody removed are made again.
+
+        Raises:
+            OSError: a folder or socket cannot be made.
+        """
+        while True:
+            await self._serve()
+            _LOG.info("%s: a socket was removed; serving again", DRA_DRIVER)
+
+    async def _serve(self) -> None:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers(self._handlers())
+        sockets = (self._files.service, self._files.registry)
+        for path in sockets:  # the one that is found last
+            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        own = [_number(path) for path in sockets]
+        try:
+            while [_number(path) for path in sockets] == own:  # noqa: ASYNC110 # files have no event here
+                await asyncio.sleep(self._files.look)
+        finally:
+            self.registered = False
+            await server.stop(None)
+            for path, number in zip(sockets, own, strict=True):
+                if _number(path) == number:
+                    path.unlink(missing_ok=True)
+
+    def _handlers(self) -> tuple[Any, ...]:
+        one, many = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        made = grpc.method_handlers_generic_handler
+        registration = {
+            "GetInfo": one(self._info),
+            "NotifyRegistrationStatus": one(self._notified),
+        }
+        claims = {
+            "NodePrepareResources": one(self._prepare_all),
+            "NodeUnprepareResources": one(self._unprepare_all),
+        }
+        return (
+            made(said.REGISTRATION, registration),
+            *(made(service, claims) for service in said.SERVICES),
+            made(said.HEALTH, {"NodeWatchResources": many(self._watch)}),
+        )
+
+    # --- calls -------------------------------------------------------------------------------
+
+    async def _info(self, _request: bytes, _context: Any) -> bytes:
+        endpoint = str(self._files.service)
+        return said.PluginInfo(said.TYPE, DRA_DRIVER, endpoint, said.VERSIONS).encode()
+
+    async def _notified(self, request: bytes, context: Any) -> bytes:
+        told = await _read(said.RegistrationStatus, request, context)
+        self.registered = told.registered
+        if told.registered:
+            _LOG.info("%s: registered with the kubelet", DRA_DRIVER)
+            self._taken()
+        else:
+            _LOG.warning("%s: the kubelet does not take the driver: %s", DRA_DRIVER, told.error)
+        return b""
+
+    async def _prepare_all(self, request: bytes, context: Any) -> bytes:
+        found = [
+            said.PrepareEntry(claim.uid, await self._prepared(claim))
+            for claim in await _claims(request, context)
+        ]
+        return said.PrepareResponse(tuple(found)).encode()
+
+    async def _prepared(self, claim: said.Claim) -> said.Prepared:
+        try:
+            made = await self._prepare(claim)
+        except (NotPrepared, OSError) as error:
+            _LOG.warning(
+                "ResourceClaim %s/%s: not prepared: %s", claim.namespace, claim.name, error
+            )
+            return said.Prepared(error=f"partage: {error}")
+        return said.Prepared(
+            tuple(
+                said.Device(
+                    (_request(part.request),),
+                    part.pool,
+                    part.device,
+                    (made.cdi(number),),
+                    part.share,
+                )
+                for number, part in enumerate(made.parts)
+            )
+        )
+
+    async def _unprepare_all(self, request: bytes, context: Any) -> bytes:
+        found = []
+        for claim in await _claims(request, context):
+            why = ""
+            try:
+                await self._unprepare(claim)
+            except OSError as error:
+                _LOG.warning(
+                    "ResourceClaim %s/%s: not unprepared: %s", claim.namespace, claim.name, error
+                )
+                why = f"partage: {error}"
+            found.append(said.UnprepareEntry(claim.uid, said.Unprepared(why)))
+        return said.UnprepareResponse(tuple(found)).encode()
+
+    async def _watch(self, _request: bytes, _context: Any) -> AsyncIterator[bytes]:
+        news = asyncio.Event()
+        self._watchers.add(news)
+        try:
+            while True:
+                news.clear()
+                now = int(time.time())
+                yield said.HealthResponse(
+                    tuple(
+                        said.DeviceHealth(
+                            said.DeviceIdentifier(one.pool, one.device),
+                            said.UNHEALTHY if one.why else said.HEALTHY,
+                            now,
+                            message=one.why,
+                        )
+                        for one in self._health
+                    )
+                ).encode()
+                try:
+                    await asyncio.wait_for(news.wait(), _AGAIN)
+                except TimeoutError:
+                    continue
+        finally:
+            self._watchers.discard(news)
+
+
+def _request(name: str) -> str:
+    """The request as a kubelet compares it: of one with alternatives, without the one that was chosen."""
+    return name.partition("/")[0]
+
+
+async def _claims(request: bytes, context: Any) -> tuple[said.Claim, ...]:
+    found: tuple[said.Claim, ...] = (await _read(said.ClaimRequest, request, context)).claims
+    if len(found) > _MOST_CLAIMS:
+        told = f"partage: {len(found)} claims in one call; {_MOST_CLAIMS} are the most"
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, told)
+    return found
+
+
+async def _read(of: Any, data: bytes, context: Any) -> Any:
+    try:
+        return of.decode(data)
+    except Malformed as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"partage: {error}")
+
+
+def _number(path: Path) -> int:
+    """Which file this is; -1 where there is none."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return -1

@@ -1,0 +1,231 @@
+"""Claims that are prepared on this node: written down, and named to the container runtime.
+
+    <journal>/claims/<uid>.json          what the claim holds, kept until it is unprepared
+    <cdi>/partage.io-claim_<uid>.json    one CDI device for each of its devices
+
+What is written down comes first and goes last: a crash leaves a claim that holds something and cannot be used yet,
+never one that is used and not known. After a boot the CDI folder is empty; it is written anew from the journal.
+
+A CDI device gives a container nothing but a mark. The plugin of the runtime, which sees the container, puts in what the
+claim holds, by the same way as for pods with a record, and takes the mark away; without that plugin a marked container
+is refused. A mark is a secret of this node that no container sees, so no tenant can write one into a pod.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from partage.agent.container_edits import MARK
+from partage.agent.dra.allocated import Allocated, Part
+from partage.agent.mig.journal import replace_file
+from partage.model.allocation import Allocation
+from partage.model.errors import InvalidValue
+from partage.wire.record import decode, encode
+
+KIND: Final = "partage.io/claim"
+_MARK: Final = f"{MARK}CLAIM_"
+_CDI_VERSION: Final = "0.3.0"
+_PREFIX: Final = "partage.io-claim_"
+_VERSION: Final = 1
+_UID: Final = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,62}")
+_LARGEST: Final = 1 << 20
+_PRIVATE: Final = 0o600
+
+
+class Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One claim.
+
+    Attributes:
+        v: version of what is written.
+        uid: of the claim.
+        namespace: of the claim.
+        name: of the claim.
+        token: what marks its containers.
+        parts: its devices.
+        record: what they come to, as `partage.io/allocation` has it for a pod; its containers are the numbers of the
+            parts.
+    """
+
+    v: int
+    uid: str
+    namespace: str
+    name: str
+    token: str
+    parts: tuple[Part, ...]
+    record: str
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    def cdi(self, number: int) -> str:
+        """The CDI name of one of its devices."""
+        return f"{KIND}={_device(self.uid, number)}"
+
+
+class Claims:
+    """The prepared claims of one node; changed from one thread at a time.
+
+    Attributes:
+        damaged: files that cannot be read, each with its reason: what they hold is not known, so no card is free.
+    """
+
+    def __init__(self, folder: Path, cdi: Path, node: str, token: Callable[[], str]) -> None:
+        """What an earlier agent left.
+
+        Args:
+            folder: of what is written down; made where it is missing.
+            cdi: folder of CDI specifications that the runtime watches.
+            node: its name.
+            token: a secret that cannot be guessed.
+
+        Raises:
+            OSError: a folder cannot be used.
+        """
+        self._folder, self._cdi, self._node, self._token = folder, cdi, node, token
+        self._held: dict[str, tuple[Prepared, Allocation]] = {}
+        self.damaged: dict[str, str] = {}
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in sorted(folder.glob("*.json")):
+            try:
+                one, allocation = self._read(path)
+            except (OSError, InvalidValue, msgspec.MsgspecError, ValueError) as error:
+                self.damaged[path.name] = str(error)
+            else:
+                self._held[one.uid] = one, allocation
+        self._name_all()
+
+    @property
+    def prepared(self) -> Mapping[str, Prepared]:
+        """By uid; a look from any thread."""
+        return {uid: one for uid, (one, _) in list(self._held.items())}
+
+    @property
+    def allocations(self) -> list[Allocation]:
+        """What they hold; a look from any thread."""
+        return [allocation for _, allocation in list(self._held.values())]
+
+    @property
+    def closed(self) -> str:
+        """Why no card is known to be free; empty usually."""
+        return next((f"claim file {name}: {why}" for name, why in self.damaged.items()), "")
+
+    def put(self, one: Allocated) -> Prepared:
+        """Write down a claim, and name its devices to the runtime; a claim that is there stays as it is.
+
+        Raises:
+            InvalidValue: its uid is none.
+            OSError: the disk does not take it; then it holds nothing.
+        """
+        uid = one.allocation.uid
+        if (known := self._held.get(uid)) is not None:
+            self._name(known[0])
+            return known[0]
+        if not _UID.fullmatch(uid):
+            raise InvalidValue(f"uid {uid[:80]!r} of a ResourceClaim is none")
+        made = Prepared(
+            _VERSION,
+            uid,
+            one.allocation.namespace,
+            one.allocation.name,
+            self._token(),
+            one.parts,
+            encode(one.allocation),
+        )
+        replace_file(self._folder / f"{uid}.json", msgspec.json.encode(made), mode=_PRIVATE)
+        self._held[uid] = made, one.allocation
+        self._name(made)
+        return made
+
+    def drop(self, uid: str) -> bool:
+        """Forget a claim; whether it was there.
+
+        Raises:
+            OSError: a file cannot be removed; then it is held still.
+        """
+        if not _UID.fullmatch(uid):
+            return False
+        (self._cdi / f"{_PREFIX}{uid}.json").unlink(missing_ok=True)
+        (self._folder / f"{uid}.json").unlink(missing_ok=True)
+        self.damaged.pop(f"{uid}.json", None)
+        return self._held.pop(uid, None) is not None
+
+    def of(self, env: Iterable[str]) -> list[tuple[Prepared, Allocation, int]]:
+        """The devices that a container's marks stand for.
+
+        Args:
+            env: of the container, as `NAME=value`.
+
+        Raises:
+            InvalidValue: a mark is not one of this node's.
+        """
+        by_token = {one.token: (one, allocation) for one, allocation in self._held.values()}
+        found = []
+        for name, value in marks(env):
+            one, allocation = by_token.get(value, (None, None))
+            numbers = range(len(one.parts)) if one is not None else ()
+            mine = [number for number in numbers if one and name == _name_of(one.uid, number)]
+            if one is None or allocation is None or not mine:
+                raise InvalidValue(
+                    f"variable {name[:80]} marks it as having a ResourceClaim that is not prepared here"
+                )
+            found.append((one, allocation, mine[0]))
+        return found
+
+    # --- files -------------------------------------------------------------------------------
+
+    def _read(self, path: Path) -> tuple[Prepared, Allocation]:
+        if path.stat().st_size > _LARGEST:
+            raise InvalidValue(f"more than {_LARGEST} bytes")
+        one = msgspec.json.decode(path.read_bytes(), type=Prepared)
+        if one.v != _VERSION or path.name != f"{one.uid}.json":
+            raise InvalidValue(f"of version {one.v}, for claim {one.uid[:80]!r}")
+        record = decode(one.record, one.uid, self._node)
+        if record.problem:
+            raise InvalidValue(record.problem)
+        return one, Allocation(one.uid, one.namespace, one.name, self._node, record.grants)
+
+    def _name_all(self) -> None:
+        """Name what is held, and nothing else."""
+        self._cdi.mkdir(parents=True, exist_ok=True)
+        for path in self._cdi.glob(f"{_PREFIX}*.json"):
+            uid = path.stem.removeprefix(_PREFIX)
+            if uid not in self._held and path.name not in self.damaged:
+                path.unlink(missing_ok=True)
+        for one, _ in self._held.values():
+            self._name(one)
+
+    def _name(self, one: Prepared) -> None:
+        document: dict[str, Any] = {
+            "cdiVersion": _CDI_VERSION,
+            "kind": KIND,
+            "devices": [
+                {
+                    "name": _device(one.uid, number),
+                    "containerEdits": {"env": [f"{_name_of(one.uid, number)}={one.token}"]},
+                }
+                for number in range(len(one.parts))
+            ],
+        }
+        self._cdi.mkdir(parents=True, exist_ok=True)
+        path = self._cdi / f"{_PREFIX}{one.uid}.json"
+        replace_file(path, msgspec.json.encode(document), mode=_PRIVATE)
+
+
+def marks(env: Iterable[str]) -> list[tuple[str, str]]:
+    """Marks of claims among a container's variables; one that is taken away says nothing any more."""
+    parts = (text.partition("=") for text in env)
+    return [(name, value) for name, _, value in parts if name.startswith(_MARK) and value]
+
+
+def _device(uid: str, number: int) -> str:
+    """The name of a device; before CDI 0.5.0 it starts with a letter, which most uids do not."""
+    return f"claim-{uid}-{number}"
+
+
+def _name_of(uid: str, number: int) -> str:
+    return f"{_MARK}{uid.upper().replace('-', '_')}_{number}"

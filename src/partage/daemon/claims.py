@@ -1,0 +1,215 @@
+"""The DRA driver of one node, joined: slices for the allocator, claims for the kubelet, and who gives containers theirs.
+
+devices of the node ──> ResourceSlices ──> a scheduler allocates a claim
+kubelet ──NodePrepareResources──> the claim as the API server has it ──> the last arbiter ──> written down
+container runtime ──keeper──> what the claim holds, by the same way as by a pod's record
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from partage.agent.dra import messages as said
+from partage.agent.dra.admission import ClaimAdmission, NotPrepared
+from partage.agent.dra.plugin import DriverFiles, DriverPlugin, Health
+from partage.agent.dra.prepared import Claims, Prepared
+from partage.agent.dra.publishing import CLAIMS, Publisher
+from partage.agent.injection import Place, Rule
+from partage.agent.mig.plan import Wanted
+from partage.agent.notes import Code
+from partage.daemon.agent import AgentDaemon
+from partage.kube.client import Client
+from partage.kube.errors import KubeError
+from partage.model.errors import InvalidDocument
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_LOOK: Final = 0.25
+"""Seconds between two looks whether instances are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverOptions:
+    """Where the driver is.
+
+    Attributes:
+        files: where the kubelet looks for it.
+        cdi: folder of CDI specifications that the runtime watches.
+        journal: the agent's.
+        patience: seconds that a claim's instances may take before the kubelet has to ask again; it waits 45 s.
+    """
+
+    files: DriverFiles = DriverFiles()
+    cdi: Path = Path("/var/run/cdi")
+    journal: Path = Path("/var/lib/partage/agent")
+    patience: float = 20.0
+
+
+class ResourceDriver:
+    """One node's; `run` it."""
+
+    name: Final = "claims"
+
+    def __init__(
+        self, client: Client, agent: AgentDaemon, node: str, options: DriverOptions
+    ) -> None:
+        """Prepared claims are counted from now on; nothing is published or served yet.
+
+        Args:
+            client: an open client; its clock is used.
+            agent: whose keeper gives containers what claims hold.
+            node: its name.
+            options: what may be set.
+
+        Raises:
+            InvalidDocument: a folder cannot be used.
+        """
+        self._client, self._agent, self._options = client, agent, options
+        try:
+            self._claims = Claims(
+                options.journal / "claims", options.cdi, node, lambda: secrets.token_hex(16)
+            )
+        except OSError as error:
+            raise InvalidDocument(
+                f"--dra: {error.filename}: {error.strerror or error}; --journal and --cdi-dir name other folders"
+            ) from error
+        if self._claims.closed:
+            _LOG.warning("%s", self._claims.closed)
+            agent.notes.say(self.name, Code.JOURNAL_DAMAGED, (self._claims.closed,))
+        self._place: Place | None = None
+        keeper = agent.keeper
+        self._admission = ClaimAdmission(
+            self._claims, self._placed, lambda: keeper.books.all, keeper.books.closed_to
+        )
+        keeper.claims = self._admission
+        instances = agent.instances
+        if instances is not None:
+            instances.claims(self._wanted)
+        self._publisher = Publisher(
+            client,
+            node,
+            lambda: agent.found(),  # noqa: PLW0108 # it is set after this
+            agent.tallies,
+            agent.notes,
+            instances=instances is not None,
+        )
+        self._plugin = DriverPlugin(
+            options.files, self._prepare, self._unprepare, self._publisher.look
+        )
+        agent.tallies.claims_prepared.set_function(lambda: len(self._claims.prepared))
+        agent.follow(self._take)
+
+    async def run(self) -> None:
+        """Publish and serve until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._plugin.run(), name="agent:dra-plugin")
+            tasks.create_task(self._publisher.run(), name="agent:resource-slices")
+
+    def _placed(self) -> Place:
+        assert self._place is not None  # noqa: S101 # followed from the first moment
+        return self._place
+
+    def _take(self, place: Place) -> None:
+        self._place = place
+        self._publisher.take(place.node)
+        ill = {
+            one.minor: one.health_detail or "unhealthy"
+            for one in place.node.devices
+            if not one.healthy
+        }
+        self._plugin.tell(
+            [
+                Health(
+                    place.node.name, one["name"], ill.get(one["attributes"]["index"]["int"], "")
+                )
+                for one in self._publisher.devices(place.node)
+            ]
+        )
+
+    def _wanted(self) -> Mapping[str, list[Wanted]]:
+        """Instances that claims hold, by card."""
+        found: dict[str, list[Wanted]] = {}
+        for allocation in self._claims.allocations:
+            for grant in allocation.grants:
+                if grant.mig is not None:
+                    found.setdefault(grant.uuid, []).append(Wanted(grant.mig, allocation.uid))
+        return found
+
+    def _want(self) -> None:
+        if self._agent.instances is not None:
+            self._agent.instances.want()
+
+    # --- the kubelet -------------------------------------------------------------------------
+
+    async def _prepare(self, claim: said.Claim) -> Prepared:
+        """Prepare a claim, or find it prepared.
+
+        Raises:
+            NotPrepared: it cannot be honoured now.
+            OSError: the disk does not take it.
+        """
+        try:
+            made = await self._written_down(claim)
+            self._want()
+            await self._instances_of(made)
+        except NotPrepared as error:
+            self._agent.tallies.claim_failures.labels(error.rule).inc()
+            raise
+        except OSError:
+            self._agent.tallies.claim_failures.labels(Rule.HOST).inc()
+            raise
+        return made
+
+    async def _written_down(self, claim: said.Claim) -> Prepared:
+        known = self._claims.prepared.get(claim.uid)
+        if known is not None:
+            return known  # an allocation does not change while a pod may use it
+        try:
+            body = await self._client.get(
+                CLAIMS, claim.name, namespace=claim.namespace, into=dict[str, Any]
+            )
+        except (KubeError, ValueError) as error:
+            told = f"ResourceClaim {claim.namespace}/{claim.name} cannot be read: {error}"
+            raise NotPrepared(Rule.BAD_CLAIM, told) from error
+        uid = (body.get("metadata") or {}).get("uid")
+        if uid != claim.uid:
+            told = f"ResourceClaim {claim.namespace}/{claim.name} is another one now, of uid {uid}"
+            raise NotPrepared(Rule.BAD_CLAIM, told)
+        return await asyncio.to_thread(self._admission.prepare, body)
+
+    async def _instances_of(self, made: Prepared) -> None:
+        """Wait until the claim's hardware instances are there."""
+        grants = [
+            grant
+            for allocation in self._claims.allocations
+            if allocation.uid == made.uid
+            for grant in allocation.grants
+            if grant.mig is not None
+        ]
+        end = self._client.clock.monotonic() + self._options.patience
+        for grant in grants:
+            assert grant.mig is not None  # noqa: S101 # chosen so
+            while True:
+                found = self._placed().host.instance(made.uid, grant.uuid, grant.mig)
+                if found.uuid:
+                    break
+                if self._client.clock.monotonic() >= end or self._agent.instances is None:
+                    why = f": {found.why}" if found.why else ""
+                    raise NotPrepared(
+                        Rule.NO_INSTANCE,
+                        f"ResourceClaim {made.key}: instance {grant.mig.profile} at {grant.mig.start} of card "
+                        f"{grant.uuid} is not made yet{why}",
+                    )
+                await self._client.clock.sleep(_LOOK)
+
+    async def _unprepare(self, claim: said.Claim) -> None:
+        """Forget a claim.
+
+        Raises:
+            OSError: a file cannot be removed.
+        """
+        await asyncio.to_thread(self._admission.unprepare, claim.uid)
+        self._want()
