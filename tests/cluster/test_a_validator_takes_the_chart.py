@@ -18,6 +18,7 @@ PROFILES = tuple(generate.NAMESPACES)
 EVERYTHING = (
     "--set", "agent.enabled=true,agent.mig=true,agent.devicePlugin.enabled=true",
     "--set", "agent.evictUnprotected=true,agent.cdiKind=nvidia.com/gpu,scheduler.preemption=true",
+    "--set", "agent.dra.enabled=true,scheduler.claims=true",
     "--set", "agent.isolation.provider=partage,traces.enabled=true,traces.endpoint=http://c:4318",
 )  # fmt: skip
 pytestmark = pytest.mark.skipif(

@@ -16,7 +16,7 @@ pytestmark = needs_helm
 
 EVERYTHING = (
     "--set", "agent.enabled=true,agent.mig=true,agent.devicePlugin.enabled=true",
-    "--set", "agent.evictUnprotected=true,scheduler.preemption=true,scheduler.claims=true",
+    "--set", "agent.evictUnprotected=true,scheduler.preemption=true,scheduler.claims=true,agent.dra.enabled=true",
     "--set", "agent.publishedRole=true,scheduler.publishedRole=true",
 )  # fmt: skip
 PROGRAMS = {

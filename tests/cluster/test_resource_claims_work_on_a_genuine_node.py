@@ -1,0 +1,387 @@
+"""ResourceClaims with nothing between that is not genuine: API server, kube-scheduler, kubelet, containerd.
+
+The agent's cards are made up, as in the file of its simulated backend; cards that can be cut are slices alone, of
+nodes that have no kubelet.
+"""
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import kubelet
+import pytest
+import stack as partage_stack
+import yaml
+from genuine_node import (
+    LAYOUT,
+    SLOW,
+    Node,
+    added,
+    complete,
+    container,
+    containerd,
+    cri,
+    environment,
+    pod,
+    running,
+    says,
+)
+from page_blocks import BLOCKS
+from stack import Stack, eventually
+
+from partage.agent.discovery.found import Inventory
+from partage.agent.dra.publishing import Publisher
+from partage.agent.metrics import Tallies
+from partage.agent.notes import Notes
+from partage.kube.client import Client
+from partage.kube.loading import load_config
+from partage.model import node as model
+from partage.model.cutting import Cutting
+from partage.model.device import Device, DeviceType, SliceMode
+from partage.vendors.mig import MIG_CARDS
+
+API = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{API}/namespaces/default/resourceclaims"
+PODS = "/api/v1/namespaces/default/pods"
+DRA = replace(LAYOUT, options=(*LAYOUT.options, "--set", "agent.dra.enabled=true"))
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        bool(containerd.missing() or kubelet.missing()),
+        reason=containerd.missing() or kubelet.missing() or "never",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def cuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node of two cards whose agent offers them to claims; its sockets need short paths."""
+    folder = Path(tempfile.mkdtemp(prefix="ptg"))
+    try:
+        with (
+            partage_stack.stack(tmp_path_factory.mktemp("cluster"), layout=DRA) as stack,
+            ExitStack() as cleanup,
+        ):
+            made = added("cuda", "2.1", stack, folder, cleanup)
+            (folder / "cuda/nri.sock").symlink_to(made.runtime.nri)
+            made.start_agent(
+                "--nri-socket", str(folder / "cuda/nri.sock"), "--dra-kubelet-dir",
+                str(made.kubelet.folder), "--cdi-dir", str(made.runtime.folder / "cdi"),
+            )  # fmt: skip
+            complete(made)
+            eventually("the kubelet has the driver", lambda: registered(made), SLOW)
+            eventually("slices are there", lambda: devices(stack, "cuda"), SLOW)
+            yield made
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def emptied(cuda: Node) -> Iterator[None]:
+    """Leave the cluster without pods and claims, and the node with nothing prepared."""
+    yield
+    plane = cuda.stack.plane
+    plane.call("DELETE", f"{PODS}?gracePeriodSeconds=1")
+    eventually("all pods are gone", lambda: not plane.call("GET", PODS)["items"], SLOW)
+    plane.call("DELETE", CLAIMS)
+    eventually("all claims are gone", lambda: not plane.call("GET", CLAIMS)["items"], SLOW)
+    eventually("nothing is prepared", lambda: not prepared(cuda), SLOW)
+
+
+def registered(node: Node) -> bool:
+    """Whether the kubelet has told the agent that it takes the driver."""
+    return "registered with the kubelet" in node.agent.log.read_text()
+
+
+def slices(stack: Stack, node: str) -> list[dict[str, Any]]:
+    """A node's slices."""
+    found: list[dict[str, Any]] = stack.plane.call("GET", f"{API}/resourceslices")["items"]
+    return [one for one in found if one["spec"].get("nodeName") == node]
+
+
+def devices(stack: Stack, node: str) -> dict[str, dict[str, Any]]:
+    """Devices of a node's slices by name."""
+    return {
+        one["name"]: one for part in slices(stack, node) for one in part["spec"].get("devices", [])
+    }
+
+
+def prepared(node: Node) -> list[str]:
+    """Files of claims: of the journal and of CDI."""
+    written = (node.kubelet.folder.parent / "journal/claims").glob("*.json")
+    named = (node.runtime.folder / "cdi").glob("partage.io-claim_*.json")
+    return [path.name for path in (*written, *named)]
+
+
+def claim(stack: Stack, name: str, **exactly: Any) -> None:
+    """A claim of one device."""
+    request = {"name": "card", "exactly": {"deviceClassName": "share.gpu.partage.io", **exactly}}
+    body = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+        "spec": {"devices": {"requests": [request]}},
+    }  # fmt: skip
+    stack.plane.call("POST", CLAIMS, body)
+
+
+def user(name: str, *claims: str, **more: Any) -> dict[str, Any]:
+    """A pod of one container that has these claims."""
+    main = container("main", {})
+    main["resources"] = {"claims": [{"name": one} for one in claims]}
+    listed = [{"name": one, "resourceClaimName": one} for one in claims]
+    return pod(name, main, resourceClaims=listed, **more)
+
+
+def allocated(stack: Stack, name: str) -> dict[str, Any]:
+    """The device that a claim has."""
+    found = stack.plane.call("GET", f"{CLAIMS}/{name}")
+    (result,) = found["status"]["allocation"]["devices"]["results"]
+    return dict(result)
+
+
+def unschedulable(stack: Stack, name: str) -> str:
+    """Why a pod is not scheduled; empty while nobody has said so."""
+    conditions = stack.pod(name)["status"].get("conditions", [])
+    return next((one.get("message", "") for one in conditions if one["status"] == "False"), "")
+
+
+def half(cores: int, memory: str) -> dict[str, Any]:
+    """Amounts of a request."""
+    return {"capacity": {"requests": {"cores": str(cores), "memory": memory}}}
+
+
+def test_a_container_has_the_share_that_the_scheduler_allocated(cuda: Node) -> None:
+    """From claim to process: card, limits, and no mark; a third claim waits until one is given back."""
+    stack = cuda.stack
+    for name in ("first", "second", "third"):
+        claim(stack, name, **half(60, "4Gi"))
+    for name in ("first", "second"):
+        stack.create(user(name, name))
+    cards = {}
+    for name in ("first", "second"):
+        found = running(stack, name)
+        result = allocated(stack, name)
+        minor = int(result["device"].removeprefix("gpu-"))
+        seen = environment(cuda, found, "main")
+        (uuid,) = [one for one, number in cuda.cards().items() if number == minor]
+        assert seen["NVIDIA_VISIBLE_DEVICES"] == uuid
+        assert seen["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096m"
+        assert seen["CUDA_DEVICE_SM_LIMIT"] == "60"
+        assert not any(value for key, value in seen.items() if key.startswith("PARTAGE_DEVICES_"))
+        assert f"nvidia{minor}" in says(cuda, found, "main", "ls", "/dev").split()
+        assert f"nvidia{1 - minor}" not in says(cuda, found, "main", "ls", "/dev").split()
+        assert result["consumedCapacity"] == {"cores": "60", "memory": "4Gi"}
+        cards[name] = minor
+    assert sorted(cards.values()) == [0, 1]
+    stack.create(user("third", "third"))
+    eventually("the third waits", lambda: "claim" in unschedulable(stack, "third"), SLOW)
+    stack.plane.call("DELETE", f"{PODS}/first?gracePeriodSeconds=1")
+    eventually(
+        "the first is gone",
+        lambda: (
+            "first"
+            not in [one["metadata"]["name"] for one in stack.plane.call("GET", PODS)["items"]]
+        ),
+        SLOW,
+    )
+    stack.plane.call("DELETE", f"{CLAIMS}/first")
+    running(stack, "third")
+    assert allocated(stack, "third")["device"] == f"gpu-{cards['first']}"
+
+
+def test_the_pod_of_the_guide_runs(cuda: Node) -> None:
+    """As printed, but for the image, which no registry gives here, and what a bare kubelet cannot mount."""
+    stack = cuda.stack
+    page = next(one for one in BLOCKS if one.page == "docs/how-to/use-resource-claims.md")
+    template, wanted = yaml.safe_load_all(page.text)
+    path = f"{API}/namespaces/default/resourceclaimtemplates"
+    stack.plane.call("POST", path, template)
+    try:
+        (main,) = wanted["spec"]["containers"]
+        main |= {"image": cri.IMAGE, "imagePullPolicy": "Never", "command": ["sleep", "1000"]}
+        bare = pod("unused", main)["spec"]
+        wanted["spec"] = {**bare, **wanted["spec"]}
+        stack.create(wanted)
+        seen = environment(cuda, running(stack, wanted["metadata"]["name"]), "main")
+        assert seen["CUDA_DEVICE_MEMORY_LIMIT_0"] == "8192m"
+        assert seen["CUDA_DEVICE_SM_LIMIT"] == "50"
+    finally:
+        stack.plane.call("DELETE", f"{path}/{template['metadata']['name']}")
+
+
+def test_a_claim_without_amounts_is_the_whole_card_and_pods_may_share_it(cuda: Node) -> None:
+    """The usual meaning of a claim that names a device alone."""
+    stack = cuda.stack
+    claim(stack, "whole")
+    for name in ("one", "other"):
+        stack.create(user(name, "whole"))
+    seen = [environment(cuda, running(stack, name), "main") for name in ("one", "other")]
+    assert len({one["NVIDIA_VISIBLE_DEVICES"] for one in seen}) == 1
+    assert allocated(stack, "whole")["consumedCapacity"] == {"cores": "100", "memory": "16Gi"}
+
+
+def test_selectors_choose_by_what_is_known_of_a_card(cuda: Node) -> None:
+    """CEL of the genuine scheduler over our attributes."""
+    stack = cuda.stack
+    one = devices(stack, "cuda")["gpu-1"]["attributes"]
+    assert one["productName"] == {"string": "Tesla T4"}
+    uuid = one["uuid"]["string"]
+    text = (
+        f'device.attributes["gpu.partage.io"].uuid == "{uuid}" '
+        '&& device.attributes["gpu.partage.io"].driverVersion.isGreaterThan(semver("500.0.0")) '
+        '&& device.capacity["gpu.partage.io"].memory.compareTo(quantity("10Gi")) > 0'
+    )
+    claim(stack, "chosen", selectors=[{"cel": {"expression": text}}], **half(1, "1Gi"))
+    stack.create(user("chooser", "chosen"))
+    running(stack, "chooser")
+    assert allocated(stack, "chosen")["device"] == "gpu-1"
+
+
+def test_an_ill_card_is_marked_and_given_to_nobody_new(cuda: Node) -> None:
+    """Its pod keeps running, and its status says that the device is unhealthy."""
+    stack = cuda.stack
+    claim(stack, "holds", **half(10, "1Gi"))
+    stack.create(user("holder", "holds"))
+    running(stack, "holder")
+    device = allocated(stack, "holds")["device"]
+    minor = device.removeprefix("gpu-")
+    try:
+        cuda.hardware(f"{minor}=fell off")
+        eventually("the slice says so", lambda: "taints" in devices(stack, "cuda")[device], SLOW)
+        claim(stack, "late", **half(10, "1Gi"))
+        stack.create(user("late", "late"))
+        running(stack, "late")
+        assert allocated(stack, "late")["device"] != device
+
+        def told() -> bool:
+            (status,) = stack.pod("holder")["status"]["containerStatuses"]
+            return "Unhealthy" in json.dumps(status.get("allocatedResourcesStatus", []))
+
+        eventually("the pod's status says so", told, SLOW)
+    finally:
+        cuda.hardware()
+    eventually("and not any more", lambda: "taints" not in devices(stack, "cuda")[device], SLOW)
+
+
+def test_claims_outlive_the_agent_and_the_kubelet(cuda: Node) -> None:
+    """Both are started anew; what was prepared is still counted, and is unprepared when its pod goes."""
+    stack = cuda.stack
+    claim(stack, "lasting", **half(90, "1Gi"))
+    stack.create(user("lasting", "lasting"))
+    running(stack, "lasting")
+    files = prepared(cuda)
+    assert len(files) == 2
+    for process in (cuda.agent, cuda.kubelet_process):
+        process.stop()
+        process.start()
+    # A kubelet that starts removes the slices of its node, and the driver's come back.
+    eventually("slices are there", lambda: devices(stack, "cuda"), SLOW)
+    assert prepared(cuda) == files
+    claim(stack, "beside", **half(90, "1Gi"))
+    stack.create(user("beside", "beside"))
+    running(stack, "beside")
+    assert allocated(stack, "beside")["device"] != allocated(stack, "lasting")["device"]
+
+
+def test_a_driver_that_goes_leaves_no_slice(cuda: Node) -> None:
+    """The kubelet removes them once its sockets are gone; an agent that comes back publishes anew."""
+    cuda.agent.stop()
+    assert not [*(cuda.kubelet.folder / "plugins_registry").glob("gpu.partage.io*")]
+    eventually("slices are gone", lambda: not slices(cuda.stack, "cuda"), SLOW)
+    cuda.agent.start()
+    eventually("slices are back", lambda: devices(cuda.stack, "cuda"), SLOW)
+
+
+@pytest.mark.parametrize("name", ["A100-80GB", "H100-80GB", "H200-141GB", "Tesla-T4"])
+def test_slices_of_eight_cards_are_stored_as_they_were_sent(cuda: Node, name: str) -> None:
+    """Written once, then nothing differs; healthy cards and marked ones."""
+    stack, host = cuda.stack, f"eight-{name.lower()}"
+    stack.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": host}})
+    notes = Notes()
+    cards = dgx(host, name)
+    ill = replace(cards, devices=(replace(cards.devices[0], healthy=False), *cards.devices[1:]))
+    asyncio.run(published(stack, notes, cards, cards, ill, ill, cards))
+    assert not notes.said
+    found = slices(stack, host)
+    assert {one["spec"]["pool"]["generation"] for one in found} == {3}
+    stack.plane.call("DELETE", f"/api/v1/nodes/{host}")
+    eventually("the node's slices go with it", lambda: not slices(stack, host), SLOW)
+
+
+def test_the_genuine_allocator_keeps_shares_and_instances_apart(cuda: Node) -> None:
+    """By counters alone: two halves of a card beside each other, then no share; a share, then no instance."""
+    stack, host = cuda.stack, "dgx"
+    offers = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+    bare = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": host}}
+    stack.add_nodes([{**bare, "status": {"allocatable": offers}}])
+    cards = dgx(host, "A100-80GB")
+    asyncio.run(published(stack, Notes(), replace(cards, devices=cards.devices[:1])))
+    profile = 'device.attributes["gpu.partage.io"].profile == "3g.40gb"'
+    cut = {
+        "deviceClassName": "mig.gpu.partage.io",
+        "selectors": [{"cel": {"expression": profile}}],
+    }
+    here = {
+        "nodeSelector": {"kubernetes.io/hostname": host},
+        "tolerations": [{"operator": "Exists"}],
+    }
+    stack.plane.call(
+        "PATCH", f"/api/v1/nodes/{host}", {"metadata": {"labels": {"kubernetes.io/hostname": host}}},
+        kind=partage_stack.MERGE,
+    )  # fmt: skip
+    for name in ("low", "high", "more"):
+        claim(stack, name, **cut)
+        stack.create(user(name, name, **here))
+    claim(stack, "share", **half(10, "1Gi"))
+    stack.create(user("share", "share", **here))
+
+    def placed() -> set[str]:
+        items = stack.plane.call("GET", PODS)["items"]
+        return {one["metadata"]["name"] for one in items if one["spec"].get("nodeName")}
+
+    eventually("two of four are placed", lambda: len(placed()) >= 2 or "share" in placed(), SLOW)
+    names = {"low", "high", "more", "share"}
+    eventually(
+        "the others wait",
+        lambda: all("claim" in unschedulable(stack, name) for name in names - placed()),
+        SLOW,
+    )
+    if placed() == {"share"}:  # whoever came first has the card
+        return
+    assert len(placed()) == 2
+    assert "share" not in placed()
+    assert {allocated(stack, name)["device"] for name in placed()} == {
+        "gpu-0-mig-3g-40gb-0", "gpu-0-mig-3g-40gb-4",
+    }  # fmt: skip
+
+
+def dgx(host: str, name: str) -> model.Node:
+    """A node of eight cards of a model."""
+    known = MIG_CARDS.get(name)
+    return model.Node(
+        host,
+        devices=tuple(
+            Device(
+                DeviceType.GPU, minor, f"GPU-{minor}", "nvidia", name, memory_bytes=81559 * 2**20,
+                mode=SliceMode.SHARE if known is None else SliceMode.EITHER,
+                cutting=None if known is None else Cutting(known.axis, frozenset()),
+            )
+            for minor in range(8)
+        ),
+    )  # fmt: skip
+
+
+async def published(stack: Stack, notes: Notes, *nodes: model.Node) -> None:
+    """Publish states of a node one after the other; one that has not changed is not written."""
+    config = load_config({}, kubeconfig=stack.plane.kubeconfig())
+    async with Client(config) as client:
+        publisher = Publisher(client, nodes[0].name, Inventory, Tallies(), notes, instances=True)
+        before: model.Node | None = None
+        for node in nodes:
+            assert bool(await publisher.once(node)) == (node != before)
+            before = node
