@@ -35,8 +35,9 @@ import aiohttp
 from extender import Client
 from extender import pod as asking
 
-sys.path.append(str(Path(__file__).parents[1] / "tests/embedded"))
-sys.path.append(str(Path(__file__).parents[1] / "tests/daemon"))
+sys.path.extend(
+    str(Path(__file__).parents[1] / "tests" / name) for name in ("embedded", "daemon", "tools")
+)
 
 from browser import PROGRAM, Page, browsing
 from daemon_world import World as BareWorld

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests/runtime"))
+sys.path[:0] = [str(ROOT / "tests/runtime"), str(ROOT / "tests/tools")]
 
 import containerd  # noqa: E402
 import cri  # noqa: E402

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-sys.path.append(str(Path(__file__).parents[1] / "tests/embedded"))
+sys.path.extend(str(Path(__file__).parents[1] / "tests" / name) for name in ("embedded", "tools"))
 
 from browser import PROGRAM, Page, browsing
 from up_world import PODS, World, node, pod, running

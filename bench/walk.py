@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 SOURCE = Path(__file__).parents[1]
-sys.path.insert(0, str(SOURCE / "tests" / "extender"))
+sys.path[:0] = [str(SOURCE / "tests" / name) for name in ("extender", "tools")]
 
 from plugin_world import Plugged  # noqa: E402 # of the tests, which are no package
 from world import DONE, device, half, node, pod  # noqa: E402
