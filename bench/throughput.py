@@ -1,7 +1,7 @@
 """Pods a second of a genuine kube-scheduler, alone and with our extender, in one run.
 
     tests/cluster/build                         once: the genuine control plane
-    python bench/throughput.py [--nodes 500] [--pods 1000] [--rounds 3] [--nice -15] [--mutual-tls] [--profile FOLDER] [-o json]
+    python bench/throughput.py [--nodes 500] [--pods 1000] [--rounds 3] [--nice -15] [--mutual-tls] [--spread] [--profile FOLDER] [-o json]
 
 One etcd, one API server, so many nodes that are objects only, each with eight cards. Rounds of two
 arms take turns: the same kube-scheduler, once by itself on pods that ask for a plain extended
@@ -31,6 +31,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -53,10 +54,12 @@ from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.certificates import Bundle, renewed
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
+sys.path.extend(str(Path(__file__).parents[1] / "tests" / name) for name in ("cluster", "tools"))
 
 from control_plane import ControlPlane, control_plane, free_port, missing
 
+ZONE: Final = "topology.kubernetes.io/zone"
+ZONES: Final = 3
 DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
 DEFINITIONS: Final = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False
@@ -143,7 +146,7 @@ class Bench:
         self.plane, self.client, self.folder = plane, client, folder
         self.count, self.nice, self.percentage = given.nodes, given.nice, given.percentage
         self.percentage_alone = given.percentage_alone
-        self.mutual_tls = given.mutual_tls
+        self.mutual_tls, self.spread = given.mutual_tls, given.spread
         self.plugin: Path | None = given.plugin
         self.read = 0
         self.rates: dict[str, float] = {}
@@ -214,7 +217,9 @@ class Bench:
 
     async def _node(self, name: str) -> None:
         amounts = {"cpu": "256", "memory": "2Ti", "pods": "250", PLAIN: str(CARDS)}
-        node = {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}
+        zone = f"zone-{zlib.crc32(name.encode()) % ZONES}"
+        labels = {"kubernetes.io/hostname": name, ZONE: zone}
+        node = {"metadata": {"name": name, "labels": labels}}
         node["status"] = {"allocatable": amounts, "capacity": amounts}
         await self.client.create(NODES, node, into=msgspec.Raw)
         parts = {"gpu-core": "100", "gpu-memory": "80Gi", "gpu-memory-ratio": "100"}
@@ -279,13 +284,18 @@ class Bench:
 
     async def _pod(self, arm: Arm, number: int) -> None:
         container = {"name": "main", "image": "example", "resources": {"limits": arm.asks}}
-        body = {
-            "metadata": {"name": f"{arm.name}-{number}"},
+        body: dict[str, Any] = {
+            "metadata": {"name": f"{arm.name}-{number}", "labels": {"app": arm.name}},
             "spec": {
                 "schedulerName": arm.scheduler, "containers": [container],
                 "tolerations": [{"operator": "Exists"}],
             },
         }  # fmt: skip
+        if self.spread:
+            body["spec"]["topologySpreadConstraints"] = [{
+                "maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {"app": arm.name}},
+            }]  # fmt: skip
         await self.client.create(PODS, body, namespace="default", into=msgspec.Raw)
 
     async def _bound(self, pods: int) -> list[float]:
@@ -577,6 +587,9 @@ def main() -> None:
         "--mutual-tls",
         action="store_true",
         help="between kube-scheduler and the service, as the chart installs it; else plain HTTP",
+    )
+    parser.add_argument(
+        "--spread", action="store_true", help="pods of both arms spread over zones, softly"
     )
     parser.add_argument(
         "--plugin",
