@@ -268,7 +268,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.NewStatus(fwk.Unschedulable, why)
 	}
 	number := p.shared.attempts.Add(1)
-	answer, err := p.propose(ctx, pod, number, state.IsPodGroupSchedulingCycle())
+	answer, err := p.propose(ctx, pod, number, simulated(state))
 	if err != nil {
 		p.shared.remember(pod)
 		return nil, fwk.AsStatus(err) // kube-scheduler tries it again in a while
@@ -300,10 +300,10 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	return &fwk.PreFilterResult{NodeNames: sets.New(answer.Nodes...)}, nil
 }
 
-func (p *Plugin) propose(ctx context.Context, pod *v1.Pod, number int64, simulated bool) (protocol.Answer, error) {
+func (p *Plugin) propose(ctx context.Context, pod *v1.Pod, number int64, inGroup bool) (protocol.Answer, error) {
 	question := protocol.Question{
 		Verb: protocol.VerbPropose, UID: string(pod.UID), Attempt: number, Version: pod.ResourceVersion,
-		Wide: wide(&pod.Spec), Nominated: pod.Status.NominatedNodeName, Simulated: simulated,
+		Wide: wide(&pod.Spec), Nominated: pod.Status.NominatedNodeName, Simulated: inGroup,
 	}
 	answer, err := p.shared.timed(ctx, question)
 	if err != nil || !answer.Unseen {
@@ -503,7 +503,7 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	}
 	question := protocol.Question{
 		Verb: protocol.VerbReserve, UID: string(pod.UID), Attempt: made.number, Node: node,
-		Simulated: state.IsPodGroupSchedulingCycle(),
+		Simulated: simulated(state),
 	}
 	if !question.Simulated && made.victims == nil && node == made.names[0] {
 		// The engine holds that place for the pod until it is asked about another. Should it be

@@ -1,0 +1,8 @@
+//go:build !kube135
+
+package partage
+
+import fwk "k8s.io/kube-scheduler/framework"
+
+// simulated says whether this is the cycle of a pod group, which is reverted before anything is bound.
+func simulated(state fwk.CycleState) bool { return state.IsPodGroupSchedulingCycle() }
