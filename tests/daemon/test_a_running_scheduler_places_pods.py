@@ -4,7 +4,6 @@ from daemon_world import until, world
 
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
-from partage.scheduler.engine import State
 from partage.vendors import names
 
 
@@ -55,55 +54,6 @@ async def test_a_waiting_pod_is_told_why_and_woken_when_room_appears() -> None:
         (event,) = cluster.events("b")
         assert event["reason"] == "WaitingForDevice"
         assert event["message"].startswith("InsufficientCards: 0/1 nodes")
-
-
-async def test_a_pod_that_a_sample_of_the_nodes_refused_is_shown_the_node_that_has_room() -> None:
-    """kube-scheduler may ask about a part of the nodes; what it never asked about is not lost."""
-    async with world(nodes=3, cards=1) as cluster, SchedulerDaemon(await cluster.client()) as d:
-        index = d.service.books.engine.ledger.index
-        await until(lambda: len(index) == 3)
-        for name in ("a", "b"):
-            await cluster.pod(name)
-            assert await cluster.schedule(d.url, name)
-        (free,) = {*cluster.names} - {cluster.placed("a"), cluster.placed("b")}
-        cluster.names.remove(free)
-        await cluster.pod("c")
-
-        assert await cluster.schedule(d.url, "c") == ""
-        await until(lambda: names.WOKEN in cluster.stored("c")["metadata"].get("annotations", {}))
-
-        assert cluster.stored("c")["status"]["nominatedNodeName"] == free
-        await cluster.pod("thief")
-        cluster.names = [free, "n9"]
-        assert await cluster.schedule(d.url, "thief") == ""
-        cluster.names = [free]
-        assert await cluster.schedule(d.url, "c") == free
-
-
-async def test_a_pod_is_not_shown_node_after_node_without_end() -> None:
-    """kube-scheduler may mind all of them for reasons of its own."""
-    async with world(nodes=12, cards=1) as cluster, SchedulerDaemon(await cluster.client()) as d:
-        books = d.service.books
-        await until(lambda: len(books.engine.ledger.index) == 12)
-        cluster.names = ["n10", "n11"]
-        for name in ("a", "b"):
-            await cluster.pod(name)
-            assert await cluster.schedule(d.url, name)
-        await cluster.pod("c")
-        for _ in range(8):
-            shown = cluster.stored("c").get("status", {}).get("nominatedNodeName")
-            assert await cluster.schedule(d.url, "c") == ""
-            await until(
-                lambda before=shown: (
-                    cluster.stored("c")["status"].get("nominatedNodeName") not in (None, before)
-                )
-            )
-        assert await cluster.schedule(d.url, "c") == ""
-        await until(lambda: "nominatedNodeName" not in cluster.stored("c")["status"])
-
-        assert books.counts["pointed"] == 8
-        # Until the service has heard of it, room may be kept once more; hearing of it ends that.
-        await until(lambda: set(books.engine.states.values()) == {State.BOUND})
 
 
 async def test_nodes_that_come_and_go_are_heard_of() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -33,7 +33,6 @@ class Api:
     Attributes:
         patched: whose, each with the seconds since the start.
         refused: what is said to a change of a pod, by name.
-        nominated: nodes of nominations.
     """
 
     def __init__(self) -> None:
@@ -41,14 +40,10 @@ class Api:
         self.patched: list[str] = []
         self.when: list[tuple[str, float]] = []
         self.refused: dict[str, KubeError] = {}
-        self.nominated: list[str] = []
         self._start = self.clock.monotonic()
 
-    async def patch(self, _kind: object, name: str, body: Any, **_: Any) -> None:
+    async def patch(self, _kind: object, name: str, _body: Any, **_: Any) -> None:
         """A pod is changed, or not."""
-        if "status" in body:
-            self.nominated.append(body["status"]["nominatedNodeName"])
-            return
         self.when.append((name, self.clock.monotonic() - self._start))
         if name in self.refused:
             raise self.refused[name]
@@ -127,20 +122,18 @@ def test_a_pod_that_waits_is_woken_at_once_behind_many_that_cannot_be(
 
 
 def test_a_wake_up_that_is_refused_is_tried_again_more_and_more_rarely() -> None:
-    """Until kube-scheduler has looked itself; its nomination is told each time."""
+    """Until kube-scheduler has looked itself."""
 
     async def run() -> None:
         api, notices, running = await told({"waits": WAITS})
         api.refused["waits"] = REFUSALS["forbidden"]
-        notices.hooks.pointed(cast("Any", WAITS), "n1")
+        notices.wake(["waits"])
         await api.clock.advance(1000)
         when = [at for _, at in api.when]
         waits = [later - earlier for earlier, later in pairwise(when)]
         assert waits[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
         assert set(waits[5:]) == {30.0}
         assert 250 <= when[-1] <= 300
-        assert set(api.nominated) == {"n1"}
-        assert len(api.nominated) == len(when)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

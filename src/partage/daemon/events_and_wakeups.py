@@ -86,7 +86,6 @@ class Notices:
             crowded=_events_dropped,
         )
         self._asleep: OrderedDict[str, None] = OrderedDict()
-        self._shown: dict[str, str] = {}
         self._missed: dict[str, int] = {}
         self._failed: dict[str, int] = {}
         self._late: list[tuple[float, str]] = []
@@ -101,7 +100,6 @@ class Notices:
         return Hooks(
             wake=self.wake,
             refused=self._refused,
-            pointed=self._pointed,
             quarantined=self._quarantined,
             unserviceable=self._unserviceable,
             leads=self._may_tell,
@@ -125,12 +123,6 @@ class Notices:
             self.recorder.warning(
                 _regarding(entry), "WaitingForDevice", f"{refusal.code}: {refusal.message}"
             )
-
-    def _pointed(self, entry: PodEntry, node: str) -> None:
-        """Have kube-scheduler look at one node first, which it does for a nominated pod; or stop."""
-        if self._may_tell():
-            self._shown[entry.pod.uid] = node
-            self.wake([entry.pod.uid])
 
     def _quarantined(self, action: Quarantined) -> None:
         if not self._may_tell():
@@ -167,21 +159,18 @@ class Notices:
                 self._changed.clear()
                 await self._changed.wait()
             uid, _ = self._asleep.popitem(last=False)
-            entry, shown = self._find(uid), self._shown.get(uid)
+            entry = self._find(uid)
             # No writer waits for any of them: of many that fail, others' wake-ups would wait too.
             if entry is None:
                 tries = self._missed[uid] = self._missed.get(uid, 0) + 1
                 self._put_off(uid, _AGAIN if tries <= _UNHEARD else None)
                 continue
-            self._shown.pop(uid, None)
             self._missed.pop(uid, None)
-            if entry.pod.node is not None or await self._touch(entry, shown):
+            if entry.pod.node is not None or await self._touch(entry):
                 self._failed.pop(uid, None)
                 self._due.pop(uid, None)
                 continue
             # Nobody else would: kube-scheduler looks at its waiting pods every five minutes.
-            if shown is not None:
-                self._shown.setdefault(uid, shown)
             tries = self._failed[uid] = self._failed.get(uid, 0) + 1
             rest = min(_SELDOM, _AGAIN * 2.0 ** (tries - 1))
             self._put_off(uid, rest if tries < _FAILED else None)
@@ -196,7 +185,7 @@ class Notices:
             self._came_late.set()
 
     def _forget(self, uid: str) -> None:
-        for kept in (self._shown, self._missed, self._failed, self._due):
+        for kept in (self._missed, self._failed, self._due):
             kept.pop(uid, None)
 
     async def _wake_late(self) -> None:
@@ -220,23 +209,12 @@ class Notices:
             else:
                 self._forget(uid)
 
-    async def _touch(self, entry: PodEntry, shown: str | None) -> bool:
+    async def _touch(self, entry: PodEntry) -> bool:
         """Change a pod; whether that is settled. A conflict is not: the pod may still be this one."""
         pod = entry.pod
-        where = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": shown or None}}
         moment = self._client.clock.now().isoformat(timespec="microseconds")
         body = {"metadata": {"uid": pod.uid, "annotations": {names.WOKEN: moment}}}
         try:
-            if shown is not None:
-                await self._client.patch(
-                    PODS,
-                    pod.name,
-                    where,
-                    kind=PatchKind.MERGE,
-                    namespace=pod.namespace,
-                    subresource="status",
-                    into=msgspec.Raw,
-                )
             await self._client.patch(
                 PODS,
                 pod.name,

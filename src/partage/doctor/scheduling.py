@@ -143,7 +143,7 @@ def sampling(facts: ClusterFacts) -> Iterator[Finding]:
                 where,
                 f"percentageOfNodesToScore must be 100, and is {percent or 'left to the default'}: "
                 "kube-scheduler shows Partage a part of the nodes only, so the policy packs large "
-                "clusters worse than it could",
+                "clusters worse than it could, and a pod waits for room on nodes that were left out",
                 "set percentageOfNodesToScore: 100 and restart kube-scheduler, unless speed on "
                 "thousands of nodes matters more",
             )

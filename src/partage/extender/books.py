@@ -1,4 +1,4 @@
-"""The engine with everything that hangs on it: documents, verbs, waiting pods, listeners.
+"""The engine with everything that hangs on it: documents, the scheduling cycle, waiting pods, listeners.
 
 Events go in, wake-ups and notices come out; everything is synchronous. Two things make it hold
 together: whatever frees room is followed by a look at the pods that wait for it, and a pod that preemption
@@ -12,13 +12,13 @@ from typing import Final
 
 from partage.extender.allowance import Allowance
 from partage.extender.cluster_cache import ClusterCache
+from partage.extender.cycle import HOLD, Cycle
 from partage.extender.ports import Hooks
 from partage.extender.unschedulable_pods import UnschedulablePods
-from partage.extender.verbs import HOLD, Verbs
+from partage.extender.verbs import Verbs
 from partage.inventory.plane import Bools
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
-from partage.placement.work import FEW, Work
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import (
     Action,
@@ -41,9 +41,6 @@ _UNHEARD: Final = 60.0
 """Seconds after which a refused pod is read of which the API server has told nothing."""
 _UNTOLD: Final = 10.0
 """The same for a pod that was bound here: what it holds must not stay if it has come and gone."""
-_MOST_SHOWN: Final = 8
-"""Nodes that a waiting pod is pointed to in so many seconds; kube-scheduler may mind them all."""
-_SHOWN_SECONDS: Final = 60.0
 _CLEARED_SECONDS: Final = 600.0
 _CLAIMED_SECONDS: Final = 120.0
 """For which room is kept for a nominated pod while others leave, and once all of it is free."""
@@ -61,7 +58,8 @@ class Books:
     Attributes:
         engine: the books themselves.
         cluster_cache: the documents.
-        verbs: the extender's verbs over the engine.
+        cycle: the steps of a decision over the engine.
+        verbs: the extender's, over the same steps.
         waiting: pods that were refused.
         unread: pods whose Binding has an unknown outcome; the service reads them back.
         counts: how often what happened, by name; for metrics.
@@ -86,7 +84,8 @@ class Books:
         self._trace = trace
         self.cluster_cache = cluster_cache
         self.hooks = hooks
-        self.verbs = Verbs(self.engine, hold, allowance)
+        self.cycle = Cycle(self.engine, hold, allowance)
+        self.verbs = Verbs(self.cycle)
         self.waiting = UnschedulablePods(batch)
         self.unread: dict[str, PodEntry] = {}
         self.counts: Counter[str] = Counter()
@@ -200,7 +199,7 @@ class Books:
 
     def forget(self, uid: str) -> None:
         """The pod needs no place any more: no reason, no nomination."""
-        self.verbs.forget(uid)
+        self.cycle.forget(uid)
         self.waiting.leave(uid)
         self._strangers.pop(uid, None)
         self.postponed.pop(uid, None)
@@ -227,7 +226,7 @@ class Books:
         """No room is made for the pod any more, and none kept."""
         self._withdraw(uid)
         self._follow(self.engine.handle(HoldEnded(uid)))
-        self.verbs.forget_hold(uid)
+        self.cycle.forget_hold(uid)
         self.settle(now)
 
     def nomination(self, uid: str) -> str:
@@ -317,50 +316,6 @@ class Books:
         if waiting is not None:
             waiting.among, waiting.ranks = among, self.engine.ranks
 
-    def point(self, entry: PodEntry, among: Bools, now: float) -> str:
-        """Room outside the nodes that were asked about, kept for the pod; empty where there is none.
-
-        kube-scheduler may look at a part of the nodes only (percentageOfNodesToScore); a pod that
-        none of those can host would wait for the next part, or for an event that never comes.
-
-        Args:
-            entry: a pod that was refused just now.
-            among: by node index, what was asked about.
-            now: seconds on the service's steady clock.
-        """
-        uid, index = entry.pod.uid, self.engine.ledger.index
-        waiting, before = self.waiting.get(uid), self._nomination.get(uid)
-        if waiting is None or (before is not None and index.get(before, -1) not in waiting.shown):
-            return ""  # preemption has nominated it
-        if before is not None:
-            self._withdraw(uid)  # it was shown that node, and kube-scheduler minds it
-        if now >= waiting.shown_since + _SHOWN_SECONDS:
-            waiting.shown.clear()
-            waiting.shown_since = now
-        node = "" if waiting.deferred else self._elsewhere(entry, among, waiting.shown, now)
-        if node:
-            waiting.shown.add(index[node])
-            self.counts["pointed"] += 1
-            self.verbs.nominate(entry.pod, node, now)
-        if node or before is not None:
-            self.hooks.pointed(entry, node)
-        return node
-
-    def _elsewhere(self, entry: PodEntry, among: Bools, shown: set[int], now: float) -> str:
-        """A node with room that was neither asked about nor shown; empty where there is none."""
-        if len(shown) >= _MOST_SHOWN:
-            return ""
-        elsewhere = self.engine.ledger.present.copy()
-        elsewhere[: among.shape[0]] &= ~among[: elsewhere.shape[0]]
-        elsewhere[list(shown)] = False
-        if not elsewhere.any():
-            return ""
-        allowance = self.verbs.allowance
-        work = allowance.work(entry.pod, now) or Work(FEW)
-        found = self.engine.evaluate(entry.pod, reasons=False, among=elsewhere, work=work)
-        allowance.spend(entry.pod, work.taken, now)
-        return "" if isinstance(found, Refusal) else found.allocation.node
-
     def tell(self, entry: PodEntry, what: str) -> None:
         """Log a decision under the id that it has in the record, and the pod's trace, where there are."""
         decision, trace = self.engine.decision_id, self._trace(entry)
@@ -373,14 +328,14 @@ class Books:
         while self._unsaid and self.hooks.leads():
             self._say(self._unsaid.popleft())
         self._end_claims(now)
-        self._follow(self.verbs.expire(now))
+        self._follow(self.cycle.expire(now))
         # A nomination outlives its hold, which is taken anew while there is room.
         for node, mates in self._nominated.items():
             if any(uid not in self.engine.ledger for uid in mates):
                 self._freed.add(node)
         self.settle(now)
         again = self.waiting.to_wake_again(self.engine, now)
-        again += self.waiting.to_search(self.verbs.allowance, now)
+        again += self.waiting.to_search(self.cycle.allowance, now)
         again += self._to_preempt(now)
         if again:
             self.counts["woken"] += len(again)
@@ -415,7 +370,7 @@ class Books:
             waiting = self.waiting.get(uid)
             if waiting is None:
                 del self.postponed[uid]
-            elif self.verbs.allowance.may_evict(waiting.entry.pod.namespace, now):
+            elif self.cycle.allowance.may_evict(waiting.entry.pod.namespace, now):
                 del self.postponed[uid]
                 if self.waiting.woken(uid, now):
                     found.append(uid)
@@ -429,16 +384,16 @@ class Books:
         Who gets the room that was made for it is woken as well: seen from outside, its own hold
         takes that room.
         """
-        if self.verbs.vacated:
-            self._freed |= self.verbs.vacated
-            self.verbs.vacated.clear()
+        if self.cycle.vacated:
+            self._freed |= self.cycle.vacated
+            self.cycle.vacated.clear()
         woken: list[str] = []
         for node in self._freed:
             mates = self.nominees(node)
             leaving = self.leaving(node) if mates else ()
             for entry in mates:
                 uid = entry.pod.uid
-                whole = self.verbs.nominate(entry.pod, node, now, leaving)
+                whole = self.cycle.nominate(entry.pod, node, now, leaving)
                 self._claim(uid, node, now, whole=whole)
                 if whole and self.waiting.woken(uid, now):
                     woken.append(uid)

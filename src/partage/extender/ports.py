@@ -155,9 +155,6 @@ class Hooks:
     Attributes:
         wake: these pods may fit now; kube-scheduler must be made to try them again.
         refused: a pod waits, or waits for another reason than before.
-        pointed: a pod was refused on the few nodes that were asked about, and there is room for it
-            on this one, which is kept for a while; kube-scheduler must be made to look there. An
-            empty name: it shall not look at the one before any more.
         placed: a pod was bound.
         quarantined: capacity was closed because of a pod.
         unserviceable: cards are configured so that they serve nobody.
@@ -167,7 +164,6 @@ class Hooks:
 
     wake: Callable[[Sequence[str]], None] = _nothing
     refused: Callable[[PodEntry, Refusal], None] = _nothing
-    pointed: Callable[[PodEntry, str], None] = _nothing
     placed: Callable[[PodEntry, Allocation], None] = _nothing
     quarantined: Callable[[Quarantined], None] = _nothing
     unserviceable: Callable[[Unserviceable], None] = _nothing

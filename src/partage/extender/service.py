@@ -21,11 +21,11 @@ from partage.extender.bindings import Bindings, BindLimits
 from partage.extender.books import Books
 from partage.extender.claim_arbiter import ClaimArbiter
 from partage.extender.cluster_cache import ClusterCache
+from partage.extender.cycle import HOLD
 from partage.extender.meters import Meters
 from partage.extender.ports import Binder, Clock, Hooks, NodeLocks
 from partage.extender.rebuild import filled, permuted
 from partage.extender.stories import SILENT, Stories
-from partage.extender.verbs import HOLD
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.policy import Policy
 from partage.scheduler.engine import Engine
@@ -376,12 +376,10 @@ class SchedulerService:
         if answer.refusal is not None:
             self.books.refuse(entry, answer.refusal, now, listed.among)
             self.books.counts["filter refused"] += 1
-            if listed.among is not None and len(listed.names) > 1:
-                self.books.point(entry, listed.among, now)
         else:
             self.left(entry.pod.uid)
             self.books.counts["filter passed"] += 1
-        if self.books.verbs.vacated:
+        if self.books.cycle.vacated:
             self.books.settle(now)
         counts = len(listed.names), len(answer.names)
         self.stories.filtered(entry, start, counts, answer.refusal, decision)
@@ -443,7 +441,7 @@ class SchedulerService:
             return preempt_reply(args.victims)
         if entry.pod.uid in self.books.making_room:
             return preempt_reply({})  # others are on their way out for it already
-        allowance, now = self.books.verbs.allowance, self.clock.monotonic()
+        allowance, now = self.books.cycle.allowance, self.clock.monotonic()
         if not allowance.may_evict(entry.pod.namespace, now):
             self.books.postpone(entry.pod.uid)
             return preempt_reply({})

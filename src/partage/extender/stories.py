@@ -1,7 +1,7 @@
 """What becomes of each pod at the scheduler, told as spans of its trace.
 
     partage.schedule ── filter, prioritize, bind (lock, send, read_back), make_room …
-       events: refused, woken, pointed
+       events: refused, woken
 
 The service says what it has just decided; what is kept here is only when a pod was met first, and
 what happened to it since. `SILENT` keeps and tells nothing.
@@ -276,13 +276,7 @@ class PodStories:
             self._woken(uids)
             others.wake(uids)
 
-        def pointed(entry: PodEntry, node: str) -> None:
-            story = self._known.get(entry.pod.uid)
-            if story is not None and node:
-                self._happened(story, Event("pointed", self.now(), {"k8s.node.name": node}))
-            others.pointed(entry, node)
-
-        return replace(others, wake=wake, pointed=pointed)
+        return replace(others, wake=wake)
 
     def _woken(self, uids: Collection[str]) -> None:
         for uid in uids:

@@ -19,7 +19,7 @@ way no more, also where something else is by now: what its condition says must b
 import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -75,8 +75,6 @@ class WaitingPod:
         among: by node index, where nothing but its devices was in the way; None where that is not
             known.
         ranks: how many nodes there had ever been at that moment; an index may be another's since.
-        shown: indexes of nodes outside what it was asked about that it was pointed to.
-        shown_since: when the first of them was.
     """
 
     entry: PodEntry
@@ -89,8 +87,6 @@ class WaitingPod:
     told: int = 0
     among: Bools | None = None
     ranks: int = 0
-    shown: set[int] = field(default_factory=set)
-    shown_since: float = 0.0
     deferred: bool = False
 
     def has_its_turn(self, now: float) -> bool:

@@ -117,7 +117,6 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
 EVENTS: Final[Mapping[str, str]] = {
     "refused": "no place on any node that was asked about, with `partage.code`",
     "woken": "room appeared, and kube-scheduler was made to try the pod again",
-    "pointed": "nominated for the node `k8s.node.name` that kube-scheduler had not looked at",
     "hindered": "something is in the way of the instance, in `partage.code`",
 }
 """Every event with its meaning."""
