@@ -211,7 +211,7 @@ async def test_rows_of_pods_for_which_nothing_helps_leave_time_to_others(
         client.clock = clock = InstantClock()
         recorder = EventRecorder(client, component="test", instance="test")
         await Preempting(client, lambda: books, recorder, lambda: True, FAST).look()
-        owed = books.verbs.allowance.settings.owed
+        owed = books.cycle.allowance.settings.owed
         assert len(planned) == -(-owed // MOST_PLANNING)
         assert sum(clock.slept) >= sum(planned) * 3.5e-6
 

@@ -374,7 +374,7 @@ class Interleaving:
         await self.service.tick()
         self.api.expire()
         now = self.clock.monotonic()
-        ended = [uid for uid, end in self.service.books.verbs.holds.items() if end <= now]
+        ended = [uid for uid, end in self.service.books.cycle.holds.items() if end <= now]
         if ended and self.service.rebuilt:
             raise Broken(f"holds of {ended} outlived their time")
 
@@ -434,11 +434,11 @@ class Interleaving:
                 raise Broken(str(error)) from error
         owners: dict[State, Callable[[str], bool]] = {
             State.HELD: lambda uid: (
-                uid in books.verbs.holds and not books.cluster_cache.is_gone(uid)
+                uid in books.cycle.holds and not books.cluster_cache.is_gone(uid)
             ),
             State.RESERVED: lambda uid: uid in self.service.bindings.busy,
             State.UNKNOWN: lambda uid: uid in books.unread,
-            State.BOUND: lambda uid: uid not in books.verbs.holds,
+            State.BOUND: lambda uid: uid not in books.cycle.holds,
         }
         for uid, state in engine.states.items():
             if not owners[state](uid):
@@ -537,7 +537,7 @@ class Interleaving:
                 continue  # without devices
             if entry.pod.node != (pod.node or None):
                 raise Broken(f"{pod.uid} is on {pod.node}, and known on {entry.pod.node}")
-            if pod.node or pod.deleting or pod.uid in books.verbs.holds:
+            if pod.node or pod.deleting or pod.uid in books.cycle.holds:
                 continue  # what is held at last is for who was nominated
             if pod.uid not in waiting or pod.uid not in self.reasons:
                 raise Broken(f"{pod.uid} waits and nobody knows why")

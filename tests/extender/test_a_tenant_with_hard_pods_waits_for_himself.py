@@ -183,7 +183,7 @@ def test_an_ordinary_pod_behind_a_row_has_its_turn_soon(world: World, shape: str
 def test_many_namespaces_share_what_one_has(world: World, namespaces: int) -> None:
     """Two tenants are not searched for twice as much, nor forty; each has had a pod decided about."""
     behind(world, [pod(f"p{i}", no_gap(i), f"bad{i % namespaces}") for i in range(160)])
-    debts = world.service.books.verbs.allowance.debts
+    debts = world.service.books.cycle.allowance.debts
     assert min(namespaces, 8) <= len(debts) <= namespaces
     assert sum(debts.values()) <= 2 * OWED + 2 * MOST
 
@@ -242,7 +242,7 @@ def test_the_same_answer_costs_next_to_nothing_while_nothing_changes(world: Worl
     row(world, [one])
     with bounded(CALLS_EACH):
         assert codes(world, one) == {"SearchLimit"}
-    debts = world.service.books.verbs.allowance.debts
+    debts = world.service.books.cycle.allowance.debts
     assert sum(debts.values()) < 2 * MOST
 
 
@@ -277,12 +277,12 @@ def test_books_made_anew_forgive_nothing(world: World) -> None:
     """Who is deferred has its turn by the new books too."""
     hard = [pod(f"p{i}", no_gap(i)) for i in range(30)]
     row(world, hard)
-    before = dict(world.service.books.verbs.allowance.debts)
+    before = dict(world.service.books.cycle.allowance.debts)
     machines = [
         one for i in range(NODES) for one in (node(f"n{i}"), device(f"n{i}", *map(card, range(8))))
     ]
     asyncio.run(world.start(*machines, *hard))
-    assert world.service.books.verbs.allowance.debts == before
+    assert world.service.books.cycle.allowance.debts == before
     for _second in range(60):
         world.clock.pass_time(1.0)
         world.service.books.tick(world.clock.monotonic())

@@ -265,7 +265,7 @@ async def test_a_config_map_applies_to_pods_and_nodes_that_are_there() -> None:
 
     assert problem == ""
     assert asked["NodeNames"] == ["n1"]
-    assert "uid-web" in world.service.books.verbs.holds
+    assert "uid-web" in world.service.books.cycle.holds
 
 
 @run
@@ -480,9 +480,9 @@ async def _play(steps: list[tuple[str, int, int]]) -> None:
                 service.pod_changed(document(world.api.pods[name]))
         service.books.engine.ledger.validate()
     known = service.books.cluster_cache.pods()
-    assert all(uid in known for uid in service.books.verbs.holds)
+    assert all(uid in known for uid in service.books.cycle.holds)
     states = service.books.engine.states
-    assert {uid for uid, s in states.items() if s is State.HELD} == set(service.books.verbs.holds)
+    assert {uid for uid, s in states.items() if s is State.HELD} == set(service.books.cycle.holds)
     assert service.audit([document(m) for m in world.api.pods.values()]).clean
 
 

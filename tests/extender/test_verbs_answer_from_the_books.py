@@ -6,6 +6,7 @@ import random
 import pytest
 
 from fakes.builders import card, make_node, make_pod, share, whole
+from partage.extender.cycle import Cycle
 from partage.extender.verbs import Listed, Verbs
 from partage.model.errors import LedgerError
 from partage.model.policy import Policy
@@ -21,7 +22,7 @@ def _verbs(policy: str = "partage") -> Verbs:
     engine = Engine(Policy.parse(policy))
     for name in NAMES:
         engine.handle(NodeSeen(make_node(name, [card(0, prefix=name), card(1, prefix=name)])))
-    return Verbs(engine, hold=10.0)
+    return Verbs(Cycle(engine, hold=10.0))
 
 
 def _listed(verbs: Verbs, *names: str) -> Listed:
@@ -36,7 +37,7 @@ def test_a_pod_without_devices_passes_everywhere_at_once() -> None:
     answer = verbs.filter(make_pod("plain"), _listed(verbs, "x", "a"), 0.0, one=True)
 
     assert list(answer.names) == ["x", "a"]
-    assert not verbs.holds
+    assert not verbs.cycle.holds
 
 
 def test_a_pod_without_soft_constraints_gets_one_node_and_a_hold() -> None:
@@ -60,7 +61,7 @@ def test_a_pod_with_soft_constraints_gets_every_node_that_fits() -> None:
     answer = verbs.filter(make_pod("one", whole(2)), _listed(verbs), 0.0, one=False)
 
     assert sorted(answer.names) == ["b", "c"]
-    assert "uid-one" in verbs.holds
+    assert "uid-one" in verbs.cycle.holds
 
 
 def test_only_nodes_asked_about_are_answered() -> None:
@@ -114,7 +115,7 @@ def test_a_refusal_names_every_node_and_whether_evicting_helps() -> None:
     assert set(full.failed) == set(NAMES)
     assert full.failed["a"].startswith("InsufficientMemory: ")
     assert set(hopeless.unresolvable) == set(NAMES)
-    assert verbs.refusals.keys() == {"uid-big", "uid-broken"}
+    assert verbs.cycle.refusals.keys() == {"uid-big", "uid-broken"}
 
 
 def test_scores_are_integers_from_0_to_10_with_the_held_node_best() -> None:
@@ -138,13 +139,13 @@ def test_bind_takes_the_hold_or_refuses_with_the_reason() -> None:
     pod = make_pod("one", whole(2))
     verbs.filter(pod, _listed(verbs), 0.0, one=True)
 
-    bound = verbs.bind(pod, "a")
-    refused = verbs.bind(make_pod("two", whole(2)), "a")
+    bound = verbs.cycle.reserve(pod, "a")
+    refused = verbs.cycle.reserve(make_pod("two", whole(2)), "a")
 
     assert isinstance(bound, Placement)
     assert isinstance(refused, Refusal)
-    assert verbs.refusals.keys() == {"uid-two"}
-    assert not verbs.holds
+    assert verbs.cycle.refusals.keys() == {"uid-two"}
+    assert not verbs.cycle.holds
 
 
 def test_a_hold_ends_when_its_time_is_over() -> None:
@@ -152,14 +153,14 @@ def test_a_hold_ends_when_its_time_is_over() -> None:
     verbs = _verbs()
     verbs.filter(make_pod("one", whole(2)), _listed(verbs), 0.0, one=True)
 
-    assert verbs.expire(9.9) == []
-    assert len(verbs.expire(10.0)) == 1
+    assert verbs.cycle.expire(9.9) == []
+    assert len(verbs.cycle.expire(10.0)) == 1
     assert "uid-one" not in verbs.engine.ledger
 
 
 def _bound(verbs: Verbs, name: str, percent: int, **fields: object) -> None:
     pod = make_pod(name, share(percent, 4), **fields)  # type: ignore[arg-type]
-    verbs.bind(pod, "a")
+    verbs.cycle.reserve(pod, "a")
     verbs.engine.handle(BindSucceeded(pod.uid))
 
 
@@ -201,7 +202,7 @@ def test_a_pod_whose_binding_is_on_its_way_is_not_filtered_again() -> None:
     """Two reservations of one pod can never be."""
     verbs = _verbs()
     pod = make_pod("one", whole())
-    verbs.bind(pod, "a")
+    verbs.cycle.reserve(pod, "a")
 
     with pytest.raises(LedgerError, match="placed already"):
         verbs.filter(pod, _listed(verbs), 0.0, one=True)
@@ -216,7 +217,7 @@ def test_a_hold_that_moves_tells_where_room_appeared(one: bool) -> None:  # noqa
 
     verbs.filter(pod, _listed(verbs, "b"), 0.0, one=one)
 
-    assert verbs.vacated == {"a"}
+    assert verbs.cycle.vacated == {"a"}
     held = verbs.engine.ledger.allocation(pod.uid)
     assert held is not None
     assert held.node == "b"
@@ -231,7 +232,7 @@ def test_equal_refusals_are_told_without_writing_them_again() -> None:
     answers = [verbs.filter(pod, listed, 0.0, one=True) for pod in asks]
 
     assert answers[0] is answers[1]
-    assert verbs.refusals.keys() == {"uid-one", "uid-two"}
+    assert verbs.cycle.refusals.keys() == {"uid-one", "uid-two"}
 
 
 def test_a_nominated_pod_keeps_room_on_its_node() -> None:
@@ -240,10 +241,10 @@ def test_a_nominated_pod_keeps_room_on_its_node() -> None:
     verbs.engine.schedule(make_pod("full", whole(2)))  # takes node a
     pod = make_pod("one", whole(2))
 
-    assert not verbs.nominate(pod, "a", 0.0)
-    assert not verbs.nominate(pod, "nobody", 0.0)
-    assert verbs.nominate(pod, "b", 0.0)
-    assert not verbs.nominate(pod, "b", 0.0)
+    assert not verbs.cycle.nominate(pod, "a", 0.0)
+    assert not verbs.cycle.nominate(pod, "nobody", 0.0)
+    assert verbs.cycle.nominate(pod, "b", 0.0)
+    assert not verbs.cycle.nominate(pod, "b", 0.0)
     answer = verbs.filter(make_pod("two", whole(2)), _listed(verbs), 0.0, one=True)
     assert list(answer.names) == ["c"]
 

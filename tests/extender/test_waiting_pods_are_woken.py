@@ -226,11 +226,11 @@ async def test_a_nominated_pod_gets_the_room_that_was_made_for_it() -> None:
 
     world.service.pod_gone("uid-victim")
 
-    assert "uid-vip" in world.service.books.verbs.holds
+    assert "uid-vip" in world.service.books.cycle.holds
     assert world.woken == []
     world.clock.pass_time(30.0)
     await world.service.tick()
-    assert "uid-vip" in world.service.books.verbs.holds
+    assert "uid-vip" in world.service.books.cycle.holds
     world.create(pod("vip", whole(2), priority=5, meta={"resourceVersion": "2"}))
     assert "uid-vip" not in world.service.books.engine.ledger
     assert world.woken[-1] == "uid-other"
@@ -250,7 +250,7 @@ async def test_a_nominated_pod_is_woken_for_its_room() -> None:
     world.service.pod_gone("uid-victim")
 
     assert world.woken == ["uid-vip"]
-    assert "uid-vip" in world.service.books.verbs.holds
+    assert "uid-vip" in world.service.books.cycle.holds
 
 
 @run
@@ -258,7 +258,7 @@ async def test_a_nomination_ends_with_its_pod() -> None:
     """A pod that is gone or bound needs no room kept."""
     world = await World().start(node(), device())
     world.create(pod("vip", whole(), status={"nominatedNodeName": "n1"}))
-    held = dict(world.service.books.verbs.holds)
+    held = dict(world.service.books.cycle.holds)
     world.service.pod_gone("uid-vip")
     world.create(pod("other", whole(), status={"nominatedNodeName": "n1"}))
     assert await world.bind("other") == ""

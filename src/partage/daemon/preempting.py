@@ -121,7 +121,7 @@ class Preempting:
         budgets = await self._budgets()
         for waiting in asking:
             pod, now = waiting.entry.pod, self._client.clock.monotonic()
-            allowance = books.verbs.allowance
+            allowance = books.cycle.allowance
             if vain(pod) or not allowance.has_turn(pod.namespace, now):
                 continue
             if not allowance.may_evict(pod.namespace, now):
@@ -145,7 +145,7 @@ class Preempting:
             return
         books.counts["preemption victims"] += len(plan.victims)
         gone = [victim.uid for victim in plan.victims]
-        books.verbs.allowance.evict(waiting.entry.pod, gone, now)
+        books.cycle.allowance.evict(waiting.entry.pod, gone, now)
         victims = [
             (victim, entry)
             for victim in plan.victims

@@ -24,7 +24,7 @@ unknown ends are the same. What differs is who sends it: the plugin, after `bind
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Concatenate, Final, ParamSpec
@@ -34,6 +34,7 @@ import numpy as np
 from partage.extender.books import Books
 from partage.extender.ports import Answered, Binding, Outcome
 from partage.extender.preemption import Planner, may_preempt, to_be_gone
+from partage.extender.rejected_nodes import REJECTED_SECONDS, RejectedNodes
 from partage.extender.service import SchedulerService
 from partage.inventory.plane import Bools
 from partage.model.allocation import Allocation
@@ -61,10 +62,6 @@ _PROVEN: Final = 4
 """The same where only the exact rule can judge a node, which costs far more for each."""
 _WIDE: Final = 128
 """Nodes that the exact rule judges for a pod that needs every node that fits."""
-_REJECTED_SECONDS: Final = 60.0
-"""For which a node that kube-scheduler rejected is not proposed to the pod again, and several are to all."""
-_MOST_REJECTED: Final = 8 * PROPOSED
-"""Rejected nodes in that time; then the pod waits as kube-scheduler has it wait."""
 _PLANS: Final = 16
 """Nodes with a plan that kube-scheduler's own preemption chooses from."""
 _MOST_PLANNING: Final = 20 * MOST
@@ -116,14 +113,6 @@ class _Attempt:
     outcome: asyncio.Future[Answered] | None = None
 
 
-@dataclass(slots=True)
-class _Rejected:
-    """Nodes that kube-scheduler's own filters rejected for one pod."""
-
-    since: float
-    nodes: set[str] = field(default_factory=set)
-
-
 _Asked = ParamSpec("_Asked")
 
 
@@ -173,7 +162,7 @@ class Attempts:
         self._may_bind = may_bind
         self._planner = Planner(service.clock, _PLANNED_AGAIN, _TURN)
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
-        self._rejected: OrderedDict[str, _Rejected] = OrderedDict()
+        self._rejected = RejectedNodes()
         self._sent_away: dict[str, float] = {}
         self._several_until = 0.0
         self._proposal = ""
@@ -213,7 +202,7 @@ class Attempts:
             self._release(known)
             if known.planned and not question.nominated and not books.nomination(question.uid):
                 # kube-scheduler's own rules could not make room there.
-                self._reject(question.uid, known.planned, now)
+                self._rejected.add(question.uid, known.planned, now)
         attempt = _Attempt(question.attempt, entry, travelled)
         self._remember(question.uid, attempt)
         try:
@@ -236,7 +225,7 @@ class Attempts:
             budgets = wire.budgets(question)
         except InvalidDocument as error:
             return _refused(question, ReasonCode.INVALID_REQUEST, str(error))
-        allowance, clock = books.verbs.allowance, self._service.clock
+        allowance, clock = books.cycle.allowance, self._service.clock
         if not allowance.may_evict(pod.namespace, clock.monotonic()):
             books.postpone(uid)
             return wire.Answer(question.id)
@@ -255,7 +244,7 @@ class Attempts:
         }
         if not plans and rejected:
             # Only those that kube-scheduler rejected are left: it shall say why once more.
-            self._rejected.pop(uid, None)
+            self._rejected.forget(uid)
             return wire.Answer(question.id, again=True)
         if not plans:
             self._planner.give_up(pod)
@@ -307,15 +296,15 @@ class Attempts:
         if attempt is None or attempt.number != question.attempt or self._service.closed:
             return wire.Answer(question.id)
         self._end_proposal()
-        self._several_until = now + _REJECTED_SECONDS
-        room = self._reject(
+        self._several_until = now + REJECTED_SECONDS
+        room = self._rejected.add(
             question.uid, set(question.rejected) & (attempt.nodes | attempt.planned.keys()), now
         )
-        pod, allowance = attempt.entry.pod, books.verbs.allowance
+        pod, allowance = attempt.entry.pod, books.cycle.allowance
         if room and attempt.planned:
             again = attempt.more
         elif room and (work := allowance.work(pod, now)) is not None:
-            among = self._among(books, question.uid, now)
+            among = self._rejected.left(books.engine.ledger, question.uid, now)
             found = books.engine.evaluate(pod, reasons=False, among=among, work=work)
             allowance.spend(pod, work.taken, now)
             again = isinstance(found, Placement)
@@ -452,7 +441,7 @@ class Attempts:
     ) -> wire.Answer:
         engine, pod, stories = books.engine, attempt.entry.pod, self._service.stories
         start = stories.now()
-        among = self._among(books, question.uid, now, question.nominated)
+        among = self._rejected.left(engine.ledger, question.uid, now, question.nominated)
         if fitting is not None:
             left = _marked(books, fitting)
             among = left if among is None else among & left
@@ -460,13 +449,12 @@ class Attempts:
             return wire.Answer(question.id, skip=True)
         # The pod's own hold must not count against it.
         engine.handle(HoldEnded(pod.uid))
-        allowance = books.verbs.allowance
-        work = allowance.work(pod, now)
+        work = books.cycle.allowed(pod, now)
         others: list[str] = []
         scores: dict[str, int] = {}
         if question.wide or question.simulated or now < self._several_until:
             others, scores = self._others(books, attempt, among, work, wide=question.wide)
-        decision = books.verbs.decide(pod, among, now, work)
+        decision = books.cycle.hold(pod, among, now, work)
         asked_about = int(np.count_nonzero(engine.ledger.present if among is None else among))
         if isinstance(decision, Refusal):
             # Its own filters come afterwards: nothing but devices is known to be in the way.
@@ -474,7 +462,7 @@ class Attempts:
             books.refuse(attempt.entry, decision, now, asked)
             books.counts["plugin refused"] += 1
             preempt = self._may_preempt(books, attempt)
-            if not preempt and self._rejected.pop(question.uid, None) is not None:
+            if not preempt and self._rejected.forget(question.uid):
                 # kube-scheduler shall say once more why it rejects those: it then knows what to
                 # wait for.
                 return self._proposed(books, question, attempt, now, fitting)
@@ -520,8 +508,8 @@ class Attempts:
         if pod.request.fault is not None or allowed is None:
             return [], {}
         most, work = _WIDE if wide else _PROVEN, Work(allowed.limit)
-        found, values = engine.candidates(pod, among, most, work)
-        books.verbs.allowance.spend(pod, work.taken, self._service.clock.monotonic())
+        now = self._service.clock.monotonic()
+        found, values = books.cycle.candidates(pod, among, most, work, now)
         if not wide and found.size > PROPOSED:
             best = np.argpartition(-values, PROPOSED - 1)[:PROPOSED]
             found, values = found[best], values[best]
@@ -541,32 +529,6 @@ class Attempts:
             return False
         return may_preempt(books, waiting) and not self._planner.in_vain(attempt.entry.pod)
 
-    def _reject(self, uid: str, nodes: Iterable[str], now: float) -> int:
-        """Leave nodes out of the pod's next proposals; how many more could be before these were."""
-        rejected = self._rejected.get(uid)
-        if rejected is None or now >= rejected.since + _REJECTED_SECONDS:
-            rejected = self._rejected[uid] = _Rejected(now)
-            _bounded(self._rejected)
-        room = max(0, _MOST_REJECTED - len(rejected.nodes))
-        rejected.nodes.update(sorted(nodes)[:room])
-        return room
-
-    def _among(self, books: Books, uid: str, now: float, nominated: str = "") -> Bools | None:
-        """By node index, which nodes are in question; None for all."""
-        ledger = books.engine.ledger
-        rejected = self._rejected.get(uid)
-        if rejected is not None and now >= rejected.since + _REJECTED_SECONDS:
-            del self._rejected[uid]
-            rejected = None
-        if rejected is None:
-            return None
-        among: Bools = ledger.present.copy()
-        for name in rejected.nodes:
-            # Room may have been made since on the node that it is nominated for.
-            if name in ledger.index and name != nominated:
-                among[ledger.index[name]] = False
-        return among
-
     def _end_proposal(self) -> None:
         """The proposal that was not reserved ends."""
         uid, self._proposal = self._proposal, ""
@@ -579,7 +541,7 @@ class Attempts:
     def _take(self, books: Books, attempt: _Attempt, question: wire.Reserve) -> wire.Answer:
         entry, now = attempt.entry, self._service.clock.monotonic()
         try:
-            decision = books.verbs.bind(entry.pod, question.node)
+            decision = books.cycle.reserve(entry.pod, question.node)
         except LedgerError as error:
             return _refused(question, STALE, str(error))
         books.settle(now)
@@ -595,7 +557,7 @@ class Attempts:
         """Whether the place is that of pods which are leaving; then it is kept, provisionally."""
         uid = attempt.entry.pod.uid
         if books.nomination(uid) == node:
-            books.verbs.nominate(attempt.entry.pod, node, now, books.leaving(node))
+            books.cycle.nominate(attempt.entry.pod, node, now, books.leaving(node))
         elif node in attempt.planned:
             # kube-scheduler sends those away now; the next pods of the group count on none of it.
             books.make_room(attempt.entry, attempt.planned[node], now)
@@ -617,7 +579,7 @@ class Attempts:
         try:
             books.take([RoomKept(attempt.entry.pod, place.node, place.grants)], now)
             if engine.keeps(uid, place.node) and engine.ledger.allocation(uid) == place:
-                taken = books.verbs.bind(attempt.entry.pod, place.node)
+                taken = books.cycle.reserve(attempt.entry.pod, place.node)
         except LedgerError as error:
             return _refused(question, STALE, str(error))
         if isinstance(taken, Placement):
@@ -748,11 +710,6 @@ def _past(books: Books, attempt: _Attempt) -> str:
     if not attempt.travelled and books.cluster_cache.pod(attempt.entry.pod.uid) is None:
         return f"pod {attempt.entry.pod.key} is gone"
     return books.cluster_cache.past(attempt.entry)
-
-
-def _bounded(known: "OrderedDict[str, _Rejected]") -> None:
-    while len(known) > _MOST:
-        known.popitem(last=False)
 
 
 def _newer(one: str, other: str) -> bool:

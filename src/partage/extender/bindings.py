@@ -196,7 +196,7 @@ class Bindings:
             where = held.node if held else ""
             return "" if where == args.node else f"pod {entry.pod.key} is on node {where} already"
         try:
-            decision = books.verbs.bind(entry.pod, args.node)
+            decision = books.cycle.reserve(entry.pod, args.node)
         except LedgerError as error:
             return f"{error}; what became of its Binding is not known yet"
         self._stories.picked(entry, start, books.engine.decision_id)

@@ -133,7 +133,7 @@ def unscheduled(books: Books, uid: str) -> str:
 def _kept_waiting(books: Books, pod: Pod) -> Iterator[str]:
     """Bounds that a waiting pod has met."""
     if pod.uid in books.postponed:
-        most = books.verbs.allowance.settings.victims
+        most = books.cycle.allowance.settings.victims
         yield (
             f"no pod is sent away for it now: {most} a minute may go for pods of namespace "
             f"{pod.namespace}, and as many did"

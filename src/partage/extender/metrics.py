@@ -44,7 +44,7 @@ class ServiceMetrics:
         yield _gauge("partage_leader", "1 where this instance serves the verbs.", service.leading)
         yield _gauge("partage_ready", "1 once the books are rebuilt.", service.rebuilt)
         yield self._decisions()
-        yield _gauge("partage_holds", "Predicted places that are kept.", len(books.verbs.holds))
+        yield _gauge("partage_holds", "Predicted places that are kept.", len(books.cycle.holds))
         busy = len(service.bindings.busy)
         yield _gauge("partage_bindings_in_flight", "Bindings that are on their way.", busy)
         yield _gauge(

@@ -1,9 +1,10 @@
-"""The four verbs of an extender over the engine: filter, prioritize, bind, preempt.
+"""The verbs of an extender, over the steps of `extender.cycle`: filter, prioritize, preempt.
 
 Everything here is synchronous and pure but for the engine's books; sockets, clocks and the API
 server are the service's. Filter and prioritize change nothing that a caller could observe but
 holds: a filtered pod's predicted place is kept for as long as a Binding may take, so that two
-pods filtered together do not get the same room.
+pods filtered together do not get the same room. Bind reserves, and sends the Binding
+(`extender.bindings`).
 
 A pod without soft constraints gets one node, the best; the others get every node that fits, so
 that affinity and spreading keep working.
@@ -11,14 +12,14 @@ that affinity and spreading keep working.
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final
 
 import numpy as np
 
-from partage.extender.allowance import Allowance
+from partage.extender.cycle import Cycle, asks
 from partage.extender.node_set_hash import fingerprint
 from partage.extender.response_cache import BEST, ResponseCache
 from partage.inventory.plane import Bools, Ints
@@ -26,15 +27,11 @@ from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.placement.work import FEW, Work
 from partage.scheduler.decision import DryRun
-from partage.scheduler.engine import Engine, State
-from partage.scheduler.events import Action, HoldEnded, Placement, Released, RoomKept
-from partage.scheduler.explain import deferred
+from partage.scheduler.engine import State
+from partage.scheduler.events import HoldEnded
 from partage.scheduler.preemption import least
 
-__all__ = ["HOLD", "Answer", "Listed", "Verbs"]
-
-HOLD: Final = 30.0
-"""Seconds that a hold lasts: longer than kube-scheduler may take to bind."""
+__all__ = ["Answer", "Listed", "Verbs"]
 
 _MOST_NAMED: Final = 16
 _MOST_PROVEN: Final = 128
@@ -92,23 +89,16 @@ class Listed:
 
 
 class Verbs:
-    """The verbs and what they remember: holds with their end, name lists, refusals.
+    """The verbs and what they remember: name lists and answers.
 
     Attributes:
-        allowance: how much each namespace may have searched for.
-        refusals: why pods wait, by uid, as they were last told.
-        vacated: nodes where room appeared because a hold moved; the service wakes those who wait.
+        cycle: the steps of a decision.
+        engine: its books.
     """
 
-    def __init__(
-        self, engine: Engine, hold: float = HOLD, allowance: Allowance | None = None
-    ) -> None:
-        self.engine = engine
-        self.allowance = allowance or Allowance()
-        self.hold_seconds = hold
-        self.refusals: dict[str, Refusal] = {}
-        self.vacated: set[str] = set()
-        self._holds: OrderedDict[str, float] = OrderedDict()
+    def __init__(self, cycle: Cycle) -> None:
+        self.cycle = cycle
+        self.engine = cycle.engine
         self._by_text: OrderedDict[bytes, Listed] = OrderedDict()
         self._by_set: OrderedDict[bytes, Listed] = OrderedDict()
         self._named_at = -1
@@ -130,56 +120,33 @@ class Verbs:
         Raises:
             LedgerError: the pod holds more than a hold already.
         """
-        if not _asks(pod):
+        if not asks(pod):
             return Answer(listed.names)
         before = self.engine.ledger.allocation(pod.uid)
         fitting = np.zeros(0, np.intp)
-        work = self.allowance.work(pod, now)
+        cycle = self.cycle
+        work = cycle.allowed(pod, now)
         if not one and not pod.request.fault and work is not None:
             # The pod's own hold must not count against it.
             self.engine.handle(HoldEnded(pod.uid))
             mine = Work(work.limit)
-            fitting, _ = self.engine.candidates(pod, listed.among, _MOST_PROVEN, mine)
-            self.allowance.spend(pod, mine.taken, now)
-        decision = self.decide(pod, listed.among, now, work)
-        self._holds.pop(pod.uid, None)
+            fitting, _ = cycle.candidates(pod, listed.among, _MOST_PROVEN, mine, now)
+        decision = cycle.hold(pod, listed.among, now, work)
+        cycle.forget_hold(pod.uid)
         after = None if isinstance(decision, Refusal) else decision.allocation.node
         if before is not None and before.node != after:
-            self.vacated.add(before.node)
+            cycle.vacated.add(before.node)
         if isinstance(decision, Refusal):
-            self.refusals[pod.uid] = decision
+            cycle.refusals[pod.uid] = decision
             return self._refused(listed, decision)
-        self.refusals.pop(pod.uid, None)
-        self._holds[pod.uid] = now + self.hold_seconds
+        cycle.refusals.pop(pod.uid, None)
+        cycle.keep(pod.uid, now)
         if not fitting.size:
             return Answer([decision.allocation.node])
         pieces = self._known()
         return Answer(
             pieces.named(fitting), encoded=pieces.fitting((listed, pod.request), fitting)
         )
-
-    def decide(
-        self, pod: Pod, among: Bools | None, now: float, work: Work | None
-    ) -> Placement | Refusal:
-        """The place that the pod has now, held for it, or why there is none; paid by its namespace.
-
-        Args:
-            pod: the pod.
-            among: by node index, the nodes that may be chosen; None for all.
-            now: seconds on any steady clock.
-            work: what may be done, by the allowance; None to defer it unasked.
-
-        Raises:
-            LedgerError: the pod holds more than a hold already.
-        """
-        if work is None:
-            self.engine.handle(HoldEnded(pod.uid))
-            return deferred(pod.namespace)
-        decision = self.engine.hold(pod, among, work)
-        self.allowance.spend(pod, work.taken, now)
-        if isinstance(decision, Refusal) and decision.code is ReasonCode.SEARCH_DEFERRED:
-            self.allowance.defer(pod)
-        return decision
 
     def prioritize(self, pod: Pod, listed: Listed, now: float) -> Ints:
         """A score from 0 to 10 for each node: the best gets 10, those that do not fit 0.
@@ -193,11 +160,10 @@ class Verbs:
             now: seconds on any steady clock.
         """
         result = np.zeros(len(listed.names), np.int64)
-        if not _asks(pod) or pod.request.fault:
+        if not asks(pod) or pod.request.fault:
             return result
-        work = self.allowance.work(pod, now) or Work(FEW)
-        found, scores = self.engine.candidates(pod, listed.among, _MOST_PROVEN, work)
-        self.allowance.spend(pod, work.taken, now)
+        work = self.cycle.allowed(pod, now) or Work(FEW)
+        found, scores = self.cycle.candidates(pod, listed.among, _MOST_PROVEN, work, now)
         column = np.zeros(self.engine.ledger.present.shape[0] + 1, np.int64)
         if found.size:
             low, span = int(scores.min()), int(scores.max() - scores.min())
@@ -207,50 +173,6 @@ class Verbs:
             column[self.engine.ledger.index[held.node]] = BEST
         column[-1] = 0  # unknown names have the index -1
         return column[listed.indexes]
-
-    def nominate(self, pod: Pod, node: str, now: float, leaving: Collection[str] = ()) -> bool:
-        """Keep room on one node for a pod that preemption nominated; whether it has all of it.
-
-        Args:
-            pod: the pod.
-            node: where.
-            now: seconds on any steady clock.
-            leaving: uids of pods that are on their way out there; until they are gone, what is
-                free already is kept.
-        """
-        if not _asks(pod) or node not in self.engine.ledger.index:
-            return False
-        clearing = self.engine.states.get(pod.uid) is State.CLEARING
-        if pod.uid in self.engine.ledger and not clearing:
-            return False
-        work = Work()
-        if self.engine.grants_without(pod, node, (), work=work) is not None:
-            among = np.zeros(self.engine.ledger.present.shape[0], np.bool_)
-            among[self.engine.ledger.index[node]] = True
-            if not isinstance(self.engine.hold(pod, among), Refusal):
-                self._holds[pod.uid] = now + self.hold_seconds
-                return True
-            return False  # its namespace's quota is used up
-        grants = self.engine.grants_without(pod, node, leaving, work=work) if leaving else None
-        if grants is not None:
-            self._moved(self.engine.handle(RoomKept(pod, node, grants)))
-        elif clearing:
-            self._moved(self.engine.handle(HoldEnded(pod.uid)))
-        return False
-
-    def _moved(self, actions: Iterable[Action]) -> None:
-        """Room that a change of holds left is told with that of other holds that moved."""
-        self.vacated |= {action.node for action in actions if isinstance(action, Released)}
-
-    def bind(self, pod: Pod, node: str) -> Placement | Refusal:
-        """Fit, reserve and pick cards in one step; the service then sends the Binding."""
-        self._holds.pop(pod.uid, None)
-        decision = self.engine.place_on(pod, node)
-        if isinstance(decision, Refusal):
-            self.refusals[pod.uid] = decision
-        else:
-            self.refusals.pop(pod.uid, None)
-        return decision
 
     def preempt(
         self,
@@ -272,7 +194,7 @@ class Verbs:
             priorities: priority of the pods that hold devices; a pod without one is spared.
             now: seconds on any steady clock.
         """
-        if not _asks(pod):
+        if not asks(pod):
             return {node: tuple(uids) for node, uids in candidates.items()}
         kept: dict[str, tuple[str, ...]] = {}
         work = Work()
@@ -286,7 +208,7 @@ class Verbs:
                         continue
                     victims += added
             kept[node] = tuple(victims)
-        self.allowance.spend(pod, work.taken, now)
+        self.cycle.allowance.spend(pod, work.taken, now)
         return kept
 
     def _others(
@@ -320,30 +242,7 @@ class Verbs:
         # Without work left some may be among them that could be spared.
         return [] if work.spent else added
 
-    # --- holds and names ---------------------------------------------------------------------
-
-    def expire(self, now: float) -> list[Action]:
-        """End holds that have lasted their time; what the driver should do about it."""
-        actions: list[Action] = []
-        for uid in [uid for uid, end in self._holds.items() if end <= now]:
-            del self._holds[uid]
-            actions += self.engine.handle(HoldEnded(uid))
-        return actions
-
-    def forget(self, uid: str) -> None:
-        """The pod is bound, gone or rejected: it needs no hold and no reason any more."""
-        self._holds.pop(uid, None)
-        self.refusals.pop(uid, None)
-        self.allowance.forget(uid)
-
-    def forget_hold(self, uid: str) -> None:
-        """The pod has no hold any more; why it waits stays known."""
-        self._holds.pop(uid, None)
-
-    @property
-    def holds(self) -> Mapping[str, float]:
-        """Holds by pod UID with the time at which they end."""
-        return self._holds
+    # --- lists of names ----------------------------------------------------------------------
 
     def look_up(self, raw: bytes, names: Callable[[], Sequence[str]]) -> Listed:
         """A list of names as the books know it; one that holds the same names is looked up once.
@@ -423,7 +322,3 @@ def _keep(known: OrderedDict[bytes, Listed], key: bytes, listed: Listed) -> None
     known.move_to_end(key)
     if len(known) > _MOST_NAMED:
         known.popitem(last=False)
-
-
-def _asks(pod: Pod) -> bool:
-    return bool(pod.request.groups) or pod.request.fault is not None

@@ -1,0 +1,187 @@
+"""One scheduling cycle: how a pod with devices gets its place, whichever way kube-scheduler asks.
+
+The plugin's attempts (`extender.attempts`) and the extender's verbs (`extender.verbs`) are two ways
+into these steps:
+
+1. `allowed` asks how much may be searched for the pod, by what its namespace has used.
+2. `candidates` finds the nodes that fit, where kube-scheduler needs more than the best one.
+3. `hold` decides: it keeps the best place for the pod, or says why there is none.
+4. `reserve` fits the pod on the node that kube-scheduler chose, picks cards and reserves them, in
+   one step. A hold ends with it.
+5. The Binding is sent with the record in it, and followed to a known end (`extender.bindings`).
+6. `forget` drops what is left of the cycle once the pod is bound, gone or given up on.
+
+A pod that preemption nominated takes step 3 in parts: `nominate` keeps what is free of its place
+while others leave. A hold that is not followed by a reservation expires (`expire`).
+
+All of this is synchronous and changes nothing but the engine's books; time is an argument.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+import numpy as np
+
+from partage.extender.allowance import Allowance
+from partage.inventory.plane import Bools, Ints
+from partage.model.pod import Pod
+from partage.model.reason import ReasonCode, Refusal
+from partage.placement.work import Work
+from partage.scheduler.engine import Engine, State
+from partage.scheduler.events import Action, HoldEnded, Placement, Released, RoomKept
+from partage.scheduler.explain import deferred
+
+__all__ = ["HOLD", "Cycle", "asks"]
+
+HOLD: Final = 30.0
+"""Seconds that a hold lasts: longer than kube-scheduler may take to bind."""
+
+
+def asks(pod: Pod) -> bool:
+    """Whether a pod asks for devices, or tries to: a broken request is refused, never passed."""
+    return bool(pod.request.groups) or pod.request.fault is not None
+
+
+class Cycle:
+    """The steps over one engine, and what they remember.
+
+    Attributes:
+        engine: the books.
+        allowance: how much each namespace may have searched for.
+        refusals: why pods wait, by uid, as they were last told.
+        vacated: nodes where room appeared because a hold moved; the service wakes those who wait.
+    """
+
+    def __init__(
+        self, engine: Engine, hold: float = HOLD, allowance: Allowance | None = None
+    ) -> None:
+        self.engine = engine
+        self.allowance = allowance or Allowance()
+        self.hold_seconds = hold
+        self.refusals: dict[str, Refusal] = {}
+        self.vacated: set[str] = set()
+        self._holds: OrderedDict[str, float] = OrderedDict()
+
+    # --- the steps ---------------------------------------------------------------------------
+
+    def allowed(self, pod: Pod, now: float) -> Work | None:
+        """Step 1: what may be searched for the pod; None where its namespace has to wait.
+
+        Args:
+            pod: the pod.
+            now: seconds on any steady clock, here and below.
+        """
+        return self.allowance.work(pod, now)
+
+    def candidates(
+        self, pod: Pod, among: Bools | None, most: int, work: Work, now: float
+    ) -> tuple[Ints, Ints]:
+        """Step 2: indexes of nodes that fit, and their scores; the namespace pays for the search.
+
+        Args:
+            pod: the pod.
+            among: by node index, the nodes in question; None for all.
+            most: nodes that are judged where only the exact rule can.
+            work: what may be done.
+            now: as above.
+        """
+        found = self.engine.candidates(pod, among, most, work)
+        self.allowance.spend(pod, work.taken, now)
+        return found
+
+    def hold(
+        self, pod: Pod, among: Bools | None, now: float, work: Work | None
+    ) -> Placement | Refusal:
+        """Step 3: the place that the pod has now, held for it, or why there is none.
+
+        Args:
+            pod: the pod.
+            among: by node index, the nodes that may be chosen; None for all.
+            now: as above.
+            work: what may be done, by step 1; None defers the pod unasked.
+
+        Raises:
+            LedgerError: the pod holds more than a hold already.
+        """
+        if work is None:
+            self.engine.handle(HoldEnded(pod.uid))
+            return deferred(pod.namespace)
+        decision = self.engine.hold(pod, among, work)
+        self.allowance.spend(pod, work.taken, now)
+        if isinstance(decision, Refusal) and decision.code is ReasonCode.SEARCH_DEFERRED:
+            self.allowance.defer(pod)
+        return decision
+
+    def keep(self, uid: str, now: float) -> None:
+        """A hold lasts its time from now on, where kube-scheduler says nothing of its end."""
+        self._holds[uid] = now + self.hold_seconds
+
+    def reserve(self, pod: Pod, node: str) -> Placement | Refusal:
+        """Step 4: fit, reserve and pick cards in one step; the Binding is then sent."""
+        self._holds.pop(pod.uid, None)
+        decision = self.engine.place_on(pod, node)
+        if isinstance(decision, Refusal):
+            self.refusals[pod.uid] = decision
+        else:
+            self.refusals.pop(pod.uid, None)
+        return decision
+
+    def forget(self, uid: str) -> None:
+        """Step 6: the pod is bound, gone or rejected, and needs no hold and no reason any more."""
+        self._holds.pop(uid, None)
+        self.refusals.pop(uid, None)
+        self.allowance.forget(uid)
+
+    # --- holds -------------------------------------------------------------------------------
+
+    def nominate(self, pod: Pod, node: str, now: float, leaving: Collection[str] = ()) -> bool:
+        """Keep room on one node for a pod that preemption nominated; whether it has all of it.
+
+        Args:
+            pod: the pod.
+            node: where.
+            now: as above.
+            leaving: uids of pods that are on their way out there; until they are gone, what is
+                free already is kept.
+        """
+        if not asks(pod) or node not in self.engine.ledger.index:
+            return False
+        clearing = self.engine.states.get(pod.uid) is State.CLEARING
+        if pod.uid in self.engine.ledger and not clearing:
+            return False
+        work = Work()
+        if self.engine.grants_without(pod, node, (), work=work) is not None:
+            among = np.zeros(self.engine.ledger.present.shape[0], np.bool_)
+            among[self.engine.ledger.index[node]] = True
+            if not isinstance(self.engine.hold(pod, among), Refusal):
+                self.keep(pod.uid, now)
+                return True
+            return False  # its namespace's quota is used up
+        grants = self.engine.grants_without(pod, node, leaving, work=work) if leaving else None
+        if grants is not None:
+            self._moved(self.engine.handle(RoomKept(pod, node, grants)))
+        elif clearing:
+            self._moved(self.engine.handle(HoldEnded(pod.uid)))
+        return False
+
+    def _moved(self, actions: Iterable[Action]) -> None:
+        """Room that a change of holds left is told with that of other holds that moved."""
+        self.vacated |= {action.node for action in actions if isinstance(action, Released)}
+
+    def expire(self, now: float) -> list[Action]:
+        """End holds that have lasted their time; what the driver should do about it."""
+        actions: list[Action] = []
+        for uid in [uid for uid, end in self._holds.items() if end <= now]:
+            del self._holds[uid]
+            actions += self.engine.handle(HoldEnded(uid))
+        return actions
+
+    def forget_hold(self, uid: str) -> None:
+        """The pod has no hold any more; why it waits stays known."""
+        self._holds.pop(uid, None)
+
+    @property
+    def holds(self) -> Mapping[str, float]:
+        """Holds by pod UID with the time at which they end."""
+        return self._holds
