@@ -9,7 +9,7 @@ CORE := model vendors inventory placement scheduler wire
 CORE_TESTS := $(CORE) conformance record upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-cluster check format coverage conformance reference docs hostile soak failover soak-laws bench bench-openb bench-policy bench-small bench-startup bench-relist image try test-pods lock floors native native-aarch64 clean
+.PHONY: help venv run test test-cluster check format coverage conformance reference docs hostile soak failover test-kube-scheduler soak-laws bench bench-openb bench-policy bench-small bench-startup bench-relist image try test-pods lock floors native native-aarch64 clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -59,11 +59,15 @@ docs: venv ## Build the documentation as a site into build/site; a warning is an
 hostile: venv ## What hostile tenants, strangers and thieves were tried with: a line each, and whether others noticed
 	$(BIN)/python tests/tools/attacks.py
 
+test-kube-scheduler: ## The plugin under staticcheck and the race detector, and built for other Kubernetes (KUBERNETES="1.35.4 1.37.2"); outside the gate
+	cd kube-scheduler && go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./... && CGO_ENABLED=1 go test -race ./...
+	for one in $${KUBERNETES:-1.35.4 1.37.2}; do kube-scheduler/build-for $$one build/kube-scheduler-$$one || exit 1; done
+
 soak: venv ## Churn with random faults (SOAK_MINUTES, SOAK_RATE pods a second, SOAK_SEED, SOAK_PEACE, SOAK_SEAM): nothing lost, doubled or leaked, and the rate kept
-	$(BIN)/python tests/faults/soak.py --minutes $${SOAK_MINUTES:-20} --rate $${SOAK_RATE:-50} --seed $${SOAK_SEED:-0} --seam $${SOAK_SEAM:-extender} --peace $${SOAK_PEACE:-90} --output build/soak
+	PYTHONPATH=tests/tools $(BIN)/python tests/faults/soak.py --minutes $${SOAK_MINUTES:-20} --rate $${SOAK_RATE:-50} --seed $${SOAK_SEED:-0} --seam $${SOAK_SEAM:-plugin} --peace $${SOAK_PEACE:-90} --output build/soak
 
 failover: venv ## Kill the leader five times under load (FAILOVER_KILLS, SOAK_SEAM): how long nobody is served, and where the seconds go
-	$(BIN)/python tests/faults/failover.py --kills $${FAILOVER_KILLS:-5} --seam $${SOAK_SEAM:-extender}
+	PYTHONPATH=tests/tools $(BIN)/python tests/faults/failover.py --kills $${FAILOVER_KILLS:-5} --seam $${SOAK_SEAM:-plugin}
 
 soak-laws: venv ## The laws, random interleavings and comparisons with the originals, far longer than CI tries them (PARTAGE_SEQUENCES, PARTAGE_CASES, PARTAGE_SEED)
 	PARTAGE_SEQUENCES=$${PARTAGE_SEQUENCES:-200000} PARTAGE_SEED=$${PARTAGE_SEED:-$$(date +%s)} $(BIN)/python -m pytest -n $(JOBS) -o timeout=14400 tests/extender/test_any_interleaving_keeps_the_books.py

@@ -37,7 +37,7 @@ CHART: Final = HERE / "helm" / "partage"
 KUBE_VERSION: Final = "1.36.4"
 NAMESPACES: Final = {
     "default": "partage-system",
-    "plugin": "partage-system",
+    "extender": "partage-system",
     "qgpu": "kube-system",
     "koordinator": "koordinator-system",
     "hami": "kube-system",

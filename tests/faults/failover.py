@@ -34,7 +34,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of pods and moments")
     parser.add_argument("--nodes", type=int, default=8, help="of eight cards each")
     parser.add_argument("--lease", type=int, default=15, help="seconds of the Lease")
-    parser.add_argument("--seam", choices=["extender", "plugin"], default="extender")
+    parser.add_argument("--seam", choices=["extender", "plugin"], default="plugin")
     parser.add_argument("--output", type=Path, help="folder for the instances' logs")
     return parser.parse_args()
 

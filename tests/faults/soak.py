@@ -64,7 +64,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quiet", action="store_true", help="no faults, for comparison")
     parser.add_argument("--no-webhook", action="store_true", help="admit all pods unread")
-    parser.add_argument("--seam", choices=["extender", "plugin"], default="extender")
+    parser.add_argument("--seam", choices=["extender", "plugin"], default="plugin")
     parser.add_argument("--output", type=Path, help="folder for logs and the summary")
     return parser.parse_args()
 

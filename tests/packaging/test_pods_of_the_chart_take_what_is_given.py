@@ -14,7 +14,7 @@ def test_annotations_and_affinity_reach_every_pod() -> None:
     given = [part for one in COMPONENTS for part in ("--set", f"{one}.podAnnotations.team=gpu")]
     given += [part for one in COMPONENTS for part in ("--set-json", f"{one}.{zone}")]
     for options in ([], given):
-        text = generate.rendered(str(HELM), "default", "--set", "agent.enabled=true", *options)
+        text = generate.rendered(str(HELM), "extender", "--set", "agent.enabled=true", *options)
         found = [one for one in yaml.safe_load_all(text) if one]
         pods = [one["spec"]["template"] for one in found if "template" in one.get("spec", {})]
         assert len(pods) == len(COMPONENTS)

@@ -185,7 +185,7 @@ def test_the_worst_of_each_stolen_token_is_told() -> None:
     harmless = {"events", "leases.coordination.k8s.io", "bindings", "tokenreviews.authentication.k8s.io",
                 "subjectaccessreviews.authorization.k8s.io"}  # fmt: skip
     named_alike = {"devices.scheduling.koordinator.sh"}
-    for profile in ("default", "koordinator", "hami"):
+    for profile in ("extender", "default", "koordinator", "hami"):
         given = {
             (one.program, one.verb, one.resource if one.resource in named_alike else one.resource.partition(".")[0])
             for one in granted(profile, *EVERYTHING[:4])
@@ -196,5 +196,6 @@ def test_the_worst_of_each_stolen_token_is_told() -> None:
         told_ = {(program, *right) for program, rights in rows.items() for right in rights}
         # Devices are made by the agent that may patch them.
         given -= {("agent", "create", "devices.scheduling.koordinator.sh")}
-        assert given == told_
+        # Beside the plugin the service needs no certificate, and kube-scheduler sends the victims away.
+        assert given == told_ if profile == "extender" else given < told_
     assert rows.keys() == set(PROGRAMS.values())

@@ -19,6 +19,19 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- if eq .Values.scheduler.seam "plugin" }}true{{ end -}}
 {{- end }}
 
+{{- /* kube-scheduler may be one minor older than the API server, and never newer. */ -}}
+{{- define "partage.seamFits" -}}
+{{- $built := .Values.kubeScheduler.pluginImage.kubernetes -}}
+{{- $minor := regexFind "[0-9]+$" $built | int -}}
+{{- $fits := printf ">=1.%d.0-0 <1.%d.0-0" $minor (add $minor 2) -}}
+{{- if and (include "partage.plugged" .) (not (semverCompare $fits .Capabilities.KubeVersion.Version)) -}}
+{{- fail (printf "scheduler.seam: plugin brings kube-scheduler %s, which works with that Kubernetes and the next minor; this cluster has %s. Set scheduler.seam=extender, or kubeScheduler.pluginImage.kubernetes to what the image was built for; for helm template set --kube-version" $built .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if and (not (include "partage.plugged" .)) (eq .Values.scheduler.leaseName .Values.kubeScheduler.leaseName) -}}
+{{- fail (printf "scheduler.leaseName and kubeScheduler.leaseName are both %s: with scheduler.seam: extender each elects a leader of its own" .Values.scheduler.leaseName) -}}
+{{- end -}}
+{{- end }}
+
 {{- /* User of kube-scheduler's container beside the service's; the service is 65532. */ -}}
 {{- define "partage.kubeSchedulerUser" -}}
 65533
@@ -27,7 +40,9 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- /* Clusters' versions may have a vendor's suffix, the image has none. */ -}}
 {{- define "partage.kubeSchedulerImage" -}}
 {{- if include "partage.plugged" . -}}
-{{ include "partage.imageNamed" (dict "image" .Values.kubeScheduler.pluginImage "tag" .Chart.AppVersion) }}
+{{- $beside := printf "%s/kube-scheduler" (dir .Values.image.repository) -}}
+{{- $image := merge (dict "repository" (.Values.kubeScheduler.pluginImage.repository | default $beside)) .Values.kubeScheduler.pluginImage -}}
+{{ include "partage.imageNamed" (dict "image" $image "tag" (.Values.image.tag | default .Chart.AppVersion)) }}
 {{- else -}}
 {{ include "partage.imageNamed" (dict "image" .Values.kubeScheduler.image "tag" (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version)) }}
 {{- end -}}

@@ -1,5 +1,6 @@
-"""`scheduler.seam: plugin`: kube-scheduler and the engine in one pod, and nothing of the extender beside them."""
+"""The default, the plugin: kube-scheduler and the engine in one pod, and nothing of the extender beside them."""
 
+import subprocess
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from partage.cli.scheduler import scheduler
 
 
 def _chart(*values: str) -> list[dict[str, Any]]:
-    """The objects of the profile `plugin`."""
+    """The objects of the default profile."""
     given = (part for value in values for part in ("--set", value))
-    text = generate.rendered(str(HELM), "plugin", *given)
+    text = generate.rendered(str(HELM), "default", *given)
     return [one for one in yaml.safe_load_all(text) if one]
 
 
@@ -81,7 +82,7 @@ def test_one_lease_decides_by_the_name_of_the_other_seam() -> None:
     config = yaml.safe_load(
         _of(found, "ConfigMap", "partage-kube-scheduler")["data"]["config.yaml"]
     )
-    before = yaml.safe_load_all(generate.rendered(str(HELM), "default"))
+    before = yaml.safe_load_all(generate.rendered(str(HELM), "extender"))
     other = yaml.safe_load(
         _of([one for one in before if one], "ConfigMap", "partage-kube-scheduler")["data"][
             "config.yaml"
@@ -148,3 +149,51 @@ def test_images_follow_the_seam(seam: str) -> None:
     )
     ours, theirs = "registry.example.com/kube-scheduler:", "registry.k8s.io/kube-scheduler:v1."
     assert image.startswith(ours if seam == "plugin" else theirs)
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("given", "image"),
+    [
+        (
+            "image.repository=one.example.com/gpu/partage,image.tag=v1",
+            "one.example.com/gpu/kube-scheduler:v1",
+        ),
+        ("kubeScheduler.pluginImage.repository=two.example.com/ks", "two.example.com/ks:0.1.0"),
+        (
+            "image.tag=v1,kubeScheduler.pluginImage.tag=v2",
+            "registry.example.com/kube-scheduler:v2",
+        ),
+    ],
+)
+def test_the_plugins_image_is_beside_ours(given: str, image: str) -> None:
+    """One registry and one tag are told once; each may be told apart."""
+    assert [one["image"] for one in _pod(_chart(given))["containers"]][1] == image
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("version", "seam", "renders"),
+    [
+        ("1.35.9", "seam=plugin", False),
+        ("1.35.9", "seam=plugin,kubeScheduler.pluginImage.kubernetes=1.35", True),
+        ("1.36.0", "seam=plugin", True),
+        ("v1.37.2-gke.100", "seam=plugin", True),
+        ("1.37.0", "seam=plugin,kubeScheduler.pluginImage.kubernetes=1.35", False),
+        ("1.38.0", "seam=plugin", False),
+        ("1.30.0", "seam=extender", True),
+    ],
+)
+def test_a_cluster_that_the_plugins_kube_scheduler_is_not_for_is_refused(
+    version: str,
+    seam: str,
+    renders: bool,  # noqa: FBT001 # a row
+) -> None:
+    """It is never newer than the API server and at most one minor older, as Kubernetes demands."""
+    options = ("--kube-version", version, "--set", f"scheduler.{seam}")
+    if renders:
+        assert generate.rendered(str(HELM), "default", *options)
+        return
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        generate.rendered(str(HELM), "default", *options)
+    assert f"this cluster has v{version}. Set scheduler.seam=extender" in refused.value.stderr
