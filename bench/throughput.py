@@ -144,7 +144,9 @@ class Bench:
         self, plane: ControlPlane, client: Client, folder: Path, given: argparse.Namespace
     ) -> None:
         self.plane, self.client, self.folder = plane, client, folder
-        self.count, self.nice, self.percentage = given.nodes, given.nice, given.percentage
+        self.count, self.nice = given.nodes, given.nice
+        chart = 0 if given.plugin else 100
+        self.percentage = chart if given.percentage is None else given.percentage
         self.percentage_alone = given.percentage_alone
         self.mutual_tls, self.spread = given.mutual_tls, given.spread
         self.plugin: Path | None = given.plugin
@@ -579,9 +581,8 @@ def main() -> None:
     parser.add_argument(
         "--percentage",
         type=int,
-        default=100,
-        help="percentageOfNodesToScore of the second "
-        "kube-scheduler, 0 for kube-scheduler's own default",
+        help="percentageOfNodesToScore of the second kube-scheduler, 0 for kube-scheduler's own default; "
+        "by default as in the chart: 100 beside the extender, 0 with the plugin",
     )
     parser.add_argument(
         "--mutual-tls",
