@@ -71,7 +71,7 @@ class Told:
         recorder = self.notices.recorder._book
         lists = [recorder._records, recorder._later, recorder._budgets]
         lists += [self.notices._asleep, self.notices._late, self.notices._due]
-        lists += [self.notices._shown, self.notices._missed, self.notices._failed]
+        lists += [self.notices._missed, self.notices._failed]
         return sum(map(len, lists))
 
 

@@ -107,7 +107,7 @@ _LEFT: Final = "tests/cluster/test_nothing_is_left_after_it_ran.py::test_nothing
 _FILES: Final = "tests/docs/test_what_pages_show_comes_out.py::test_a_nodes_files_go"
 UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
     (_INSTALL, "make image"): Untyped("no registry has the bases where tests run", _IMAGE),
-    (_INSTALL, "docker push"): Untyped("there is no registry to push to", _IMAGE),
+    (_INSTALL, "for image in partage kube-scheduler"): Untyped("there is no registry to push to", _IMAGE),
     (_INSTALL, "kubectl get --raw /api/v1/namespaces/partage-system/services"): Untyped(
         "no API server of the tests reaches Services of pods; the chart has this one",
         "tests/docs/test_every_block_has_a_proof.py::test_the_port_that_the_page_asks_is_the_charts",
@@ -136,6 +136,7 @@ _INSTANCES: Final = "docs/how-to/use-hardware-instances.md"
 _NRI: Final = f"{_SHOWN}::test_nri_is_on_with_what_the_page_prints"
 GROUND: Final[Mapping[tuple[str, str], str]] = {
     ("ARCHITECTURE.md", "manifests ──wire"): f"{_SHOWN}::test_the_drawing_names_packages",
+    ("docs/concepts.md", "card 0"): f"{_SHOWN}::test_the_drawn_cards_are_full",
     ("docs/concepts.md", "user ── pod"): f"{_SHOWN}::test_the_drawings_use_words_that_exist",
     ("docs/concepts.md", "webhook away"): f"{_SHOWN}::test_the_drawings_use_words_that_exist",
     (_INSTALL, "agent:"): f"{_SHOWN}::test_values_for_the_agent_are_values_of_the_chart",

@@ -367,6 +367,19 @@ def test_the_drawing_names_packages() -> None:
         assert list((ROOT / "src/partage").glob(f"*/{name}.py"))
 
 
+def test_the_drawn_cards_are_full() -> None:
+    """What the sharers have and what is free is the card; instances by the memory slices of their profiles."""
+    drawn = block("docs/concepts.md", "card 0").text
+    percents, sizes = (
+        [int(one) for one in re.findall(rf"(\d+)\s?{unit}", drawn)] for unit in ("%", "GiB")
+    )
+    slices = [int(one) for one in re.findall(r"(\d+) slices?", drawn)]
+
+    assert sum(percents) == 200
+    assert sum(sizes) == 160
+    assert sum(slices) == 8
+
+
 def test_the_drawings_use_words_that_exist() -> None:
     """Keys, reasons and what becomes of new pods, as the tables have them."""
     way = block("docs/concepts.md", "user ── pod").text
