@@ -17,8 +17,8 @@ import (
 )
 
 var (
-	errAway = errors.New("Partage's engine is not connected")
-	errSlow = errors.New("Partage's engine did not answer in time")
+	errAway = errors.New("the engine of Partage is not connected")
+	errSlow = errors.New("the engine of Partage did not answer in time")
 )
 
 const (

@@ -41,6 +41,9 @@ const Name = "Partage"
 // of kube-scheduler's own must win over the sum of all other plugins' scores, about 1,300.
 const Weight = 20
 
+// maxScore is kube-scheduler's MaxNodeScore, whose name differs from version to version; the least is 0.
+const maxScore int64 = 100
+
 // Version is set when the program is linked.
 var Version = "dev"
 
@@ -488,9 +491,9 @@ func (p *Plugin) NormalizeScore(_ context.Context, state fwk.CycleState, _ *v1.P
 		}
 	}
 	for i := range scores {
-		scores[i].Score = fwk.MinScore
+		scores[i].Score = 0
 	}
-	scores[best].Score = fwk.MaxScore
+	scores[best].Score = maxScore
 	return nil
 }
 

@@ -274,7 +274,7 @@ func TestAPodIsProposedFilteredReservedAndBound(t *testing.T) {
 		scores[i].Score, _ = p.Score(ctx, state, pod, nodeInfo(scores[i].Name))
 	}
 	p.NormalizeScore(ctx, state, pod, scores)
-	if scores[0].Score != 0 || scores[1].Score != fwk.MaxScore {
+	if scores[0].Score != 0 || scores[1].Score != maxScore {
 		t.Error(scores)
 	}
 	if status := p.Reserve(ctx, state, pod, "n2"); !status.IsSuccess() {
@@ -564,17 +564,17 @@ func TestAPanicIsAnErrorOfThatPodAlone(t *testing.T) {
 	p := &Plugin{} // everything in it is nil
 	ctx, state, pod := context.Background(), framework.NewCycleState(), device("web")
 	state.Write(stateKey, &attempt{})
-	if _, status := p.PreFilter(ctx, state, pod, nil); !status.IsError() {
+	if _, status := p.PreFilter(ctx, state, pod, nil); status.Code() != fwk.Error {
 		t.Error(status)
 	}
-	if status := p.Reserve(ctx, state, pod, "n1"); !status.IsError() {
+	if status := p.Reserve(ctx, state, pod, "n1"); status.Code() != fwk.Error {
 		t.Error(status)
 	}
 	p.Unreserve(ctx, state, pod, "n1")
-	if status := p.Bind(ctx, state, pod, "n1"); !status.IsError() {
+	if status := p.Bind(ctx, state, pod, "n1"); status.Code() != fwk.Error {
 		t.Error(status)
 	}
-	if _, status := p.PostFilter(ctx, state, pod, nil); !status.IsError() {
+	if _, status := p.PostFilter(ctx, state, pod, nil); status.Code() != fwk.Error {
 		t.Error(status)
 	}
 }
@@ -623,7 +623,7 @@ func TestAnUnknownEndIsAskedBack(t *testing.T) {
 		t.Error(engine.last(protocol.VerbBound))
 	}
 	bound = false
-	if status := p.Bind(ctx, state, pod, "n1"); !status.IsError() {
+	if status := p.Bind(ctx, state, pod, "n1"); status.Code() != fwk.Error {
 		t.Error(status)
 	}
 }
