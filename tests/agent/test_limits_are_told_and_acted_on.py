@@ -424,6 +424,26 @@ def test_a_driver_that_nobody_tried_is_named(
     assert bool(found) == bool(said)
 
 
+@pytest.mark.parametrize("compute", [True, False])
+def test_a_pod_without_a_quota_says_that_its_compute_is_not_held(
+    tmp_path: Path, *, compute: bool
+) -> None:
+    """It asked for half of the compute under `best-effort`: its limits are in force, and that half is none of them."""
+
+    async def story(world: World) -> None:
+        world.provider = OwnLibrary(compute=compute)
+        world.process(7, await world.run_pod("train"))
+        looking = asyncio.create_task(world.statements().run())
+        await _until(lambda: world.condition("train"))
+        condition = world.condition("train")
+        assert SHARE.core_milli
+        assert (condition["status"], condition["reason"]) == ("True", "InForce")
+        assert "compute is best-effort, so no quota of it is held" in condition["message"]
+        looking.cancel()
+
+    run(tmp_path, story)
+
+
 def test_a_pod_says_that_its_cards_driver_was_not_tried(tmp_path: Path) -> None:
     """Beside that its limits hold, in the condition that `explain` prints; and the node's notes say it."""
 
@@ -436,9 +456,7 @@ def test_a_pod_says_that_its_cards_driver_was_not_tried(tmp_path: Path) -> None:
         await _until(lambda: world.condition("train"))
         said = world.condition("train")
         assert (said["status"], said["reason"]) == ("True", "InForce")
-        assert (
-            "held by Partage's library; driver 999.1: Partage's library was not" in said["message"]
-        )
+        assert "quota of it is held; driver 999.1: Partage's library was not" in said["message"]
         assert [note.code for note in looked._notes.said] == ["DriverUntried"]
 
         world.process(8, container, outside=True)

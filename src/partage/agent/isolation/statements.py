@@ -26,6 +26,9 @@ _COMPUTE: Final = (
     "memory is held by Partage's library; compute is not: on this node memory alone is capped, "
     "whatever the policy (--isolation-compute)"
 )
+_BEST_EFFORT: Final = (
+    "memory is held by Partage's library; compute is best-effort, so no quota of it is held"
+)
 _NOBODY: Final = (
     "nothing enforces shares on this node (--isolation none): neither memory nor compute is held"
 )
@@ -141,6 +144,14 @@ def _lacks_compute(room: Room) -> bool:
     )
 
 
+def _without_quota(room: Room) -> bool:
+    """Whether a share has no quota of compute, whatever amount its pod asked for."""
+    return any(
+        card.policy is Policy.BEST_EFFORT or (card.policy is Policy.NONE and not card.core_milli)
+        for card in room.limits.cards
+    )
+
+
 def _by_another(provider: str, away: str) -> tuple[Answer, str, str]:
     if provider == "mig":
         return Answer.YES, "HardwareInstance", "the card itself keeps hardware instances apart"
@@ -175,7 +186,8 @@ def _by_room(
     views = (one.view for one in sight.processes.get(container, ()))
     force = judge(room, sight.rooms[container], tuple(view for view in views if view is not None))
     if force.in_force:
-        return Answer.YES, "InForce", f"held by Partage's library{_MIXED if mixed else ''}"
+        held = _BEST_EFFORT if _without_quota(room) else "held by Partage's library"
+        return Answer.YES, "InForce", f"{held}{_MIXED if mixed else ''}"
     return Answer.NO, force.faults[0].cause.value, _shortened(force)
 
 
