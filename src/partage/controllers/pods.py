@@ -60,8 +60,8 @@ def problem_of(pod: Pod, node: Node | None) -> Flag | None:
         return Flag(
             Problem.NO_RECORD,
             f"bound to node {node.name} without a record of devices, so it bypassed Partage's "
-            "scheduler or admission; what it uses is unknown and the node's devices take no "
-            "new pod until it is gone: delete it and let it be scheduled again",
+            "scheduler or admission; what it uses is unknown, so as many idle devices as it asks "
+            "for take no new pod until it is gone: delete it and let it be scheduled again",
         )
     # The device that is gone explains a record that cannot be read beside the node.
     return _lost(record, node) or _refused(record)
