@@ -1,0 +1,157 @@
+"""What pages count or repeat, held to the thing that is counted: checks, dashboards, versions, profiles, folders, values."""
+
+import ast
+import json
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from page_blocks import LINES
+
+from partage.vendors.mig import MIG_CARDS
+
+ROOT: Final = Path(__file__).parents[2]
+CHART: Final = ROOT / "deploy/helm/partage"
+OBSERVED: Final = ROOT / "deploy/observability"
+NUMBERS: Final = ("no", "one", "two", "three", "four", "five", "six")
+
+
+def page(name: str) -> str:
+    """The text of a page."""
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def rows(text: str) -> list[list[str]]:
+    """Cells of every row of every table, heads and rules left out."""
+    lines = [line.strip() for line in text.splitlines()]
+    heads = {at - 1 for at, line in enumerate(lines) if line.startswith("| ---")}
+    return [
+        [cell.strip() for cell in line.strip("|").split(" |")]
+        for at, line in enumerate(lines)
+        if line.startswith("| ") and not line.startswith("| ---") and at not in heads
+    ]
+
+
+def _values() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+def _checks() -> set[str]:
+    """Names of all findings in the source of doctor."""
+    trees = [
+        ast.parse(path.read_text("utf-8")) for path in (ROOT / "src/partage/doctor").glob("*.py")
+    ]
+    return {
+        call.args[0].value
+        for tree in trees
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "Finding"
+        and isinstance(call.args[0], ast.Constant)
+    }
+
+
+def test_the_page_of_doctor_has_its_checks_and_no_other() -> None:
+    """One row a check; one that is gone leaves the page too."""
+    tables = page("reference/doctor.md").split("## Of a cluster", maxsplit=1)[1]
+    told = {row[0].strip("`") for row in rows(tables)}
+
+    assert _checks() - told == set()
+    assert {name for name in told if name not in _source("doctor")} == set()
+
+
+def _source(folder: str) -> str:
+    return "".join(p.read_text("utf-8") for p in (ROOT / "src/partage" / folder).glob("*.py"))
+
+
+def test_the_page_names_every_dashboard() -> None:
+    """As many as there are, each by its file and its title."""
+    text = page("how-to/watch-it.md")
+    found = sorted(OBSERVED.glob("*.json"))
+    titles = {json.loads(one.read_text("utf-8"))["title"] for one in found}
+
+    assert f"alert rules and {NUMBERS[len(found)]} dashboards" in text
+    assert [one.name for one in found if f"{one.name}`" not in text] == []
+    assert titles == {row[0] for row in rows(text) if row[0].startswith("Partage: ")}
+
+
+def test_the_readme_compares_with_the_versions_that_were_read() -> None:
+    """The head of its table against the table of docs/comparison.md; our own is the package's."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    head = next(line for line in readme.splitlines() if line.startswith("| | HAMi"))
+    read = {row[0]: row[1] for row in rows(page("comparison.md"))[:7]}
+    named = dict(re.findall(r"(\w+) (\d+\.\d+) ", head))
+
+    assert named.pop("Partage") == version("partage").rpartition(".")[0]
+    assert set(named) == {"HAMi", "Koordinator", "KAI"}
+    for name, number in named.items():
+        assert f"v{number}." in read.get(name, "") + read.get(f"{name}-Scheduler", ""), name
+
+
+def test_versions_are_those_of_the_chart() -> None:
+    """Of the plugin its own and the next minor, of claims what the chart refuses below."""
+    built = _values()["kubeScheduler"]["pluginImage"]["kubernetes"]
+    major, minor = built.split(".")
+    told = f"{built} and {major}.{int(minor) + 1}"
+    needs = re.search(r"agent\.dra\.enabled needs Kubernetes (\S+)", _template("agent.yaml"))
+    table = {row[0]: row[1] for row in rows(page("reference/versions.md"))}
+
+    (plugin,) = (cell for part, cell in table.items() if "[plugin]" in part)
+    (claims,) = (cell for part, cell in table.items() if "[ResourceClaims]" in part)
+    assert plugin.startswith(told)
+    assert f"Kubernetes {told}" in page("how-to/choose-the-seam.md")
+    assert f"Kubernetes {told.replace('and', 'or')}," in page("how-to/install.md")
+    assert needs is not None
+    assert claims.startswith(needs[1])
+    assert f"Kubernetes {needs[1]} or later" in page("how-to/use-resource-claims.md")
+
+
+def _template(name: str) -> str:
+    return (CHART / "templates" / name).read_text(encoding="utf-8")
+
+
+def test_every_installation_names_its_image() -> None:
+    """The default is a placeholder, so a line without one starts nothing; and each names its namespace."""
+    typed = [one for one in LINES if one.words[0] == "helm"]
+
+    assert len(typed) > 8
+    assert [one for one in typed if not re.search(r" (-n|--namespace) ", one.text)] == []
+    installs = [one for one in typed if one.words[1] == "install"]
+    assert [one for one in installs if "image.repository=" not in one.text] == []
+
+
+def test_profiles_of_instances_are_those_of_the_table() -> None:
+    """Memory and places of an A100 with 80 GiB."""
+    profiles = MIG_CARDS["A100-80GB"].axis.profiles
+    known = {one.name: (f"{one.memory_bytes >> 20:,} MiB", str(one.count)) for one in profiles}
+    told = {
+        row[0].split("`")[1]: (row[1], row[3])
+        for row in rows(page("how-to/use-hardware-instances.md"))
+        if re.match(r"`\dg\.", row[0])
+    }
+
+    assert told == {name: known[name] for name in known if "+" not in name}
+
+
+def test_the_folders_that_the_agents_pod_makes_are_told() -> None:
+    """Each that the kubelet makes on the node because the chart mounts it stands on the page about what stays."""
+    agent = _values()["agent"]
+    made = re.findall(
+        r"hostPath: \{path: (.+), type: DirectoryOrCreate\}", _template("agent.yaml")
+    )
+    places = {
+        "{{ $a.stateDir }}": agent["stateDir"],
+        "{{ dir $a.nriSocket }}": str(Path(agent["nriSocket"]).parent),
+        "{{ $hamiDir }}": "/usr/local/vgpu",
+        "{{ $a.devicePlugin.kubeletDir }}": agent["devicePlugin"]["kubeletDir"],
+    }
+    text = page("how-to/uninstall.md")
+
+    assert len(made) > 8
+    for one in made:
+        path = re.sub(r"\{\{.*?\}\}", lambda found: places[found[0]], one)
+        assert path in text or path.startswith("/run/partage/"), path
