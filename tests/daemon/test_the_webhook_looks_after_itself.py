@@ -230,7 +230,7 @@ async def test_replicas_that_start_together_agree() -> None:
 
 
 async def test_what_somebody_changes_is_put_right() -> None:
-    """An emptied authority, a configuration made anew, and a damaged Secret of ours."""
+    """An emptied authority, a configuration made anew, a damaged Secret of ours and an emptied one."""
     port = free_port()
     async with cluster() as found:
         await install(found, place(port))
@@ -239,10 +239,12 @@ async def test_what_somebody_changes_is_put_right() -> None:
             fresh = installation(place(port), Context.of(Settings(), FAMILIES), Admission())[0]
             await found.api.create(f"{KINDS[0]}.{GROUP}", fresh)
             await until(lambda: trusted(found) == {kept(found)["ca.crt"]})
-            broken = {"data": {"ca.key": coded(b"nonsense")}}
-            await found.api.patch("secrets", NAMESPACE, SECRET, broken)
-            await until(lambda: kept(found)["ca.key"] != b"nonsense")
-            await until(lambda: trusted(found) == {kept(found)["ca.crt"]})
+            for data in ({"ca.key": coded(b"nonsense")}, None):
+                before = kept(found)["ca.crt"]
+                await found.api.patch("secrets", NAMESPACE, SECRET, {"data": data})
+                await until(lambda: found.stored(SECRET, "secrets", NAMESPACE).get("data"))
+                await until(lambda before=before: kept(found)["ca.crt"] != before)
+                await until(lambda: trusted(found) == {kept(found)["ca.crt"]})
             await found.pod("after", SHARE)
 
 
