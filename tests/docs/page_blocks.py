@@ -114,8 +114,6 @@ UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
     ),
     (_INSTALL, "pip wheel"): Untyped("it asks PyPI for everything again", _OFFLINE),
     (_INSTALL, "pip install"): Untyped("it would change the environment of the tests", _OFFLINE),
-    (_INSTALL, "pipx install"): Untyped("pipx is not a tool of the tests; pip is what it runs", _OFFLINE),
-    (_INSTALL, "uvx"): Untyped("uv is not a tool of the tests; the options are pip's", _OFFLINE),
     (_TRACE, "docker run"): Untyped("there is no runtime of images where tests run", _TRACED),
     (_TRACE, "pip install"): Untyped("it would change the environment of the tests", _TRACED),
     (_TRACE, "OTEL_BSP_SCHEDULE_DELAY"): Untyped("it needs the collector of the line before", _TRACED),
