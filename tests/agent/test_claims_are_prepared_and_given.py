@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -565,3 +566,38 @@ def test_options_that_do_not_go_with_claims_are_refused(options: list[str], told
     result = CliRunner().invoke(agent, ["--dra", "--node", "n", *options])
     assert result.exit_code == 2
     assert told in result.output
+
+
+def test_what_pods_hold_is_not_offered_to_claims(folder: Path) -> None:
+    """A bound pod's share leaves the slices, and is back when the pod has ended; an odd record closes every card."""
+
+    def offered(world: World) -> dict[str, tuple[str, bool]]:
+        """Memory of each card's share, and whether the card is marked."""
+        found = world.server.store.list("/apis/resource.k8s.io/v1/resourceslices", None)
+        return {
+            one["name"]: (one["capacity"]["memory"]["value"], "taints" in one)
+            for part in found
+            for one in part["spec"].get("devices", ())
+            if "mig" not in one["name"]
+        }
+
+    async def story(world: World) -> None:
+        whole = {"gpu-0": ("80Gi", False), "gpu-1": ("80Gi", False)}
+        pods = "/api/v1/pods"
+        world.server.store.create(pods, "team", {
+            "metadata": {"name": "old", "uid": "uid-pod-old",
+                         "annotations": {names.ALLOCATION: record(300, 20 * GIB)}},
+            "spec": {"nodeName": "n", "containers": [{"name": "main"}]},
+            "status": {"phase": "Running"},
+        })  # fmt: skip
+        async with world.agent():
+            await until(lambda: bool(offered(world)))
+            assert offered(world) == {**whole, "gpu-0": ("60Gi", False)}
+            odd = deepcopy(world.server.store.get(pods, "team", "old"))
+            odd["metadata"]["annotations"][names.ALLOCATION] = "?"
+            world.server.store.update(pods, "team", "old", odd)
+            await until(lambda: offered(world) == dict.fromkeys(whole, ("80Gi", True)))
+            world.server.store.delete(pods, "team", "old", {})
+            await until(lambda: offered(world) == whole)
+
+    run(folder, story)

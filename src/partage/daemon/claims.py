@@ -1,6 +1,6 @@
 """The DRA driver of one node, joined: slices for the allocator, claims for the kubelet, and who gives containers theirs.
 
-devices of the node ──> ResourceSlices ──> a scheduler allocates a claim
+devices of the node, less what its pods hold ──> ResourceSlices ──> a scheduler allocates a claim
 kubelet ──NodePrepareResources──> the claim as the API server has it ──> the last arbiter ──> written down
 container runtime ──keeper──> what the claim holds, by the same way as by a pod's record
 """
@@ -18,12 +18,17 @@ from partage.agent.dra.admission import ClaimAdmission, NotPrepared
 from partage.agent.dra.plugin import DriverFiles, DriverPlugin, Health
 from partage.agent.dra.prepared import Claims, Prepared
 from partage.agent.dra.publishing import CLAIMS, Publisher
+from partage.agent.dra.withdrawn import held_by_pods, left_for_claims
 from partage.agent.injection import Place, Rule
 from partage.agent.mig.plan import Wanted
 from partage.agent.notes import Code
 from partage.daemon.agent import AgentDaemon
+from partage.daemon.watched import LivePod
 from partage.kube.client import Client
 from partage.kube.errors import KubeError
+from partage.kube.informer import Informer
+from partage.kube.mirror import Change, Interrupted, Odd
+from partage.kube.resources import PODS, Scope
 from partage.model.errors import InvalidDocument
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -80,6 +85,9 @@ class ResourceDriver:
             _LOG.warning("%s", self._claims.closed)
             agent.notes.say(self.name, Code.JOURNAL_DAMAGED, (self._claims.closed,))
         self._place: Place | None = None
+        self._node, self._problem = node, ""
+        scope = Scope(PODS, fields=f"spec.nodeName={node}")
+        self._pods = Informer(client, scope, into=LivePod, observer=self._heard)
         keeper = agent.keeper
         self._admission = ClaimAdmission(
             self._claims, self._placed, lambda: keeper.books.all, keeper.books.closed_to
@@ -107,6 +115,7 @@ class ResourceDriver:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._plugin.run(), name="agent:dra-plugin")
             tasks.create_task(self._publisher.run(), name="agent:resource-slices")
+            tasks.create_task(self._pods.run(), name="agent:pods-beside-claims")
 
     def _placed(self) -> Place:
         assert self._place is not None  # noqa: S101 # followed from the first moment
@@ -114,7 +123,7 @@ class ResourceDriver:
 
     def _take(self, place: Place) -> None:
         self._place = place
-        self._publisher.take(place.node)
+        self._offer()
         ill = {
             one.minor: one.health_detail or "unhealthy"
             for one in place.node.devices
@@ -128,6 +137,22 @@ class ResourceDriver:
                 for one in self._publisher.devices(place.node)
             ]
         )
+
+    def _heard(self, change: Change[LivePod]) -> None:
+        if isinstance(change, Interrupted | Odd):
+            why = str(change.error if isinstance(change, Interrupted) else change.problem)
+            if why != self._problem:
+                _LOG.warning("pods of node %s cannot be read: %s", self._node, why)
+            self._problem = why
+            return
+        self._problem = ""
+        self._offer()
+
+    def _offer(self) -> None:
+        """Offer what pods leave; nothing before all of them were listed."""
+        if self._place is not None and self._pods.synced.is_set():
+            held = held_by_pods(self._pods.objects.values(), self._node)
+            self._publisher.take(left_for_claims(self._place.node, held))
 
     def _wanted(self) -> Mapping[str, list[Wanted]]:
         """Instances that claims hold, by card."""

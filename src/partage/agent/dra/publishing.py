@@ -37,6 +37,8 @@ CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims")
 _LOG: Final = logging.getLogger("partage.agent")
 _LOOK: Final = 30.0
 """Seconds between two looks at what is stored, and the pause after a failure."""
+_ROUND: Final = 1.0
+"""Seconds between two rounds of writes: pods come and go, and a round writes every slice of the node."""
 
 Body = dict[str, Any]
 
@@ -126,9 +128,10 @@ class Publisher:
         while True:
             self._news.clear()
             try:
-                if self._node is not None:
-                    await self.once(self._node)
+                wrote = 0 if self._node is None else await self.once(self._node)
                 self._problem = ""
+                if wrote:
+                    await self._client.clock.sleep(_ROUND)
             except KubeError as error:
                 if str(error) != self._problem:
                     self._problem = str(error)

@@ -1,0 +1,114 @@
+"""What pods hold of a node's cards, withdrawn from what its ResourceSlices offer. Pure.
+
+Kubernetes' allocator counts claims and nothing else. So a card is offered to it with what is left beside the shares and
+instances that pods hold by their records, and with nothing where a pod has all of it. It is a view that may be late by
+the way of a slice to a scheduler, and no promise: that no card is given twice is for the ledger and the agent to see to.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from partage.model.allocation import Allocation, Charge, charges_of, together
+from partage.model.device import MILLI, Device, DeviceType, ForeignInstance, SliceMode
+from partage.model.node import Node
+from partage.vendors import names
+from partage.wire import record, shapes
+from partage.wire.pod_phase import finished
+
+HELD: Final = "held-by-pods"
+"""Why a claim gets nothing of a card, as the value of its taint."""
+_LEAST: Final = MILLI // 100
+_MIB: Final = 2**20
+
+
+def held_by_pods(pods: Iterable[shapes.Pod], node: str) -> list[Allocation] | None:
+    """What pods that are bound to a node hold of it, until their containers have ended.
+
+    None where one's record cannot be trusted: then no card is known to be free.
+    """
+    found = []
+    for pod in pods:
+        metadata, spec = pod.metadata, pod.spec
+        if metadata is None or not metadata.uid or spec is None or spec.node_name != node:
+            continue
+        text = (metadata.annotations or {}).get(names.ALLOCATION)
+        if not text or finished(pod):
+            continue
+        read = record.decode(text, metadata.uid, node)
+        if read.problem:
+            return None
+        found.append(
+            Allocation(
+                metadata.uid, metadata.namespace or "", metadata.name or "", node, read.grants
+            )
+        )
+    return found
+
+
+def left_for_claims(node: Node, held: Iterable[Allocation] | None) -> Node:
+    """The node as claims may use it.
+
+    Args:
+        node: the node with its cards.
+        held: what pods hold on it by their records, None where that is not known; claims are not among them, as the
+            allocator counts those itself.
+    """
+    if held is None:
+        return replace(node, devices=tuple(map(_closed, node.devices)))
+    charges: dict[int, Charge] = {}
+    for allocation in held:
+        for charge in charges_of(allocation.grants):
+            card = _card(node, charge)
+            if card is not None:
+                known = charges.get(card.minor)
+                charges[card.minor] = charge if known is None else together(known, charge)
+    if not charges:
+        return node
+    devices = tuple(
+        _left(one, charges[one.minor])
+        if one.type is DeviceType.GPU and one.minor in charges
+        else one
+        for one in node.devices
+    )
+    return replace(node, devices=devices)
+
+
+def _card(node: Node, charge: Charge) -> Device | None:
+    """The card of a charge: by UUID, or by number where the record knows no UUID."""
+    if charge.type is not DeviceType.GPU:
+        return None
+    for one in node.devices:
+        if one.type is DeviceType.GPU and (
+            one.uuid == charge.uuid if charge.uuid else one.minor == charge.minor
+        ):
+            return one
+    return None
+
+
+def _left(card: Device, charge: Charge) -> Device:
+    if charge.exclusive or charge.fence is not None:
+        return _closed(card)
+    if charge.instances:
+        if charge.slots > len(charge.instances) or card.mode is SliceMode.SHARE:
+            return _closed(card)  # shares and instances at once: nobody knows what is left
+        there = {one.instance for one in card.foreign}
+        mine = tuple(ForeignInstance(one) for one in charge.instances if one not in there)
+        return replace(card, mode=SliceMode.MIG, foreign=(*card.foreign, *mine))
+    if card.mode is SliceMode.MIG:
+        return _closed(card)
+    core = card.core_milli - charge.core_milli
+    memory = card.memory_bytes - charge.memory_bytes
+    most = card.slots if charge.sharers is None else min(card.slots, charge.sharers)
+    slots = most - charge.slots
+    if core < _LEAST or memory < _MIB or slots < 1:
+        return _closed(card)
+    # A card that has shares gives no instances; without its counters it takes further shares all the same.
+    return replace(
+        card, mode=SliceMode.SHARE, cutting=None, core_milli=core, memory_bytes=memory, slots=slots
+    )
+
+
+def _closed(card: Device) -> Device:
+    """The card keeps its name and its amounts, so that who holds it stays known, and takes nobody."""
+    return replace(card, doubt=card.doubt or HELD)

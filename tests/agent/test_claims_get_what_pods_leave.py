@@ -1,0 +1,105 @@
+"""What pods hold of a card is withdrawn from what claims are offered of it, never less than that."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claim_documents import AXIS, GIB, card, node
+from partage.agent.dra.withdrawn import HELD, left_for_claims
+from partage.inventory.ledger import Ledger
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import Device, DeviceType, SliceMode
+from partage.model.mig import MigSlice
+from partage.model.node import Node
+
+
+def held(minor: int = 0, core: int = 300, memory: int = 10 * GIB, **more: object) -> Grant:
+    """A grant of a pod."""
+    given_ = {"mode": GrantMode.SHARE, "protocol": "hami", **more}
+    return Grant("main", DeviceType.GPU, minor, f"GPU-{minor}", core, memory, **given_)  # type: ignore[arg-type]
+
+
+def left(*grants: Grant, there: Node | None = None, minor: int = 0) -> Device:
+    """A card as claims may use it, each grant being a pod of its own."""
+    pods = [Allocation(f"u{n}", "ns", f"p{n}", "n1", (one,)) for n, one in enumerate(grants)]
+    found = left_for_claims(there or node(), pods)
+    return next(one for one in found.devices if one.minor == minor)
+
+
+def test_shares_of_pods_are_taken_off() -> None:
+    """Compute, memory and sharers; other cards are as they were."""
+    mine = left(held(), held(core=250))
+
+    assert (mine.core_milli, mine.memory_bytes, mine.slots) == (450, 20 * GIB, 98)
+    assert left(held(), minor=1) == card(1)
+    assert left_for_claims(node(), []) is not None
+
+
+def test_a_record_without_a_uuid_is_found_by_its_number() -> None:
+    """Koordinator's own record knows no more; one with another card's uuid is not this card's."""
+    nameless = Grant("main", DeviceType.GPU, 0, "", 300, GIB, GrantMode.SHARE)
+    assert left(nameless).core_milli == 700
+    assert left(Grant("main", DeviceType.GPU, 0, "GPU-9", 300, GIB, GrantMode.SHARE)) == card(0)
+
+
+def test_a_card_that_a_pod_has_alone_takes_no_claim() -> None:
+    """It keeps its name and amounts, with why nobody gets it."""
+    for taken in (
+        held(mode=GrantMode.WHOLE),
+        held(exclusive=True),
+        held(core=1000),
+        held(memory=40 * GIB),
+        held(sharers=1),
+    ):
+        mine = left(taken)
+        assert (mine.doubt, mine.core_milli, mine.memory_bytes) == (HELD, 1000, 40 * GIB)
+    assert (
+        left(held(mode=GrantMode.WHOLE), there=node("n1", replace(card(0), doubt="lost"))).doubt
+        == "lost"
+    )
+
+
+def test_a_card_that_can_be_cut_is_what_pods_made_of_it() -> None:
+    """With a pod's share it takes shares alone, with a pod's instance instances alone, as the books have it."""
+    either = node("n1", card(0, mode=SliceMode.EITHER))
+    place = AXIS.profile("2g.20gb").at(2)
+
+    shared = left(held(), there=either)
+    assert (shared.mode, shared.cutting, shared.core_milli) == (SliceMode.SHARE, None, 700)
+    cut = left(held(mode=GrantMode.MIG, mig=place), there=either)
+    assert (cut.mode, [one.instance for one in cut.foreign]) == (SliceMode.MIG, [place])
+    assert left(held(mode=GrantMode.MIG), there=either).doubt == HELD
+    both = left(held(), held(mode=GrantMode.MIG, mig=place), there=either)
+    assert both.doubt == HELD
+
+
+SHARES = st.builds(
+    held, minor=st.integers(0, 1), core=st.integers(0, 1100), memory=st.integers(0, 45 * GIB),
+    slots=st.integers(0, 3), sharers=st.none() | st.integers(1, 4), exclusive=st.sampled_from([False] * 4 + [True]),
+)  # fmt: skip
+PLACES = [MigSlice(one.profile, one.start, one.size) for one in AXIS.positions]
+INSTANCES = st.builds(
+    lambda one: held(2, 250, 10 * GIB, mode=GrantMode.MIG, mig=one), st.sampled_from(PLACES)
+)
+
+
+@given(st.lists(SHARES | INSTANCES, max_size=5))
+def test_a_card_offers_no_more_than_the_books_have_left(grants: list[Grant]) -> None:
+    """The ledger's own sums are the measure: what is offered is what is free there, or nothing."""
+    ledger = Ledger()
+    there = node("n1", card(0), card(1), card(2, mode=SliceMode.MIG))
+    ledger.upsert_node(there)
+    pods = [Allocation(f"u{n}", "ns", f"p{n}", "n1", (one,)) for n, one in enumerate(grants)]
+    for one in pods:
+        ledger.apply(one)
+    offered = {one.minor: one for one in left_for_claims(there, pods).devices}
+    for mine in ledger.cards(DeviceType.GPU, 0):
+        card_ = offered[mine.device.minor]
+        if mine.closed is not None and card_.mode is SliceMode.SHARE:
+            assert card_.doubt == HELD
+        elif card_.mode is SliceMode.SHARE and not card_.doubt:
+            assert (card_.core_milli, card_.memory_bytes) == (mine.core_free, mine.memory_free)
+            assert card_.slots == mine.slots_free
+        elif card_.mode is SliceMode.MIG and not card_.doubt:
+            assert {one.instance for one in card_.foreign} == set(mine.instances)
