@@ -264,12 +264,19 @@ class Stack:
         self.webhook = f"https://127.0.0.1:{port}"
         for kind, path in (("mutating", "mutate"), ("validating", "validate")):
             where = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/partage"
-            client = {"url": f"{self.webhook}/webhook/{path}"}
-            body = [{"op": "replace", "path": "/webhooks/0/clientConfig", "value": client}]
+            paths = [path, "claims"][: len(self.plane.call("GET", where)["webhooks"])]
+            body = [
+                {
+                    "op": "replace",
+                    "path": f"/webhooks/{index}/clientConfig",
+                    "value": {"url": f"{self.webhook}/webhook/{one}"},
+                }
+                for index, one in enumerate(paths)
+            ]
             self.plane.call("PATCH", where, body, kind="application/json-patch+json")
         self.partage(
             self.layout.webhook, "--host=127.0.0.1", f"--port={port}", f"--url={self.webhook}",
-            name="webhook",
+            f"--claims={self.scheduler}", name="webhook",
         )  # fmt: skip
 
     def _stand_behind_the_service(self, port: int) -> None:

@@ -23,11 +23,13 @@ from genuine_node import (
     SLOW,
     Node,
     added,
+    admitted,
     complete,
     container,
     containerd,
     cri,
     environment,
+    granted,
     pod,
     running,
     says,
@@ -49,7 +51,9 @@ from partage.vendors.mig import MIG_CARDS
 API = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
 PODS = "/api/v1/namespaces/default/pods"
-DRA = replace(LAYOUT, options=(*LAYOUT.options, "--set", "agent.dra.enabled=true"))
+DRA = replace(
+    LAYOUT, options=(*LAYOUT.options, "--set", "agent.dra.enabled=true,scheduler.claims=true")
+)
 pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(
@@ -194,6 +198,74 @@ def test_a_container_has_the_share_that_the_scheduler_allocated(cuda: Node) -> N
     assert allocated(stack, "third")["device"] == f"gpu-{cards['first']}"
 
 
+def test_pods_of_a_protocol_and_claims_share_the_cards(cuda: Node) -> None:
+    """What a pod holds is offered to no claim, and what a claim holds goes to no pod, until it is given back."""
+    stack = cuda.stack
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "12000", "nvidia.com/gpucores": "10"}
+    minor = granted(admitted(stack, pod("named", container("main", limits))), "main").minor
+
+    def offers() -> str:
+        return str(devices(stack, "cuda")[f"gpu-{minor}"]["capacity"]["memory"]["value"])
+
+    eventually("its share is not offered", lambda: offers() == "4384Mi", SLOW)
+    claim(stack, "other", **half(10, "8Gi"))
+    stack.create(user("claims", "other"))
+    running(stack, "claims")
+    assert allocated(stack, "other")["device"] == f"gpu-{1 - minor}"
+    late = pod("late", container("main", limits))
+    stack.create(late)
+    eventually(
+        "it waits",
+        lambda: "8Gi" in unschedulable(stack, "late") or "card" in unschedulable(stack, "late"),
+        SLOW,
+    )
+    stack.delete("claims")
+    eventually("the claim's pod is gone", lambda: stack.pod("claims") is None, SLOW)
+    stack.plane.call("DELETE", f"{CLAIMS}/other")
+    assert granted(running(stack, "late"), "main").minor == 1 - minor
+    for name in ("named", "late"):
+        stack.delete(name)
+    eventually("all is offered again", lambda: offers() == "16Gi", SLOW)
+
+
+def test_with_the_leader_away_claims_of_ours_wait_and_no_others(cuda: Node) -> None:
+    """The API server asks it before it stores an allocation of our driver, and about nothing else."""
+    stack = cuda.stack
+    theirs = "gpu.example.com"
+    away = stack.plane.processes[stack.layout.pod]
+    slice_ = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "theirs"},
+        "spec": {
+            "driver": theirs, "nodeName": "cuda", "devices": [{"name": "one"}],
+            "pool": {"name": "theirs", "generation": 1, "resourceSliceCount": 1},
+        },
+    }  # fmt: skip
+    class_ = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": theirs},
+        "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{theirs}'"}}]},
+    }  # fmt: skip
+    stack.plane.call("POST", f"{API}/resourceslices", slice_)
+    stack.plane.call("POST", f"{API}/deviceclasses", class_)
+    away.stop()
+    try:
+        claim(stack, "theirs", deviceClassName=theirs)
+        claim(stack, "ours", **half(10, "1Gi"))
+        for name in ("ours", "theirs"):
+            stack.create(user(name, name))
+        eventually("theirs is placed", lambda: stack.pod("theirs")["spec"].get("nodeName"), SLOW)
+        eventually(
+            "ours is not stored",
+            lambda: any("claims.partage.io" in one["message"] for one in stack.events("ours")),
+            SLOW,
+        )
+        assert not stack.plane.call("GET", f"{CLAIMS}/ours").get("status", {}).get("allocation")
+    finally:
+        away.start()
+        for path in ("resourceslices/theirs", f"deviceclasses/{theirs}"):
+            stack.plane.call("DELETE", f"{API}/{path}")
+    running(stack, "ours")
+
+
 def test_the_pod_of_the_guide_runs(cuda: Node) -> None:
     """As printed, but for the image, which no registry gives here, and what a bare kubelet cannot mount."""
     stack = cuda.stack
@@ -276,20 +348,40 @@ def test_claims_outlive_the_agent_and_the_kubelet(cuda: Node) -> None:
     running(stack, "lasting")
     files = prepared(cuda)
     assert len(files) == 2
-    for process in (cuda.agent, cuda.kubelet_process):
-        process.stop()
-        process.start()
+    cuda.agent.stop()
+    for path in (cuda.runtime.folder / "cdi").glob("partage.io-claim_*.json"):
+        path.unlink()  # as a boot leaves it
+    cuda.agent.start()
+    cuda.kubelet_process.stop()
+    cuda.kubelet_process.start()
     # A kubelet that starts removes the slices of its node, and the driver's come back.
     eventually("slices are there", lambda: devices(stack, "cuda"), SLOW)
-    assert prepared(cuda) == files
+    eventually("the runtime is told anew", lambda: prepared(cuda) == files, SLOW)
     claim(stack, "beside", **half(90, "1Gi"))
     stack.create(user("beside", "beside"))
     running(stack, "beside")
     assert allocated(stack, "beside")["device"] != allocated(stack, "lasting")["device"]
 
 
+def test_a_pod_may_go_before_it_is_prepared(cuda: Node) -> None:
+    """A kubelet keeps a pod until the driver is back; then it goes, nothing was prepared, and another has the claim."""
+    stack = cuda.stack
+    claim(stack, "early", **half(100, "16Gi"))
+    cuda.agent.stop()
+    stack.create(user("early", "early"))
+    eventually("it has a node", lambda: stack.pod("early")["spec"].get("nodeName"), SLOW)
+    stack.delete("early")
+    cuda.agent.start()
+    eventually("it is gone", lambda: stack.pod("early") is None, SLOW)
+    eventually("slices are there", lambda: devices(stack, "cuda"), SLOW)
+    assert not prepared(cuda)
+    stack.create(user("later", "early"))
+    running(stack, "later")
+
+
 def test_a_driver_that_goes_leaves_no_slice(cuda: Node) -> None:
     """The kubelet removes them once its sockets are gone; an agent that comes back publishes anew."""
+    assert not any("finalizers" in one["metadata"] for one in slices(cuda.stack, "cuda"))
     cuda.agent.stop()
     assert not [*(cuda.kubelet.folder / "plugins_registry").glob("gpu.partage.io*")]
     eventually("slices are gone", lambda: not slices(cuda.stack, "cuda"), SLOW)
@@ -321,6 +413,10 @@ def test_the_genuine_allocator_keeps_shares_and_instances_apart(cuda: Node) -> N
     stack.add_nodes([{**bare, "status": {"allocatable": offers}}])
     cards = dgx(host, "A100-80GB")
     asyncio.run(published(stack, Notes(), replace(cards, devices=cards.devices[:1])))
+    # Its cards are in slices alone: the leader, which knows none of them, is not asked.
+    where = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/partage"
+    unasked = [{"op": "remove", "path": "/webhooks/1"}]
+    stack.plane.call("PATCH", where, unasked, kind="application/json-patch+json")
     profile = 'device.attributes["gpu.partage.io"].profile == "3g.40gb"'
     cut = {
         "deviceClassName": "mig.gpu.partage.io",

@@ -1,16 +1,24 @@
 """A running scheduler follows ResourceClaims where that is switched on, and starts where the cluster has none."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from daemon_world import World, until, world
 
 from claim_documents import claim, share
+from fakes.ports import free_port
 from partage.daemon import watched
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
+from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.kube.resources import Resource, Scope
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.webhook.installation import Endpoint, installation
+from partage.webhook.settings import Admission
+from partage.wire.context import Context
 
 CLAIMS = "resourceclaims.resource.k8s.io"
 FOLLOWING = SchedulerOptions(claims=True)
@@ -78,31 +86,42 @@ async def test_a_cluster_without_the_kind_is_one_without_claims(
         assert await cluster.schedule(daemon.url, "a") == "n0"
 
 
+async def _waiting(cluster: World, name: str, **exactly: Any) -> None:
+    """Make a claim that is not allocated."""
+    manifest = claim(name=name)
+    manifest["metadata"] = {"name": name, "namespace": "default"}
+    (request,) = manifest["spec"]["devices"]["requests"]
+    request["exactly"] |= exactly
+    await cluster.api.create(CLAIMS, manifest, "default")
+
+
+def _review(cluster: World, name: str, *results: Any, **request: Any) -> dict[str, Any]:
+    """What an API server asks where a claim's status is set."""
+    stored = cluster.stored(name, CLAIMS)
+    given = {
+        "uid": f"ask-{name}", "operation": "UPDATE", "subResource": "status",
+        "resource": {"group": "resource.k8s.io", "version": "v1", "resource": "resourceclaims"},
+        "object": {**stored, "status": claim(*results)["status"]}, "oldObject": stored, **request,
+    }  # fmt: skip
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": given}
+
+
+async def _asked(cluster: World, url: str, body: Any, status: int = 200) -> Any:
+    async with cluster.http.post(f"{url}/webhook/claims", json=body) as answer:
+        assert answer.status == status, await answer.text()
+        return await answer.json()
+
+
 async def test_the_leader_is_asked_before_an_allocation_is_stored() -> None:
     """As a webhook on `resourceclaims/status` asks: what is admitted is reserved, and an instance that leads no more is away."""
     async with (
         world(nodes=1, cards=1) as cluster,
         SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
     ):
-
-        async def asked(body: Any, status: int = 200) -> Any:
-            async with cluster.http.post(f"{daemon.url}/webhook/claims", json=body) as answer:
-                assert answer.status == status, await answer.text()
-                return await answer.json()
-
-        def review(name: str, *results: Any, **request: Any) -> dict[str, Any]:
-            given = {
-                "uid": f"ask-{name}", "operation": "UPDATE", "subResource": "status",
-                "resource": {"group": "resource.k8s.io", "version": "v1", "resource": "resourceclaims"},
-                "object": claim(*results, name=name, uid=name), "oldObject": claim(name=name, uid=name),
-                **request,
-            }  # fmt: skip
-            return {
-                "apiVersion": "admission.k8s.io/v1",
-                "kind": "AdmissionReview",
-                "request": given,
-            }
-
+        for name in ("x", "y", "z"):
+            await _waiting(cluster, name)
+        asked = partial(_asked, cluster, daemon.url)
+        review = partial(_review, cluster)
         rehearsed = await asked(review("x", share(pool="n0", cores="60"), dryRun=True))
         assert rehearsed["response"] == {"uid": "ask-x", "allowed": True}
         first = await asked(review("x", share(pool="n0", cores="60")))
@@ -124,3 +143,55 @@ async def test_the_leader_is_asked_before_an_allocation_is_stored() -> None:
         assert await asked(review("z", share(pool="n0")), 503) == {
             "message": "the instance is not leader"
         }
+
+
+async def test_a_stranger_who_asks_reserves_nothing() -> None:
+    """Claims that are not, are others by their uid, are known otherwise, or ask for less: no card is kept."""
+    async with (
+        world(nodes=1, cards=1) as cluster,
+        SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
+    ):
+        await _waiting(cluster, "x", capacity={"requests": {"cores": "10", "memory": "1Gi"}})
+        stored = cluster.stored("x", CLAIMS)
+        mine = share(pool="n0", cores="10", memory="1Gi")
+        full = {**stored, "status": claim(share(pool="n0", cores="60"))["status"]}
+        forged = [
+            {**full, "spec": claim()["spec"]},
+            {**full, "metadata": {**stored["metadata"], "uid": "guessed"}},
+            {**full, "metadata": {**stored["metadata"], "resourceVersion": "1"}},
+            {**full, "metadata": {**stored["metadata"], "name": "unknown"}},
+        ]
+        for one in forged:
+            found = await _asked(cluster, daemon.url, _review(cluster, "x", mine, object=one))
+            assert found["response"]["allowed"] is False
+            assert not daemon.service.claims.reserved
+        found = await _asked(cluster, daemon.url, _review(cluster, "x", mine))
+        assert found["response"]["allowed"] is True
+        assert len(daemon.service.claims.reserved) == 1
+
+
+async def test_the_webhook_passes_the_question_on() -> None:
+    """To the leader and back; with no scheduler there, the API server hears of an error."""
+    async with world(nodes=1, cards=1) as cluster:
+        await cluster.api.create("namespaces", {"metadata": {"name": "partage-system"}})
+        for name in ("x", "y"):
+            await _waiting(cluster, name)
+        port = free_port()
+        endpoint = Endpoint(url=f"https://127.0.0.1:{port}")
+        context = Context.of(Settings(), FAMILIES)
+        (config,) = [
+            one for one in installation(endpoint, context, Admission(), claims=True)
+            if one["kind"] == "ValidatingWebhookConfiguration"
+        ]  # fmt: skip
+        await cluster.api.create(
+            "validatingwebhookconfigurations.admissionregistration.k8s.io", config
+        )
+        async with SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon:
+            options = WebhookOptions(port=port, endpoint=endpoint, claims=daemon.url, period=0.05)
+            async with WebhookDaemon(await cluster.client(), options):
+                await _status(cluster, "x", claim(share(pool="n0", cores="60"))["status"])
+                with pytest.raises(AssertionError, match="60% and 10Gi asked, 40% and 6Gi free"):
+                    await _status(cluster, "y", claim(share(pool="n0", cores="60"))["status"])
+                await daemon.__aexit__()
+                with pytest.raises(AssertionError, match="does not answer"):
+                    await _status(cluster, "y", claim(share(pool="n0", cores="10"))["status"])

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import click
 import yaml
@@ -129,6 +130,13 @@ _admission = options(
         help="Refuse privileged containers that ask for a part of a card, or for anything by HAMi's protocol.",
     ),
     click.option(
+        "--claims",
+        default="",
+        metavar="URL",
+        help="Pass questions about ResourceClaims on to the scheduler service here, which runs with --claims: "
+        "http://host:port of its leader. Default: the API server is not to ask about claims.",
+    ),
+    click.option(
         "--config-namespace",
         "config_namespaces",
         multiple=True,
@@ -164,7 +172,8 @@ def webhook(**given: Any) -> None:
     try:
         if given["manifests"]:
             context = Context.of(Settings(), FAMILIES)
-            _print(installation(_endpoint(given), context, _switches(given)))
+            asked = bool(given["claims"])
+            _print(installation(_endpoint(given), context, _switches(given), claims=asked))
             return
         start_logging(given["log_format"], given["log_level"])
         config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
@@ -229,8 +238,20 @@ def _options_of(given: dict[str, Any]) -> WebhookOptions:
         secret=given["secret"],
         tls=tls,
         admission=_switches(given),
+        claims=_service(given["claims"]),
         config_namespaces=given["config_namespaces"],
     )
+
+
+def _service(url: str) -> str:
+    """The URL of the scheduler service.
+
+    Raises:
+        InvalidValue: it is none.
+    """
+    if url and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname):
+        raise InvalidValue(f"--claims: {url!r} is no URL; write http://host:port")
+    return url
 
 
 async def _run(config: Config, chosen: WebhookOptions, stop: asyncio.Event) -> None:

@@ -1,7 +1,11 @@
 """`POST /webhook/claims`: the API server asks whether a claim's allocation may be stored, and the leader reserves it.
 
-The route reserves cards, so it is as privileged as the verbs and asks for the same credential. An instance that does not lead
-at this very moment answers 503, which the API server takes as a webhook that failed.
+The route reserves cards, and API servers show no credential to webhooks unless each of them is configured to. So it believes
+nothing that is asked: a claim must be known from the API server, under the uid and the version that are named, and not
+allocated; and no more is reserved for it than it asks for. Who cannot read a claim cannot name its uid, and who can gains
+nothing that an allocation of it would not give. What is known may be a moment old: the answer waits for it, not for long.
+
+An instance that does not lead at this very moment answers 503, which the API server takes as a webhook that failed.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,16 +19,19 @@ from partage.extender.service import SchedulerService
 from partage.kube.client import Client
 from partage.kube.errors import NotFound
 from partage.model.errors import InvalidDocument
-from partage.serving.access import Access
 from partage.serving.limits import Limits, json_response, read_body
 from partage.webhook.review import Review, Verdict, decode_review, encode_verdict
 from partage.wire import shapes
+from partage.wire.claims import beyond_asked, held_devices
 from partage.wire.documents import Document, explain
-
-__all__ = ["claim_route", "reader"]
 
 _STATUS: Final = "resourceclaims.resource.k8s.io/status"
 _JSON: Final = "application/json"
+_LATE: Final = 2.0
+"""Seconds by which news of a claim may be late; the scheduler that allocates it has them at the same time."""
+_LOOK: Final = 0.02
+_WAITING: Final = 64
+"""Questions that wait for news at a time; further ones are sent away."""
 
 
 def reader(client: Client) -> Callable[[str, str], Awaitable[Document | None]]:
@@ -40,47 +47,97 @@ def reader(client: Client) -> Callable[[str, str], Awaitable[Document | None]]:
     return read
 
 
+class _Desk:
+    """Where questions are answered, and wait for what they are about."""
+
+    def __init__(
+        self, service: SchedulerService, known: Callable[[str, str], Document | None]
+    ) -> None:
+        self._service, self._known = service, known
+        self._there = 0
+
+    async def verdict(self, review: Review) -> Verdict:
+        if review.resource != _STATUS or review.operation != "UPDATE" or review.object is None:
+            return Verdict(review.uid)
+        try:
+            shape = msgspec.convert(review.object, shapes.ResourceClaim)
+            before = msgspec.convert(review.before or {}, shapes.ResourceClaim)
+        except (msgspec.ValidationError, RecursionError) as error:
+            return Verdict(review.uid, allowed=False, message=f"ResourceClaim: {explain(error)}")
+        if (before.status or {}).get("allocation") is not None:
+            return Verdict(review.uid)  # it cannot be changed, only taken away
+        document = Document(CLAIMS.kind, "admission", 1, shape)
+        if not held_devices(document):
+            return Verdict(review.uid)
+        stored = await self._stored(document)
+        who = f"claim {document.namespace}/{document.name}"
+        if stored is None:
+            told = f"{who} is not known here as it was named; try again"
+            return Verdict(review.uid, allowed=False, message=told)
+        refusal = beyond_asked(document, stored)
+        if refusal:
+            return Verdict(review.uid, allowed=False, message=f"{who}: {refusal}")
+        refusal = self._service.review_claim(document, dry_run=review.dry_run)
+        return Verdict(review.uid, allowed=not refusal, message=refusal)
+
+    async def _stored(self, claim: Document) -> Document | None:
+        """The claim as the API server has it, once that is of the version that is named.
+
+        Raises:
+            web.HTTPServiceUnavailable: too many are waiting.
+        """
+        clock = self._service.clock
+        end = clock.monotonic() + _LATE
+        wanted = claim.metadata.uid, claim.metadata.resource_version
+        while True:
+            found = self._known(claim.namespace, claim.name)
+            if found is not None and (
+                wanted == (found.metadata.uid, found.metadata.resource_version)
+            ):
+                return found
+            if clock.monotonic() >= end:
+                return None
+            if self._there >= _WAITING:
+                raise web.HTTPServiceUnavailable(text="too many claims are asked about at once")
+            self._there += 1
+            try:
+                await clock.sleep(_LOOK)
+            finally:
+                self._there -= 1
+
+
 def claim_route(
-    service: SchedulerService, may_reserve: Callable[[], bool], access: Access, limits: Limits
+    service: SchedulerService,
+    may_reserve: Callable[[], bool],
+    known: Callable[[str, str], Document | None],
+    limits: Limits,
 ) -> web.RouteDef:
     """The route.
 
     Args:
         service: with the books.
         may_reserve: whether this instance leads at this very moment.
-        access: who may ask.
+        known: the claim of a namespace and name, as it is known from the API server.
         limits: of requests.
     """
+    desk = _Desk(service, known)
+
+    def away() -> web.Response | None:
+        if not service.closed and may_reserve():
+            return None
+        message = service.closed or "the instance is not leader"
+        response = json_response({"message": message}, 503)
+        response.force_close()  # a connection that is kept would go on asking this instance
+        return response
 
     async def handler(request: web.Request) -> web.Response:
-        certificate = request.transport and request.transport.get_extra_info("peercert")
-        if not access.allows(request.headers.get("Authorization", ""), certificate):
-            raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
         body = await read_body(request, limits)
-        if service.closed or not may_reserve():
-            message = service.closed or "the instance is not leader"
-            response = json_response({"message": message}, 503)
-            response.force_close()  # a connection that is kept would go on asking this instance
-            return response
+        if (gone := away()) is not None:
+            return gone
         try:
-            review = decode_review(body)
+            verdict = await desk.verdict(decode_review(body))
         except InvalidDocument as error:
             return json_response({"message": str(error)}, 400)
-        return web.Response(body=encode_verdict(_verdict(service, review)), content_type=_JSON)
+        return away() or web.Response(body=encode_verdict(verdict), content_type=_JSON)
 
     return web.post("/webhook/claims", handler)
-
-
-def _verdict(service: SchedulerService, review: Review) -> Verdict:
-    if review.resource != _STATUS or review.operation != "UPDATE" or review.object is None:
-        return Verdict(review.uid)
-    try:
-        shape = msgspec.convert(review.object, shapes.ResourceClaim)
-        before = msgspec.convert(review.before or {}, shapes.ResourceClaim)
-    except (msgspec.ValidationError, RecursionError) as error:
-        return Verdict(review.uid, allowed=False, message=f"ResourceClaim: {explain(error)}")
-    if (before.status or {}).get("allocation") is not None:
-        return Verdict(review.uid)  # it cannot be changed, only taken away
-    document = Document(CLAIMS.kind, "admission", 1, shape)
-    refusal = service.review_claim(document, dry_run=review.dry_run)
-    return Verdict(review.uid, allowed=not refusal, message=refusal)

@@ -14,7 +14,7 @@ from partage.kube.client import Client
 from partage.kube.errors import NotFound
 from partage.kube.informer import Informer, InformerSettings
 from partage.kube.mirror import Change, Gone, Interrupted, Odd, Seen, Synced
-from partage.kube.objects import HasMeta
+from partage.kube.objects import HasMeta, Key
 from partage.wire.documents import Document
 
 __all__ = ["Facts", "Feed"]
@@ -121,6 +121,14 @@ class Feed:
         async with asyncio.TaskGroup() as group:
             for followed in self._followed:
                 group.create_task(followed.refresh(), name=f"refresh:{followed.watched.kind}")
+
+    def document(self, kind: str, namespace: str, name: str) -> Document | None:
+        """One object as it is known at this moment; None where it is not."""
+        for followed in self._followed:
+            found = followed.informer.objects.get(Key(namespace, name))
+            if followed.watched.kind == kind and found is not None:
+                return as_document(kind, found)
+        return None
 
     def documents(self, *kinds: str) -> list[Document]:
         """All objects of these kinds as they are known at this moment."""

@@ -160,7 +160,7 @@ class SchedulerDaemon:
         )
         shown += page_routes()
         if self.options.claims:
-            shown.append(claim_route(self.service, self.may_bind, faces.access, faces.limits))
+            shown.append(claim_route(self.service, self.may_bind, self._claim, faces.limits))
         self._site = scheduler_site(self.service, faces, [*routes, *shown], self.options.tls)
         self._loaded = False
         self._loading = asyncio.Lock()
@@ -462,6 +462,9 @@ class SchedulerDaemon:
         """A pod as the books have read it from this very document."""
         entry = self.service.books.cluster_cache.taken_in(document)
         return None if entry is None else entry.translated
+
+    def _claim(self, namespace: str, name: str) -> Document | None:
+        return self._feed.document("ResourceClaim", namespace, name)
 
     def _pod(self, uid: str) -> PodEntry | None:
         return self.service.books.cluster_cache.pod(uid)

@@ -21,6 +21,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from partage.daemon.certificates import CertificateStore, write_private
+from partage.daemon.claim_relay import relay_route
 from partage.daemon.informers import Feed
 from partage.daemon.lifecycle import Life, until
 from partage.daemon.registration import Registration
@@ -63,6 +64,7 @@ class WebhookOptions:
         secret: the Secret with the certificates, in the endpoint's namespace.
         tls: certificates that somebody else manages; nothing is written to the cluster then.
         admission: schedulers, namespaces and users.
+        claims: URL of the scheduler service that is asked about ResourceClaims; empty for none.
         config_namespaces: whose ConfigMaps set anything; empty for those of all.
         families: the protocols.
         limits: of requests.
@@ -78,6 +80,7 @@ class WebhookOptions:
     secret: str = "partage-webhook-tls"  # noqa: S105 # the name of an object
     tls: ServerTls | None = None
     admission: Admission = field(default_factory=Admission)
+    claims: str = ""
     config_namespaces: tuple[str, ...] = ()
     families: Sequence[Family] = FAMILIES
     limits: Limits = Limits()
@@ -175,12 +178,13 @@ class WebhookDaemon:
                 tls.refresh()
 
     async def _serve(self, tls: ServerTls) -> None:
-        limits = self.options.limits
+        limits, claims = self.options.limits, self.options.claims
+        relayed = [relay_route(claims.rstrip("/"), limits)] if claims else []
         app = make_app(
             lambda: self.context,
             lambda: self.options.admission,
             limits,
-            [web.get("/metrics", self._metrics)],
+            [web.get("/metrics", self._metrics), *relayed],
             self.options.tracer,
         )
         site = Site(app, Access(plain=True), limits, tls=tls)

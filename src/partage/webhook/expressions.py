@@ -1,7 +1,7 @@
 """What admission decides inside the API server, as CEL.
 
-Three questions are asked there: whether a request asks for devices anew, so that nothing else ever
-depends on a webhook; whether a user writes a reserved key without the right to; and whether a pod
+Four questions are asked there: whether a request asks for devices anew, or allocates one of ours to a claim, so
+that nothing else ever depends on a webhook; whether a user writes a reserved key without the right to; and whether a pod
 that asks for devices names its node itself. The lists come from the tables that the webhook itself
 reads by, so the two cannot disagree.
 
@@ -16,6 +16,7 @@ Source: Kubernetes 1.36, CEL in admission; docs/decisions/0011.
 
 from collections.abc import Iterable
 
+from partage.vendors.names import DRA_DRIVER
 from partage.vendors.reserved import ReservedKeys
 
 _UPDATE = "request.operation == 'UPDATE'"
@@ -164,3 +165,14 @@ def _text(text: str) -> str:
         for char in text
     )
     return f"'{escaped}'"
+
+
+def allocates_a_card() -> str:
+    """Whether a claim's status is given an allocation that has a device of our driver."""
+    has = "has({0}.status) && has({0}.status.allocation)"
+    devices = "object.status.allocation.devices"
+    return (
+        f"{has.format('object')} && !({has.format('oldObject')}) && "
+        f"has({devices}) && has({devices}.results) && "
+        f"{devices}.results.exists(one, one.driver == {_text(DRA_DRIVER)})"
+    )

@@ -26,6 +26,7 @@ from partage.wire.context import Context
 _API: Final = "admissionregistration.k8s.io/v1"
 MUTATE: Final = "mutate.pods.partage.io"
 VALIDATE: Final = "validate.pods.partage.io"
+CLAIMS: Final = "claims.partage.io"
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _PATIENCE: Final = 5  # seconds; the API server's own limit of a request is longer
 _FORGING: Final = "partage-reserved-keys"
@@ -86,7 +87,7 @@ class Endpoint:
 
 
 def installation(
-    endpoint: Endpoint, context: Context, admission: Admission
+    endpoint: Endpoint, context: Context, admission: Admission, *, claims: bool = False
 ) -> list[dict[str, Any]]:
     """The objects, ready to be applied; the certificates' authority is filled in later.
 
@@ -94,17 +95,23 @@ def installation(
         endpoint: where the webhook is.
         context: whose resource names count as devices.
         admission: namespaces and users that are left alone.
+        claims: the webhook is asked about ResourceClaims too.
     """
+    validating = _configuration("Validating", endpoint, context, admission)
+    if claims:
+        validating["webhooks"].append(_claims(endpoint, context))
     return [
         _configuration("Mutating", endpoint, context, admission),
-        _configuration("Validating", endpoint, context, admission),
+        validating,
         *_policy(_FORGING, admission, _forging(admission)),
         *_policy(_NODE_NAME, admission, _node_name(context)),
     ]
 
 
 def conditions(webhook: str, context: Context) -> list[dict[str, str]]:
-    """The conditions of one of the two webhooks; resource names may be renamed by settings."""
+    """The conditions of one of the webhooks; resource names may be renamed by settings."""
+    if webhook == CLAIMS:
+        return [{"name": "allocates-a-card", "expression": expressions.allocates_a_card()}]
     devices = _devices(context)
     if webhook == MUTATE:
         return [{"name": "names-a-device", "expression": devices}]
@@ -149,6 +156,29 @@ def _configuration(
         "kind": f"{kind}WebhookConfiguration",
         "metadata": {"name": endpoint.configuration},
         "webhooks": [webhook],
+    }
+
+
+def _claims(endpoint: Endpoint, context: Context) -> dict[str, Any]:
+    """The webhook of claims, in every namespace; those of other drivers do not depend on it."""
+    return {
+        "name": CLAIMS,
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": endpoint.client("/webhook/claims"),
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "matchConditions": conditions(CLAIMS, context),
+        "rules": [
+            {
+                "apiGroups": ["resource.k8s.io"],
+                "apiVersions": ["v1"],
+                "operations": ["UPDATE"],
+                "resources": ["resourceclaims/status"],
+                "scope": "Namespaced",
+            }
+        ],
+        "sideEffects": "NoneOnDryRun",
+        "timeoutSeconds": _PATIENCE,
     }
 
 

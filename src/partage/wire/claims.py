@@ -12,6 +12,7 @@ Source: Kubernetes API resource.k8s.io/v1 at v1.36 (`AllocationResult`); KEP-438
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -39,6 +40,7 @@ MOST_RESULTS: Final = 32
 _MOST_SHOWN: Final = 80
 _MOST_PROBLEMS: Final = 4
 _PERCENT: Final = MILLI // 100
+_MIB: Final = 2**20
 _DEVICE: Final = re.compile(r"gpu-(0|[1-9][0-9]{0,5})(-mig-.+)?")
 _AMOUNTS: Final = ("cores", "memory")
 
@@ -185,6 +187,42 @@ def read_claim(document: Document, nodes: NodeOf) -> Claim:
     )
 
 
+def beyond_asked(allocated: Document, asked: Document) -> str:
+    """What a claim was allocated beyond what it asks for; empty where there is nothing.
+
+    Amounts of what is not asked for may be any, since they are the node's own; instances are not compared, as a
+    request names them by selectors.
+
+    Args:
+        allocated: the claim with its allocation.
+        asked: the same claim with its requests.
+    """
+    shape = asked.shape
+    spec = shape.spec if isinstance(shape, shapes.ResourceClaim) else None
+    requests = dict(_requests(spec or {}))
+    had: Counter[str] = Counter()
+    for result in held_devices(allocated):
+        name = str(result.get("request"))
+        request = requests.get(name)
+        if request is None:
+            return f"the claim has no request {name[:_MOST_SHOWN]}"
+        had[name] += 1
+        count = request.get("count", 1)
+        if request.get("allocationMode") != "All" and had[name] > (
+            count if isinstance(count, int) else 0
+        ):
+            return f"request {name}: more devices than it asks for"
+        if "consumedCapacity" not in result and "-mig-" in str(result.get("device")):
+            continue
+        capacity = _mapping(_mapping(request.get("capacity")).get("requests"))
+        consumed = _mapping(result.get("consumedCapacity"))
+        for amount, least in (("cores", 1), ("memory", _MIB)):
+            wants, has = (_units(one, amount, least) for one in (capacity, consumed))
+            if isinstance(wants, int) and not (isinstance(has, int) and has <= wants):
+                return f"request {name}: more {amount} than it asks for"
+    return ""
+
+
 def held_devices(document: Document) -> list[dict[str, Any]]:
     """The results of a claim's allocation that are this driver's, as they were written."""
     shape = document.shape
@@ -223,6 +261,16 @@ def _classes(spec: Mapping[str, Any]) -> Iterator[str]:
             name = _mapping(one).get("deviceClassName")
             if isinstance(name, str):
                 yield name
+
+
+def _requests(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Requests by the names that results give them; of one with alternatives, each alternative."""
+    for request in _listed(_mapping(spec.get("devices")).get("requests"))[:MOST_RESULTS]:
+        given = _mapping(request)
+        if "exactly" in given:
+            yield str(given.get("name")), _mapping(given["exactly"])
+        for one in _listed(given.get("firstAvailable"))[:MOST_RESULTS]:
+            yield f"{given.get('name')}/{_mapping(one).get('name')}", _mapping(one)
 
 
 def _consumers(status: Mapping[str, Any]) -> Iterator[str]:
@@ -325,6 +373,15 @@ def _axis(card: Device | None) -> MigAxis | None:
 
 def _uuid(card: Device | None) -> str:
     return "" if card is None else card.uuid
+
+
+def _units(amounts: Mapping[str, Any], name: str, least: int) -> int | None:
+    """An amount in the steps in which it is given, rounded up; None where there is none that can be read."""
+    given = [amounts[key] for key in (name, f"{DRA_DRIVER}/{name}") if key in amounts]
+    try:
+        return -(-Quantity.parse(given[0]).nano // (NANO * least)) if given else None
+    except (InvalidQuantity, TypeError):
+        return None
 
 
 def _amounts(consumed: object) -> tuple[int, int] | str:

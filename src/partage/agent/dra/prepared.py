@@ -7,8 +7,9 @@ What is written down comes first and goes last: a crash leaves a claim that hold
 never one that is used and not known. After a boot the CDI folder is empty; it is written anew from the journal.
 
 A CDI device gives a container nothing but a mark. The plugin of the runtime, which sees the container, puts in what the
-claim holds, by the same way as for pods with a record, and takes the mark away; without that plugin a marked container
-is refused. A mark is a secret of this node that no container sees, so no tenant can write one into a pod.
+claim holds, by the same way as for pods with a record, and takes the mark away. A container that is made while that plugin
+is away has the mark and no device. A mark is a secret of this node that containers are not shown else, so no tenant
+can write one into a pod.
 """
 
 import re
