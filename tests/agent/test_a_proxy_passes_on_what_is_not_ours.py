@@ -19,11 +19,10 @@ from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.cri import messages as cri
 from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment
 from partage.agent.cri.proxy import Proxy, ProxyOptions
-from partage.agent.exposition import Books, NodeSeries
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.journal import Entry, Journal
-from partage.agent.metrics import Tallies
+from partage.agent.metrics import Books, NodeSeries, Tallies
 from partage.agent.nri.messages import Adjustment, Device, LinuxAdjustment, Mount, Variable
 from partage.agent.protobuf import Malformed, raw_fields, wrapped
 from partage.model import device as model

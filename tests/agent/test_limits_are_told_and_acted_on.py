@@ -17,7 +17,6 @@ from prometheus_client import generate_latest
 from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.discovery.found import CardUse, Found, Inventory
-from partage.agent.exposition import MOST, Books, Nameless, NodeSeries
 from partage.agent.held_allocations import Holding
 from partage.agent.host import Host
 from partage.agent.injection import Place
@@ -31,7 +30,7 @@ from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
 from partage.agent.isolation.statements import Answer, Statement, survey
 from partage.agent.isolation.tried import untried
 from partage.agent.journal import Journal
-from partage.agent.metrics import Tallies
+from partage.agent.metrics import MOST, Books, Nameless, NodeSeries, Tallies
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.agent.uses import Meter, Use, told_by_drivers
 from partage.apiserver import ApiServer, serve

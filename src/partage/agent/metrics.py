@@ -1,10 +1,40 @@
-"""What the node agent counts, under the names that its metrics have."""
+"""The agent's metrics: what it counts, and the node's own series of each card, pod and container.
 
+Series are under the names of HAMi's monitor and of qGPU's exporter, so that dashboards made for these go on; sums of
+the whole cluster are the scheduler service's to tell. Containers are those that hold cards, so the number of series
+follows from the cards; beyond a bound the rest is left out and counted. A pod, container and card have one series each
+at any time: of attempts and of pods of one name that are here at once, the newest is shown.
+
+Source: docs/sources/hami.md 8.2; docs/sources/qgpu.md 1.8.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from partage.agent.discovery.found import CardUse
+from partage.agent.held_allocations import Holding
+from partage.agent.uses import Use
+from partage.model.allocation import Allocation, Grant
+from partage.model.device import MILLI, Device, DeviceType
+from partage.model.node import Node
+from partage.vendors.traits import NVIDIA
+
+MOST: Final = 1024
+"""Pairs of a container and a card that have series."""
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.5)
+_ZONE: Final = "vGPU"
+_NAMING: Final = frozenset({"namespace", "pod", "container"})
+"""Labels whose values are of tenants."""
+_PERCENT: Final = MILLI // 100
+_MIB: Final = 2**20
+
+_Samples = Iterable[tuple[Sequence[str], float]]
+_ByPod = Mapping[tuple[str, str, str], float]
 
 
 class Tallies:
@@ -12,113 +42,342 @@ class Tallies:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
-        self.injected = Counter(
-            "partage_agent_injected",
-            "Containers that were given devices or kept from choosing them.",
-            ["limits"],
-            registry=self.registry,
+        counter, gauge = self._counter, self._gauge
+        limits = "Containers that were given devices or kept from choosing them."
+        unprotected = (
+            "Containers that run with a record, or claim one, and were not served by this agent."
         )
-        self.refused = Counter(
-            "partage_agent_refused",
-            "Containers that were not made, by rule.",
-            ["rule"],
-            registry=self.registry,
+        unserved = "Containers that hold units by the kubelet's word and that were given nothing."
+        findings = "What records, journal, kubelet and runtime do not agree on, by kind."
+        repaired = "Containers that were written down again after the journal had lost them."
+        mine = "Hardware instances that are ready, and those that are not Partage's."
+        each = ("card", "profile", "start", "size", "mig_uuid", "gpu_instance", "compute_instance")
+        self.injected = counter("injected", limits, "limits")
+        self.refused = counter("refused", "Containers that were not made, by rule.", "rule")
+        self.holding = gauge("containers", "Containers on this node that hold devices.")
+        self.unprotected = gauge("unprotected_containers", unprotected)
+        self.evicted = counter("evicted", "Pods of unprotected containers that were evicted.")
+        self.units = gauge(
+            "kubelet_units", "Healthy units that the agent reports to the kubelet.", "resource"
         )
-        self.holding = Gauge(
-            "partage_agent_containers",
-            "Containers on this node that hold devices.",
-            registry=self.registry,
+        self.registered = gauge(
+            "kubelet_registered", "Whether the kubelet watches the reports.", "resource"
         )
-        self.unprotected = Gauge(
-            "partage_agent_unprotected_containers",
-            "Containers that run with a record, or claim one, and were not served by this agent.",
-            registry=self.registry,
+        self.unserved = gauge("kubelet_unserved", unserved)
+        self.findings = gauge("findings", findings, "kind")
+        self.notes = gauge(
+            "notes", "What the agent has to tell its operators now, by code.", "code"
         )
-        self.evicted = Counter(
-            "partage_agent_evicted",
-            "Pods of unprotected containers that were evicted.",
-            registry=self.registry,
+        self.repaired = counter("journal_repaired", repaired)
+        self.connected = gauge(
+            "connected", "Whether the runtime asks this agent about containers."
         )
-        self.units = Gauge(
-            "partage_agent_kubelet_units",
-            "Healthy units that the agent reports to the kubelet.",
-            ["resource"],
-            registry=self.registry,
-        )
-        self.registered = Gauge(
-            "partage_agent_kubelet_registered",
-            "Whether the kubelet watches the reports.",
-            ["resource"],
-            registry=self.registry,
-        )
-        self.unserved = Gauge(
-            "partage_agent_kubelet_unserved",
-            "Containers that hold units by the kubelet's word and that were given nothing.",
-            registry=self.registry,
-        )
-        self.devices_published = Gauge(
-            "partage_agent_devices_published",
-            "Devices that this node offers to ResourceClaims.",
-            registry=self.registry,
-        )
-        self.claims_prepared = Gauge(
-            "partage_agent_claims_prepared",
-            "ResourceClaims that are prepared on this node.",
-            registry=self.registry,
-        )
-        self.claim_failures = Counter(
-            "partage_agent_claim_failures",
-            "ResourceClaims that were not prepared, by reason; the kubelet tries again.",
-            ["rule"],
-            registry=self.registry,
-        )
-        self.findings = Gauge(
-            "partage_agent_findings",
-            "What records, journal, kubelet and runtime do not agree on, by kind.",
-            ["kind"],
-            registry=self.registry,
-        )
-        self.notes = Gauge(
-            "partage_agent_notes",
-            "What the agent has to tell its operators now, by code.",
-            ["code"],
-            registry=self.registry,
-        )
-        self.repaired = Counter(
-            "partage_agent_journal_repaired",
-            "Containers that were written down again after the journal had lost them.",
-            registry=self.registry,
-        )
-        self.connected = Gauge(
-            "partage_agent_connected",
-            "Whether the runtime asks this agent about containers.",
-            registry=self.registry,
-        )
-        self.instances = Gauge(
-            "partage_agent_instances",
-            "Hardware instances that are ready, and those that are not Partage's.",
-            ["card", "state"],
-            registry=self.registry,
-        )
-        self.instance = Gauge(
-            "partage_agent_instance_info",
+        self.instances = gauge("instances", mine, "card", "state")
+        self.instance = gauge(
+            "instance_info",
             "One for each hardware instance on the node's cards.",
-            [
-                "card",
-                "profile",
-                "start",
-                "size",
-                "mig_uuid",
-                "gpu_instance",
-                "compute_instance",
-                "pod",
-                "state",
-            ],
-            registry=self.registry,
+            *each,
+            "pod",
+            "state",
         )
+        self.devices_published = gauge(
+            "devices_published", "Devices that this node offers to ResourceClaims."
+        )
+        self.claims_prepared = gauge(
+            "claims_prepared", "ResourceClaims that are prepared on this node."
+        )
+        text = "ResourceClaims that were not prepared, by reason; the kubelet tries again."
+        self.claim_failures = counter("claim_failures", text, "rule")
         self.seconds = Histogram(
             "partage_agent_decision_seconds",
             "Time to decide about a container and write it down.",
             buckets=_BUCKETS,
             registry=self.registry,
         )
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"partage_agent_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"partage_agent_{name}", text, labels, registry=self.registry)
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What is known when somebody asks.
+
+    Attributes:
+        node: with its devices.
+        held: containers that hold devices, oldest first; of one that was tried again, the last attempt.
+        cards: what drivers say, by card.
+        uses: what containers use, by container and card.
+    """
+
+    node: Node
+    held: Sequence[Holding]
+    cards: Mapping[str, CardUse]
+    uses: Mapping[tuple[str, str], Use]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A container's part of a card."""
+
+    allocation: Allocation
+    container: str
+    position: int
+    grant: Grant
+    use: Use | None
+
+    @property
+    def hami_labels(self) -> tuple[str, ...]:
+        """What HAMi's series of a container's part are told apart by."""
+        pod = self.allocation
+        part = (str(self.position), self.grant.uuid)
+        return (_ZONE, pod.namespace, pod.name, self.container, *part)
+
+    @property
+    def qgpu_labels(self) -> tuple[str, ...]:
+        """What qGPU's are."""
+        pod, card = self.allocation, str(self.grant.minor)
+        return (pod.namespace, pod.node, pod.name, self.container, card)
+
+
+class NodeSeries(Collector):
+    """Makes the series when they are asked for."""
+
+    def __init__(self, books: Callable[[], Books]) -> None:
+        """Series of books that are taken anew for each answer."""
+        self._books = books
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: names follow from what there is."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All series of now."""
+        books = self._books()
+        cards = [one for one in books.node.devices if one.type is DeviceType.GPU]
+        held = list(_held(books))
+        shown = _shown(held, books)
+        left_out = max(len(shown) - MOST, 0)
+        shown = shown[:MOST]
+        told = "Parts of cards without series of their own."
+        yield _gauge("partage_agent_containers_left_out", told, (), [((), left_out)])
+        yield from _card_series(books, cards, held)
+        yield from _container_series(shown)
+        yield _tenants(books.node, shown)
+        yield from _pod_series(books.node, shown, cards)
+
+
+def _held(books: Books) -> Iterator[_Held]:
+    ordered = sorted(
+        books.held, key=lambda one: (one.allocation.namespace, one.allocation.name, one.name)
+    )
+    for one in ordered:
+        mine = [
+            grant
+            for grant in one.allocation.grants
+            if grant.container == one.name and grant.type is DeviceType.GPU
+        ]
+        uses = {grant.uuid: books.uses.get((one.container, grant.uuid)) for grant in mine}
+        for position, grant in enumerate(mine):
+            use = uses.pop(grant.uuid, None)  # measured a card: told with the first of its parts
+            yield _Held(one.allocation, one.name, position, grant, use)
+
+
+def _shown(held: Sequence[_Held], books: Books) -> list[_Held]:
+    """Parts of the newest pod of a name: one that ends and its successor may both be here."""
+    newest = {
+        (one.allocation.namespace, one.allocation.name): one.allocation.uid for one in books.held
+    }
+    return [
+        one
+        for one in held
+        if newest[one.allocation.namespace, one.allocation.name] == one.allocation.uid
+    ]
+
+
+def _card_series(books: Books, cards: Sequence[Device], held: Sequence[_Held]) -> Iterator[Metric]:
+    node = books.node.name
+    used = [(card, books.cards[card.uuid]) for card in cards if card.uuid in books.cards]
+    busy = [(card, use.busy * 100) for card, use in used if use.busy is not None]
+    power = [(card, use.milliwatts / 1000) for card, use in used if use.milliwatts is not None]
+
+    def hami(name: str, text: str, samples: Iterable[tuple[Device, float]]) -> Metric:
+        labels = ("zone", "node", "device_index", "device_uuid", "device_type")
+        of = [((_ZONE, node, str(c.minor), c.uuid, _type(c)), value) for c, value in samples]
+        return _gauge(name, text, labels, of)
+
+    def qgpu(name: str, text: str, samples: Iterable[tuple[Device, float]]) -> Metric:
+        return _gauge(
+            name, text, ("card", "node"), [((str(c.minor), node), v) for c, v in samples]
+        )
+
+    memory = [(card, use.memory_bytes) for card, use in used]
+    text = "Memory used of a card, as its driver says."
+    yield hami("hami_host_gpu_memory_used_bytes", text, memory)
+    text = "Percent of the time in which a card was busy."
+    yield hami("hami_host_gpu_utilization_ratio", text, busy)
+    yield qgpu("gpu_core_usage", "Compute used of a card, in percent.", busy)
+    text = "Memory used of a card, in MiB."
+    yield qgpu("gpu_mem_usage", text, [(card, value / _MIB) for card, value in memory])
+    yield qgpu("gpu_power_usage", "Watts that a card draws.", power)
+    yield _gauge("gpu_count", "Cards of the node.", ("node",), [((node,), len(cards))])
+    given = {card.uuid: (0, 0) for card in cards}
+    for one in held:
+        if one.grant.uuid in given:
+            core, bytes_ = given[one.grant.uuid]
+            given[one.grant.uuid] = (core + one.grant.core_milli, bytes_ + one.grant.memory_bytes)
+    amounts = (
+        ("core", "percent", _PERCENT, [(c, c.core_milli, given[c.uuid][0]) for c in cards]),
+        ("mem", "MiB", _MIB, [(c, c.memory_bytes, given[c.uuid][1]) for c in cards]),
+    )
+    for what, unit, size, parts in amounts:
+        for word, values in (
+            ("allocatable", [(card, total) for card, total, _ in parts]),
+            ("allocated", [(card, part) for card, _, part in parts]),
+            ("available", [(card, max(total - part, 0)) for card, total, part in parts]),
+        ):
+            text = f"Of a card, {word}: by containers that are here, in {unit}."
+            yield qgpu(f"gpu_{what}_{word}", text, [(card, v / size) for card, v in values])
+
+
+def _container_series(held: Sequence[_Held]) -> Iterator[Metric]:
+    used = [(one, one.use) for one in held if one.use is not None]
+
+    def hami(name: str, text: str, samples: Iterable[tuple[_Held, float]]) -> Metric:
+        labels = ("zone", "namespace", "pod", "container", "vdevice_index", "device_uuid")
+        return _gauge(name, text, labels, [(one.hami_labels, value) for one, value in samples])
+
+    text = "Memory that a container was granted of a card."
+    granted = [(one, one.grant.memory_bytes) for one in held]
+    yield hami("hami_vgpu_memory_limit_bytes", text, granted)
+    text = "Memory that a container uses of a card."
+    yield hami("hami_vgpu_memory_used_bytes", text, [(one, use.memory_bytes) for one, use in used])
+    busy = [(one, use.busy * 100) for one, use in used if use.busy is not None]
+    text = "Percent of a card's time that a container received."
+    yield hami("hami_container_device_utilization_ratio", text, busy)
+    own: dict[tuple[str, ...], list[_Held]] = {}  # a container may have two parts of a card
+    for one in held:
+        own.setdefault(one.qgpu_labels, []).append(one)
+    uses = [(key, use) for key, parts in own.items() if (use := parts[0].use) is not None]
+    grants = [(key, [one.grant for one in parts]) for key, parts in own.items()]
+
+    def qgpu(name: str, text: str, samples: _Samples) -> Metric:
+        return _gauge(name, text, ("namespace", "node", "pod", "container", "card"), samples)
+
+    core = [(key, sum(one.core_milli for one in parts) // _PERCENT) for key, parts in grants]
+    memory = [(key, sum(one.memory_bytes for one in parts) // _MIB) for key, parts in grants]
+    text = "Compute granted to a container, in percent."
+    yield qgpu("container_request_gpu_utilization", text, core)
+    yield qgpu("container_request_gpu_memory", "Memory granted to a container, in MiB.", memory)
+    text = "Memory that a container uses, in MiB."
+    amounts = [(key, use.memory_bytes / _MIB) for key, use in uses]
+    yield qgpu("container_gpu_memory_total", text, amounts)
+    text = "Memory of a card that a container's processes use beyond what was counted: contexts, modules, stacks."
+    beyond = [(key, u.overhead_bytes) for key, u in uses if u.overhead_bytes is not None]
+    yield qgpu("partage_agent_container_overhead_bytes", text, beyond)
+    text = "Percent of a card's time that a container received."
+    shares = [(key, use.busy * 100) for key, use in uses if use.busy is not None]
+    yield qgpu("container_gpu_utilization", text, shares)
+    text = "Device time that a container received of a card."
+    served = [(key, use.served_ns / 1e9) for key, use in uses if use.served_ns is not None]
+    yield qgpu("partage_agent_container_seconds", text, served)
+
+
+def _tenants(node: Node, held: Sequence[_Held]) -> Metric:
+    """Who is on which card, under the labels by which DCGM's exporter names cards."""
+    samples = []
+    for one in held:
+        grant, pod = one.grant, one.allocation
+        card = (grant.uuid, str(grant.minor), node.name)
+        part = (pod.namespace, pod.name, one.container, str(one.position))
+        profile = grant.mig.profile if grant.mig else ""
+        samples.append(((*card, *part, grant.protocol, grant.mode.value, profile), 1.0))
+    text = "1 for each part of a card: joins series of the card with pod and protocol."
+    labels = [
+        "UUID",
+        "gpu",
+        "Hostname",
+        "namespace",
+        "pod",
+        "container",
+        "part",
+        "protocol",
+        "mode",
+        "profile",
+    ]
+    return _gauge("partage_agent_tenant_info", text, labels, samples)
+
+
+def _pod_series(node: Node, held: Sequence[_Held], cards: Sequence[Device]) -> Iterator[Metric]:
+    pods: dict[tuple[str, str, str], list[_Held]] = {}
+    for one in held:
+        key = (one.allocation.namespace, node.name, one.allocation.name)
+        pods.setdefault(key, []).append(one)
+    core = {key: sum(o.grant.core_milli for o in parts) / _PERCENT for key, parts in pods.items()}
+    memory = {key: sum(o.grant.memory_bytes for o in parts) for key, parts in pods.items()}
+    uses = {key: [o.use for o in parts if o.use is not None] for key, parts in pods.items()}
+    busy = {
+        key: sum((use.busy or 0.0) * 100 for use in parts)
+        for key, parts in uses.items()
+        if any(use.busy is not None for use in parts)
+    }
+    used = {key: sum(use.memory_bytes for use in parts) for key, parts in uses.items() if parts}
+
+    def gauge(name: str, text: str, values: _ByPod) -> Metric:
+        return _gauge(name, text, ("namespace", "node", "pod"), values.items())
+
+    def percent(part: _ByPod, of: _ByPod) -> _ByPod:
+        return {key: 100 * value / of[key] for key, value in part.items() if of[key]}
+
+    all_core = sum(card.core_milli for card in cards) / _PERCENT or 1
+    all_memory = sum(card.memory_bytes for card in cards) or 1
+    mebibytes = {key: value / _MIB for key, value in memory.items()}
+    yield gauge("pod_core_request", "Compute granted to a pod, in percent of a card.", core)
+    yield gauge("pod_mem_request", "Memory granted to a pod, in MiB.", mebibytes)
+    yield gauge("pod_core_usage", "Compute that a pod uses, in percent of a card.", busy)
+    mebibytes = {key: value / _MIB for key, value in used.items()}
+    yield gauge("pod_mem_usage", "Memory that a pod uses, in MiB.", mebibytes)
+    text = "Of the compute that it was granted, in use."
+    yield gauge("pod_core_utilization_percentage", text, percent(busy, core))
+    text = "Of the memory that it was granted, in use."
+    yield gauge("pod_mem_utilization_percentage", text, percent(used, memory))
+    text = "Of the node's compute, granted to a pod."
+    yield gauge(
+        "pod_core_occupy_node_percentage", text, percent(core, dict.fromkeys(core, all_core))
+    )
+    text = "Of the node's memory of cards, granted to a pod."
+    yield gauge(
+        "pod_mem_occupy_node_percentage", text, percent(memory, dict.fromkeys(memory, all_memory))
+    )
+
+
+def _type(card: Device) -> str:
+    return f"NVIDIA-{card.model}" if card.vendor == NVIDIA.name else card.model
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], samples: _Samples) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=list(labels))
+    for values, value in samples:
+        family.add_metric(list(values), value)
+    return family
+
+
+class Nameless(Collector):
+    """Series of which none names a pod: whoever reaches the port could read them, whatever they may read of pods."""
+
+    def __init__(self, inner: Collector) -> None:
+        """Series of another collector.
+
+        Args:
+            inner: collects all.
+        """
+        self._inner = inner
+
+    def collect(self) -> Iterator[Metric]:
+        """All but those."""
+        for metric in self._inner.collect():
+            if not any(_NAMING.intersection(sample.labels) for sample in metric.samples):
+                yield metric

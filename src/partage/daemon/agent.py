@@ -20,7 +20,6 @@ from prometheus_client.registry import Collector
 from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.discovery.found import CardUse, Inventory
-from partage.agent.exposition import Books, Nameless, NodeSeries
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.isolation.container_dirs import Rooms
@@ -29,7 +28,7 @@ from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.overhead import SLACK
 from partage.agent.isolation.providers import HamiCore, NoIsolation, Provider
 from partage.agent.journal import Journal
-from partage.agent.metrics import Tallies
+from partage.agent.metrics import Books, Nameless, NodeSeries, Tallies
 from partage.agent.notes import Code, Notes
 from partage.agent.nri.plugin import Plugin, PluginOptions
 from partage.agent.stories import stories_of

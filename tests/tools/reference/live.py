@@ -19,9 +19,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from partage.agent.discovery.found import CardUse
-from partage.agent.exposition import Books, NodeSeries
 from partage.agent.held_allocations import Holding
-from partage.agent.metrics import Tallies
+from partage.agent.metrics import Books, NodeSeries, Tallies
 from partage.agent.uses import Use
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.embedded.cluster import EmbeddedCluster, Plan
