@@ -343,7 +343,7 @@ def test_a_claim_is_prepared_over_every_restart(folder: Path) -> None:
         (world.cdi / "partage.io-claim_uid-gone.json").write_text("{}")
         async with world.agent():
             assert [path.name for path in world.cdi.glob("partage.io-claim*")] == [spec.name]
-            world.server.store.delete(CLAIMS, "team", "half", {})
+            world.server.store.delete(CLAIMS, "team", "half")
             assert world.env(await world.prepared(claim)) == before
             assert (await world.given(before))["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"
             assert "CardFull" in await world.refused(world.claim("more", share(0, 60, "1Gi")))

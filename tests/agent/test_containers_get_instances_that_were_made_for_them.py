@@ -84,8 +84,11 @@ class _World:
         )  # fmt: skip
         uid = made["metadata"]["uid"]
         told = {names.ALLOCATION: _record(uid, *places)}
-        binding: Any = {"metadata": {"annotations": told}, "target": {"name": "n"}}
-        self.server.store.bind("team", "train", binding)
+        bound = {
+            "metadata": {**made["metadata"], "annotations": told},
+            "spec": {**made["spec"], "nodeName": "n"},
+        }
+        self.server.store.update(PODS, "team", "train", bound)
         return PodSandbox("p", "train", uid, "team", {}, told)
 
     def numbers(self) -> Numbers:
@@ -185,7 +188,7 @@ def test_a_bound_pod_gets_its_instances_and_gives_them_back(tmp_path: Path) -> N
                 "/dev/nvidia-caps/nvidia-cap110": (511, 110),
                 "/dev/nvidia-caps/nvidia-cap111": (511, 111),
             }  # fmt: skip
-            world.server.store.delete(PODS, "team", "train", {})
+            world.server.store.delete(PODS, "team", "train")
             await _until(lambda: not world.starts("GPU-0") + world.starts("GPU-1"))
             refused = await world.runtime.create(pod, MAIN, PATIENCE)
             assert isinstance(refused, Status)
@@ -235,7 +238,7 @@ def test_a_new_agent_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
         async with world.agent():
             assert _visible(await world.created(pod)) == before
         world.runtime.plugin.clear()
-        world.server.store.delete(PODS, "team", "train", {})
+        world.server.store.delete(PODS, "team", "train")
         assert world.starts("GPU-0") == [2]
         async with world.agent():
             await _until(lambda: not world.starts("GPU-0"))

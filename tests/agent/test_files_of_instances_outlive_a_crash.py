@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fakes.nvml import FakeNvml
-from partage.agent.mig.cdi import KIND, Numbers, Spec, Specs, driver_edits, read_numbers, render
+from partage.agent.mig.cdi import KIND, Numbers, Spec, Specs, read_numbers, render
 from partage.agent.mig.epoch import read_epoch
 from partage.agent.mig.journal import CardJournal, Entry, FileJournals, Stage, replace_file
 from partage.agent.mig.nvml import CardFacts
@@ -72,7 +72,7 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
 
 def test_a_specification_has_the_nodes_of_one_instance() -> None:
     """Control, card, unified memory, and the two capabilities, by number."""
-    document = json.loads(render("MIG-1", (3, 9, 0), NUMBERS, {"env": ["A=b"]}))
+    document = json.loads(render("MIG-1", (3, 9, 0), NUMBERS))
 
     assert (document["cdiVersion"], document["kind"]) == ("0.3.0", KIND)
     (device,) = document["devices"]
@@ -88,7 +88,6 @@ def test_a_specification_has_the_nodes_of_one_instance() -> None:
         ("/dev/nvidia-caps/nvidia-cap21", 511, 21),
         ("/dev/nvidia-caps/nvidia-cap22", 511, 22),
     ]
-    assert document["containerEdits"] == {"env": ["A=b"]}
 
 
 def test_an_instance_without_a_capability_is_named() -> None:
@@ -129,14 +128,6 @@ def test_numbers_come_from_proc(tmp_path: Path) -> None:
     (tmp_path / "devices").write_text("195 nvidia\n", encoding="utf-8")
     with pytest.raises(InvalidDocument, match="nvidia-uvm"):
         read_numbers(tmp_path)
-
-
-def test_common_edits_are_those_of_the_toolkit() -> None:
-    """What every container needs is taken from its specification; other text is refused."""
-    assert driver_edits(b'{"containerEdits":{"env":["X=1"]}}') == {"env": ["X=1"]}
-    for text in (b"[]", b"{", b'{"containerEdits":[]}', b'{"containerEdits":3}'):
-        with pytest.raises(InvalidDocument):
-            driver_edits(text) or pytest.fail(str(text))
 
 
 def test_an_epoch_changes_with_boot_and_reload(tmp_path: Path) -> None:

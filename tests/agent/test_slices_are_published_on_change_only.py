@@ -1,14 +1,16 @@
 """ResourceSlices in an API server: written on change, whole or not at all, whatever its feature gates are."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from fakes.kube_documents import Target
-from fakes.kube_server import Fault, KubeServer
+from fakes.kube_server import KubeServer
+from fakes.wire import Fault
 from partage.agent.discovery.found import Inventory
 from partage.agent.dra.publishing import SLICES, Publisher, as_sent
 from partage.agent.metrics import Tallies
@@ -38,10 +40,11 @@ class GatedServer(KubeServer):
         super().__init__()
         self.off: set[str] = set()
 
-    def _act(self, request: Any, target: Target, body: Any, query: Any) -> tuple[int, Any]:
+    async def _forward(self, request: web.Request, body: bytes) -> web.Response:
         if request.method in {"POST", "PUT"}:
-            body = without(body, {field for gate in self.off for field in GATES[gate]})
-        return super()._act(request, target, body, query)
+            off = {field for gate in self.off for field in GATES[gate]}
+            body = json.dumps(without(json.loads(body), off)).encode()
+        return await super()._forward(request, body)
 
 
 def without(part: Any, fields: Collection[str]) -> Any:
@@ -181,7 +184,7 @@ def test_slices_that_somebody_changed_or_removed_are_mended() -> None:
         }  # fmt: skip
         assert {part["spec"]["pool"]["generation"] for name, part in world.stored.items()
                 if name != "x"} == {8}  # fmt: skip
-        world.server.store.delete(COLLECTION, None, "n1-gpu.partage.io-devices-0", {})
+        world.server.store.delete(COLLECTION, None, "n1-gpu.partage.io-devices-0")
         assert await world.publisher.once(node(card(0))) == 2
         assert len(world.devices) == 26
 

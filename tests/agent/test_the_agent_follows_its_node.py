@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from fakes.kube_server import Fault, KubeServer
+from fakes.kube_server import KubeServer
+from fakes.wire import Fault
 from partage.agent.reporting import ReportingSettings
 from partage.daemon.heartbeat import Heartbeat
 from partage.daemon.node_facts import NodeFacts

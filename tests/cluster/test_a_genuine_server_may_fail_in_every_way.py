@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from faulty_wire import Fault
 from stack import SYSTEM, Stack, eventually, pod
 from ways import WAYS
 from wired import Wired, wired
+
+from fakes.wire import Fault
 
 NODE = "wired"
 PODS = "/api/v1/namespaces/default/pods"

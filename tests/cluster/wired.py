@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-from faulty_wire import Wire
 from invariants import DEVICES, NODES, PODS, SUMMARIES, Findings, asks, findings, series
 from other_instance import instead
 from stack import SCHEDULER, Stack, eventually
 from watchman import Watchman
+
+from fakes.wire import Wire
 
 __all__ = ["Wired", "wired"]
 

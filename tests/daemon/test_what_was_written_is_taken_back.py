@@ -1,7 +1,9 @@
 """`partage withdraw`: what is noted for Partage goes, what others wrote stays, used nodes are left."""
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,6 +125,13 @@ def test_a_device_is_whose_devices_were_written_last(writer: str, ours: bool) ->
     assert reported_by(device("n1", writer)) is ours
 
 
+def _by(manager: str, client: Client) -> Client:
+    """The client as another field manager."""
+    other = copy.copy(client)
+    other.settings = replace(client.settings, field_manager=manager)
+    return other
+
+
 async def written(server: ApiServer, client: Client) -> None:
     """Two nodes and their Devices, each field written by who writes it; Leases of ours and of a kubelet."""
     for name, writer in (("n1", "partage"), ("n2", "koordlet")):
@@ -137,17 +146,16 @@ async def written(server: ApiServer, client: Client) -> None:
         for manager, keys in WRITERS.items():
             part = {key: status["capacity"][key] for key in keys}
             body = {"status": {"capacity": part, "allocatable": part}}
-            await client.patch(
-                NODES, name, body, kind=PatchKind.MERGE, subresource="status",
-                field_manager=manager, into=Manifest,
-            )  # fmt: skip
+            await _by(manager, client).patch(
+                NODES, name, body, kind=PatchKind.MERGE, subresource="status", into=Manifest
+            )
         await server.create(DEVICES, {"metadata": {"name": name}})
         known = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
         spec = {"devices": [{"type": "gpu", "id": "a", "minor": 0, "health": True}]}
         note = {"annotations": {"partage.io/mig-foreign": "[]"}}
         for body, manager in (({"spec": spec}, writer), ({"metadata": note}, "partage")):
-            await client.patch(
-                known, name, body, kind=PatchKind.MERGE, field_manager=manager, into=Manifest
+            await _by(manager, client).patch(
+                known, name, body, kind=PatchKind.MERGE, into=Manifest
             )
     for name in ("partage-agent-n1", "n1"):
         head = {"name": name, "namespace": "kube-node-lease"}

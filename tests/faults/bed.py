@@ -21,13 +21,13 @@ from typing import Any
 
 import aiohttp
 import invariants
-from faulty_wire import Wire
 from handing import HandingKubelet
 from instances import Relay, Spawned
 from seats import ExtenderSeam, PluggedKubeScheduler, Seat
 from watchman import Watchman
 
 from fakes.leases import given_back
+from fakes.wire import Wire
 from partage.agent.discovery.models import MODELS
 from partage.apiserver import (
     ApiError,

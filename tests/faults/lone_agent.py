@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from faulty_wire import Wire
-
 from fakes.nri_runtime import FakeRuntime, fake_runtime
+from fakes.wire import Wire
 from partage.agent.nri.messages import Container, CreateContainerResponse, PodSandbox, Status
 from partage.apiserver import ApiServer, serve, write_kubeconfig
 from partage.embedded.definitions import DEFINITIONS

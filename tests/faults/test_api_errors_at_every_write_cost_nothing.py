@@ -2,9 +2,9 @@
 
 import pytest
 from bed import HALF, WHOLE, Bed, bed, node, told
-from faulty_wire import Fault
 from ways import WAYS
 
+from fakes.wire import Fault
 from partage.vendors import names
 
 WRITES = {

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from bed import PATIENCE, WHOLE, Bed, bed, node, told, until
 from churn import ASKED
-from faulty_wire import Fault
 from webhook_process import NAMESPACE, install_webhook, start_webhook, trusted
 
+from fakes.wire import Fault
 from partage.apiserver import ApiError
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.kube.clock import SystemClock

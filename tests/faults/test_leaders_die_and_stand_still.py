@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from bed import HALF, PATIENCE, WHOLE, Bed, bed, node, told, until
-from faulty_wire import Fault
 
+from fakes.wire import Fault
 from partage.kube.clock import SystemClock
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from bed import HALF, Bed, bed, node, told, until
-from faulty_wire import Fault, Wire
 from ways import WAYS
 
+from fakes.wire import Fault, Wire
 from partage.daemon.binding import ApiNodeLocks
 from partage.extender.ports import Outcome
 from partage.kube.errors import Conflict

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from bed import QUICK, WHOLE, Bed, bed, node, until
-from faulty_wire import Fault
 from lone_agent import node as lone_node
 from ways import WAYS
 from webhook_process import start_webhook
 
+from fakes.wire import Fault
 from partage.daemon.preempting import PreemptionSettings
 from partage.vendors import names
 

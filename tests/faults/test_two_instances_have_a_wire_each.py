@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from bed import HALF, Bed, Document, bed, node, told, until
-from faulty_wire import Fault, Wire
 
+from fakes.wire import Fault, Wire
 from partage.vendors import names
 
 CARDS = 4

@@ -7,8 +7,8 @@ import time
 
 import pytest
 from bed import HALF, WHOLE, Bed, bed, node, told, until
-from faulty_wire import Fault
 
+from fakes.wire import Fault
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.vendors import names
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from bed import DEVICES, Bed, until
-from faulty_wire import Fault
 from instances import Spawned
 
+from fakes.wire import Fault
 from partage.embedded.fleet import SimulatedNode
 from partage.embedded.hardware import node_manifest
 from partage.vendors import names

@@ -261,8 +261,6 @@ def test_ordinary_resources_are_summed_by_node() -> None:
     """What pods of a node hold, by name."""
     ledger = ledger_of(make_node(), pods=[held("a", cpu=2, pods=1), held("b", cpu=3)])
 
-    assert ledger.host_used("node-1") == {"cpu": 5, "pods": 1}
-    assert ledger.host_used("elsewhere") == {}
     assert ledger.host_left(0, ("cpu", "example.com/x")) == {
         "cpu": UNCHECKED - 5,
         "example.com/x": UNCHECKED,

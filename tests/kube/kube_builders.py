@@ -40,6 +40,7 @@ class Pod(msgspec.Struct, frozen=True):
 def pod(name: str = "a", namespace: str = "default", **spec: Any) -> dict[str, Any]:
     """A pod as a document, without version and UID."""
     meta = {"name": name, "namespace": namespace}
+    spec["containers"] = [{"name": "main", "image": "image"}]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
@@ -47,10 +48,9 @@ def put(server: KubeServer, name: str = "a", namespace: str = "default", **spec:
     """Create a pod, or change its spec, behind the API's back."""
     store = server.store
     known = {key["metadata"]["name"] for key in store.list(PODS_PATH, namespace)}
-    change = store.update if name in known else None
     document = pod(name, namespace, **spec)
-    if change is not None:
-        stored = change(PODS_PATH, namespace, name, document)
+    if name in known:
+        stored = store.update(PODS_PATH, namespace, name, document)
     else:
         stored = store.create(PODS_PATH, namespace, document)
     return msgspec.convert(stored, Pod)
@@ -58,7 +58,7 @@ def put(server: KubeServer, name: str = "a", namespace: str = "default", **spec:
 
 def remove(server: KubeServer, name: str = "a", namespace: str = "default") -> None:
     """Delete a pod behind the API's back."""
-    server.store.delete(PODS_PATH, namespace, name, {})
+    server.store.delete(PODS_PATH, namespace, name)
 
 
 def client_of(

@@ -14,7 +14,8 @@ import trustme
 from kube_builders import Pod, client_of, put, written
 
 from fakes.clock import InstantClock
-from fakes.kube_server import Fault, KubeServer
+from fakes.kube_server import KubeServer
+from fakes.wire import Fault
 from partage.kube.config import ExecPlugin, Material, UserConfig
 from partage.kube.errors import ConfigError, TransportError, Unauthorized
 from partage.kube.resources import PODS

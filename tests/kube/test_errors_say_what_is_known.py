@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from kube_builders import client_of
 
-from fakes.kube_server import Fault, KubeServer
+from fakes.kube_server import KubeServer
+from fakes.wire import Fault
 from partage.kube import errors
 from partage.kube.config import UserConfig
 from partage.kube.errors import ApiError, Outcome, api_error, error_of_status

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from kube_builders import client_of, eventually, started, stopped
 
 from fakes.clock import SteppedClock
-from fakes.kube_server import Fault, KubeServer
+from fakes.kube_server import KubeServer
+from fakes.wire import Fault
 from partage.kube.events import EventRecorder
 from partage.kube.recorder import EventBook, EventSettings, Regarding, Topic
 from partage.kube.resources import EVENTS
@@ -190,14 +191,12 @@ async def test_an_event_looks_as_describe_expects() -> None:
         await eventually(lambda: stored(server))
 
         (event,) = stored(server)
-        name = event["metadata"].pop("name")
-        assert name.startswith("p.")
-        for field in ("uid", "resourceVersion"):
-            event["metadata"].pop(field)
-        assert event == {
+        head = event["metadata"]
+        assert head["name"].startswith("p.")
+        assert head["namespace"] == "team"
+        assert {key: value for key, value in event.items() if key != "metadata"} == {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"namespace": "team"},
             "involvedObject": {
                 "apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": "team", "uid": "uid-p",
             },
@@ -237,7 +236,7 @@ async def test_an_event_that_expired_is_written_anew() -> None:
         recorder.warning(POD, "Waiting", "a")
         await eventually(lambda: stored(server))
         old = stored(server)[0]["metadata"]["name"]
-        server.store.delete(EVENTS.path(), "team", old, {})
+        server.store.delete(EVENTS.path(), "team", old)
         recorder.warning(POD, "Waiting", "b")
         await eventually(lambda: stored(server))
 

@@ -22,7 +22,8 @@ from kube_builders import (
 )
 
 from fakes.clock import SteppedClock
-from fakes.kube_server import Fault, KubeServer
+from fakes.kube_server import KubeServer
+from fakes.wire import Fault
 from partage.kube.dispatch import Dispatcher
 from partage.kube.informer import Informer, InformerSettings
 from partage.kube.mirror import Change, Gone, Interrupted, Odd, Seen, Synced
@@ -303,7 +304,7 @@ async def test_a_resync_never_overtakes_the_stream() -> None:
         put(server, "a")
         put(server, "stuck")
         async with informed(server, clock=clock, handler=handle, settings=settings) as informer:
-            server.send_raw(
+            await server.send_raw(
                 b"".join(changed(name, 10 + i) for i, name in enumerate(["stuck", "a"]))
             )
             await eventually(lambda: informer.objects[Key("default", "a")].spec.priority == 11)

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from kube_builders import client_of, eventually, started, stopped
 
 from fakes.clock import SteppedClock
-from fakes.kube_server import Fault, KubeServer
+from fakes.kube_server import KubeServer
 from fakes.leases import given_back
+from fakes.wire import Fault
 from partage.kube.election import Election, LeaseSettings, LeaseSpec
 from partage.kube.errors import KubeError
 from partage.kube.lease import LeaderElector
@@ -672,7 +673,7 @@ async def test_a_lease_that_was_gone_is_not_given_back_as_settled(
         async with electing(server, clock, office, "a", settled=lambda: True) as (elector,):
             await passing(clock, lambda: office.leading)
             for _ in range(deleted):
-                server.store.delete(LEASES_PATH, "kube-system", "lock", {})
+                server.store.delete(LEASES_PATH, "kube-system", "lock")
             end = clock.monotonic() + 30.0
             await passing(clock, lambda: clock.monotonic() >= end)
             assert elector.leading

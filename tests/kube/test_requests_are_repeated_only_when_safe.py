@@ -24,7 +24,8 @@ from kube_builders import (
 )
 
 from fakes.clock import InstantClock
-from fakes.kube_server import Fault, KubeServer
+from fakes.kube_server import KubeServer
+from fakes.wire import Fault
 from partage.kube.client import Client, PatchKind
 from partage.kube.clock import SystemClock
 from partage.kube.config import UserConfig
@@ -130,11 +131,13 @@ async def test_a_change_that_was_refused_is_tried_again(fault: Fault) -> None:
 @pytest.mark.parametrize(
     ("kind", "body", "tries"),
     [
-        pytest.param(PatchKind.MERGE, {"spec": {"priority": 1}}, 2, id="merge"),
-        pytest.param(PatchKind.APPLY, pod("a", priority=1), 2, id="apply"),
-        pytest.param(PatchKind.STRATEGIC, {"spec": {"priority": 1}}, 2, id="strategic"),
+        pytest.param(PatchKind.MERGE, {"metadata": {"labels": {"l": "1"}}}, 2, id="merge"),
+        pytest.param(PatchKind.STRATEGIC, {"metadata": {"labels": {"l": "1"}}}, 2, id="strategic"),
         pytest.param(
-            PatchKind.JSON, [{"op": "add", "path": "/spec/priority", "value": 1}], 1, id="json"
+            PatchKind.JSON,
+            [{"op": "add", "path": "/metadata/labels", "value": {"l": "1"}}],
+            1,
+            id="json",
         ),
         pytest.param(
             PatchKind.MERGE, {"metadata": {"resourceVersion": "2"}}, 1, id="with-a-version"
@@ -146,7 +149,8 @@ async def test_a_patch_that_means_the_same_twice_is_tried_again(
 ) -> None:
     """JSON patches and those with a precondition are not."""
     async with KubeServer() as server, client_of(server) as client:
-        put(server, "a")
+        await client.create(PODS, pod("a"), namespace="default", into=Pod)
+        server.requests.clear()
         server.fail(Fault(method="PATCH", executed=True, drop=True))
 
         try:
@@ -188,12 +192,14 @@ async def test_a_kept_connection_that_breaks_does_not_send_a_change_twice() -> N
         first = put(server, "a")
         await client.get(PODS, "a", namespace="default", into=Pod)
         server.fail(Fault(method="PUT", executed=True, drop=True))
-        version = {"metadata": {"resourceVersion": first.metadata.resource_version}}
+        body = pod("a")
+        body["metadata"] |= {
+            "resourceVersion": first.metadata.resource_version,
+            "labels": {"l": "1"},
+        }
 
         with pytest.raises(UnknownOutcome):
-            await client.update(
-                PODS, "a", pod("a", priority=1) | version, namespace="default", into=Pod
-            )
+            await client.update(PODS, "a", body, namespace="default", into=Pod)
 
         assert [request.method for request in server.requests] == ["GET", "PUT"]
 

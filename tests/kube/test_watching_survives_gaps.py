@@ -21,7 +21,8 @@ from kube_builders import (
 )
 
 from fakes.clock import InstantClock
-from fakes.kube_server import Fault, KubeServer
+from fakes.kube_server import KubeServer
+from fakes.wire import EXPIRED, Fault
 from partage.kube.client import Client
 from partage.kube.errors import (
     ApiError,
@@ -120,12 +121,11 @@ async def test_a_cut_watch_goes_on_where_it_was() -> None:
 async def test_a_gap_is_bridged_by_a_list(in_stream: bool) -> None:  # noqa: FBT001
     """After 410 what vanished unseen is told gone, with its last state."""
     async with KubeServer() as server:
-        server.expired_in_stream = in_stream
         put(server, "kept")
         lost = put(server, "lost", nodeName="n1")
         async with listening(server) as listener:
             await eventually(lambda: server.watches)
-            server.fail(Fault(watch=True, delay=0.02))
+            server.fail(Fault(watch=True, delay=0.02, body=EXPIRED if in_stream else None))
             server.cut_watches()
             remove(server, "lost")
             put(server, "new")
@@ -143,7 +143,7 @@ async def test_an_expiry_told_within_a_watch_lists_afresh() -> None:
         put(server, "a")
         async with listening(server) as listener:
             await eventually(lambda: server.watches)
-            server.expire_watches()
+            await server.expire_watches()
             await eventually(lambda: listener.count(Synced) == 2)
 
             assert listener.count(Interrupted) == 0
@@ -168,7 +168,7 @@ async def test_bookmarks_carry_a_quiet_watch_over_a_compaction() -> None:
         async with listening(server) as listener:
             await eventually(lambda: server.watches)
             other = server.store.create("/api/v1/secrets", "default", {"metadata": {"name": "s"}})
-            server.bookmark()
+            await server.bookmark()
             server.store.compact()
             await asyncio.sleep(0.01)
             server.cut_watches()
@@ -188,7 +188,7 @@ async def test_a_garbled_stream_is_left_and_listed_afresh() -> None:
         put(server, "a")
         async with listening(server) as listener:
             await eventually(lambda: server.watches)
-            server.send_raw(b'{"type":"ADDED","object":{"metadata":{"na\n')
+            await server.send_raw(b'{"type":"ADDED","object":{"metadata":{"na\n')
             await eventually(lambda: listener.count(Synced) == 2)
 
             (interruption,) = [c for c in listener.told if isinstance(c, Interrupted)]
@@ -200,7 +200,7 @@ async def test_a_half_sent_event_is_not_lost() -> None:
     """The connection breaks within a line: the event comes again from the history."""
     async with KubeServer() as server, listening(server) as listener:
         await eventually(lambda: server.watches)
-        server.send_raw(b'{"type":"ADDED","object":{"metad')
+        await server.send_raw(b'{"type":"ADDED","object":{"metad')
         server.cut_watches()
         put(server, "a")
         await eventually(lambda: listener.names(Seen) == ["a"])
@@ -323,7 +323,7 @@ async def test_cancelling_closes_the_connection() -> None:
     async with KubeServer() as server:
         async with listening(server):
             await eventually(lambda: server.watches)
-        server.send_raw(b"\n" * 10)
+        await server.send_raw(b"\n" * 10)
         put(server, "a")
         await eventually(lambda: not server.watches)
 

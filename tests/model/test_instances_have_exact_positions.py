@@ -5,14 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partage.model.errors import InvalidValue
-from partage.model.mig import (
-    Engines,
-    MigAxis,
-    MigProfile,
-    MigSlice,
-    layouts,
-    maximal_layouts,
-)
+from partage.model.mig import Engines, MigAxis, MigProfile, MigSlice, layouts
+from plain_instances import maximal_layouts
 
 SMALL = MigAxis(
     "small",

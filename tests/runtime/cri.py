@@ -35,30 +35,25 @@ GREEDY = "localhost/cuda:test"
 """The same with variables of its own that ask for every card and no limits."""
 
 
-@dataclass(frozen=True, slots=True)
 class Metadata(Message):
     name: str = text(1)
     uid: str = text(2)
     namespace: str = text(3)
 
 
-@dataclass(frozen=True, slots=True)
 class Namespaces(Message):
     network: int = integer(1)
 
 
-@dataclass(frozen=True, slots=True)
 class Security(Message):
     namespaces: Namespaces | None = message(1, Namespaces)
 
 
-@dataclass(frozen=True, slots=True)
 class LinuxPod(Message):
     cgroup_parent: str = text(1)
     security: Security | None = message(2, Security)
 
 
-@dataclass(frozen=True, slots=True)
 class PodConfig(Message):
     metadata: Metadata | None = message(1, Metadata)
     log_directory: str = text(3)
@@ -67,24 +62,20 @@ class PodConfig(Message):
     linux: LinuxPod | None = message(8, LinuxPod)
 
 
-@dataclass(frozen=True, slots=True)
 class Image(Message):
     image: str = text(1)
 
 
-@dataclass(frozen=True, slots=True)
 class KeyValue(Message):
     key: str = text(1)
     value: str = text(2)
 
 
-@dataclass(frozen=True, slots=True)
 class Mount(Message):
     container_path: str = text(1)
     host_path: str = text(2)
 
 
-@dataclass(frozen=True, slots=True)
 class ContainerConfig(Message):
     metadata: Metadata | None = message(1, Metadata)
     image: Image | None = message(2, Image)
@@ -95,50 +86,42 @@ class ContainerConfig(Message):
     cdi_devices: tuple[Image, ...] = messages(17, Image)
 
 
-@dataclass(frozen=True, slots=True)
 class RunPod(Message):
     config: PodConfig | None = message(1, PodConfig)
 
 
-@dataclass(frozen=True, slots=True)
 class Create(Message):
     pod: str = text(1)
     config: ContainerConfig | None = message(2, ContainerConfig)
     pod_config: PodConfig | None = message(3, PodConfig)
 
 
-@dataclass(frozen=True, slots=True)
 class Identity(Message):
     """Most requests, and the answers that name what was made."""
 
     id: str = text(1)
 
 
-@dataclass(frozen=True, slots=True)
 class Exec(Message):
     id: str = text(1)
     command: tuple[str, ...] = texts(2)
     timeout: int = integer(3)
 
 
-@dataclass(frozen=True, slots=True)
 class Output(Message):
     stdout: bytes = blob(1)
     stderr: bytes = blob(2)
     exit_code: int = integer(3)
 
 
-@dataclass(frozen=True, slots=True)
 class Status(Message):
     state: int = integer(3)
 
 
-@dataclass(frozen=True, slots=True)
 class StatusAnswer(Message):
     status: Status | None = message(1, Status)
 
 
-@dataclass(frozen=True, slots=True)
 class Sandboxes(Message):
     items: tuple[Identity, ...] = messages(1, Identity)
 

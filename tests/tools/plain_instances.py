@@ -5,13 +5,11 @@ tables. It is slow, and only there to be compared with.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
-from partage.model.mig import MigAxis, MigSlice
+from partage.model.mig import MigAxis, MigSlice, layouts
 from partage.placement.layouts import Allowed, Wish
-
-__all__ = ["Plain"]
 
 Instances = frozenset[MigSlice]
 
@@ -103,3 +101,20 @@ class Plain:
                 refused += 1
         share = 0.9 / len(self._imagined)
         return share * gains / (1 - share * refused) if gains else 0.0
+
+
+def maximal_layouts(
+    axis: MigAxis, profiles: Collection[str] | None = None
+) -> tuple[tuple[MigSlice, ...], ...]:
+    """The layouts to which no further instance can be added.
+
+    Args:
+        axis: the model of card.
+        profiles: names that may be used; None for all.
+    """
+    usable = [p for p in axis.positions if profiles is None or p.profile in profiles]
+    return tuple(
+        found
+        for found in layouts(axis, profiles)
+        if not any(axis.valid((*found, one)) for one in usable if one not in found)
+    )

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from partage.model.mig import ENGINES, MigAxis, layouts, maximal_layouts
+from partage.model.mig import ENGINES, MigAxis, layouts
 from partage.vendors.mig import MIG_CARDS, find_card, find_profile, for_driver
+from plain_instances import maximal_layouts
 
 FACTS = Path(__file__).parents[2].parent / "shared/data/mig_profiles.json"
 

@@ -180,17 +180,13 @@ def test_every_field_that_is_read_is_there(version: str) -> None:
 def bodies() -> list[tuple[str, dict[str, Any]]]:
     """What our clients send, by the code that sends it."""
     notes, labels = {"partage.io/allocation": "{}"}, {"a": "b"}
-    bound = binding(
-        "ns", "pod", "node", uid="u", resource_version="1", annotations=notes, labels=labels
-    )
-    options = delete_options(
-        uid="u", resource_version="1", grace_seconds=0, propagation="Background"
-    )
+    bound = binding("ns", "pod", "node", uid="u", annotations=notes, labels=labels)
+    options = delete_options("u", grace_seconds=0)
     told = {"type": "DisruptionTarget", "status": "True", "reason": "x", "message": "y"}
     moment = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
     return [
         ("core.Binding", bound),
-        ("policy.Eviction", eviction("ns", "pod", uid="u", grace_seconds=1)),
+        ("policy.Eviction", eviction("ns", "pod", "u")),
         ("meta.DeleteOptions", options),
         ("core.Pod", {"metadata": {"uid": "u", "annotations": notes, "labels": labels}}),
         ("core.Pod", {"status": {"nominatedNodeName": "n", "conditions": [{**told, **moment}]}}),

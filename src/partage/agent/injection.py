@@ -324,30 +324,10 @@ def _with_record(
         return Refusal(Rule.TAMPERED, f"its {past} asks for cards past its record; leave it out")
     if not mine:
         return Injected(Given(_shut(container, place)), removed, allocation, opens(container.env))
-    made: dict[tuple[str, MigSlice], Instance] = {}
-    for grant in allocation.grants:
-        if grant.container == container.name and grant.mig is not None:
-            found = made[grant.uuid, grant.mig] = place.host.instance(
-                pod.uid, grant.uuid, grant.mig
-            )
-            if not found.uuid:
-                why = f": {found.why}" if found.why else ""
-                return Refusal(
-                    Rule.NO_INSTANCE,
-                    f"instance {grant.mig.profile} at {grant.mig.start} of card {grant.uuid} "
-                    f"is not made yet{why}; the kubelet tries again",
-                )
-    containers = tuple(dict.fromkeys((g.container, g.phase) for g in allocation.grants))
-    view = PodView(
-        pod.namespace,
-        pod.name,
-        pod.uid,
-        place.node.name,
-        labels=pod.labels,
-        annotations=pod.annotations,
-        containers=tuple(ContainerView(name, phase) for name, phase in containers),
-    )
-    placed = PlacedPod(view, PodRequest(), allocation, place.node, 0)
+    made = _instances(pod, mine, place)
+    if isinstance(made, Refusal):
+        return made
+    placed = PlacedPod(_view(pod, allocation, place), PodRequest(), allocation, place.node, 0)
     # What was found ready is given: asked once more, it might be gone meanwhile.
     host = replace(place.host, instance=lambda _pod, card, mig: made.get((card, mig), Instance()))
     try:
@@ -369,6 +349,39 @@ def _with_record(
         granted -= {NVIDIA.name}
     given = replace(given, env={**_shut(container, place, granted), **given.env})
     return Injected(given, removed, allocation)
+
+
+def _instances(
+    pod: PodSandbox, mine: Sequence[Grant], place: Place
+) -> dict[tuple[str, MigSlice], Instance] | Refusal:
+    """The hardware instances that a container gets, all of which have to be there."""
+    made: dict[tuple[str, MigSlice], Instance] = {}
+    for grant in mine:
+        if grant.mig is not None:
+            found = place.host.instance(pod.uid, grant.uuid, grant.mig)
+            if not found.uuid:
+                why = f": {found.why}" if found.why else ""
+                return Refusal(
+                    Rule.NO_INSTANCE,
+                    f"instance {grant.mig.profile} at {grant.mig.start} of card {grant.uuid} "
+                    f"is not made yet{why}; the kubelet tries again",
+                )
+            made[grant.uuid, grant.mig] = found
+    return made
+
+
+def _view(pod: PodSandbox, allocation: Allocation, place: Place) -> PodView:
+    """The pod as families read it."""
+    containers = dict.fromkeys((one.container, one.phase) for one in allocation.grants)
+    return PodView(
+        pod.namespace,
+        pod.name,
+        pod.uid,
+        place.node.name,
+        labels=pod.labels,
+        annotations=pod.annotations,
+        containers=tuple(ContainerView(name, phase) for name, phase in containers),
+    )
 
 
 def _past(pod: PodSandbox, container: Container, place: Place, mine: Sequence[Grant]) -> str:

@@ -1,8 +1,7 @@
 """A small table-driven codec of protocol buffers (proto3), for the few messages a node agent speaks.
 
-A message is a frozen dataclass whose fields say their number and kind:
+A message is a frozen dataclass by being a `Message`; its fields say their number and kind:
 
-    @dataclass(frozen=True, slots=True)
     class Mount(Message):
         destination: str = text(1)
         options: tuple[str, ...] = texts(4)
@@ -18,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from enum import Enum, auto
 from functools import cache
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar, dataclass_transform
 
 from partage.model.errors import PartageError
 
@@ -113,11 +112,15 @@ def text_map(number: int) -> Any:
 M = TypeVar("M", bound="Message")
 
 
+@dataclass_transform(frozen_default=True)
 class Message:
     """What all messages can do."""
 
-    __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __init_subclass__(cls) -> None:
+        """Makes a frozen dataclass of each message."""
+        dataclass(frozen=True)(cls)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:

@@ -137,8 +137,8 @@ class _Plan:
     reporting: ReportingSettings
 
 
-def _planned(given: dict[str, Any]) -> _Plan:
-    """Options that go together.
+def _check(given: dict[str, Any]) -> None:
+    """Whether options go together.
 
     Raises:
         InvalidDocument: two do not, or one cannot be used.
@@ -163,13 +163,23 @@ def _planned(given: dict[str, Any]) -> _Plan:
         raise InvalidDocument(
             "--dra needs NRI, by which marks of CDI are seen: leave --cri-socket out"
         )
-    simulated = given["simulated"]
-    if simulated is not None:
+    if given["simulated"] is not None:
         if given["devices"] or given["no_discovery"]:
             raise InvalidDocument(
                 f"--simulated is a way of discovery, {modes[0]} does without; leave one out"
             )
-        read_hardware(simulated, given["node"])  # a file that cannot be used ends the program now
+        # A file that cannot be used ends the program now.
+        read_hardware(given["simulated"], given["node"])
+
+
+def _planned(given: dict[str, Any]) -> _Plan:
+    """What options that go together ask for.
+
+    Raises:
+        InvalidDocument: two do not, or one cannot be used.
+    """
+    _check(given)
+    simulated = given["simulated"] is not None
     maps = tuple(_config_map(text) for text in given["config_maps"])
     isolation = isolation_of(given)
     reporting = ReportingSettings(
@@ -177,7 +187,7 @@ def _planned(given: dict[str, Any]) -> _Plan:
         hami=given["hami"],
         qgpu=given["qgpu"],
         isolation=isolation_labels(isolation.provider),
-        resync=_OFTEN if simulated is not None else ReportingSettings().resync,
+        resync=_OFTEN if simulated else ReportingSettings().resync,
     )
     discovers = not given["devices"] and not given["no_discovery"]
     cdi = specifications_of(given)
@@ -200,7 +210,7 @@ def _planned(given: dict[str, Any]) -> _Plan:
             ),
             isolation=isolation,
             exempt=_USUAL.exempt | set(given["exempt"]),
-            roots=Host(given["host_root"], simulated=simulated is not None, cdi=cdi),
+            roots=Host(given["host_root"], simulated=simulated, cdi=cdi),
             asked=asked_by(given),
             cdi=given["cdi_kind"],
             pod_series=given["pod_series"],

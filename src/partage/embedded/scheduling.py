@@ -185,7 +185,6 @@ class InProcess:
             record.name,
             node,
             uid=record.uid,
-            resource_version=None,
             annotations=allowed.annotations,
             labels=allowed.labels,
         )

@@ -116,14 +116,6 @@ class Ledger(Columns):
                 found[device.uuid] = tuple(sorted(one.holder for one in pods))
         return found
 
-    def host_used(self, name: str) -> dict[str, int]:
-        """Ordinary resources that pods of a node hold, by name."""
-        used: dict[str, int] = {}
-        for entry in self._by_node.get(name, {}).values():
-            for resource, amount in entry.allocation.host.items():
-                used[resource] = used.get(resource, 0) + amount
-        return used
-
     def host_left(self, index: int, names: Iterable[str]) -> dict[str, int]:
         """Ordinary resources that a node has left; `UNCHECKED` where it tells of none at all."""
         nothing = UNCHECKED if self.unchecked[index] else 0

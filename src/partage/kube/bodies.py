@@ -32,16 +32,11 @@ def binding(
     node: str,
     *,
     uid: str,
-    resource_version: str | None,
     annotations: Mapping[str, str] | None,
     labels: Mapping[str, str] | None,
 ) -> dict[str, Any]:
-    """A Binding with its preconditions and what is merged into the pod."""
-    optional = {
-        "resourceVersion": resource_version,
-        "annotations": annotations,
-        "labels": labels,
-    }
+    """A Binding with its precondition and what is merged into the pod."""
+    optional = {"annotations": annotations, "labels": labels}
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -51,36 +46,21 @@ def binding(
     }
 
 
-def eviction(
-    namespace: str, pod: str, *, uid: str | None, grace_seconds: int | None
-) -> dict[str, Any]:
+def eviction(namespace: str, pod: str, uid: str | None) -> dict[str, Any]:
     """An Eviction of policy/v1."""
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": pod, "namespace": namespace},
-        "deleteOptions": delete_options(uid=uid, grace_seconds=grace_seconds),
+        "deleteOptions": delete_options(uid),
     }
 
 
-def delete_options(
-    *,
-    uid: str | None = None,
-    resource_version: str | None = None,
-    grace_seconds: int | None = None,
-    propagation: str | None = None,
-) -> dict[str, Any]:
+def delete_options(uid: str | None, grace_seconds: int | None = None) -> dict[str, Any]:
     """DeleteOptions with only what is set."""
-    preconditions = {
-        key: value
-        for key, value in (("uid", uid), ("resourceVersion", resource_version))
-        if value is not None
-    }
-    options = {
-        "preconditions": preconditions or None,
-        "gracePeriodSeconds": grace_seconds,
-        "propagationPolicy": propagation,
-    }
-    return {"apiVersion": "v1", "kind": "DeleteOptions"} | {
-        key: value for key, value in options.items() if value is not None
-    }
+    options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+    if uid is not None:
+        options["preconditions"] = {"uid": uid}
+    if grace_seconds is not None:
+        options["gracePeriodSeconds"] = grace_seconds
+    return options

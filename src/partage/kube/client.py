@@ -36,7 +36,6 @@ class PatchKind(StrEnum):
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
-    APPLY = "application/apply-patch+yaml"
 
 
 class Client:
@@ -103,12 +102,7 @@ class Client:
         return self._decoders.one(request, await self._sender.send(request, idempotent=True), into)
 
     async def pages(
-        self,
-        scope: Scope,
-        *,
-        into: type[H],
-        limit: int | None = None,
-        resource_version: str = "",
+        self, scope: Scope, *, into: type[H], limit: int | None = None
     ) -> AsyncGenerator[Page[H], None]:
         """A list, page by page.
 
@@ -116,7 +110,6 @@ class Client:
             scope: what to list.
             into: the type of an item; items that are not of it are set aside, not fatal.
             limit: objects a page, 0 for all; by default the settings' page size.
-            resource_version: empty for the newest state, "0" for any the server has at hand.
 
         Raises:
             Expired: the list took so long that its version is no longer kept; start afresh.
@@ -125,8 +118,6 @@ class Client:
         limit = self.settings.page_size if limit is None else limit
         if limit:
             query["limit"] = str(limit)
-        if resource_version:
-            query["resourceVersion"] = resource_version
         while True:
             request = Request("GET", scope.path, query)
             page = self._decoders.page(
@@ -136,7 +127,6 @@ class Client:
             if not page.next:
                 return
             query["continue"] = page.next
-            query.pop("resourceVersion", None)  # the token holds it; both are refused
 
     async def list_all(
         self, scope: Scope, *, into: type[H], limit: int | None = None
@@ -191,8 +181,7 @@ class Client:
         dry_run: bool = False,
     ) -> T:
         """Create an object; AlreadyExists where the name is taken."""
-        query = self._change(dry_run=dry_run)
-        request = Request("POST", resource.path(namespace), query, encode(body))
+        request = Request("POST", resource.path(namespace), self._change(dry_run), encode(body))
         return self._decoders.one(request, await self._sender.send(request), into)
 
     async def update(
@@ -203,15 +192,12 @@ class Client:
         *,
         into: type[T],
         namespace: str | None = None,
-        subresource: str = "",
-        dry_run: bool = False,
     ) -> T:
-        """Replace an object, or its `status`; Conflict if its resourceVersion is not current."""
-        path = resource.path(namespace, name, subresource)
-        request = Request("PUT", path, self._change(dry_run=dry_run), encode(body))
+        """Replace an object; Conflict if its resourceVersion is not current."""
+        request = Request("PUT", resource.path(namespace, name), self._change(), encode(body))
         return self._decoders.one(request, await self._sender.send(request), into)
 
-    async def patch(  # noqa: PLR0913 - the API's own parameters, all but three by name
+    async def patch(
         self,
         resource: Resource,
         name: str,
@@ -221,8 +207,6 @@ class Client:
         into: type[T],
         namespace: str | None = None,
         subresource: str = "",
-        field_manager: str = "",
-        force: bool = False,
         dry_run: bool = False,
     ) -> T:
         """Change an object, or its `status`.
@@ -230,26 +214,18 @@ class Client:
         Args:
             resource: the resource.
             name: the object's name.
-            body: the patch; for JSON a list of operations, else a partial object. APPLY needs
-                apiVersion, kind and metadata.name in it.
+            body: the patch; for JSON a list of operations, else a partial object.
             kind: what the patch means.
             into: what the changed object is decoded to.
             namespace: the object's namespace.
             subresource: `status` or another.
-            field_manager: by default the settings' one.
-            force: APPLY only: take over fields that another manager holds.
             dry_run: go through admission and validation, store nothing.
 
         A JSON patch, and any patch that holds a resourceVersion, is not repeated after an unknown
         outcome; the other kinds mean the same twice.
         """
-        query = self._change(dry_run=dry_run, manager=field_manager)
-        if kind is PatchKind.APPLY:
-            query["force"] = "true" if force else "false"
-        data = encode(body)
-        request = Request(
-            "PATCH", resource.path(namespace, name, subresource), query, data, kind.value
-        )
+        path, data = resource.path(namespace, name, subresource), encode(body)
+        request = Request("PATCH", path, self._change(dry_run), data, kind.value)
         repeatable = kind is not PatchKind.JSON and not has_version(data)
         return self._decoders.one(
             request, await self._sender.send(request, idempotent=repeatable), into
@@ -262,9 +238,7 @@ class Client:
         *,
         namespace: str | None = None,
         uid: str | None = None,
-        resource_version: str | None = None,
         grace_seconds: int | None = None,
-        propagation: str | None = None,
         dry_run: bool = False,
     ) -> None:
         """Delete an object.
@@ -277,44 +251,30 @@ class Client:
             name: the object's name.
             namespace: the object's namespace.
             uid: delete only this very object; Conflict otherwise.
-            resource_version: delete only if it has not changed; Conflict otherwise.
             grace_seconds: overrides the object's own grace period.
-            propagation: Foreground, Background or Orphan.
             dry_run: delete nothing.
         """
-        options = delete_options(
-            uid=uid,
-            resource_version=resource_version,
-            grace_seconds=grace_seconds,
-            propagation=propagation,
-        )
-        request = Request(
-            "DELETE",
-            resource.path(namespace, name),
-            {"dryRun": "All"} if dry_run else None,
-            encode(options),
-        )
-        repeatable = uid is not None and resource_version is None
+        options = encode(delete_options(uid, grace_seconds))
+        query = {"dryRun": "All"} if dry_run else None
+        request = Request("DELETE", resource.path(namespace, name), query, options)
         failures: list[RequestError] = []
         try:
-            await self._sender.send(request, idempotent=repeatable, failures=failures)
+            await self._sender.send(request, idempotent=uid is not None, failures=failures)
         except (NotFound, Conflict):
             # A UID conflict after an unknown outcome: ours is gone, another has its name.
             if not any(failure.outcome is Outcome.UNKNOWN for failure in failures):
                 raise
 
-    async def bind(  # noqa: PLR0913 - the API's own parameters, all but three by name
+    async def bind(
         self,
         namespace: str,
         pod: str,
         node: str,
         *,
         uid: str,
-        resource_version: str | None = None,
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         until: float | None = None,
-        dry_run: bool = False,
     ) -> None:
         """Bind a pod to a node; annotations are merged into it in the same transaction.
 
@@ -325,54 +285,37 @@ class Client:
             pod: the pod's name.
             node: the node's name.
             uid: the pod's UID, as a precondition.
-            resource_version: the pod's version, as a precondition.
             annotations: to add to the pod, replacing values of the same key.
             labels: to add to the pod.
             until: the moment, by the client's clock, after which no further try is made, and by
                 which the server itself gives up each of them, so that one that waits its turn
                 there is not carried out long after its sender has gone.
-            dry_run: bind nothing.
 
         Raises:
-            Conflict: bound already, being deleted, or a precondition fails.
+            Conflict: bound already, being deleted, or of another UID.
             NotFound: no such pod.
             UnknownOutcome: read the pod back.
         """
-        body = binding(
-            namespace,
-            pod,
-            node,
-            uid=uid,
-            resource_version=resource_version,
-            annotations=annotations,
-            labels=labels,
+        body = encode(
+            binding(namespace, pod, node, uid=uid, annotations=annotations, labels=labels)
         )
         path = PODS.path(namespace, pod, "binding")
-        query = self._change(dry_run=dry_run)
-        await self._sender.send(Request("POST", path, query, encode(body), until=until))
+        await self._sender.send(Request("POST", path, self._change(), body, until=until))
 
-    async def evict(
-        self,
-        namespace: str,
-        pod: str,
-        *,
-        uid: str | None = None,
-        grace_seconds: int | None = None,
-        dry_run: bool = False,
-    ) -> None:
+    async def evict(self, namespace: str, pod: str, *, uid: str | None = None) -> None:
         """Evict a pod, as far as disruption budgets allow.
 
         Raises:
             EvictionBlocked: a disruption budget forbids it now.
         """
-        body = eviction(namespace, pod, uid=uid, grace_seconds=grace_seconds)
+        body = encode(eviction(namespace, pod, uid))
         path = PODS.path(namespace, pod, "eviction")
-        await self._sender.send(Request("POST", path, self._change(dry_run=dry_run), encode(body)))
+        await self._sender.send(Request("POST", path, self._change(), body))
 
     # How
 
-    def _change(self, *, dry_run: bool, manager: str = "") -> dict[str, str]:
-        query = {"fieldManager": manager or self.settings.field_manager}
+    def _change(self, dry_run: bool = False) -> dict[str, str]:  # noqa: FBT001, FBT002 # private
+        query = {"fieldManager": self.settings.field_manager}
         if dry_run:
             query["dryRun"] = "All"
         return query

@@ -254,22 +254,5 @@ def _longer(
             yield from _longer(axis, usable, found)
 
 
-def maximal_layouts(
-    axis: MigAxis, profiles: Collection[str] | None = None
-) -> tuple[tuple[MigSlice, ...], ...]:
-    """The layouts to which no further instance can be added.
-
-    Args:
-        axis: the model of card.
-        profiles: names that may be used; None for all.
-    """
-    usable = [p for p in axis.positions if profiles is None or p.profile in profiles]
-    return tuple(
-        found
-        for found in layouts(axis, profiles)
-        if not any(axis.valid((*found, one)) for one in usable if one not in found)
-    )
-
-
 def _or(numbers: tuple[int, ...]) -> str:
     return " or ".join(map(str, numbers)) or "positions that no vendor published"

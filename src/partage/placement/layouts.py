@@ -107,11 +107,6 @@ class Layouts:
             raise InvalidValue(f"{self.axis.model}: not a layout: {why}")
         return found
 
-    def with_(self, state: int, instance: MigSlice) -> int:
-        """The state with one more instance; -1 when the card has no room for it."""
-        bit = self._bits.get(instance)
-        return -1 if bit is None else int(self.after[state, bit])
-
     def without(self, state: int, instance: MigSlice) -> int:
         """The state when an instance of it is gone.
 

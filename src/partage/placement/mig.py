@@ -83,7 +83,6 @@ def choose_all(
     layouts: Layouts,
     states: NDArray[np.int32],
     wishes: Sequence[Wish],
-    usable: NDArray[np.bool_] | None = None,
 ) -> tuple[Choice, ...] | None:
     """Places for several instances of one request, in the order of the wishes; None if not all fit.
 
@@ -95,7 +94,6 @@ def choose_all(
         layouts: tables of the cards' model.
         states: the state of each card; earlier cards win ties.
         wishes: one a instance: profiles that will do, the preferred one first.
-        usable: cards that may be used; all by default.
 
     Raises:
         InvalidValue: the model lacks a profile of a wish.
@@ -103,28 +101,14 @@ def choose_all(
     if not wishes:
         return ()
     if len(wishes) == 1:
-        single = choose(layouts, states, wishes[0], usable)
+        single = choose(layouts, states, wishes[0])
         return None if single is None else (single,)
     order = sorted(range(len(wishes)), key=lambda i: (_freedom(layouts, wishes[i]), wishes[i], i))
-    now = states.copy()
-    if usable is not None:
-        now[~usable] = -1
-    found = _search(layouts, now, [wishes[i] for i in order])
+    found = _search(layouts, states.copy(), [wishes[i] for i in order])
     if found is None:
         return None
     placed = dict(zip(order, found, strict=True))
     return tuple(placed[i] for i in range(len(wishes)))
-
-
-def starts_of(layouts: Layouts, wish: Wish) -> tuple[int, ...]:
-    """Legal starts of the preferred profile of a wish on an idle card, ascending; for people."""
-    name = wish[0]
-    open_ = layouts.geometry[0] >= 0
-    return tuple(
-        one.start
-        for bit, one in enumerate(layouts.positions)
-        if one.profile == name and open_[bit]
-    )
 
 
 def _freedom(layouts: Layouts, wish: Wish) -> int:

@@ -1,9 +1,11 @@
 """Recorded mixes of requests: read before a run so that prices are known from its first pod."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from partage.model.device import MILLI
 from partage.model.errors import InvalidDocument
@@ -11,7 +13,18 @@ from partage.placement.mix import Ask
 from partage.sim.learning import ask_of
 from partage.sim.openb import read_pods
 
-_FIELDS = ("cpu_milli", "memory_mib", "cards", "milli", "count")
+_Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A request and how often it came; a card is 1000 milli, and no node has more than 1024 cards."""
+
+    cpu_milli: _Amount
+    memory_mib: _Amount
+    cards: Annotated[int, msgspec.Meta(ge=0, le=1024)]
+    milli: Annotated[int, msgspec.Meta(ge=0, le=MILLI)]
+    count: _Amount
+    models: frozenset[str] = frozenset()
 
 
 def read_history(path: Path) -> dict[Ask, int]:
@@ -23,36 +36,16 @@ def read_history(path: Path) -> dict[Ask, int]:
     if path.suffix != ".json":
         return dict(Counter(ask_of(row) for row in read_pods(path)))
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
+        entries = msgspec.json.decode(path.read_bytes(), type=list[_Entry])
     except OSError as error:
         raise InvalidDocument(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise InvalidDocument(f"{path}: not JSON: {error}") from None
-    if not isinstance(entries, list):
-        raise InvalidDocument(f"{path}: not a list of requests")
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InvalidDocument(f"{path}: not a list of requests: {error}") from None
     result: Counter[Ask] = Counter()
-    for number, entry in enumerate(entries, 1):
-        ask, count = _entry(f"{path}: entry {number}", entry)
-        result[ask] += count
+    for one in entries:
+        models = tuple(sorted(one.models))
+        result[Ask(one.cpu_milli, one.memory_mib, one.cards, one.milli, models)] += one.count
     return dict(result)
-
-
-def _entry(where: str, entry: object) -> tuple[Ask, int]:
-    if not isinstance(entry, dict):
-        raise InvalidDocument(f"{where}: not a request")
-    numbers = []
-    for field in _FIELDS:
-        value = entry.get(field)
-        if type(value) is not int or not 0 <= value < 2**53:
-            raise InvalidDocument(f"{where}: {field} is {value!r}, not a whole number from 0")
-        numbers.append(value)
-    models = entry.get("models", [])
-    if not isinstance(models, list) or not all(isinstance(m, str) for m in models):
-        raise InvalidDocument(f"{where}: models is {models!r}, not a list of names")
-    cpu, memory, cards, milli, count = numbers
-    if milli > MILLI or cards > 1024:
-        raise InvalidDocument(f"{where}: asks more cards, or more of each, than can be")
-    return Ask(cpu, memory, cards, milli, tuple(sorted(set(models)))), count
 
 
 def write_history(path: Path, counts: Mapping[Ask, int]) -> None:
@@ -67,12 +60,12 @@ def write_history(path: Path, counts: Mapping[Ask, int]) -> None:
             "memory_mib": ask.memory_mib,
             "cards": ask.count,
             "milli": ask.milli,
-            "models": list(ask.models),
+            "models": ask.models,
             "count": count,
         }
         for ask, count in sorted(counts.items())
     ]
     try:
-        path.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(entries), indent=1) + b"\n")
     except OSError as error:
         raise InvalidDocument(f"{path}: {error.strerror or error}") from None

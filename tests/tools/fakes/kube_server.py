@@ -1,77 +1,34 @@
-"""A fake API server on a real socket, with faults on demand.
+"""The embedded API server behind the fault proxy, on one socket, for tests of clients.
 
-It knows no kinds: any path of the API's form is a collection. It does what a client depends on
-(versions, conflicts, pages, watches, bookmarks, patches, bindings, evictions) and nothing else; it
-validates nothing and asks for no credentials unless told a token.
+It has the kinds of Kubernetes and those that Partage defines, keeps what tests put into its memory as it is, and admits
+whatever a request brings as long as it has its kind's shape.
 
     async with KubeServer() as server:
         server.fail(Fault(method="POST", status=503, retry_after="1"))
 """
 
 import asyncio
-import base64
-import contextlib
-import copy
+import itertools
 import json
 import ssl
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 
-from fakes.kube_documents import (
-    Refused,
-    Target,
-    json_patch,
-    line,
-    merge,
-    selected,
-    status,
-    target_of,
-)
-from fakes.kube_store import Event, KubeStore
-from partage.serving.listener import end_listening
+from fakes.wire import Fault, Wire, line
+from partage.apiserver import ApiServer, Record
+from partage.apiserver.definitions import kinds
+from partage.apiserver.metadata import Ambient
+from partage.apiserver.router import Router
+from partage.apiserver.verbs import Verbs
+from partage.embedded.definitions import DEFINITIONS
 
-__all__ = ["Fault", "KubeServer", "Seen"]
-
-_ENDS: Final = b""
-"""In a watch's queue: the connection is cut."""
+Object = dict[str, Any]
 
 
-@dataclass(slots=True)
-class Fault:
-    """What goes wrong with requests that match, and how often.
-
-    Attributes:
-        method: only requests of this method; empty for any.
-        path: only paths that contain this text.
-        watch: only watches (True) or only others (False).
-        times: how many requests are hit before it is spent.
-        executed: do what was asked first, and fail afterwards.
-        delay: seconds before anything happens.
-        status: answer with this; with `reason`, `message`, `retry_after` and `causes`.
-        drop: cut the connection without an answer.
-        body: answer 200 with these bytes.
-        half: send only half of the answer, then cut the connection.
-        trickle: send the answer in pieces of so many bytes.
-    """
-
-    method: str = ""
-    path: str = ""
-    watch: bool | None = None
-    times: int = 1
-    executed: bool = False
-    delay: float = 0.0
-    status: int = 0
-    reason: str = ""
-    message: str = ""
-    retry_after: str | None = None
-    causes: tuple[str, ...] = ()
-    drop: bool = False
-    body: bytes | None = None
-    half: bool = False
-    trickle: int = 0
+NAMESPACES = ("default", "kube-node-lease", "kube-system", "team")
 
 
 class Seen(NamedTuple):
@@ -84,280 +41,153 @@ class Seen(NamedTuple):
     body: Any
 
 
-class _Watch(NamedTuple):
-    target: Target
-    query: dict[str, str]
-    queue: asyncio.Queue[bytes]
-
-
-class KubeServer:
+class KubeServer(Wire):
     """The server; use it as an async context manager.
 
     Attributes:
         store: its memory, which tests may read and change.
         requests: what arrived, in order.
         token: if set, requests must carry it.
-        expired_in_stream: an outdated watch is told in the stream in place of by status.
         budget_blocked: evictions are refused by a disruption budget.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self.store = KubeStore()
+        super().__init__("", own=tls)
+        uids = itertools.count(1)
+        api = ApiServer(around=Ambient(time.time, lambda: f"uid-{next(uids)}", lambda: "xxxxx"))
+        for definition in DEFINITIONS:
+            api.registry.add(*kinds(definition))
+        api.admission.mutators.clear()
+        api.admission.validators.clear()
+        api.store.restore(1, {"namespaces": [_namespace(name) for name in NAMESPACES]})
+        self._closing = asyncio.Event()
+        self._router = Router(
+            api.registry, Verbs(api.cluster, api.settings.logs, self._closing, api.settings.beat)
+        )
+        self.store = Memory(api)
         self.requests: list[Seen] = []
         self.token: str | None = None
-        self.expired_in_stream = False
         self.budget_blocked = False
-        self.url = ""
-        self._tls = tls
-        self._faults: list[Fault] = []
-        self._watches: list[_Watch] = []
-        self._runner: web.AppRunner | None = None
-
-    async def __aenter__(self) -> Self:
-        app = web.Application(client_max_size=2**26)
-        app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.05, access_log=None)
-        await self._runner.setup()
-        assert self._runner.server is not None  # set up
-        self._server = await asyncio.get_running_loop().create_server(
-            self._runner.server, "127.0.0.1", 0, ssl=self._tls
-        )
-        host, port = self._server.sockets[0].getsockname()
-        self.url = f"{'https' if self._tls else 'http'}://{host}:{port}"
-        self.store.listeners.append(self._tell)
-        return self
+        self.chance = self._refusal
 
     async def __aexit__(self, *error: object) -> None:
-        self.cut_watches()
-        if self._runner is not None:
-            await end_listening(self._server)
-            await self._runner.cleanup()
+        self._closing.set()
+        await super().__aexit__(*error)
 
-    @property
-    def watches(self) -> int:
-        """Open watches."""
-        return len(self._watches)
-
-    def fail(self, *faults: Fault) -> None:
-        """Add faults; the first that matches a request hits it."""
-        self._faults += faults
-
-    def cut_watches(self) -> None:
-        """End every watch."""
-        self.send_raw(_ENDS)
-
-    def send_raw(self, data: bytes) -> None:
-        """Send these bytes to every watch."""
-        for watch in self._watches:
-            watch.queue.put_nowait(data)
-
-    def bookmark(self) -> None:
+    async def bookmark(self) -> None:
         """Send every watch a bookmark of the present version."""
-        item = {"metadata": {"resourceVersion": str(self.store.version), "name": ""}}
-        self.send_raw(line("BOOKMARK", item))
+        head = {"resourceVersion": str(self.store.version), "name": ""}
+        await self.send_raw(line("BOOKMARK", {"metadata": head}))
 
-    def expire_watches(self) -> None:
-        """Tell every watch in the stream that its version is too old."""
-        self.send_raw(line("ERROR", status(410, "Expired", "too old resource version")))
-
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        raw = await request.read()
-        body = json.loads(raw) if raw else None
-        query = dict(request.query)
-        headers = dict(request.headers)
-        self.requests.append(Seen(request.method, request.path, query, headers, body))
-        watching = query.get("watch") == "true"
-        fault = self._fault(request, watching=watching)
-        if fault is not None and fault.delay:
-            await asyncio.sleep(fault.delay)
-        if fault is not None and _answers(fault):
-            if fault.executed:
-                self._do(request, body, query)
-            return await _faulty(request, fault)
-        try:
-            self._admit(request)
-            if watching:
-                return await self._watch(request, target_of(request.path), query)
-            code, document = self._do(request, body, query)
-        except Refused as error:
-            code = error.status
-            document = status(code, error.reason, error.message, error.causes)
-        data = json.dumps(document).encode()
-        if fault is not None:
-            return await _in_pieces(request, data, fault)
-        return web.Response(status=code, body=data, content_type="application/json")
-
-    def _admit(self, request: web.Request) -> None:
-        sent = request.headers.get("Authorization")
-        if self.token is not None and sent != f"Bearer {self.token}":
-            raise Refused(401, "Unauthorized", "Unauthorized")
-
-    def _fault(self, request: web.Request, *, watching: bool) -> Fault | None:
-        for fault in self._faults:
-            if (
-                fault.times > 0
-                and fault.method in {"", request.method}
-                and fault.path in request.path
-                and fault.watch in {None, watching}
-            ):
-                fault.times -= 1
-                return fault
+    def _refusal(self, request: web.Request) -> Fault | None:
+        wanted = f"Bearer {self.token}"
+        if self.token is not None and request.headers.get("Authorization") != wanted:
+            return Fault(status=401, reason="Unauthorized", message="Unauthorized")
+        if self.budget_blocked and request.path.endswith("/eviction"):
+            told = "Cannot evict pod as it would violate the pod's disruption budget."
+            causes = ("DisruptionBudget",)
+            return Fault(status=429, reason="TooManyRequests", message=told, causes=causes)
         return None
 
-    def _do(self, request: web.Request, body: Any, query: dict[str, str]) -> tuple[int, Any]:
-        target = target_of(request.path)
-        rehearsal = query.get("dryRun") == "All"
-        with self.store.rehearsal() if rehearsal else contextlib.nullcontext():
-            return self._act(request, target, body, query)
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        raw = await request.read()
+        body = json.loads(raw) if raw else None
+        query, headers = dict(request.query), dict(request.headers)
+        self.requests.append(Seen(request.method, request.path, query, headers, body))
+        return await super()._pass(request)
 
-    def _act(
-        self, request: web.Request, target: Target, body: Any, query: dict[str, str]
-    ) -> tuple[int, Any]:
-        store = self.store
-        collection, namespace, name, subresource = target
-        if request.method == "GET":
-            return 200, store.get(collection, namespace, name) if name else self._list(
-                target, query
-            )
-        if request.method == "POST" and subresource == "binding":
-            store.bind(namespace or "", name, body)
-            return 201, status(201, "", "")
-        if request.method == "POST" and subresource == "eviction":
-            if self.budget_blocked:
-                message = "Cannot evict pod as it would violate the pod's disruption budget."
-                raise Refused(429, "TooManyRequests", message, ("DisruptionBudget",))
-            conditions = (body.get("deleteOptions") or {}).get("preconditions") or {}
-            return 201, store.delete(collection, namespace, name, conditions)
-        if request.method == "POST":
-            return 201, store.create(collection, namespace, body)
-        if request.method == "DELETE":
-            conditions = (body or {}).get("preconditions") or {}
-            return 200, store.delete(collection, namespace, name, conditions)
-        if request.method == "PUT":
-            return 200, store.update(collection, namespace, name, self._with_status(target, body))
-        return 200, self._patch(request, target, body)
+    async def _forward(self, request: web.Request, body: bytes) -> web.Response:
+        content = StreamReader(request.protocol, 2**16, loop=asyncio.get_running_loop())
+        content.feed_data(body)
+        content.feed_eof()
+        request._payload = content  # it has been read to be kept
+        answer = await self._router.handle(request)
+        assert isinstance(answer, web.Response)
+        return answer
 
-    def _with_status(self, target: Target, body: Any) -> Any:
-        """An update of the status changes nothing else, and one of the object not the status."""
-        held = copy.deepcopy(self.store.get(target.collection, target.namespace, target.name))
-        version = body.get("metadata", {}).get("resourceVersion")
-        if target.subresource == "status":
-            held["status"] = body.get("status", {})
-            held["metadata"]["resourceVersion"] = version or held["metadata"]["resourceVersion"]
-            return held
-        if "status" in held:
-            body["status"] = held["status"]
-        return body
-
-    def _patch(self, request: web.Request, target: Target, body: Any) -> Any:
-        collection, namespace, name, _ = target
-        if request.content_type.endswith("apply-patch+yaml"):
-            with contextlib.suppress(Refused):
-                held = self.store.get(collection, namespace, name)
-                return self.store.update(collection, namespace, name, merge(held, body))
-            return self.store.create(collection, namespace, body)
-        held = copy.deepcopy(self.store.get(collection, namespace, name))
-        if request.content_type.endswith("json-patch+json"):
-            for step in body:
-                json_patch(held, step)
-        else:
-            held = merge(held, body)
-        return self.store.update(collection, namespace, name, held)
-
-    def _list(self, target: Target, query: dict[str, str]) -> Any:
-        items = [
-            item
-            for item in self.store.list(target.collection, target.namespace)
-            if selected(item, query)
-        ]
-        version, start = self.store.version, 0
-        if "continue" in query:
-            version, start = json.loads(base64.b64decode(query["continue"]))
-            if version < self.store.oldest:
-                raise Refused(410, "Expired", "The provided continue parameter is too old")
-        limit = int(query.get("limit", 0)) or len(items) or 1
-        meta: dict[str, Any] = {"resourceVersion": str(version)}
-        if start + limit < len(items):
-            token = json.dumps([version, start + limit]).encode()
-            meta["continue"] = base64.b64encode(token).decode()
-        return {"kind": "List", "metadata": meta, "items": items[start : start + limit] or None}
-
-    async def _watch(
-        self, request: web.Request, target: Target, query: dict[str, str]
-    ) -> web.StreamResponse:
-        since = int(query.get("resourceVersion") or 0)
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        if since < self.store.oldest and not self.expired_in_stream:
-            raise Refused(410, "Expired", "too old resource version")
-        await response.prepare(request)
-        if since < self.store.oldest:
-            await response.write(line("ERROR", status(410, "Expired", "too old")))
-            return response
-        watch = _Watch(target, query, asyncio.Queue())
-        for event in self.store.history:
-            if event.version > since:
-                self._tell_one(watch, event)
-        self._watches.append(watch)
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        task = asyncio.ensure_future(self._router.handle(request))
         try:
-            async with asyncio.timeout(float(query.get("timeoutSeconds", 3600))):
-                await _pump(watch, response)
-        except TimeoutError:
-            return response
+            await asyncio.wait((task,))
         finally:
-            self._watches.remove(watch)
-        if request.transport is not None:
-            request.transport.close()
-        return response
+            task.cancel()
+            self._watches.pop(task, None)
+        return _nothing(request) if task.cancelled() else task.result()
 
-    def _tell(self, event: Event) -> None:
-        for watch in self._watches:
-            self._tell_one(watch, event)
-
-    @staticmethod
-    def _tell_one(watch: _Watch, event: Event) -> None:
-        namespace = event.object["metadata"].get("namespace")
-        if (
-            event.collection == watch.target.collection
-            and watch.target.namespace in {None, namespace}
-            and selected(event.object, watch.query)
-        ):
-            watch.queue.put_nowait(line(event.kind, event.object))
+    async def _begun(self, request: web.Request, response: web.StreamResponse) -> None:
+        task = asyncio.current_task()
+        if request.query.get("watch") == "true" and response.chunked and task is not None:
+            self._watches[task] = request, response
 
 
-async def _pump(watch: _Watch, response: web.StreamResponse) -> None:
-    while (data := await watch.queue.get()) != _ENDS:
-        await response.write(data)
+def _namespace(name: str) -> Object:
+    return {"metadata": {"name": name, "uid": name, "resourceVersion": "1"}}
 
 
-def _answers(fault: Fault) -> bool:
-    return bool(fault.status) or fault.drop or fault.body is not None
+def _nothing(request: web.Request) -> web.StreamResponse:
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()
 
 
-async def _faulty(request: web.Request, fault: Fault) -> web.StreamResponse:
-    if fault.drop:
-        if request.transport is not None:
-            request.transport.close()
-        return web.Response()
-    if fault.body is not None:
-        return await _in_pieces(request, fault.body, fault)
-    headers = {"Retry-After": fault.retry_after} if fault.retry_after is not None else {}
-    document = status(fault.status, fault.reason, fault.message, fault.causes)
-    return web.json_response(document, status=fault.status, headers=headers)
+class Memory:
+    """What is stored, by collection path (`/api/v1/pods`); changes are made behind the API's back.
 
+    Attributes:
+        listeners: called with each change.
+    """
 
-async def _in_pieces(request: web.Request, data: bytes, fault: Fault) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "application/json"})
-    response.content_length = len(data)
-    await response.prepare(request)
-    size = fault.trickle or len(data) or 1
-    async for piece in _pieces(data[: len(data) // 2] if fault.half else data, size):
-        await response.write(piece)
-    if fault.half and request.transport is not None:
-        request.transport.close()
-    return response
+    def __init__(self, api: ApiServer) -> None:
+        self._store, self._uid = api.store, api.cluster.ambient.uid
+        self._kinds = {
+            f"/{'apis' if kind.group else 'api'}/{kind.api_version}/{kind.plural}": kind
+            for kind in api.registry
+        }
+        self.listeners = self._store.observers
 
+    @property
+    def version(self) -> int:
+        """The newest resourceVersion."""
+        return self._store.revision
 
-async def _pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
-    for start in range(0, len(data), size):
-        yield data[start : start + size]
-        await asyncio.sleep(0)
+    def list(self, collection: str, namespace: str | None) -> Iterator[Object]:
+        """The objects of a collection, in the order of their names."""
+        found = self._store.all(self._kinds[collection].resource, namespace or "")
+        return (one.value for one in found)
+
+    def get(self, collection: str, namespace: str | None, name: str) -> Object:
+        """One object; KeyError where there is none."""
+        return self._record(collection, namespace, name).value
+
+    def create(self, collection: str, namespace: str | None, item: Object) -> Object:
+        """Add an object, with a UID if it has none."""
+        uid = item["metadata"].get("uid") or self._uid()
+        value = self._whole(collection, namespace, item, {"uid": uid})
+        return self._store.insert(self._kinds[collection].resource, value).value
+
+    def update(self, collection: str, namespace: str | None, name: str, item: Object) -> Object:
+        """Put an object in the place of another."""
+        held = self._record(collection, namespace, name)
+        value = self._whole(collection, namespace, item, {"name": name, "uid": held.uid})
+        return self._store.replace(held.resource, value, held.revision).value
+
+    def delete(self, collection: str, namespace: str | None, name: str) -> None:
+        """Remove an object."""
+        held = self._record(collection, namespace, name)
+        self._store.remove(held.resource, held.namespace, name, held.revision)
+
+    def compact(self) -> None:
+        """Forget the history, as the server does after some minutes."""
+        self._store.restore(self._store.revision, {})
+
+    def _record(self, collection: str, namespace: str | None, name: str) -> Record:
+        found = self._store.get(self._kinds[collection].resource, namespace or "", name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def _whole(self, collection: str, namespace: str | None, item: Object, head: Object) -> Object:
+        kind = self._kinds[collection]
+        place = {"namespace": namespace} if namespace else {}
+        types = {"apiVersion": kind.api_version, "kind": kind.kind}
+        return types | item | {"metadata": item["metadata"] | head | place}

@@ -11,7 +11,6 @@ from partage.vendors.families.hami.codec import (
     decode_pod_devices,
     encode_pod_devices,
     parse_mig_uuid,
-    physical_id,
 )
 
 DEVICES = st.builds(
@@ -116,20 +115,3 @@ def test_a_malformed_suffix_is_refused(text: str) -> None:
     """A missing bracket, dash or number."""
     with pytest.raises(InvalidRecord):
         parse_mig_uuid(text)
-
-
-@pytest.mark.parametrize(
-    ("device_id", "card"),
-    [
-        ("GPU-a-b-c-d-e-3", "GPU-a-b-c-d-e"),
-        ("GPU-a-b-c-d-3", "GPU-a-b-c-d-3"),
-        ("GPU-a-b-c-d-e-f", "GPU-a-b-c-d-e-f"),
-        ("X::2", "X"),
-        ("X::y", "X::y"),
-        ("X", "X"),
-        ("", ""),
-    ],
-)
-def test_a_kubelet_id_names_its_card(device_id: str, card: str) -> None:
-    """The replica is dropped, and nothing that belongs to the UUID."""
-    assert physical_id(device_id) == card

@@ -31,31 +31,26 @@ _NAMESPACE: Final = (("containerd-namespace", "k8s.io"),)
 _PATIENCE: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
 class _Question(Message):
     id: str = text(1)
     verbose: bool = flag(2)
 
 
-@dataclass(frozen=True, slots=True)
 class _Answer(Message):
     info: Mapping[str, str] = text_map(2)
 
 
-@dataclass(frozen=True, slots=True)
 class _Snapshot(Message):
     snapshotter: str = text(1)
     key: str = text(2)
 
 
-@dataclass(frozen=True, slots=True)
 class _Mount(Message):
     type: str = text(1)
     source: str = text(2)
     options: tuple[str, ...] = texts(4)
 
 
-@dataclass(frozen=True, slots=True)
 class _Mounts(Message):
     mounts: tuple[_Mount, ...] = messages(1, _Mount)
 

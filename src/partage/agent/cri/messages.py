@@ -5,7 +5,6 @@ docs/sources/kubernetes.md 1.3.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from partage.agent.protobuf import Message, flag, integer, message, messages, text, text_map
@@ -23,14 +22,12 @@ EXITED: Final = 2
 """State of a container that has ended."""
 
 
-@dataclass(frozen=True, slots=True)
 class Identity(Message):
     """Requests that name one container or pod, and nothing else that matters here."""
 
     id: str = text(1)
 
 
-@dataclass(frozen=True, slots=True)
 class PodName(Message):
     """Who a pod is."""
 
@@ -39,7 +36,6 @@ class PodName(Message):
     namespace: str = text(3)
 
 
-@dataclass(frozen=True, slots=True)
 class PodConfig(Message):
     """A pod as the kubelet describes it."""
 
@@ -48,7 +44,6 @@ class PodConfig(Message):
     annotations: Mapping[str, str] = text_map(7)
 
 
-@dataclass(frozen=True, slots=True)
 class ContainerName(Message):
     """Who a container is; the attempt counts its restarts."""
 
@@ -56,14 +51,12 @@ class ContainerName(Message):
     attempt: int = integer(2)
 
 
-@dataclass(frozen=True, slots=True)
 class Image(Message):
     """An image by name or digest."""
 
     image: str = text(1)
 
 
-@dataclass(frozen=True, slots=True)
 class KeyValue(Message):
     """A variable."""
 
@@ -71,7 +64,6 @@ class KeyValue(Message):
     value: str = text(2)
 
 
-@dataclass(frozen=True, slots=True)
 class Mount(Message):
     """A bind mount."""
 
@@ -80,7 +72,6 @@ class Mount(Message):
     readonly: bool = flag(3)
 
 
-@dataclass(frozen=True, slots=True)
 class Device(Message):
     """A device file."""
 
@@ -89,28 +80,24 @@ class Device(Message):
     permissions: str = text(3)
 
 
-@dataclass(frozen=True, slots=True)
 class CdiDevice(Message):
     """A device by its CDI name."""
 
     name: str = text(1)
 
 
-@dataclass(frozen=True, slots=True)
 class Security(Message):
     """Of a container; only whether it may do everything."""
 
     privileged: bool = flag(2)
 
 
-@dataclass(frozen=True, slots=True)
 class Linux(Message):
     """What is particular to Linux."""
 
     security: Security | None = message(2, Security)
 
 
-@dataclass(frozen=True, slots=True)
 class ContainerConfig(Message):
     """A container as the kubelet describes it."""
 
@@ -124,7 +111,6 @@ class ContainerConfig(Message):
     cdi_devices: tuple[CdiDevice, ...] = messages(CDI_DEVICES, CdiDevice)
 
 
-@dataclass(frozen=True, slots=True)
 class CreateRequest(Message):
     """A container is to be made."""
 
@@ -133,14 +119,12 @@ class CreateRequest(Message):
     pod_config: PodConfig | None = message(3, PodConfig)
 
 
-@dataclass(frozen=True, slots=True)
 class CreateResponse(Message):
     """It was made."""
 
     id: str = text(1)
 
 
-@dataclass(frozen=True, slots=True)
 class ListedContainer(Message):
     """A container that the runtime has."""
 
@@ -151,14 +135,12 @@ class ListedContainer(Message):
     annotations: Mapping[str, str] = text_map(9)
 
 
-@dataclass(frozen=True, slots=True)
 class ListedContainers(Message):
     """All of them."""
 
     containers: tuple[ListedContainer, ...] = messages(1, ListedContainer)
 
 
-@dataclass(frozen=True, slots=True)
 class ListedPod(Message):
     """A pod that the runtime has."""
 
@@ -168,14 +150,12 @@ class ListedPod(Message):
     annotations: Mapping[str, str] = text_map(6)
 
 
-@dataclass(frozen=True, slots=True)
 class ListedPods(Message):
     """All of them."""
 
     items: tuple[ListedPod, ...] = messages(1, ListedPod)
 
 
-@dataclass(frozen=True, slots=True)
 class ImageStatusRequest(Message):
     """What an image is; verbose tells its own variables."""
 
@@ -183,7 +163,6 @@ class ImageStatusRequest(Message):
     verbose: bool = flag(2)
 
 
-@dataclass(frozen=True, slots=True)
 class ImageStatusResponse(Message):
     """The same; `info` is JSON in the words of the runtime."""
 

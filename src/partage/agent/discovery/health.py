@@ -92,16 +92,15 @@ class Ailment:
         return f"the driver reported XID {self.xid} ({kind}): {cure.get(kind, 'harmless')}"
 
 
+_QUIET: Final = 600.0
+"""Seconds that a suspect card has to be quiet before it is trusted again."""
+
+
 class HealthBook:
     """What is known of every card's health."""
 
-    def __init__(self, quiet_seconds: float = 600.0) -> None:
-        """An empty book.
-
-        Args:
-            quiet_seconds: how long a suspect card has to be quiet.
-        """
-        self._quiet = quiet_seconds
+    def __init__(self) -> None:
+        """An empty book."""
         self._ailments: dict[str, Ailment] = {}
 
     def restore(self, document: Mapping[str, Any] | None, now: float, booted: datetime) -> None:
@@ -141,7 +140,7 @@ class HealthBook:
             return None
         match severity_of(known.xid):
             case Severity.SUSPECT:
-                over = known.missed or now - known.since >= self._quiet
+                over = known.missed or now - known.since >= _QUIET
             case Severity.RESET:
                 over = known.missed
             case _:

@@ -5,7 +5,6 @@ The two versions of the claims' service have the same messages; what only v1 has
 Source: the interfaces' published definitions at Kubernetes 1.36 (`pluginregistration`, `dra`, `dra-health`).
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from partage.agent.protobuf import Message, flag, integer, message, messages, text, texts
@@ -23,7 +22,6 @@ HEALTHY: Final = 1
 UNHEALTHY: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
 class PluginInfo(Message):
     """A plugin introduces itself; the endpoint is its socket."""
 
@@ -33,7 +31,6 @@ class PluginInfo(Message):
     supported_versions: tuple[str, ...] = texts(4)
 
 
-@dataclass(frozen=True, slots=True)
 class RegistrationStatus(Message):
     """Whether the kubelet takes the plugin."""
 
@@ -41,7 +38,6 @@ class RegistrationStatus(Message):
     error: str = text(2)
 
 
-@dataclass(frozen=True, slots=True)
 class Claim(Message):
     """A ResourceClaim."""
 
@@ -50,14 +46,12 @@ class Claim(Message):
     name: str = text(3)
 
 
-@dataclass(frozen=True, slots=True)
 class ClaimRequest(Message):
     """Claims that are to be prepared, or whose preparation is to be undone."""
 
     claims: tuple[Claim, ...] = messages(1, Claim)
 
 
-@dataclass(frozen=True, slots=True)
 class Device(Message):
     """One device of a claim, and the CDI names by which its containers get it."""
 
@@ -68,7 +62,6 @@ class Device(Message):
     share_id: str = text(5)
 
 
-@dataclass(frozen=True, slots=True)
 class Prepared(Message):
     """What became of one claim: its devices, or why it is not prepared."""
 
@@ -76,7 +69,6 @@ class Prepared(Message):
     error: str = text(2)
 
 
-@dataclass(frozen=True, slots=True)
 class PrepareEntry(Message):
     """The same by the claim's uid."""
 
@@ -84,21 +76,18 @@ class PrepareEntry(Message):
     prepared: Prepared | None = message(2, Prepared)
 
 
-@dataclass(frozen=True, slots=True)
 class PrepareResponse(Message):
     """What became of each claim."""
 
     claims: tuple[PrepareEntry, ...] = messages(1, PrepareEntry)
 
 
-@dataclass(frozen=True, slots=True)
 class Unprepared(Message):
     """Why the preparation of a claim is not undone; empty where it is."""
 
     error: str = text(1)
 
 
-@dataclass(frozen=True, slots=True)
 class UnprepareEntry(Message):
     """The same by the claim's uid."""
 
@@ -106,14 +95,12 @@ class UnprepareEntry(Message):
     unprepared: Unprepared | None = message(2, Unprepared)
 
 
-@dataclass(frozen=True, slots=True)
 class UnprepareResponse(Message):
     """What became of each claim."""
 
     claims: tuple[UnprepareEntry, ...] = messages(1, UnprepareEntry)
 
 
-@dataclass(frozen=True, slots=True)
 class DeviceIdentifier(Message):
     """A device of a pool."""
 
@@ -121,7 +108,6 @@ class DeviceIdentifier(Message):
     device_name: str = text(2)
 
 
-@dataclass(frozen=True, slots=True)
 class DeviceHealth(Message):
     """Whether a device works: seconds since 1970 when that was found, seconds for which it holds, and why."""
 
@@ -132,7 +118,6 @@ class DeviceHealth(Message):
     message: str = text(5)
 
 
-@dataclass(frozen=True, slots=True)
 class HealthResponse(Message):
     """Every device of the node."""
 

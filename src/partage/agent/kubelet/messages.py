@@ -4,7 +4,6 @@ Source: docs/sources/kubernetes.md 3.2; the interfaces' published definitions, u
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from partage.agent.protobuf import Message, flag, integer, message, messages, text, text_map, texts
@@ -17,12 +16,10 @@ HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
 
 
-@dataclass(frozen=True, slots=True)
 class Nothing(Message):
     """Nothing."""
 
 
-@dataclass(frozen=True, slots=True)
 class Options(Message):
     """What a plugin wants to be asked."""
 
@@ -30,7 +27,6 @@ class Options(Message):
     preferred_available: bool = flag(2)
 
 
-@dataclass(frozen=True, slots=True)
 class RegisterRequest(Message):
     """A plugin introduces itself; the endpoint is a file beside the kubelet's socket."""
 
@@ -40,21 +36,18 @@ class RegisterRequest(Message):
     options: Options | None = message(4, Options)
 
 
-@dataclass(frozen=True, slots=True)
 class NumaNode(Message):
     """A NUMA node by number."""
 
     id: int = integer(1)
 
 
-@dataclass(frozen=True, slots=True)
 class Topology(Message):
     """Where a unit sits."""
 
     nodes: tuple[NumaNode, ...] = messages(1, NumaNode)
 
 
-@dataclass(frozen=True, slots=True)
 class Device(Message):
     """One unit of a resource; its identity has at most 63 characters."""
 
@@ -63,14 +56,12 @@ class Device(Message):
     topology: Topology | None = message(3, Topology)
 
 
-@dataclass(frozen=True, slots=True)
 class DeviceList(Message):
     """All units of a resource."""
 
     devices: tuple[Device, ...] = messages(1, Device)
 
 
-@dataclass(frozen=True, slots=True)
 class ContainerPreference(Message):
     """Which units would be best for a container."""
 
@@ -79,56 +70,48 @@ class ContainerPreference(Message):
     size: int = integer(3)
 
 
-@dataclass(frozen=True, slots=True)
 class PreferredRequest(Message):
     """The same for several containers."""
 
     containers: tuple[ContainerPreference, ...] = messages(1, ContainerPreference)
 
 
-@dataclass(frozen=True, slots=True)
 class PreferredIds(Message):
     """The advice; nothing leaves the choice to the kubelet."""
 
     ids: tuple[str, ...] = texts(1)
 
 
-@dataclass(frozen=True, slots=True)
 class PreferredResponse(Message):
     """The advice for several containers."""
 
     containers: tuple[PreferredIds, ...] = messages(1, PreferredIds)
 
 
-@dataclass(frozen=True, slots=True)
 class ContainerIds(Message):
     """Units that the kubelet gives to a container."""
 
     ids: tuple[str, ...] = texts(1)
 
 
-@dataclass(frozen=True, slots=True)
 class AllocateRequest(Message):
     """The same for several containers; of whom, is not told."""
 
     containers: tuple[ContainerIds, ...] = messages(1, ContainerIds)
 
 
-@dataclass(frozen=True, slots=True)
 class ContainerAllocation(Message):
     """What the kubelet adds to a container that got units."""
 
     envs: Mapping[str, str] = text_map(1)
 
 
-@dataclass(frozen=True, slots=True)
 class AllocateResponse(Message):
     """The same for several containers."""
 
     containers: tuple[ContainerAllocation, ...] = messages(1, ContainerAllocation)
 
 
-@dataclass(frozen=True, slots=True)
 class ContainerDevices(Message):
     """Units of one resource that a container holds."""
 
@@ -136,7 +119,6 @@ class ContainerDevices(Message):
     ids: tuple[str, ...] = texts(2)
 
 
-@dataclass(frozen=True, slots=True)
 class ContainerResources(Message):
     """What a container holds."""
 
@@ -144,7 +126,6 @@ class ContainerResources(Message):
     devices: tuple[ContainerDevices, ...] = messages(2, ContainerDevices)
 
 
-@dataclass(frozen=True, slots=True)
 class PodResources(Message):
     """What a pod holds. The kubelet tells no UID here."""
 
@@ -153,14 +134,12 @@ class PodResources(Message):
     containers: tuple[ContainerResources, ...] = messages(3, ContainerResources)
 
 
-@dataclass(frozen=True, slots=True)
 class ListResponse(Message):
     """All pods of the node."""
 
     pods: tuple[PodResources, ...] = messages(1, PodResources)
 
 
-@dataclass(frozen=True, slots=True)
 class GetRequest(Message):
     """One pod is asked for."""
 
@@ -168,7 +147,6 @@ class GetRequest(Message):
     namespace: str = text(2)
 
 
-@dataclass(frozen=True, slots=True)
 class GetResponse(Message):
     """One pod."""
 

@@ -75,35 +75,13 @@ def read_numbers(proc: Path = Path("/proc")) -> Numbers:
     )
 
 
-def driver_edits(spec: bytes) -> dict[str, Any]:
-    """What every container needs of the driver: the common edits of the toolkit's specification.
-
-    Args:
-        spec: JSON, as `nvidia-ctk cdi generate --format=json` writes it.
-
-    Raises:
-        InvalidDocument: it is no CDI specification.
-    """
-    try:
-        document = msgspec.json.decode(spec, type=dict[str, Any])
-        return msgspec.convert(document.get("containerEdits", {}), dict[str, Any])
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise InvalidDocument(f"CDI specification of the driver: {error}") from None
-
-
-def render(
-    uuid: str,
-    place: tuple[int, int, int],
-    numbers: Numbers,
-    edits: Mapping[str, Any] | None = None,
-) -> bytes:
+def render(uuid: str, place: tuple[int, int, int], numbers: Numbers) -> bytes:
     """The specification of one instance.
 
     Args:
         uuid: of the MIG device.
         place: the card's minor number, the GPU instance, the compute instance.
         numbers: device numbers.
-        edits: the driver's own edits (`driver_edits`), which every container needs.
 
     Raises:
         InvalidDocument: the driver has no capability of that instance.
@@ -126,8 +104,6 @@ def render(
         "kind": KIND,
         "devices": [{"name": uuid, "containerEdits": {"deviceNodes": nodes}}],
     }
-    if edits:
-        document["containerEdits"] = dict(edits)
     return msgspec.json.format(msgspec.json.encode(document), indent=2)
 
 

@@ -8,9 +8,9 @@ whether the place is taken, by whom, or only an engine is short.
 Nothing here sleeps or reads a clock: `settle` does what can be done now and says when to come back.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from partage.agent.mig.cdi import Numbers, Spec, render
 from partage.agent.mig.journal import CardJournal, Journals, Stage
@@ -59,7 +59,6 @@ class Node:
         specs: where specifications are kept.
         epoch: tells this run of the driver; see `epoch.read_epoch`.
         numbers: device numbers, read anew for each specification.
-        edits: what every container needs of the driver (`cdi.driver_edits`).
     """
 
     nvml: Nvml
@@ -67,7 +66,6 @@ class Node:
     specs: Files
     epoch: Callable[[], str]
     numbers: Callable[[], Numbers]
-    edits: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +251,7 @@ class Runner:
             node.journals.save(journal.without(entry))
         elif entry.gpu is not None and entry.compute is not None:
             place = (card.minor, entry.gpu, entry.compute)
-            content = render(entry.uuid, place, node.numbers(), node.edits)
+            content = render(entry.uuid, place, node.numbers())
             node.specs.write(card.uuid, entry.instance.start, content)
 
     # --- trying again -------------------------------------------------------------------------

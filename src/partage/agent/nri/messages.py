@@ -5,7 +5,6 @@ Source: docs/sources/kubernetes.md 1.4; the interface's published definition.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -45,7 +44,6 @@ class Event(IntEnum):
 # --- ttrpc -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class Status(Message):
     """How a call ended; code 0 is well."""
 
@@ -53,7 +51,6 @@ class Status(Message):
     message: str = text(2)
 
 
-@dataclass(frozen=True, slots=True)
 class Request(Message):
     """A call."""
 
@@ -63,7 +60,6 @@ class Request(Message):
     timeout_nano: int = integer(4)
 
 
-@dataclass(frozen=True, slots=True)
 class Response(Message):
     """The answer to a call."""
 
@@ -74,7 +70,6 @@ class Response(Message):
 # --- NRI: what there is ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class PodSandbox(Message):
     """A pod as the runtime knows it: the kubelet passes labels and annotations on."""
 
@@ -86,7 +81,6 @@ class PodSandbox(Message):
     annotations: Mapping[str, str] = text_map(6)
 
 
-@dataclass(frozen=True, slots=True)
 class Mount(Message):
     """A mount of a container."""
 
@@ -96,14 +90,12 @@ class Mount(Message):
     options: tuple[str, ...] = texts(4)
 
 
-@dataclass(frozen=True, slots=True)
 class Wrapped(Message):
     """A number that may be absent."""
 
     value: int = natural(1)
 
 
-@dataclass(frozen=True, slots=True)
 class Device(Message):
     """A device file of a container, with leave to use it."""
 
@@ -116,14 +108,12 @@ class Device(Message):
     gid: Wrapped | None = message(7, Wrapped)
 
 
-@dataclass(frozen=True, slots=True)
 class LinuxContainer(Message):
     """What is particular to Linux of a container."""
 
     devices: tuple[Device, ...] = messages(2, Device)
 
 
-@dataclass(frozen=True, slots=True)
 class Container(Message):
     """A container as the runtime knows it; `env` is what the process would get, the image's included."""
 
@@ -142,12 +132,10 @@ class Container(Message):
 # --- NRI: calls ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class Empty(Message):
     """Nothing."""
 
 
-@dataclass(frozen=True, slots=True)
 class RegisterPluginRequest(Message):
     """The first thing a plugin says."""
 
@@ -155,7 +143,6 @@ class RegisterPluginRequest(Message):
     plugin_idx: str = text(2)
 
 
-@dataclass(frozen=True, slots=True)
 class ConfigureRequest(Message):
     """The runtime introduces itself. Time-outs are in milliseconds; 0 where it does not tell."""
 
@@ -166,14 +153,12 @@ class ConfigureRequest(Message):
     request_timeout: int = integer(5)
 
 
-@dataclass(frozen=True, slots=True)
 class ConfigureResponse(Message):
     """What the plugin wants to be told."""
 
     events: int = integer(2)
 
 
-@dataclass(frozen=True, slots=True)
 class SynchronizeRequest(Message):
     """Pods and containers that are there; `more` of them follow."""
 
@@ -182,14 +167,12 @@ class SynchronizeRequest(Message):
     more: bool = flag(3)
 
 
-@dataclass(frozen=True, slots=True)
 class SynchronizeResponse(Message):
     """Nothing to change; `more` says that we understood that more follow."""
 
     more: bool = flag(2)
 
 
-@dataclass(frozen=True, slots=True)
 class CreateContainerRequest(Message):
     """A container is about to be made."""
 
@@ -197,7 +180,6 @@ class CreateContainerRequest(Message):
     container: Container | None = message(2, Container)
 
 
-@dataclass(frozen=True, slots=True)
 class StopContainerRequest(Message):
     """A container has ended, by itself or not."""
 
@@ -205,7 +187,6 @@ class StopContainerRequest(Message):
     container: Container | None = message(2, Container)
 
 
-@dataclass(frozen=True, slots=True)
 class StateChange(Message):
     """Something happened to a pod or a container."""
 
@@ -214,7 +195,6 @@ class StateChange(Message):
     container: Container | None = message(3, Container)
 
 
-@dataclass(frozen=True, slots=True)
 class Variable(Message):
     """An environment variable."""
 
@@ -222,14 +202,12 @@ class Variable(Message):
     value: str = text(2)
 
 
-@dataclass(frozen=True, slots=True)
 class LinuxAdjustment(Message):
     """What is to be added that is particular to Linux."""
 
     devices: tuple[Device, ...] = messages(1, Device)
 
 
-@dataclass(frozen=True, slots=True)
 class Hook(Message):
     """A program that the runtime runs; the limit is in seconds."""
 
@@ -239,7 +217,6 @@ class Hook(Message):
     timeout: Wrapped | None = message(4, Wrapped)
 
 
-@dataclass(frozen=True, slots=True)
 class Hooks(Message):
     """Programs by the point of the container's life at which they run."""
 
@@ -251,14 +228,12 @@ class Hooks(Message):
     poststop: tuple[Hook, ...] = messages(6, Hook)
 
 
-@dataclass(frozen=True, slots=True)
 class CdiDevice(Message):
     """A device by its CDI name; containerd 1.7 ignores it."""
 
     name: str = text(1)
 
 
-@dataclass(frozen=True, slots=True)
 class Adjustment(Message):
     """What is to be changed of a container before it is made."""
 
@@ -270,7 +245,6 @@ class Adjustment(Message):
     cdi_devices: tuple[CdiDevice, ...] = messages(8, CdiDevice)
 
 
-@dataclass(frozen=True, slots=True)
 class CreateContainerResponse(Message):
     """The answer; without an adjustment the container stays as it is."""
 

@@ -20,8 +20,6 @@ NVIDIA: Final = "NVIDIA"
 _ESCAPES: Final = (("%", "%25"), (",", "%2C"), (":", "%3A"), (";", "%3B"))
 _NUMBER: Final = re.compile(r"[0-9]{1,10}")
 _MIG: Final = re.compile(r"(?P<uuid>[^\[\]]+)\[(?P<geometry>[0-9]{1,4})-(?P<slot>[0-9]{1,4})\]")
-_REPLICA: Final = re.compile(r"(?P<physical>.+)::[0-9]+", re.DOTALL)
-_DASHES_OF_A_UUID: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +89,6 @@ def parse_mig_uuid(text: str) -> MigMark:
             f"{_short(text)} does not name a hardware instance as UUID[geometry-slot]"
         )
     return MigMark(match["uuid"], int(match["geometry"]), int(match["slot"]))
-
-
-def physical_id(device_id: str) -> str:
-    """The card behind a kubelet device ID: without its replica `-<i>` or `::<i>`.
-
-    A UUID of NVIDIA holds five dashes, so only a numeric part after the sixth is a replica.
-    """
-    match = _REPLICA.fullmatch(device_id)
-    if match is not None:
-        return match["physical"]
-    head, dash, replica = device_id.rpartition("-")
-    numbered = bool(dash) and _NUMBER.fullmatch(replica) is not None
-    return head if numbered and head.count("-") == _DASHES_OF_A_UUID else device_id
 
 
 def _encode(device: ContainerDevice) -> str:

@@ -1,27 +1,59 @@
 """What is between a program and the API server, and everything that can go wrong there.
 
-A proxy that passes everything on, as long as no fault is set. Faults are those of
-`fakes.kube_server`: the first that matches a request hits it. Watches can be cut, told
-that their version is too old, held back, and distorted event by event; reads can be answered with
-what was true before.
+A proxy that passes everything on, as long as no fault is set; the first that matches a request hits it. Watches can be
+cut, told that their version is too old, held back, and distorted event by event; reads can be answered with what was
+true before.
 """
 
 import asyncio
 import contextlib
+import json
 import ssl
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
 
-from fakes.kube_documents import line, status
-from fakes.kube_server import Fault
 from partage.serving.listener import end_listening
-
-__all__ = ["Fault", "Wire"]
 
 Distortion = Callable[[bytes], list[bytes]]
 """From one event of a watch to those that are sent in its place."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """What goes wrong with requests that match, and how often.
+
+    Attributes:
+        method: only requests of this method; empty for any.
+        path: only paths that contain this text.
+        watch: only watches (True) or only others (False).
+        times: how many requests are hit before it is spent.
+        executed: do what was asked first, and fail afterwards.
+        delay: seconds before anything happens.
+        status: answer with this; with `reason`, `message`, `retry_after` and `causes`.
+        drop: cut the connection without an answer.
+        body: answer 200 with these bytes.
+        half: send only half of the answer, then cut the connection.
+        trickle: send the answer in pieces of so many bytes.
+    """
+
+    method: str = ""
+    path: str = ""
+    watch: bool | None = None
+    times: int = 1
+    executed: bool = False
+    delay: float = 0.0
+    status: int = 0
+    reason: str = ""
+    message: str = ""
+    retry_after: str | None = None
+    causes: tuple[str, ...] = ()
+    drop: bool = False
+    body: bytes | None = None
+    half: bool = False
+    trickle: int = 0
 
 
 class Wire:
@@ -67,6 +99,7 @@ class Wire:
         self._session = ClientSession(timeout=ClientTimeout(None), connector=self._connector())
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._pass)
+        app.on_response_prepare.append(self._begun)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
         assert self._runner.server is not None
@@ -136,11 +169,20 @@ class Wire:
 
     async def expire_watches(self) -> None:
         """Tell every open watch in its stream that its version is too old."""
-        gone = line("ERROR", status(410, "Expired", "too old resource version"))
-        for task, (_, response) in list(self._watches.items()):
+        await self.send_raw(EXPIRED)
+        for task in list(self._watches):
             task.cancel()
+
+    async def send_raw(self, data: bytes) -> None:
+        """Send these bytes to every open watch."""
+        for _, response in list(self._watches.values()):
             with contextlib.suppress(ConnectionError, RuntimeError):
-                await response.write(gone)
+                await response.write(data)
+
+    @property
+    def watches(self) -> int:
+        """Open watches."""
+        return len(self._watches)
 
     def hold_back(self) -> None:
         """Keep what watches bring from here on, until `let_go`; the connections stay open."""
@@ -173,6 +215,13 @@ class Wire:
                 return _told(fault)
             if fault.drop:
                 return _dropped(request)
+            if fault.body is not None:
+                return await _in_pieces(request, fault.body, fault)
+            if fault.half or fault.trickle:
+                answer = await asyncio.shield(self._sent(request, body))
+                return await _in_pieces(
+                    request, answer.body if isinstance(answer.body, bytes) else b"", fault
+                )
         if self.cut:
             return _dropped(request)
         if request.method == "GET" and not watching and request.path_qs in self._frozen:
@@ -234,6 +283,9 @@ class Wire:
                 return _dropped(request, response)
             return response
 
+    async def _begun(self, request: web.Request, response: web.StreamResponse) -> None:
+        """An answer begins."""
+
     async def _copy(self, source: Any, response: web.StreamResponse, distorted: bool) -> None:  # noqa: FBT001
         rest = b""
         async for piece in source.iter_any():
@@ -261,10 +313,44 @@ def _kept(headers: Mapping[str, str]) -> dict[str, str]:
     } or {"Content-Type": "application/json"}
 
 
+def line(kind: str, item: Any) -> bytes:
+    """One event of a watch."""
+    return json.dumps({"type": kind, "object": item}).encode() + b"\n"
+
+
+def _status(fault: Fault) -> dict[str, Any]:
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "code": fault.status,
+        "reason": fault.reason,
+        "message": fault.message,
+        "details": {"causes": [{"reason": cause} for cause in fault.causes]},
+    }
+
+
+EXPIRED = line(
+    "ERROR", _status(Fault(status=410, reason="Expired", message="too old resource version"))
+)
+"""What a watch brings whose version is too old."""
+
+
 def _told(fault: Fault) -> web.Response:
     headers = {"Retry-After": fault.retry_after} if fault.retry_after is not None else {}
-    document = status(fault.status, fault.reason, fault.message, fault.causes)
-    return web.json_response(document, status=fault.status, headers=headers)
+    return web.json_response(_status(fault), status=fault.status, headers=headers)
+
+
+async def _in_pieces(request: web.Request, data: bytes, fault: Fault) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    response.content_length = len(data)
+    await response.prepare(request)
+    sent = data[: len(data) // 2] if fault.half else data
+    size = fault.trickle or len(data) or 1
+    for start in range(0, len(sent), size):
+        await response.write(sent[start : start + size])
+        await asyncio.sleep(0)
+    return _dropped(request, response) if fault.half else response
 
 
 def _dropped(
