@@ -146,28 +146,112 @@ async def test_who_asks_the_same_at_once_shares_the_answer() -> None:
         assert judge.asked["token"] == 1
 
 
+async def asks(
+    readers: AccessReviews, token: str, address: str, namespace: str = "team"
+) -> object:
+    """The answer, or `None` where too many wait."""
+    with contextlib.suppress(web.HTTPTooManyRequests):
+        return await readers.may_read(f"Bearer {token}", namespace, address)
+    return None
+
+
+def flood(readers: AccessReviews, many: int, address: str) -> list[asyncio.Task[object]]:
+    """Made-up tokens from an address, all at once."""
+    made_up = (f"made-up-{address}-{number}" for number in range(many))
+    return [asyncio.create_task(asks(readers, token, address)) for token in made_up]
+
+
 async def test_made_up_tokens_cost_the_api_server_little() -> None:
-    """Strangers may send as many as they like; few wait, and each waits for its turn."""
+    """Strangers may send as many as they like; few wait, each for its turn, and the others are answered at once."""
     async with judged(rate=20.0) as (judge, readers, clock):
         judge.gate.clear()
-        flood = [asyncio.create_task(readers.may_read(f"Bearer made-up-{n}", "team")) for n in range(1000)]  # fmt: skip
-        await until(lambda: sum(task.done() for task in flood) == 1000 - 64)
-        assert len(readers._asking) == 64
+        tokens = [one for n in range(100) for one in flood(readers, 20, f"10.0.{n}.1")]
+        await until(lambda: sum(task.done() for task in tokens) >= len(tokens) - 64 - 8)
+        assert len(readers._open) <= 64 + 8
+        assert sum(task.result() is None for task in tokens if task.done()) >= len(tokens) - 72
         judge.gate.set()
-        assert not any(await asyncio.gather(*flood))
-        assert judge.asked["token"] == 64
-        assert sum(clock.slept) >= 0.99 * (64 - 40) / 20
+        assert not any(await asyncio.gather(*tokens))
+        assert judge.asked["token"] <= 64 + 8
+        assert sum(clock.slept) >= 0.99 * (judge.asked["token"] - 40) / 20
         assert await readers.may_read(JANE, "team")
 
 
+async def test_a_flood_from_one_address_delays_no_other() -> None:
+    """A reader whom nobody knows yet has a turn after what is being asked, and one question more."""
+    async with judged(rate=20.0) as (judge, readers, _):
+        judge.gate.clear()
+        tokens = flood(readers, 1000, "10.0.0.1")
+        honest = asyncio.create_task(asks(readers, "token-of-jane", "10.0.0.2"))
+        await until(lambda: sum(task.done() for task in tokens) >= 1000 - 16 - 4)
+        before = judge.asked["token"]
+        judge.gate.set()
+        assert await honest
+        assert judge.asked["token"] - before <= 8
+        await asyncio.gather(*tokens)
+
+
+async def test_a_network_that_floods_by_many_addresses_gives_up_its_own() -> None:
+    """Places are its own to lose, however many addresses it has."""
+    async with judged(rate=20.0) as (judge, readers, _):
+        judge.gate.clear()
+        tokens = [one for n in range(200) for one in flood(readers, 3, f"10.0.0.{n}")]
+        tokens += [one for n in range(200) for one in flood(readers, 3, f"fd00::{n:x}")]
+        await asyncio.sleep(0)
+        honest = asyncio.create_task(asks(readers, "token-of-jane", "10.0.1.2"))
+        tokens += [one for n in range(200, 250) for one in flood(readers, 3, f"10.0.0.{n}")]
+        await until(lambda: sum(task.done() for task in tokens) >= len(tokens) - 72)
+        judge.gate.set()
+        assert await honest
+        await asyncio.gather(*tokens)
+
+
+async def test_a_token_that_was_good_is_asked_for_beside_every_flood() -> None:
+    """Its answer runs out, strangers hold all their places, from its own address too, and the server is slow for them."""
+    async with judged(rate=20.0) as (judge, readers, clock):
+        assert await readers.may_read(JANE, "team", "10.0.0.1")
+        clock.pass_time(120)
+        judge.gate.clear()
+        tokens = [one for n in range(100) for one in flood(readers, 8, f"10.{n}.0.1")]
+        await until(lambda: sum(task.done() for task in tokens) >= len(tokens) - 72)
+        before = judge.asked["token"]
+        known = asyncio.create_task(asks(readers, "token-of-jane", "10.0.0.1"))
+        await until(lambda: judge.asked["token"] > before)
+        judge.gate.set()
+        assert await known
+        await asyncio.gather(*tokens)
+
+
+async def test_a_user_who_asks_for_everything_takes_no_turn_of_others() -> None:
+    """Nor does one with a token that is good."""
+    async with judged(rate=20.0) as (judge, readers, clock):
+        assert await readers.may_read(JANE, "team", "10.0.0.1")
+        assert not await readers.may_read(JOHN, "team", "10.0.0.2")
+        clock.pass_time(120)
+        judge.gate.clear()
+        greedy = [asyncio.create_task(asks(readers, "token-of-john", "10.0.0.2", f"n{n}")) for n in range(1000)]  # fmt: skip
+        await until(lambda: sum(task.done() for task in greedy) >= 1000 - 16 - 4)
+        honest = asyncio.create_task(asks(readers, "token-of-jane", "10.0.0.2"))
+        before = judge.asked["token"]
+        judge.gate.set()
+        assert await honest
+        assert judge.asked["token"] - before <= 8
+        await asyncio.gather(*greedy)
+
+
 async def test_few_answers_are_kept() -> None:
-    """Made-up tokens and namespaces cannot fill the memory."""
-    async with judged(kept=4) as (_, readers, _clock):
+    """Made-up tokens and namespaces cannot fill the memory, and take no yes from it."""
+    async with judged(kept=4) as (judge, readers, _clock):
+        assert await readers.may_read(JANE, "team")
         for number in range(20):
             await readers.may_read(f"Bearer made-up-{number}", "team")
             await readers.may_read(JANE, f"team-{number}")
-        assert len(readers._answers) == 4
-        assert not readers._asking
+        asked = judge.asked["token"]
+        assert await readers.may_read(JANE, "team")
+        assert judge.asked["token"] == asked
+        assert [len(answers) for answers in readers._answers.values()] == [1, 4]
+        assert len(readers._good) == 1
+        assert not readers._open
+        assert not readers._tasks
 
 
 async def test_an_api_server_that_is_away_allows_nothing_and_is_asked_again() -> None:
@@ -185,6 +269,6 @@ def test_no_token_is_kept() -> None:
     async def story() -> Iterable[object]:
         async with judged() as (_, readers, _clock):
             await readers.may_read(JANE, "team")
-            return list(readers._answers)
+            return [readers._answers, readers._good]
 
     assert "token-of-jane" not in repr(asyncio.run(story()))

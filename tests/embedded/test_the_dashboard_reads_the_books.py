@@ -194,8 +194,9 @@ def test_a_wrong_question_is_answered_with_a_sentence(path: str, code: int, says
 class Team:
     """Readers of one namespace, by a token."""
 
-    async def may_read(self, authorization: str, namespace: str) -> bool:
+    async def may_read(self, authorization: str, namespace: str, address: str = "") -> bool:
         """See `Readers`."""
+        del address
         return authorization == "Bearer team" and namespace == "team"
 
 

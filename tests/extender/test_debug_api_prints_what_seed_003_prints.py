@@ -210,8 +210,9 @@ async def test_explaining_changes_nothing() -> None:
 class OnlyTeam:
     """Lets bearers of one token read one namespace."""
 
-    async def may_read(self, authorization: str, namespace: str) -> bool:
+    async def may_read(self, authorization: str, namespace: str, address: str = "") -> bool:
         """See `Readers`."""
+        del address
         return (authorization, namespace) == ("Bearer me", "team")
 
 

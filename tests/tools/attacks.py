@@ -37,6 +37,7 @@ class Attack:
 
 _SERVING: Final = "serving/test_no_client_holds_a_port.py"
 _LOOKS: Final = "agent/test_no_tenant_costs_the_agent_its_memory.py"
+_READERS: Final = "daemon/test_explanations_are_for_those_who_may_read.py"
 _CEL: Final = "webhook/test_the_api_server_decides_the_same_by_itself.py"
 _FORGED: Final = "webhook/test_forged_and_broken_pods_are_refused.py"
 _HARD: Final = "extender/test_no_pod_costs_more_than_its_share.py"
@@ -85,7 +86,7 @@ ATTACKS: Final = (
     Attack("stranger", "bodies that are never whole, on many connections", "the port holds 64 MiB at most; who holds most is closed", (f"{_SERVING}::test_bodies_that_are_never_whole_have_a_bound_together",)),
     Attack("stranger", "requests behind one that closes the connection", "not carried out", (f"{_SERVING}::test_nothing_is_carried_out_after_the_last_answer",)),
     Attack("stranger", "the verbs without a certificate", "no word where a certificate is required, else 401", ("daemon/test_the_extender_has_certificates_of_its_own.py::test_who_shows_the_secret_may_call_and_nobody_else",)),
-    Attack("stranger", "made-up tokens, by the thousand", "20 questions a second to the API server", ("daemon/test_explanations_are_for_those_who_may_read.py::test_made_up_tokens_cost_the_api_server_little",)),
+    Attack("stranger", "made-up tokens, by the thousand", "20 questions a second to the API server; a reader of another address, or with a token that was good, has the next turn", (f"{_READERS}::test_made_up_tokens_cost_the_api_server_little", f"{_READERS}::test_a_flood_from_one_address_delays_no_other", f"{_READERS}::test_a_network_that_floods_by_many_addresses_gives_up_its_own", f"{_READERS}::test_a_token_that_was_good_is_asked_for_beside_every_flood", f"{_READERS}::test_a_user_who_asks_for_everything_takes_no_turn_of_others")),
     Attack("stranger", "the unix socket of the plugin as another user", "turned away before a byte is read", ("serving/test_a_unix_socket_knows_its_caller.py::test_who_is_not_named_is_turned_away_before_a_byte_is_read",)),
     Attack("stranger", "web pages of other origins and rebound names, at `partage up`", "403, and no pod", ("serving/test_pages_of_others_send_nothing_here.py",)),
     Attack("stranger", "held connections, endless bodies and huge heads, at the API port of `partage up`", "the next caller is served", (_UP,)),

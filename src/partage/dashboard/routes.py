@@ -238,7 +238,7 @@ class _Documents:
         if self._readers is None:
             return True
         header = request.headers.get("Authorization", "")
-        return await self._readers.may_read(header, namespace)
+        return await self._readers.may_read(header, namespace, request.remote or "")
 
 
 def _query(request: web.Request, into: type[_Q]) -> _Q:

@@ -34,8 +34,17 @@ _VERBS: Final = ("filter", "prioritize", "priorities", "bind", "preempt")
 class Readers(Protocol):
     """Who may read explanations: in a cluster, a SubjectAccessReview for the namespace."""
 
-    async def may_read(self, authorization: str, namespace: str) -> bool:
-        """Whether the bearer of this `Authorization` header may read pods of the namespace."""
+    async def may_read(self, authorization: str, namespace: str, address: str = "") -> bool:
+        """Whether the bearer of this `Authorization` header may read pods of the namespace.
+
+        Args:
+            authorization: the header.
+            namespace: whose pods; empty for those of all.
+            address: the caller's.
+
+        Raises:
+            web.HTTPTooManyRequests: too many questions of this caller wait.
+        """
         ...
 
 
@@ -169,7 +178,7 @@ class _Pages:
         namespace, name = request.match_info["namespace"], request.match_info["pod"]
         readers = self._faces.readers
         if readers is not None and not await readers.may_read(
-            request.headers.get("Authorization", ""), namespace
+            request.headers.get("Authorization", ""), namespace, request.remote or ""
         ):
             raise web.HTTPForbidden(text=f"you may not read pods of namespace {namespace}")
         found = explain(self._service.books, namespace, name)

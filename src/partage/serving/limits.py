@@ -111,7 +111,7 @@ def guard() -> Middleware:
             if error.status < 400:
                 raise
             response = json_response({"message": error.text or error.reason}, error.status)
-            for name in ("Allow", "WWW-Authenticate"):
+            for name in ("Allow", "Retry-After", "WWW-Authenticate"):
                 if name in error.headers:
                     response.headers[name] = error.headers[name]
             return response
