@@ -196,6 +196,8 @@ class Stack:
             )
         verbs, read = self.instances[name]
         own = [f"--port={verbs}", f"--read-port={read}", "--tls-host=127.0.0.1"]
+        # Tests read the books by the debug API, and name pods.
+        extra = (f"--health-port={free_port()}", "--published-reads", *extra)
         if self.layout.plugged:
             own = [f"--port={read}", f"--plugin-socket={self.socket(name)}",
                    f"--plugin-user={os.getuid()}"]  # fmt: skip

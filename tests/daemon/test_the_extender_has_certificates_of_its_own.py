@@ -30,10 +30,14 @@ async def test_who_shows_the_secret_may_call_and_nobody_else(
     """With the certificate 200, without 401, or not a word where it is required; the plain port answers reads and refuses verbs."""
     async with world() as here:
         client = await here.client()
-        read = free_port()
+        read, probes = free_port(), free_port()
         async with mutual_tls(client, NAMESPACE, SECRET, ["127.0.0.1"], required=required) as tls:
             options = SchedulerOptions(
-                faces=Faces(Access(certificates=True)), tls=tls, read_port=read, learning=None
+                faces=Faces(Access(certificates=True)),
+                tls=tls,
+                read_port=read,
+                health_port=probes,
+                learning=None,
             )
             async with SchedulerDaemon(client, options) as daemon:
                 held = here.stored(SECRET, "secrets", NAMESPACE)
@@ -48,9 +52,10 @@ async def test_who_shows_the_secret_may_call_and_nobody_else(
                         (daemon.url, caller, 200),
                         (daemon.url, stranger, 401),
                         (plain, None, 401),
+                        (plain.replace("http:", "https:"), stranger, 401),
                     ):
                         where = f"{url}/scheduler/filter"
-                        if context is stranger and required:
+                        if url == daemon.url and context is stranger and required:
                             with pytest.raises(aiohttp.ClientError):
                                 await http.get(f"{url}/healthz", ssl=context)
                             continue
@@ -59,6 +64,13 @@ async def test_who_shows_the_secret_may_call_and_nobody_else(
                     for path in ("/readyz", "/metrics"):
                         async with http.get(plain + path) as answer:
                             assert answer.status == 200
+                        secure = f"{plain.replace('http:', 'https:')}{path}"
+                        async with http.get(secure, ssl=stranger) as answer:
+                            assert answer.status == 200
+                    alone = f"http://127.0.0.1:{probes}"
+                    for path, status in (("/healthz", 200), ("/readyz", 200), ("/metrics", 404)):
+                        async with http.get(alone + path) as answer:
+                            assert answer.status == status
 
 
 @pytest.mark.parametrize(

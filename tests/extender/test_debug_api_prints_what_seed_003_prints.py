@@ -3,10 +3,14 @@
 import json
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from wire_client import Running
 from world import World, card, device, document, half, node, pod, run, whole
 
 from partage.extender.explain import explain
+from partage.extender.exposition import Exposition
+from partage.extender.server import may_read
 from partage.extender.summaries import summaries, summary
 
 PATH = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
@@ -228,6 +232,63 @@ def test_explanations_are_read_by_those_who_may_read_the_namespace() -> None:
 
     assert (status, json.loads(body)["name"]) == (200, "web")
     assert missing[0] == 404
+
+
+class Everybody:
+    """Lets bearers of one token read everything."""
+
+    async def may_read(self, authorization: str, namespace: str, address: str = "") -> bool:
+        """See `Readers`."""
+        del address
+        return (authorization, namespace) == ("Bearer me", "")
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/n1", "/metrics"])
+def test_names_are_shown_to_those_who_may_read_all_pods(path: str) -> None:
+    """Amounts to everybody; names of pods, namespaces and quotas to a token that may get pods of all namespaces."""
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q", "namespace": "team"},
+        "spec": {"hard": {"limits.nvidia.com/gpu": "8"}},
+    }
+    series = Exposition(pods=True)
+    with Running(node("n1"), device("n1"), quota, readers=Everybody(), series=series) as site:
+        site.run(site.world.place(pod("web", whole())))
+        told = site.get(path)[2].decode()
+        named = site.get(path, Authorization="Bearer me")[2].decode()
+        forged = site.get(path, Authorization="Bearer you")[2].decode()
+
+    assert "team" in named
+    assert "web" in named
+    for text in (told, forged):
+        assert "team" not in text
+        assert '"web"' not in text
+        assert "/web" not in text
+    if path != "/metrics":
+        kept = [json.dumps(json.loads(text)).replace("team/web", "-/1") for text in (told, named)]
+        assert kept[0] == kept[1]
+
+
+@run
+async def test_a_token_by_plain_http_is_refused_and_not_reviewed() -> None:
+    """But from this machine, as through a forwarded port; whoever reads the way would have it."""
+
+    class Asked(Everybody):
+        asked = 0
+
+        async def may_read(self, authorization: str, namespace: str, address: str = "") -> bool:
+            self.asked += 1
+            return await super().may_read(authorization, namespace, address)
+
+    readers = Asked()
+    request = make_mocked_request("GET", "/metrics", {"Authorization": "Bearer me"})
+    with pytest.raises(web.HTTPForbidden) as refused:
+        await may_read(readers, request.clone(remote="10.0.0.1", scheme="http"), "")
+    assert "plain HTTP" in str(refused.value.text)
+    assert not readers.asked
+    for remote, scheme in (("10.0.0.1", "https"), ("127.0.0.1", "http"), ("::1", "http")):
+        assert await may_read(readers, request.clone(remote=remote, scheme=scheme), "")
 
 
 def test_the_index_tells_what_there_is() -> None:

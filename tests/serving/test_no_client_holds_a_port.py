@@ -102,7 +102,7 @@ async def served(folder: Path, limits: Limits = LIMITS) -> AsyncIterator[Served]
     tls = ServerTls(folder / "cert.pem", folder / "key.pem")
     site = Site(app, Access(plain=True), limits, {b"/hot": hot, b"/slow": slow}, tls)
     await site.start()
-    await site.start_plain("127.0.0.1", 0)
+    await site.start_second("127.0.0.1", 0)
     try:
         yield Served(site, client, may_end, asked)
     finally:

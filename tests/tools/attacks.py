@@ -91,6 +91,8 @@ ATTACKS: Final = (
     Attack("stranger", "web pages of other origins and rebound names, at `partage up`", "403, and no pod", ("serving/test_pages_of_others_send_nothing_here.py",)),
     Attack("stranger", "held connections, endless bodies and huge heads, at the API port of `partage up`", "the next caller is served", (_UP,)),
     Attack("reader", "names of pods in the agents' metrics", "cards and sums only", ("agent/test_limits_are_told_and_acted_on.py::test_nobody_is_named_where_nobody_is_asked_who_reads",)),
+    Attack("reader", "names of pods, namespaces and quotas in the service's metrics and node summaries", "amounts", ("extender/test_debug_api_prints_what_seed_003_prints.py::test_names_are_shown_to_those_who_may_read_all_pods",)),
+    Attack("listener", "a user's token to the read port by plain HTTP", "refused, and not reviewed", ("extender/test_debug_api_prints_what_seed_003_prints.py::test_a_token_by_plain_http_is_refused_and_not_reviewed",)),
     Attack("reader", "a hundred planted words in a masked snapshot", "none is left", ("record/test_masks_keep_nothing_secret.py",)),
     Attack("thief", "the scheduler's and an agent's token: images, taints, finalizers, owners, phases, labels", "refused inside the API server", ("packaging/test_stolen_tokens_change_no_spec.py",)),
     Attack("listener", "tokens, passwords and plugins' credentials to a server by plain HTTP", "none is sent", (f"{_WAY}::test_a_server_by_plain_http_is_told_of_nobody", f"{_WAY}::test_nor_does_a_program_send_any_to_another_machine")),

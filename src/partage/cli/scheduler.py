@@ -99,8 +99,14 @@ _serving = options(
         "--read-port",
         type=click.IntRange(1, 65535),
         metavar="N",
-        help="Second port, without TLS, for everything but the verbs: probes, metrics, debug API, "
-        "explanations.",
+        help="Second port for everything but the verbs: probes, metrics, debug API, explanations. It answers plain HTTP, "
+        "and TLS where the service has certificates; tokens of other machines by TLS alone.",
+    ),
+    click.option(
+        "--health-port",
+        type=click.IntRange(1, 65535),
+        metavar="N",
+        help="Port for the probes alone, so that no caller of another port keeps them waiting.",
     ),
     click.option(
         "--client-ca",
@@ -124,7 +130,14 @@ _serving = options(
         "--authorize-reads",
         is_flag=True,
         help="Explain a pod only to who may get pods of its namespace, as the API server says of the "
-        "caller's bearer token.",
+        "caller's bearer token. Metrics and node summaries name pods and namespaces to those alone who may get pods "
+        "of all namespaces.",
+    ),
+    click.option(
+        "--published-reads",
+        is_flag=True,
+        help="With --authorize-reads: metrics and node summaries name pods and namespaces to every caller, as the "
+        "published documents print them.",
     ),
     click.option(
         "--pod-series",
@@ -348,7 +361,12 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         host=given["host"],
         port=given["port"],
         read_port=given["read_port"],
-        faces=Faces(access, series=Exposition(pods=given["pod_series"])),
+        health_port=given["health_port"],
+        faces=Faces(
+            access,
+            series=Exposition(pods=given["pod_series"]),
+            published=given["published_reads"],
+        ),
         tls=tls,
         service=ServiceSettings(
             seed=given["seed"],

@@ -74,8 +74,9 @@ class SchedulerOptions:
         identity: unique to this process among all instances; shown in events and in the Lease.
         host: address to listen on.
         port: 0 takes any that is free.
-        read_port: a second port, without TLS, on which everything but the verbs is answered; None
-            for none.
+        read_port: a second port, without client certificates and with TLS only where the caller begins so, on which
+            everything but the verbs is answered; None for none.
+        health_port: a port for the two probes alone; None for none.
         faces: access, limits, series and readers of the HTTP service; open to everybody by
             default, which is for one machine only.
         tls: certificates; None serves without.
@@ -109,6 +110,7 @@ class SchedulerOptions:
     host: str = "127.0.0.1"
     port: int = 0
     read_port: int | None = None
+    health_port: int | None = None
     faces: Faces = field(default_factory=lambda: Faces(Access(plain=True)))
     tls: ServerTls | None = None
     service: ServiceSettings = ServiceSettings()

@@ -41,7 +41,7 @@ from partage.dashboard.pages import page_routes
 from partage.dashboard.routes import document_routes
 from partage.extender.books import Books
 from partage.extender.service import SchedulerService
-from partage.extender.site import scheduler_site
+from partage.extender.site import probe_site, scheduler_site
 from partage.extender.stories import stories_of
 from partage.kube.client import Client
 from partage.kube.lease import LeaderElector
@@ -162,6 +162,7 @@ class SchedulerDaemon:
         if self.options.claims:
             shown.append(claim_route(self.service, self.may_bind, self._claim, faces.limits))
         self._site = scheduler_site(self.service, faces, [*routes, *shown], self.options.tls)
+        self._probes = probe_site(self.service)
         self._loaded = False
         self._loading = asyncio.Lock()
         self._doubt = asyncio.Event()
@@ -239,7 +240,9 @@ class SchedulerDaemon:
         self._stop = stop
         await self._site.start(self.options.host, self.options.port)
         if self.options.read_port is not None:
-            await self._site.start_plain(self.options.host, self.options.read_port)
+            await self._site.start_second(self.options.host, self.options.read_port)
+        if self.options.health_port is not None:
+            await self._probes.start(self.options.host, self.options.health_port)
         if self._plugin is not None:
             await self._plugin.start()
         _LOG.info("listening on %s", self.url)
@@ -251,6 +254,7 @@ class SchedulerDaemon:
             if self._plugin is not None:
                 await self._plugin.stop()
             await self._site.stop()
+            await self._probes.stop()
             recording.cancel()
             await asyncio.wait((recording,))
             _LOG.info("stopped")

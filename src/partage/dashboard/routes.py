@@ -31,7 +31,7 @@ from partage.dashboard.view_cache import Standing, Texts
 from partage.dashboard.ways import ways_document
 from partage.dashboard.workloads import PodQuery, pods_document
 from partage.extender.books import Books
-from partage.extender.server import Readers
+from partage.extender.server import Readers, may_read
 from partage.serving.limits import json_response
 
 _Q = TypeVar("_Q", NodeQuery, PodQuery)
@@ -235,10 +235,7 @@ class _Documents:
 
     async def _may_read(self, request: web.Request, namespace: str) -> bool:
         """Whether the caller may read pods of a namespace; of all where it is empty."""
-        if self._readers is None:
-            return True
-        header = request.headers.get("Authorization", "")
-        return await self._readers.may_read(header, namespace, request.remote or "")
+        return await may_read(self._readers, request, namespace)
 
 
 def _query(request: web.Request, into: type[_Q]) -> _Q:

@@ -12,7 +12,7 @@ series of MIG instances are in `exposition_mig`. Source: docs/sources/hami.md 8.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from partage.extender.books import Books
@@ -224,8 +224,18 @@ _QGPU_CARDS: Final[tuple[_Family, ...]] = (
 )
 
 
-async def exposition(books: Books, wanted: Exposition) -> AsyncIterator[bytes]:
-    """The series in Prometheus' text format, in pieces; others run between two of them."""
+async def exposition(
+    books: Books, wanted: Exposition, *, names: bool = True
+) -> AsyncIterator[bytes]:
+    """The series in Prometheus' text format, in pieces; others run between two of them.
+
+    Args:
+        books: what is known.
+        wanted: which series.
+        names: whether namespaces and pods are named; their series are left out otherwise.
+    """
+    if not names:
+        wanted = replace(wanted, pods=False)
     nodes = [node for node in books.engine.ledger.nodes if node is not None]
     cards = sum(d.type is DeviceType.GPU for node in nodes for d in node.devices)
     left_out = cards if cards > wanted.most_cards else 0
@@ -234,7 +244,7 @@ async def exposition(books: Books, wanted: Exposition) -> AsyncIterator[bytes]:
         "there are more than the bound.\n# TYPE partage_metrics_cards_omitted gauge\n"
         f"partage_metrics_cards_omitted {left_out}\n"
     ).encode()
-    async for part in _namespaces(books):
+    async for part in _namespaces(books, _NAMESPACES if names else 0):
         yield part
     if left_out:
         return
@@ -265,13 +275,19 @@ async def exposition(books: Books, wanted: Exposition) -> AsyncIterator[bytes]:
             yield part
     if wanted.hami or wanted.legacy:
         yield mig_series(books.engine.ledger, hami=wanted.hami, legacy=wanted.legacy)
-        yield _quotas(books, wanted)
+        if names:
+            yield _quotas(books, wanted)
     await asyncio.sleep(0)
     yield foreign_series(books.engine.ledger)
 
 
-async def _namespaces(books: Books) -> AsyncIterator[bytes]:
-    """What pods of each namespace hold of cards now, by protocol; over time it is their share-hours."""
+async def _namespaces(books: Books, most: int) -> AsyncIterator[bytes]:
+    """What pods of each namespace hold of cards now, by protocol; over time it is their share-hours.
+
+    Args:
+        books: what is known.
+        most: namespaces that are named.
+    """
     held: Counter[tuple[str, str, str]] = Counter()
     for number, one in enumerate(list(books.engine.ledger.allocations()), 1):
         asked = {grant.uuid: grant.protocol for grant in one.grants}
@@ -283,10 +299,11 @@ async def _namespaces(books: Books) -> AsyncIterator[bytes]:
         if not number % _PIECE:
             await asyncio.sleep(0)
     namespaces = sorted({namespace for namespace, _protocol, _dimension in held})
-    shown = set(namespaces[:_NAMESPACES])
+    shown = set(namespaces[:most])
     yield _head(
         "partage_metrics_namespaces_omitted",
-        "Namespaces without series of their own, because there are more than the bound.",
+        "Namespaces without series of their own, because there are more than the bound or the caller may not "
+        "read them.",
     )
     yield f"partage_metrics_namespaces_omitted {len(namespaces) - len(shown)}\n".encode()
     yield _head(

@@ -21,13 +21,18 @@ from partage.extender.summaries import summaries, summary
 from partage.model.errors import InvalidDocument
 from partage.serving.access import Access
 from partage.serving.limits import Limits, guard, json_response, read_body
+from partage.serving.local import is_here
 
-__all__ = ["Faces", "Readers", "bind_with", "make_app", "verb_with"]
+__all__ = ["Faces", "Readers", "bind_with", "make_app", "make_probes", "may_read", "verb_with"]
 
 _AWAY: Final = 503
 _JSON: Final = "application/json"
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SUMMARIES: Final = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
+_SHOWN: Final = (
+    "this token came by plain HTTP, where others can read it: make a new one, and send it by HTTPS or "
+    "through kubectl port-forward"
+)
 _VERBS: Final = ("filter", "prioritize", "priorities", "bind", "preempt")
 
 
@@ -56,13 +61,32 @@ class Faces:
         access: who may call the verbs.
         limits: of requests.
         series: which series of cards and pods `/metrics` writes.
-        readers: who may read explanations; None lets everybody who reaches the port.
+        readers: who may read explanations, and names of pods and namespaces; None lets everybody who
+            reaches the port.
+        published: metrics and node summaries name pods and namespaces to everybody, as the published
+            documents print them.
     """
 
     access: Access
     limits: Limits = Limits()
     series: Exposition = Exposition()
     readers: Readers | None = None
+    published: bool = False
+
+
+async def may_read(readers: Readers | None, request: web.Request, namespace: str) -> bool:
+    """Whether a caller may read pods of a namespace; of all where it is empty.
+
+    Raises:
+        web.HTTPForbidden: a token came by plain HTTP from another machine, as others can read it on its way.
+        web.HTTPTooManyRequests: too many questions of this caller wait.
+    """
+    if readers is None:
+        return True
+    header, address = request.headers.get("Authorization", ""), request.remote or ""
+    if header and not request.secure and not is_here(address):
+        raise web.HTTPForbidden(text=_SHOWN)
+    return await readers.may_read(header, namespace, address)
 
 
 Answer = tuple[int, bytes]
@@ -107,8 +131,7 @@ def make_app(
     app.add_routes([web.post(f"/scheduler/{verb}", pages.verb(verb)) for verb in _VERBS])
     app.add_routes(
         [
-            web.get("/healthz", pages.healthz),
-            web.get("/readyz", pages.readyz),
+            *_probes(service),
             web.get("/metrics", pages.metrics),
             web.get("/api/explain/{namespace}/{pod}", pages.explain),
             web.get(_SUMMARIES, pages.summaries),
@@ -120,6 +143,30 @@ def make_app(
     if not any(route.path == "/" for route in extra):
         app.router.add_get("/", pages.index)
     return app
+
+
+def make_probes(service: SchedulerService) -> web.Application:
+    """The two probes alone, for a port that nothing else keeps busy."""
+    app = web.Application(middlewares=[guard()])
+    app.add_routes(_probes(service))
+    return app
+
+
+def _probes(service: SchedulerService) -> list[web.RouteDef]:
+    async def healthz(_request: web.Request) -> web.Response:
+        """The process answers."""
+        return web.Response(text="ok")
+
+    async def readyz(_request: web.Request) -> web.Response:
+        """The books hold what the API server has; a standby is ready too."""
+        if not service.rebuilt:
+            return web.Response(status=503, text="the books are not rebuilt yet")
+        audit = service.last_audit
+        if audit is not None and audit.broken:
+            return web.Response(status=503, text=f"a law of the ledger is broken: {audit.broken}")
+        return web.Response(text="ok")
+
+    return [web.get("/healthz", healthz), web.get("/readyz", readyz)]
 
 
 class _Pages:
@@ -149,25 +196,13 @@ class _Pages:
             response.force_close()
         return response
 
-    async def healthz(self, _request: web.Request) -> web.Response:
-        """The process answers."""
-        return web.Response(text="ok")
-
-    async def readyz(self, _request: web.Request) -> web.Response:
-        """The books hold what the API server has; a standby is ready too."""
-        if not self._service.rebuilt:
-            return web.Response(status=503, text="the books are not rebuilt yet")
-        audit = self._service.last_audit
-        if audit is not None and audit.broken:
-            return web.Response(status=503, text=f"a law of the ledger is broken: {audit.broken}")
-        return web.Response(text="ok")
-
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """Everything Prometheus reads, in pieces."""
+        names = await self._names(request)
         response = web.StreamResponse(headers={"Content-Type": _METRICS})
         await response.prepare(request)
         await response.write(self._metrics.text())
-        async for piece in exposition(self._service.books, self._faces.series):
+        async for piece in exposition(self._service.books, self._faces.series, names=names):
             if piece:
                 await response.write(piece)
         await response.write_eof()
@@ -176,10 +211,7 @@ class _Pages:
     async def explain(self, request: web.Request) -> web.Response:
         """Why a pod is where it is, or why it waits."""
         namespace, name = request.match_info["namespace"], request.match_info["pod"]
-        readers = self._faces.readers
-        if readers is not None and not await readers.may_read(
-            request.headers.get("Authorization", ""), namespace, request.remote or ""
-        ):
+        if not await may_read(self._faces.readers, request, namespace):
             raise web.HTTPForbidden(text=f"you may not read pods of namespace {namespace}")
         found = explain(self._service.books, namespace, name)
         if found is None:
@@ -188,18 +220,22 @@ class _Pages:
             )
         return json_response(found)
 
-    async def summaries(self, _request: web.Request) -> web.Response:
+    async def _names(self, request: web.Request) -> bool:
+        """Whether a caller sees names of pods and namespaces."""
+        return self._faces.published or await may_read(self._faces.readers, request, "")
+
+    async def summaries(self, request: web.Request) -> web.Response:
         """All nodes, as Koordinator's debug API prints them."""
         if not self._service.leading:
             return self._standby()
-        return json_response(summaries(self._service.books))
+        return json_response(summaries(self._service.books, names=await self._names(request)))
 
     async def summary(self, request: web.Request) -> web.Response:
         """One node, as Koordinator's debug API prints it."""
         if not self._service.leading:
             return self._standby()
         name = request.match_info["node"]
-        found = summary(self._service.books, name)
+        found = summary(self._service.books, name, names=await self._names(request))
         if found is None:
             return json_response({"message": f"cannot find node {name}"}, 404)
         return json_response(found)

@@ -37,6 +37,8 @@ __all__ = ["summaries", "summary"]
 
 _PERCENT: Final = MILLI // 100
 _WHOLE: Final = 100
+_UNNAMED: Final = "-"
+"""In the place of a namespace that the caller may not read."""
 _OTHERS: Final[Mapping[DeviceType, str]] = {
     DeviceType.RDMA: names.KOORD_RDMA,
     DeviceType.FPGA: names.KOORD_FPGA,
@@ -47,22 +49,29 @@ _Amounts = dict[str, int]
 _Details = dict[str, dict[str, _Amounts]]
 
 
-def summaries(books: Books) -> dict[str, Any]:
-    """The summary of every node that has devices, by name."""
+def summaries(books: Books, *, names: bool = True) -> dict[str, Any]:
+    """The summary of every node that has devices, by name.
+
+    Args:
+        books: what is known.
+        names: whether pods are named; they are numbered otherwise.
+    """
     result = {}
     for node in books.engine.ledger.nodes:
         if node is not None and node.devices:
-            result[node.name] = _summary(books, node)
+            result[node.name] = _summary(books, node, named=names)
     return dict(sorted(result.items()))
 
 
-def summary(books: Books, name: str) -> dict[str, Any] | None:
-    """The summary of one node; None when the node is not known."""
+def summary(books: Books, name: str, *, names: bool = True) -> dict[str, Any] | None:
+    """The summary of one node, as `summaries` has it; None when the node is not known."""
     index = books.engine.ledger.index.get(name)
-    return None if index is None else _summary(books, books.engine.ledger.node_at(index))
+    if index is None:
+        return None
+    return _summary(books, books.engine.ledger.node_at(index), named=names)
 
 
-def _summary(books: Books, node: Node) -> dict[str, Any]:
+def _summary(books: Books, node: Node, *, named: bool) -> dict[str, Any]:
     ledger = books.engine.ledger
     index = ledger.index[node.name]
     total: _Details = {}
@@ -77,10 +86,11 @@ def _summary(books: Books, node: Node) -> dict[str, Any]:
             total.setdefault(type_, {})[minor] = has
             free.setdefault(type_, {})[minor] = dict(has)
     pods: dict[str, dict[str, dict[str, _Amounts]]] = {}
-    for held in ledger.on_node(node.name):
+    for number_of, held in enumerate(ledger.on_node(node.name), 1):
+        whose = f"{held.namespace}/{held.name}" if named else f"{_UNNAMED}/{number_of}"
         for (type_, number), takes in _taken(books, held, node, cards).items():
             minor = str(number)
-            by_pod = pods.setdefault(type_, {}).setdefault(f"{held.namespace}/{held.name}", {})
+            by_pod = pods.setdefault(type_, {}).setdefault(whose, {})
             by_pod[minor] = takes
             into = used.setdefault(type_, {}).setdefault(minor, {})
             left = free.get(type_, {}).get(minor, {})

@@ -1,4 +1,4 @@
-"""A port that speaks TLS, on which a connection counts from the moment that it is accepted.
+"""A port that speaks TLS, beside plain HTTP where wanted, on which a connection counts from the moment that it is accepted.
 
 Left to the event loop, a handshake that never ends holds a socket that no limit knows of.
 """
@@ -16,6 +16,8 @@ from partage.serving.connections import Connections
 __all__ = ["Listener", "end_listening"]
 
 _LOG: Final = logging.getLogger("partage.serving")
+_HANDSHAKE: Final = b"\x16"
+"""The first byte of TLS; no method of HTTP begins with it."""
 _AT_ONCE: Final = 64
 """Connections that are accepted before the loop's other work has its turn."""
 _AGAIN: Final = 1.0
@@ -46,6 +48,8 @@ class Listener:
         context: ssl.SSLContext,
         patience: float,
         served: Callable[[], asyncio.Protocol],
+        *,
+        plain: bool = False,
     ) -> None:
         """Nothing is accepted yet.
 
@@ -55,7 +59,9 @@ class Listener:
             context: of the handshakes.
             patience: seconds that one may take.
             served: makes what serves a connection.
+            plain: whether a caller may also begin without TLS.
         """
+        self.plain = plain
         self.connections = connections
         self.context = context
         self.patience = patience
@@ -132,12 +138,13 @@ class _Greeting:
         with contextlib.suppress(
             OSError
         ):  # of TLS and of time, too: the client's doing, and told to it
+            secure = not self._listener.plain or await self._begins_with_tls()
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: _Agreed(self.over, self._listener.served),
                 self._socket,
-                ssl=self._listener.context,
-                ssl_handshake_timeout=self._listener.patience,
-                ssl_shutdown_timeout=_GOODBYE,
+                ssl=self._listener.context if secure else None,
+                ssl_handshake_timeout=self._listener.patience if secure else None,
+                ssl_shutdown_timeout=_GOODBYE if secure else None,
             )
             self._made = True
 
@@ -145,6 +152,25 @@ class _Greeting:
         self.over()
         if not self._made:
             self._socket.close()
+
+    async def _begins_with_tls(self) -> bool:
+        """Whether the client's first byte is that of a handshake; it stays to be read.
+
+        Raises:
+            OSError: none came in time.
+        """
+        loop = asyncio.get_running_loop()
+        came: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._socket, _came, came)
+        try:
+            async with asyncio.timeout(self._listener.patience):
+                await came
+        finally:
+            loop.remove_reader(self._socket)
+        first = self._socket.recv(1, socket.MSG_PEEK)
+        if not first:
+            raise ConnectionResetError
+        return first == _HANDSHAKE
 
     def over(self) -> None:
         """The handshake has ended, well or not."""
@@ -165,3 +191,8 @@ class _Agreed(asyncio.Protocol):
         protocol = self._served()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
+
+
+def _came(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
@@ -33,7 +34,7 @@ class Site:
 
     Attributes:
         port: where it listens; 0 before `start`.
-        read_port: the second port, without TLS; 0 before `start_plain`.
+        read_port: the second port, with or without TLS; 0 before `start_second`.
         url: without a trailing slash.
     """
 
@@ -62,7 +63,7 @@ class Site:
         self._hot = dict(hot or {})
         self._tls = tls
         self._server: asyncio.Server | Listener | None = None
-        self._second: asyncio.Server | None = None
+        self._second: asyncio.Server | Listener | None = None
         self._open: list[Connections] = []
         self.port = self.read_port = 0
         self._host = ""
@@ -106,21 +107,28 @@ class Site:
             self._server = server
             await server.start_serving()
             return
-        self._server = listener = self._by_tls(self._tls, server, routes)
+        self._server = listener = self._by_tls(self._tls.context, server, routes)
         server.close()
         listener.start()
 
-    async def start_plain(self, host: str, port: int) -> None:
-        """Listen on a second port without TLS, after `start`; nobody shows a certificate there.
+    async def start_second(self, host: str, port: int) -> None:
+        """Listen on a second port, after `start`, where callers show no certificate and may do without TLS.
 
         Raises:
             OSError: the port is taken.
         """
         routes = self._routes()
-        self._second = await asyncio.get_running_loop().create_server(
-            lambda: Front(routes), host, port, backlog=_BACKLOG
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Front(routes), host, port, backlog=_BACKLOG, start_serving=False
         )
-        self.read_port = self._second.sockets[0].getsockname()[1]
+        self.read_port = server.sockets[0].getsockname()[1]
+        if self._tls is None:
+            self._second = server
+            await server.start_serving()
+            return
+        self._second = listener = self._by_tls(self._tls.reading, server, routes, plain=True)
+        server.close()
+        listener.start()
 
     def connections(self) -> Iterator[Connection]:
         """Those that are open, on all ports."""
@@ -135,23 +143,34 @@ class Site:
         self._open.append(connections)
         return HotRoutes(self._hot, self._access, limits, fallback, connections)
 
-    def _by_tls(self, tls: ServerTls, bound: asyncio.Server, routes: HotRoutes) -> Listener:
+    def _by_tls(
+        self,
+        context: ssl.SSLContext,
+        bound: asyncio.Server,
+        routes: HotRoutes,
+        *,
+        plain: bool = False,
+    ) -> Listener:
         """What accepts connections by TLS on addresses that were bound."""
         sockets = [socket.socket(fileno=os.dup(one.fileno())) for one in bound.sockets]
         return Listener(
-            sockets, routes.open, tls.context, self._limits.patience, lambda: Front(routes)
+            sockets,
+            routes.open,
+            context,
+            self._limits.patience,
+            lambda: Front(routes),
+            plain=plain,
         )
 
     async def stop(self) -> None:
         """Take no more connections, let requests end, and close."""
         if self._server is None:
             return
-        if isinstance(self._server, Listener):
-            self._server.close()
-        else:
-            await end_listening(self._server)
-        if self._second is not None:
-            await end_listening(self._second)
+        for listening in filter(None, (self._server, self._second)):
+            if isinstance(listening, Listener):
+                listening.close()
+            else:
+                await end_listening(listening)
         for connection in self.connections():
             connection.finish()
         await self._runner.cleanup()

@@ -33,6 +33,7 @@ class ServerTls:
     authority: Path | None = None
     required: bool = False
     _context: ssl.SSLContext | None = None
+    _reading: ssl.SSLContext | None = None
     _stamps: tuple[int, ...] = ()
 
     @property
@@ -53,6 +54,18 @@ class ServerTls:
             self._context = context
         return self._context
 
+    @property
+    def reading(self) -> ssl.SSLContext:
+        """The same for a port whose callers show no certificate.
+
+        Raises:
+            InvalidValue: a file is missing or is not what it should be.
+        """
+        if self._reading is None:
+            other = ServerTls(self.certificate, self.key)
+            self._reading = other.context
+        return self._reading
+
     def refresh(self) -> bool:
         """Read files that changed; whether any was taken over. Cheap enough for every minute."""
         context = self.context
@@ -62,6 +75,8 @@ class ServerTls:
             # A trial first: a half-written pair must not replace a good one.
             self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
             self._load(context)
+            if self._reading is not None:
+                self._reading.load_cert_chain(self.certificate, self.key)
         except (InvalidValue, OSError) as error:
             _LOG.warning("%s; the last good certificate stays in force", error)
             return False
