@@ -167,7 +167,7 @@ async def test_made_up_tokens_cost_the_api_server_little() -> None:
         judge.gate.clear()
         tokens = [one for n in range(100) for one in flood(readers, 20, f"10.0.{n}.1")]
         await until(lambda: sum(task.done() for task in tokens) >= len(tokens) - 64 - 8)
-        assert len(readers._open) <= 64 + 8
+        assert len(readers._asking) <= 64 + 8
         assert sum(task.result() is None for task in tokens if task.done()) >= len(tokens) - 72
         judge.gate.set()
         assert not any(await asyncio.gather(*tokens))
@@ -250,8 +250,7 @@ async def test_few_answers_are_kept() -> None:
         assert judge.asked["token"] == asked
         assert [len(answers) for answers in readers._answers.values()] == [1, 4]
         assert len(readers._good) == 1
-        assert not readers._open
-        assert not readers._tasks
+        assert not readers._asking
 
 
 async def test_an_api_server_that_is_away_allows_nothing_and_is_asked_again() -> None:

@@ -121,7 +121,7 @@ async def test_idle_unhealthy_and_other_devices_are_printed_as_upstream_does() -
 
     idle = summary(world.service.books, "n1")
     await world.place(pod("net", {"koordinator.sh/rdma": "40", "koordinator.sh/fpga": "100"}))
-    used = summaries(world.service.books)["n1"]
+    used = (await summaries(world.service.books))["n1"]
 
     assert idle is not None
     assert idle["allocateSet"] == idle["deviceUsed"] == idle["deviceUsedDetail"] == {}

@@ -6,6 +6,7 @@ where it has none (prioritize, preempt); 503 from an instance that does not serv
 answered with a 5xx of another kind.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from partage.model.errors import InvalidDocument
 from partage.serving.access import Access
 from partage.serving.limits import Limits, guard, json_response, read_body
 from partage.serving.local import is_here
+from partage.serving.turns import waiting_elsewhere
 
 __all__ = ["Faces", "Readers", "bind_with", "make_app", "make_probes", "may_read", "verb_with"]
 
@@ -33,6 +35,9 @@ _SHOWN: Final = (
     "this token came by plain HTTP, where others can read it: make a new one, and send it by HTTPS or "
     "through kubectl port-forward"
 )
+_SCRAPES: Final = 32
+_SCRAPES_OF_ONE: Final = 4
+"""Readers of the metrics at a time, and those of one address: each holds megabytes in a large cluster, however slowly it reads."""
 _VERBS: Final = ("filter", "prioritize", "priorities", "bind", "preempt")
 
 
@@ -86,7 +91,8 @@ async def may_read(readers: Readers | None, request: web.Request, namespace: str
     header, address = request.headers.get("Authorization", ""), request.remote or ""
     if header and not request.secure and not is_here(address):
         raise web.HTTPForbidden(text=_SHOWN)
-    return await readers.may_read(header, namespace, address)
+    async with waiting_elsewhere(request):
+        return await readers.may_read(header, namespace, address)
 
 
 Answer = tuple[int, bytes]
@@ -176,6 +182,7 @@ class _Pages:
         self._service = service
         self._faces = faces
         self._metrics = ServiceMetrics(service, service.meters)
+        self._scrapes: Counter[str] = Counter()
 
     def verb(self, verb: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         """The handler of one verb."""
@@ -197,14 +204,34 @@ class _Pages:
         return response
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
-        """Everything Prometheus reads, in pieces."""
+        """Everything Prometheus reads, in pieces.
+
+        Raises:
+            web.HTTPTooManyRequests: too many are read at this moment, each of which keeps its rows meanwhile.
+        """
+        address = request.remote or ""
+        if self._scrapes[address] >= _SCRAPES_OF_ONE or self._scrapes.total() >= _SCRAPES:
+            text = "too many read the metrics at this moment; try again"
+            raise web.HTTPTooManyRequests(text=text, headers={"Retry-After": "1"})
+        self._scrapes[address] += 1
+        try:
+            return await self._scraped(request)
+        finally:
+            self._scrapes[address] -= 1
+            if not self._scrapes[address]:
+                del self._scrapes[address]
+
+    async def _scraped(self, request: web.Request) -> web.StreamResponse:
         names = await self._names(request)
         response = web.StreamResponse(headers={"Content-Type": _METRICS})
         await response.prepare(request)
         await response.write(self._metrics.text())
         async for piece in exposition(self._service.books, self._faces.series, names=names):
             if piece:
-                await response.write(piece)
+                async with waiting_elsewhere(
+                    request
+                ):  # a client that reads slowly, or many that scrape
+                    await response.write(piece)
         await response.write_eof()
         return response
 
@@ -213,7 +240,8 @@ class _Pages:
         namespace, name = request.match_info["namespace"], request.match_info["pod"]
         if not await may_read(self._faces.readers, request, namespace):
             raise web.HTTPForbidden(text=f"you may not read pods of namespace {namespace}")
-        found = explain(self._service.books, namespace, name)
+        now = self._service.clock.monotonic()
+        found = explain(self._service.books, namespace, name, now=now)
         if found is None:
             return json_response(
                 {"message": f"pod {namespace}/{name} is not known, or asks for no device"}, 404
@@ -228,7 +256,9 @@ class _Pages:
         """All nodes, as Koordinator's debug API prints them."""
         if not self._service.leading:
             return self._standby()
-        return json_response(summaries(self._service.books, names=await self._names(request)))
+        return json_response(
+            await summaries(self._service.books, names=await self._names(request))
+        )
 
     async def summary(self, request: web.Request) -> web.Response:
         """One node, as Koordinator's debug API prints it."""

@@ -12,6 +12,7 @@ As upstream prints it: an unhealthy card has no amounts, a card without pods doe
 the used detail, and a map without entries is `{}`. Source: the Koordinator document; docs/sources/koordinator.md 9.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -37,6 +38,8 @@ __all__ = ["summaries", "summary"]
 
 _PERCENT: Final = MILLI // 100
 _WHOLE: Final = 100
+_PIECE: Final = 16
+"""Nodes that are told at a time."""
 _UNNAMED: Final = "-"
 """In the place of a namespace that the caller may not read."""
 _OTHERS: Final[Mapping[DeviceType, str]] = {
@@ -49,17 +52,19 @@ _Amounts = dict[str, int]
 _Details = dict[str, dict[str, _Amounts]]
 
 
-def summaries(books: Books, *, names: bool = True) -> dict[str, Any]:
-    """The summary of every node that has devices, by name.
+async def summaries(books: Books, *, names: bool = True) -> dict[str, Any]:
+    """The summary of every node that has devices, by name; others run between two pieces.
 
     Args:
         books: what is known.
         names: whether pods are named; they are numbered otherwise.
     """
     result = {}
-    for node in books.engine.ledger.nodes:
-        if node is not None and node.devices:
+    for number, node in enumerate(list(books.engine.ledger.nodes), 1):
+        if node is not None and node.devices and node.name in books.engine.ledger.index:
             result[node.name] = _summary(books, node, named=names)
+        if not number % _PIECE:
+            await asyncio.sleep(0)
     return dict(sorted(result.items()))
 
 

@@ -36,6 +36,7 @@ class Handed(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._asked: web.BaseRequest | None = None
         self._begun = self._stuck = False
+        self.lined = False  # its request waits for its turn
         self._deadline = self._loop.time() + routes.limits.patience
         self._timer = self._loop.call_later(routes.limits.patience, self._check)
         self.closed: asyncio.Future[None] = self._loop.create_future()
@@ -73,7 +74,7 @@ class Handed(asyncio.Protocol):
     def waits(self) -> bool:
         """See `Connection`."""
         asked = self._asked
-        return self._stuck or asked is None or not asked.content.is_eof()
+        return self._stuck or self.lined or asked is None or not asked.content.is_eof()
 
     def finish(self) -> None:
         """See `Connection`; aiohttp ends its own."""

@@ -18,6 +18,7 @@ from partage.serving.limits import Limits
 from partage.serving.listener import Listener, end_listening
 from partage.serving.local import no_stranger
 from partage.serving.tls import ServerTls
+from partage.serving.turns import TURNS, Turns, pages_in_turn
 
 __all__ = ["Site"]
 
@@ -25,6 +26,8 @@ _LINGER = 1.0
 """Seconds that requests have to end when a service stops."""
 _BUFFER = 2**20
 _BACKLOG = 1024
+_AT_ONCE = 4
+"""Pages that are made at a time, between whose steps the verbs have their turn."""
 _PORTS = 2
 """By TLS or plain, and for reading."""
 
@@ -47,6 +50,8 @@ class Site:
         tls: ServerTls | None = None,
     ) -> None:
         app.middlewares.insert(0, noticed())
+        app[TURNS] = Turns(_AT_ONCE, _PORTS * limits.connections, limits.connections)
+        app.middlewares.append(pages_in_turn())
         if access.here:
             app.middlewares.append(no_stranger())
         self._runner = web.AppRunner(
@@ -166,10 +171,10 @@ class Site:
         """Take no more connections, let requests end, and close."""
         if self._server is None:
             return
-        for listening in filter(None, (self._server, self._second)):
+        for listening in (self._server, self._second):
             if isinstance(listening, Listener):
                 listening.close()
-            else:
+            elif listening is not None:
                 await end_listening(listening)
         for connection in self.connections():
             connection.finish()

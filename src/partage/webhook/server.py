@@ -4,7 +4,8 @@ A body that is no AdmissionReview is answered with 400 and a sentence; everythin
 review. The settings are asked for at each call, because they change while the service runs.
 
 Small reviews are decided at once. A large one is decided in a thread, one at a time, so that
-whatever a pod holds, other reviews, the probes and everything else on the same loop go on.
+whatever a pod holds, other reviews, the probes and everything else on the same loop go on. Callers have
+turns, by address: where API servers call from is not known, so strangers may ask, too.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from aiohttp import web
 
 from partage.model.errors import InvalidDocument
 from partage.serving.limits import Limits, guard, json_response, read_body
+from partage.serving.turns import TooMany, Turns, at_work
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.webhook.review import decode_review, encode_verdict
 from partage.webhook.settings import Admission
@@ -48,16 +50,26 @@ def review_routes(
     """
     given = limits or Limits()
     bounds = replace(given, body=min(_BODY, given.body))
-    desk = _Desk()
+    # Decided one after the other and beside the loop.
+    desk = Turns(1, _WAITING - 1, _WAITING - 1)
 
     def answering(decide: Decide) -> Callable[[web.Request], object]:
         async def handler(request: web.Request) -> web.Response:
             body = await read_body(request, bounds)
             answer = partial(_answer, decide, body, context(), admission())
             try:
-                found = answer() if len(body) < _LARGE else await desk.take(answer)
+                if len(body) < _LARGE:
+                    async with at_work(request):
+                        found = answer()
+                else:
+                    async with desk.turn(request.remote or ""):
+                        found = await asyncio.to_thread(answer)
             except InvalidDocument as error:
                 return json_response({"message": str(error)}, 400)
+            except TooMany as error:
+                raise web.HTTPServiceUnavailable(
+                    text="too many large reviews at once; try again"
+                ) from error
             return web.Response(body=found, content_type=_JSON)
 
         return handler
@@ -75,30 +87,6 @@ def _answer(decide: Decide, body: bytes, context: Context, admission: Admission)
         InvalidDocument: the body is no review.
     """
     return encode_verdict(decide(decode_review(body), context, admission))
-
-
-class _Desk:
-    """Where large reviews are decided, one after the other and beside the loop."""
-
-    def __init__(self) -> None:
-        self._one = asyncio.Lock()
-        self._there = 0
-
-    async def take(self, answer: Callable[[], bytes]) -> bytes:
-        """What `answer` returns.
-
-        Raises:
-            web.HTTPServiceUnavailable: too many are waiting.
-            InvalidDocument: as `answer` does.
-        """
-        if self._there >= _WAITING:
-            raise web.HTTPServiceUnavailable(text="too many large reviews at once; try again")
-        self._there += 1
-        try:
-            async with self._one:
-                return await asyncio.to_thread(answer)
-        finally:
-            self._there -= 1
 
 
 def make_app(

@@ -1,0 +1,219 @@
+"""Turns of callers at something that costs, so that no caller's flood delays the others by more than one turn.
+
+Who asks counts by a name: an address, or a user whose token was good. Each asker is served in turn, however many of
+its requests wait, and may have half of the places at a time. Where too many wait, one of the network with most
+gives up its place.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from partage.model.errors import PartageError
+from partage.serving.handed import Handed
+
+
+class TooMany(PartageError):
+    """Too many of one asker, or of its network, wait."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """One request that waits for its turn."""
+
+    asker: str
+    network: str
+    turn: asyncio.Future[None]
+
+
+class Turns:
+    """Who waits, and who has a place.
+
+    Attributes:
+        at_work: requests that have a place, by identity, with their askers.
+    """
+
+    def __init__(self, together: int, waiting: int, of_one: int) -> None:
+        """Every place is free.
+
+        Args:
+            together: places.
+            waiting: requests that wait at a time.
+            of_one: those of one asker.
+        """
+        self.at_work: dict[int, str] = {}
+        self._together = together
+        self._most = waiting
+        self._of_one = of_one
+        self._rows: OrderedDict[str, list[_Waiting]] = OrderedDict()  # whose turn is next first
+        self._networks: Counter[str] = Counter()  # of those that wait
+        self._has: Counter[str] = Counter()  # places, by asker
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return self._networks.total()
+
+    @asynccontextmanager
+    async def turn(self, asker: str) -> AsyncIterator[None]:
+        """Wait for a place, and have it.
+
+        Raises:
+            TooMany: this request has to give up.
+        """
+        await self.take(asker)
+        try:
+            yield
+        finally:
+            self.give(asker)
+
+    async def take(self, asker: str) -> None:
+        """Wait for a place, which has to be given back.
+
+        Raises:
+            TooMany: this request has to give up.
+        """
+        row = self._rows.get(asker, [])
+        if len(row) >= self._of_one:
+            raise TooMany(f"{len(row)} requests of this caller wait already; try again")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        one = _Waiting(asker, _network(asker), future)
+        self._rows.setdefault(asker, row).append(one)
+        self._networks[one.network] += 1
+        if self.waiting > self._most:
+            most = max(
+                self._rows.values(), key=lambda row: (self._networks[row[0].network], len(row))
+            )
+            gone = most[-1]
+            self._out(gone)
+            gone.turn.set_exception(TooMany("too many requests wait; try again"))
+        self._advance()
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.cancelled():
+                self._out(one)
+            elif future.exception() is None:
+                self.give(asker)
+            raise
+
+    def give(self, asker: str) -> None:
+        """Give a place back."""
+        self._has[asker] -= 1
+        if not self._has[asker]:
+            del self._has[asker]
+        self._advance()
+
+    def _advance(self) -> None:
+        """Give free places to those whose turn it is."""
+        half = max(1, self._together // 2)
+        while self._has.total() < self._together:
+            asker = next((one for one in self._rows if self._has[one] < half), None)
+            if asker is None:
+                return
+            self._rows.move_to_end(asker)
+            one = self._rows[asker][0]
+            self._out(one)
+            if not one.turn.done():
+                self._has[asker] += 1
+                one.turn.set_result(None)
+
+    def _out(self, one: _Waiting) -> None:
+        """One does not wait any more."""
+        row = self._rows.get(one.asker, [])
+        if one not in row:
+            return
+        row.remove(one)
+        if not row:
+            del self._rows[one.asker]
+        self._networks[one.network] -= 1
+        if not self._networks[one.network]:
+            del self._networks[one.network]
+
+
+TURNS: Final = web.AppKey("turns", Turns)
+"""The turns at an application's pages."""
+
+
+def _network(asker: str) -> str:
+    """The network of an address, as far as one owner usually has it; what is no address is its own."""
+    try:
+        bits = 24 if ip_address(asker).version == 4 else 64
+        return str(ip_network(f"{asker}/{bits}", strict=False))
+    except ValueError:
+        return asker
+
+
+def pages_in_turn() -> Middleware:
+    """A middleware by which requests for pages have turns, by address; what is sent takes its turn once it is whole."""
+
+    @web.middleware
+    async def wait(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method not in ("GET", "HEAD"):
+            return await handler(request)
+        async with at_work(request):
+            return await handler(request)
+
+    return wait
+
+
+@asynccontextmanager
+async def at_work(request: web.Request) -> AsyncIterator[None]:
+    """Have a turn for a request, of its application's where it has them.
+
+    Raises:
+        web.HTTPTooManyRequests: too many wait.
+    """
+    turns = request.app.get(TURNS)
+    if turns is None:
+        yield
+        return
+    asker = request.remote or ""
+    transport = request.transport
+    protocol = transport.get_protocol() if transport is not None else None
+    if isinstance(protocol, Handed):
+        protocol.lined = True  # where the port is full, it may be closed as one that rests
+    try:
+        await _again(turns, asker)
+    finally:
+        if isinstance(protocol, Handed):
+            protocol.lined = False
+    turns.at_work[id(request)] = asker
+    try:
+        if request.transport is None or request.transport.is_closing():
+            raise ConnectionResetError  # nothing is made for a client that went away
+        yield
+    finally:
+        if turns.at_work.pop(id(request), None) is not None:
+            turns.give(asker)
+
+
+@asynccontextmanager
+async def waiting_elsewhere(request: web.BaseRequest) -> AsyncIterator[None]:
+    """Let others have the place while a request waits for an answer of another server, or for its client to read on."""
+    turns = request.app.get(TURNS) if isinstance(request, web.Request) else None
+    asker = turns.at_work.pop(id(request), None) if turns is not None else None
+    if turns is None or asker is None:
+        yield
+        return
+    turns.give(asker)
+    try:
+        yield
+    finally:
+        await _again(turns, asker)
+        turns.at_work[id(request)] = asker
+
+
+async def _again(turns: Turns, asker: str) -> None:
+    try:
+        await turns.take(asker)
+    except TooMany as error:
+        headers = {"Retry-After": "1"}
+        raise web.HTTPTooManyRequests(text=str(error), headers=headers) from error

@@ -1,0 +1,210 @@
+"""One address that asks for much delays another by one turn, whatever it costs and however many connections it has."""
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from partage.serving.access import Access
+from partage.serving.limits import Limits
+from partage.serving.site import Site
+from partage.serving.turns import TooMany, Turns, waiting_elsewhere
+
+STRANGER, HONEST = "127.0.0.2", "127.0.0.3"
+PATIENCE = 240.0
+
+
+async def settled() -> None:
+    """Let everything that can go on go on."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_each_asker_has_its_turn_however_many_of_another_wait() -> None:
+    """The second asker comes after those that have a place, and one more."""
+    turns = Turns(2, 1000, 1000)
+    order: list[str] = []
+    go_on = asyncio.Event()
+
+    async def ask(name: str) -> None:
+        async with turns.turn(name):
+            await go_on.wait()
+            order.append(name)
+            await asyncio.sleep(0)
+
+    many = [asyncio.create_task(ask("10.0.0.1")) for _ in range(500)]
+    await settled()
+    one = asyncio.create_task(ask("10.0.0.2"))
+    go_on.set()
+    await asyncio.gather(one, *many)
+    assert order.index("10.0.0.2") <= 2
+    assert not turns.waiting
+
+
+async def test_where_too_many_wait_the_network_with_most_gives_up() -> None:
+    """Not who came last, nor each address for itself."""
+    turns = Turns(2, 8, 4)
+    refused: Counter[str] = Counter()
+    done: list[str] = []
+
+    async def ask(name: str) -> None:
+        try:
+            async with turns.turn(name):
+                await asyncio.sleep(0)
+                done.append(name)
+        except TooMany:
+            refused[name] += 1
+
+    tasks = [asyncio.create_task(ask(f"10.0.0.{n}")) for n in range(20) for _ in range(3)]
+    tasks += [asyncio.create_task(ask(one)) for one in ("10.0.1.1", "fd00::1")]
+    tasks += [asyncio.create_task(ask(f"10.0.0.{n}")) for n in range(20, 40)]
+    await asyncio.gather(*tasks)
+    assert {"10.0.1.1", "fd00::1"} <= set(done)
+    assert set(refused) & {"10.0.1.1", "fd00::1"} == set()
+    assert refused.total() + len(done) == len(tasks)
+    assert not turns.waiting
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_no_place_is_lost_or_given_twice(seed: int) -> None:
+    """Whoever goes away, fails, waits elsewhere or has to give up meanwhile."""
+    chance = random.Random(seed)  # noqa: S311 # not for secrets
+    turns = Turns(3, 10, 5)
+    inside = 0
+
+    async def ask(name: str) -> None:
+        nonlocal inside
+        with contextlib.suppress(TooMany, ValueError):
+            async with turns.turn(name):
+                inside += 1
+                assert inside <= 3
+                try:
+                    for _ in range(chance.randrange(3)):
+                        await asyncio.sleep(0)
+                    if chance.random() < 0.2:
+                        raise ValueError
+                finally:
+                    inside -= 1
+
+    tasks = []
+    for _ in range(400):
+        tasks.append(asyncio.create_task(ask(f"10.0.{chance.randrange(3)}.{chance.randrange(4)}")))
+        if chance.random() < 0.4:
+            chance.choice(tasks).cancel()
+        if chance.random() < 0.5:
+            await asyncio.sleep(0)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert not turns.waiting
+    async with turns.turn("a"), turns.turn("b"), turns.turn("c"):
+        pass
+
+
+@contextlib.asynccontextmanager
+async def served(app: web.Application, limits: Limits) -> AsyncIterator[int]:
+    """An application on a port."""
+    site = Site(app, Access(closed=True), limits)
+    await site.start("0.0.0.0")  # noqa: S104 # loopback's addresses are several
+    try:
+        yield site.port
+    finally:
+        await site.stop()
+
+
+async def opened(port: int, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection from an address of this machine's own."""
+    return await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+
+
+async def asked(port: int, address: str, path: str) -> bytes:
+    """The first line of the answer."""
+    reader, writer = await opened(port, address)
+    try:
+        writer.write(b"GET %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path.encode())
+        return await asyncio.wait_for(reader.readline(), PATIENCE)
+    finally:
+        writer.close()
+
+
+async def test_pages_are_made_for_each_address_in_turn() -> None:
+    """Three hundred connections ask for a page that costs, and another caller is served after a few of them."""
+    made: list[str] = []
+    begun = asyncio.Event()
+
+    async def page(request: web.Request) -> web.Response:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        made.append(request.remote or "")
+        if len(made) > 20:
+            begun.set()
+        return web.Response(text="x")
+
+    app = web.Application()
+    app.router.add_get("/page", page)
+    async with served(app, Limits()) as port:
+        crowd = [asyncio.create_task(asked(port, STRANGER, "/page")) for _ in range(300)]
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        assert b"200" in await asked(port, HONEST, "/page")
+        assert (
+            len(made) < 200
+        )  # before it, while its connection was made, and until it was answered
+        await asyncio.gather(*crowd)
+        assert len(made) == 301
+
+
+async def test_a_request_that_waits_for_others_holds_no_place() -> None:
+    """An API server that takes its time to review made-up tokens, or clients that do not read on, delay no page."""
+    go_on = asyncio.Event()
+
+    async def reviewed(request: web.Request) -> web.Response:
+        async with waiting_elsewhere(request):
+            await go_on.wait()
+        return web.Response(text="x")
+
+    async def page(_request: web.Request) -> web.Response:
+        return web.Response(text="x")
+
+    app = web.Application()
+    app.router.add_get("/reviewed", reviewed)
+    app.router.add_get("/page", page)
+    async with served(app, Limits()) as port:
+        slow = [asyncio.create_task(asked(port, STRANGER, "/reviewed")) for _ in range(50)]
+        await asyncio.sleep(0.05)
+        for address in (HONEST, STRANGER):
+            assert b"200" in await asked(port, address, "/page")
+        go_on.set()
+        assert all(b"200" in line for line in await asyncio.gather(*slow))
+
+
+async def test_a_port_full_of_requests_that_wait_has_room_for_another_address() -> None:
+    """They may be closed as those that rest; who closes them makes no page for nobody."""
+    go_on = asyncio.Event()
+    made: Counter[str] = Counter()
+
+    async def page(request: web.Request) -> web.Response:
+        if request.remote != HONEST:
+            await go_on.wait()
+        made[request.remote or ""] += 1
+        return web.Response(text="x")
+
+    app = web.Application()
+    app.router.add_get("/page", page)
+    async with served(app, Limits(connections=32, per_address=24)) as port:
+        addresses = [f"127.0.1.{n}" for n in range(1, 3)]
+        crowd = [
+            asyncio.create_task(asked(port, address, "/page"))
+            for address in addresses
+            for _ in range(24)
+        ]
+        await asyncio.sleep(0.1)
+        # Their places are taken by who does not go on here; a third address is served as soon as one does.
+        answer = asyncio.create_task(asked(port, HONEST, "/page"))
+        await asyncio.sleep(0.1)
+        go_on.set()
+        assert b"200" in await answer
+        await asyncio.gather(*crowd, return_exceptions=True)
+        assert made[HONEST] == 1
+        assert made.total() <= 33
