@@ -104,3 +104,42 @@ def test_another_user_may_be_named() -> None:
             assert not begun
 
     asyncio.run(test())
+
+
+def test_a_caller_that_floods_has_a_bound_and_the_log_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Connections that are held with half a frame, giant frames and strangers: who is there goes on being served."""
+    monkeypatch.setattr("partage.serving.unix._MOST_LINKS", 8)
+
+    async def closed(reader: asyncio.StreamReader) -> bool:
+        try:
+            return await asyncio.wait_for(reader.read(1), 240) == b""
+        except ConnectionResetError:
+            return True
+
+    async def test() -> None:
+        async with listening(os.getuid()) as (path, begun):
+            first = await asyncio.open_unix_connection(path)
+            held = [await asyncio.open_unix_connection(path) for _ in range(7)]
+            for _, writer in held:
+                writer.write(b"\x00\x00\x00\x50half")
+            for _ in range(20):
+                reader, writer = await asyncio.open_unix_connection(path)
+                assert await closed(reader)
+                writer.close()
+            assert len(begun) == 8
+            assert sum("turned away" in line for line in caplog.messages) == 1
+            first[1].write(b"\x00\x00\x00\x02hi")
+            assert await asyncio.wait_for(first[0].readexactly(6), 240) == b"\x00\x00\x00\x02hi"
+            held[0][1].write(b"x" * 200)  # ends the frame; what follows says that it is a giant
+            assert await asyncio.wait_for(held[0][0].readexactly(84), 240)
+            assert await closed(held[0][0])
+            again = await asyncio.open_unix_connection(path)
+            again[1].write(b"\x00\x00\x00\x02hi")
+            assert await asyncio.wait_for(again[0].readexactly(6), 240) == b"\x00\x00\x00\x02hi"
+            for _, writer in (first, again, *held):
+                writer.close()
+
+    with caplog.at_level("WARNING", "partage.serving"):
+        asyncio.run(test())

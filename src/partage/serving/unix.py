@@ -25,6 +25,10 @@ _LOG = logging.getLogger("partage.serving")
 _HEAD: Final = 4
 _CREDENTIALS: Final = struct.Struct("3i")
 """What the kernel says of a peer: process, user, group."""
+_MOST_LINKS: Final = 64
+"""Connections at a time. kube-scheduler has a few, and each may hold a frame that is not whole."""
+_TELL: Final = 60.0
+"""Seconds between two lines of the log about callers that are turned away."""
 _MOST_UNSENT: Final = 32 * 2**20
 """Bytes that a caller may leave unread before its connection ends."""
 
@@ -41,20 +45,35 @@ class Talk(Protocol):
         ...
 
 
+class _Door:
+    """Who may come in, and who is there."""
+
+    def __init__(self, users: Collection[int]) -> None:
+        self.links: set[Link] = set()
+        self._users = frozenset(users)
+        self._quiet = 0.0
+
+    def lets_in(self, user: int) -> bool:
+        """Whether a user's new connection is served; says now and then why not."""
+        why = ""
+        if user not in self._users:
+            why = f"user {user} is not one of those who may connect: {sorted(self._users)}"
+        elif len(self.links) >= _MOST_LINKS:
+            why = f"{_MOST_LINKS} connections are open already"
+        now = asyncio.get_running_loop().time()
+        if why and now >= self._quiet:
+            self._quiet = now + _TELL
+            _LOG.warning("a caller of the unix socket is turned away: %s", why)
+        return not why
+
+
 class Link(asyncio.Protocol):
     """One connection."""
 
-    def __init__(
-        self,
-        begin: Callable[["Link"], Talk],
-        users: Collection[int],
-        most: int,
-        links: set["Link"],
-    ) -> None:
+    def __init__(self, begin: Callable[["Link"], Talk], most: int, door: _Door) -> None:
         self._begin = begin
-        self._users = users
         self._most = most
-        self._links = links
+        self._door = door
         self._talk: Talk | None = None
         self._transport: asyncio.Transport | None = None
         self._held = bytearray()
@@ -81,14 +100,11 @@ class Link(asyncio.Protocol):
             socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
         )
         _, user, _ = _CREDENTIALS.unpack(given)
-        if user not in self._users:
-            _LOG.warning(
-                "user %d is not one of those who may connect: %s", user, list(self._users)
-            )
+        if not self._door.lets_in(user):
             stream.abort()
             return
         self._transport = stream
-        self._links.add(self)
+        self._door.links.add(self)
         self._talk = self._begin(self)
 
     def data_received(self, data: bytes) -> None:
@@ -126,7 +142,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         """The other end is gone."""
-        self._links.discard(self)
+        self._door.links.discard(self)
         talk, self._talk = self._talk, None
         if talk is not None:
             talk.ended()
@@ -148,9 +164,8 @@ class UnixServer:
         """
         self._path = path
         self._begin = begin
-        self._users = frozenset(users)
+        self._door = _Door(users)
         self._most = most
-        self._links: set[Link] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -166,7 +181,7 @@ class UnixServer:
         before = os.umask(0o117)  # the owner and the folder's group may connect
         try:
             self._server = await asyncio.get_running_loop().create_unix_server(
-                lambda: Link(self._begin, self._users, self._most, self._links), self._path
+                lambda: Link(self._begin, self._most, self._door), self._path
             )
         finally:
             os.umask(before)
@@ -176,7 +191,7 @@ class UnixServer:
         if self._server is None:
             return
         await end_listening(self._server)
-        for link in list(self._links):
+        for link in list(self._door.links):
             link.close()
         self._server = None
         with contextlib.suppress(OSError):

@@ -32,6 +32,7 @@ from partage.agent.cri.passing import PROMPT, UNBOUNDED, passed, refused, stream
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Decider, Refused
 from partage.agent.protobuf import Malformed, Message
+from partage.agent.sockets import listen
 from partage.model.errors import InvalidValue
 
 _LOG: Final = logging.getLogger("partage.agent")
@@ -148,8 +149,7 @@ class Proxy:
         server.add_generic_rpc_handlers((_Everything(self),))
         try:
             try:
-                self.options.socket.unlink(missing_ok=True)
-                server.add_insecure_port(f"unix:{self.options.socket}")
+                listen(server, self.options.socket)
             except (OSError, RuntimeError) as error:
                 raise InvalidValue(f"socket {self.options.socket}: {error}") from error
             await server.start()

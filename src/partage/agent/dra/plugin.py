@@ -24,6 +24,7 @@ from partage.agent.dra import messages as said
 from partage.agent.dra.admission import NotPrepared
 from partage.agent.dra.prepared import Prepared
 from partage.agent.protobuf import Malformed
+from partage.agent.sockets import listen
 from partage.vendors.names import DRA_DRIVER
 
 _LOG: Final = logging.getLogger("partage.agent")
@@ -122,8 +123,7 @@ class DriverPlugin:
         sockets = (self._files.service, self._files.registry)
         for path in sockets:  # the one that is found last
             path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            server.add_insecure_port(f"unix:{path}")
+            listen(server, path)
         await server.start()
         own = [_number(path) for path in sockets]
         try:

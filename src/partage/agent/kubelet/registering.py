@@ -28,6 +28,7 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from partage.agent.kubelet import messages as said
+from partage.agent.sockets import listen
 from partage.kube.retry import Backoff
 
 _LOG: Final = logging.getLogger("partage.agent")
@@ -174,8 +175,7 @@ class Registrar:
     async def _serving(self, session: Session) -> AsyncIterator[None]:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((self._serve(session),))
-        self._own.unlink(missing_ok=True)
-        server.add_insecure_port(f"unix:{self._own}")
+        listen(server, self._own)
         await server.start()
         try:
             yield
