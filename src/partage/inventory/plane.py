@@ -125,6 +125,8 @@ class Plane:
         """Forget every card of a node."""
         for columns in (self.amounts, self.open, self.closed):
             columns[..., node] = 0
-        for total, free in self.extras.values():
+        for unit, (total, free) in list(self.extras.items()):
             total[:, node] = 0
             free[:, node] = 0
+            if not total.any() and not free.any():
+                del self.extras[unit]  # a node may have named it once, and another one each time

@@ -43,6 +43,8 @@ _COMPUTE: Final[Mapping[str, str]] = {
 _MOST: Final = 10**9  # percent or native units; more than any device has
 _MOST_BYTES: Final = 2**56
 _MOST_MINOR: Final = 2**31
+_MOST_EXTRAS: Final = 16
+"""Amounts of a device beside compute and memory, each of which takes a column of the books."""
 
 
 def translate_devices(
@@ -111,6 +113,9 @@ def _amounts(document: Document, entry: shapes.DeviceEntry, field: str) -> _Amou
             problem = f"{name}: {amount} is not from 0 to {most}"
         by_name[today] = min(max(amount.floor(), 0), most)
     extras = tuple(sorted((n, a) for n, a in by_name.items() if n not in _RESERVED))
+    if len(extras) > _MOST_EXTRAS:
+        problem = f"it has {len(extras)} amounts beside compute and memory, {_MOST_EXTRAS} at most"
+        extras = ()
     return _Amounts(by_name, extras, problem)
 
 

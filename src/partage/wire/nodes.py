@@ -7,6 +7,7 @@ or claim its registration.
 Source: docs/sources/koordinator.md 1 and 6, the MetaX and Koordinator documents; docs/sources/hami.md 3.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -41,6 +42,8 @@ from partage.wire.silence import silence
 
 _NUMA_POLICIES: Final = ("", "None", "BestEffort", "Restricted", "SingleNUMANode")
 
+_MOST_DEVICES: Final = 256
+"""Of one type on one node."""
 _NOT_READY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 COPIED_LABELS: Final = (names.GPU_VENDOR, names.GPU_MODEL, names.GPU_DRIVER_VERSION)
@@ -253,10 +256,14 @@ def _registered(view: NodeView, context: Context) -> tuple[Node, list[str]]:
         links |= said.links
         registrar = registrar or said.registrar
         notes += said.notes
+    devices = tuple(_few(_ordered(_kept_from(device, registrar) for device in view.devices)))
+    if len(devices) < len(view.devices):
+        beyond = len(view.devices) - len(devices)
+        notes.append(f"{beyond} devices beyond {_MOST_DEVICES} of one type are left out")
     node = Node(
         name=view.name,
         labels=view.labels,
-        devices=_ordered(_kept_from(device, registrar) for device in view.devices),
+        devices=devices,
         links=links,
         verdicts=(*verdicts, *_without_files(view.devices)),
         registrar=registrar,
@@ -284,6 +291,15 @@ def _kept_from(device: Device, registrar: str) -> Device:
     if registrar not in device.hidden_from:
         return device
     return replace(device, hidden_from=device.hidden_from | {UNDECIDED})
+
+
+def _few(devices: Iterable[Device]) -> Iterator[Device]:
+    """The first of each type: every node of the books has room for as many as the one with most."""
+    seen: Counter[DeviceType] = Counter()
+    for device in devices:
+        seen[device.type] += 1
+        if seen[device.type] <= _MOST_DEVICES:
+            yield device
 
 
 def _ordered(devices: Iterable[Device]) -> tuple[Device, ...]:
