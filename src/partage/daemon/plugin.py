@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.extender.attempts import Attempts
+from partage.extender.attempts import STALE, Attempts
 from partage.extender.service import SchedulerService
 from partage.model.errors import InvalidDocument
 from partage.serving.unix import Link, UnixServer
@@ -34,6 +34,7 @@ thirds of the Lease, which it has waited out in whole. So it need not wait any l
 """
 _MOST_ACTIVATED: Final = 1000
 """UIDs of one push."""
+_FAILED: Final = "the engine failed in this pod, and its log says how; it is tried again"
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -187,12 +188,23 @@ class _Talk:
             return
         if not self._met:
             raise InvalidDocument("the first message must be hello")
+        try:
+            self._asked(question)
+        except Exception:  # noqa: BLE001 # a fault in one pod must not end what all others are decided by
+            self._failed(question)
+
+    def _failed(self, question: wire.Question) -> None:
+        """A fault of ours, told in full in the log: kube-scheduler tries the pod again after a while."""
+        _LOG.exception("a question of kube-scheduler failed: %s", type(question).__name__)
+        self._answer(wire.Answer(question.id, code=STALE, message=_FAILED))
+
+    def _asked(self, question: wire.Question) -> None:
         attempts = self._server._attempts  # noqa: SLF001 # one module, two classes
         match question:
             case wire.Propose():
                 self._answer(attempts.propose(question))
             case wire.Preempt():
-                self._later(self._preempt(question), f"plugin:preempt:{question.uid}")
+                self._later(self._preempt(question), question)
             case wire.Reserve():
                 self._answer(attempts.reserve(question))
             case wire.Unreserve():
@@ -200,11 +212,11 @@ class _Talk:
             case wire.Another():
                 self._answer(attempts.another(question))
             case wire.Bind():
-                self._later(self._bind(question), f"plugin:bind:{question.uid}")
+                self._later(self._bind(question), question)
             case wire.Bound() if not question.id:
                 attempts.bound(question)
             case wire.Bound():
-                self._later(self._bound(question), f"plugin:bound:{question.uid}")
+                self._later(self._bound(question), question)
             case wire.Leading(leading=leading):
                 self._server._claimed(leading)  # noqa: SLF001
                 self._answer(wire.Answer(question.id, ready=self._ready))
@@ -256,14 +268,13 @@ class _Talk:
         await self._server._service.bindings.ended(question.uid)  # noqa: SLF001
         self.send(attempts.placed(question))
 
-    def _later(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.ensure_future(_logged(work, name))
+    def _later(self, work: Coroutine[Any, Any, None], question: wire.Question) -> None:
+        task = asyncio.ensure_future(self._carried_out(work, question))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-
-async def _logged(work: Coroutine[Any, Any, None], name: str) -> None:
-    try:
-        await work
-    except Exception:  # noqa: BLE001 # its pod is tried again, and the ledger settles by itself
-        _LOG.exception("%s failed", name)
+    async def _carried_out(self, work: Coroutine[Any, Any, None], question: wire.Question) -> None:
+        try:
+            await work
+        except Exception:  # noqa: BLE001 # its pod is tried again, and the ledger settles by itself
+            self._failed(question)

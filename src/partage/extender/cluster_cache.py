@@ -372,7 +372,11 @@ class ClusterCache:
         return events
 
     def _reread(self, uid: str, document: Document) -> list[Event]:
-        entry = self.translation.read(document, self._next(), self.as_read)
+        try:
+            entry = self.translation.read(document, self._next(), self.as_read)
+        except InvalidDocument as error:
+            self.problems[document.label] = str(error)
+            return []
         self._entries[uid] = entry
         self.changes.append(uid)
         bound = entry.pod.node is not None or entry.pod.finished

@@ -7,6 +7,8 @@ saves most of the time of a call and lets the engine find their class by identit
 Ordinary resources are left out: beside kube-scheduler, it is kube-scheduler that counts them.
 """
 
+import hashlib
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from partage.model.errors import InvalidDocument
 from partage.model.node import Node
 from partage.model.pod import Pod, Record
 from partage.vendors import names
@@ -27,9 +30,13 @@ from partage.wire.pod_phase import finished
 from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
 from partage.wire.recovery import recover
 
+_LOG: Final = logging.getLogger("partage.wire")
 NodeOf = Callable[[str], Node | None]
 
 _MOST: Final = 4096
+_MOST_BYTES: Final = 32 * 2**20
+"""Of the documents behind what is kept: pods may carry 256 KiB of annotations, each of them other ones."""
+_HASH: Final = 32
 _NEVER: Final = "Never"
 _NO_HOST: Final[Mapping[str, int]] = {}
 _PACK: Final = msgspec.msgpack.Encoder()
@@ -65,12 +72,14 @@ class Translation:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._known: OrderedDict[bytes, PodEntry] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[PodEntry, int]] = OrderedDict()
+        self._bytes = 0
 
     def reset(self, context: Context) -> None:
         """Read against another context from now on."""
         self.context = context
         self._known.clear()
+        self._bytes = 0
 
     def concerns(self, document: Document) -> bool:
         """Whether the pod names a device resource, or carries a record of devices."""
@@ -86,27 +95,50 @@ class Translation:
                 leaves records alone.
 
         Raises:
-            InvalidDocument: it cannot be decoded as a pod.
+            InvalidDocument: it cannot be decoded as a pod, or reading it fails: anybody may write pods, so a
+                fault of ours in one of them must not end what reads all others.
         """
+        try:
+            return self._read(document, version, nodes)
+        except InvalidDocument:
+            raise
+        except Exception as error:
+            _LOG.exception("%s cannot be read", document.label)
+            raise InvalidDocument(
+                f"{document.label}: reading it fails ({type(error).__name__}); see the log"
+            ) from error
+
+    def _read(self, document: Document, version: int, nodes: NodeOf | None) -> PodEntry:
         shape = document.shape
         if not isinstance(shape, shapes.Pod) or shape.spec is None:
             return _entry(translate_pod(document, self.context), version)
         annotations = document.annotations
         key = _key(document, shape.spec, annotations)
-        known = None if key is None else self._known.get(key)
+        known = None if key is None else self._recalled(*key)
         if known is None:
             known = _entry(translate_pod(document, self.context), version)
-        if key is not None:
-            self._known[key] = known
-            self._known.move_to_end(key)
-            if len(self._known) > _MOST:
-                self._known.popitem(last=False)
+            if key is not None:
+                self._keep(known, *key)
         view = _addressed(known.translated.view, document, shape.spec, annotations)
         over = finished(shape)
         record = None
         if nodes is not None and view.node and not over:
             record = self._record(view, nodes(view.node))
         return _renamed(known, shape, view, (over, record, version))
+
+    def _recalled(self, key: bytes, _size: int) -> PodEntry | None:
+        found = self._known.get(key)
+        if found is None:
+            return None
+        self._known.move_to_end(key)
+        return found[0]
+
+    def _keep(self, entry: PodEntry, key: bytes, size: int) -> None:
+        self._known[key] = entry, size
+        self._bytes += size
+        while len(self._known) > _MOST or (self._bytes > _MOST_BYTES and len(self._known) > 1):
+            _, (_, gone) = self._known.popitem(last=False)
+            self._bytes -= gone
 
     def _record(self, view: PodView, node: Node | None) -> Record | None:
         context = self.context
@@ -124,8 +156,10 @@ class Translation:
         return PodEntry(told, entry.flexible, entry.nominated, entry.preempts, entry.limits)
 
 
-def _key(document: Document, spec: shapes.PodSpec, annotations: Mapping[str, str]) -> bytes | None:
-    """What two pods that are read alike have in common; None for one that is like no other.
+def _key(
+    document: Document, spec: shapes.PodSpec, annotations: Mapping[str, str]
+) -> tuple[bytes, int] | None:
+    """What two pods that are read alike have in common, and its size in bytes; None for one that is like no other.
 
     Of the keys that Partage and the plugins write, only the presence counts: their values are the
     record's, which is not read here.
@@ -137,9 +171,10 @@ def _key(document: Document, spec: shapes.PodSpec, annotations: Mapping[str, str
         wrote[name] = ""
     given = spec if spec.node_name is None else msgspec.structs.replace(spec, node_name=None)
     try:
-        return _PACK.encode((document.namespace, given, document.metadata.labels, wrote))
+        told = _PACK.encode((document.namespace, given, document.metadata.labels, wrote))
     except (OverflowError, RecursionError):
         return None  # an amount of twenty digits is a fault of the pod, told when it is read
+    return hashlib.blake2b(told, digest_size=_HASH).digest(), len(told)
 
 
 def _entry(translated: TranslatedPod, version: int) -> PodEntry:
