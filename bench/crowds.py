@@ -1,24 +1,34 @@
 """Many hard pods at once in a live cluster, and an ordinary pod of another namespace right behind them.
 
     python bench/crowds.py [--pods 240] [--shape "24 that hardly fit"] [--namespaces 1] [--deployments 0]
+    python bench/crowds.py --overload --nodes 1000 --pods 20000 --waiting 5000
 
 The cluster is `partage up` in this process: 40 nodes of eight cards, API server, webhook, kube-scheduler's
 stand-in and the service share one core, so creating the pods takes most of the time. Told are the time until
 the ordinary pod is bound, the slowest answer of `/healthz`, asked every 30 ms, and the steps of the loop that
 took more than 100 ms of processor time. `bench/hostile.py` has the shapes; every pod asks other amounts.
+
+`--overload` sends small pods and such as never fit, each of the latter another request, as fast as the API server takes
+them. Told are what the services send to the API server of their own accord, by kind, in the busiest second and ten seconds, the
+process's memory, and when an ordinary pod of another namespace is bound within a second again.
 """
 
 import argparse
 import asyncio
 import gc
 import json
+import resource
 import time
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 
-from hostile import shapes
+from hostile import hami, shapes
 from partage.agent.discovery.models import MODELS
+from partage.apiserver.router import Router
 from partage.embedded.cluster import EmbeddedCluster, Plan
 from partage.embedded.fleet import SimulatedNode
 
@@ -103,9 +113,10 @@ class Crowd:
         containers = [{"name": "main", "image": "x", "resources": {"limits": limits}}]
         path = "/api/v1/namespaces/default/pods"
         spec = {"containers": containers}
-        await self.create(path, {"metadata": {"name": "ordinary"}, "spec": spec})
+        name = f"ordinary-{time.monotonic_ns()}"
+        await self.create(path, {"metadata": {"name": name}, "spec": spec})
         while True:
-            async with self.http.get(f"{self.cluster.addresses.api}{path}/ordinary") as answer:
+            async with self.http.get(f"{self.cluster.addresses.api}{path}/{name}") as answer:
                 if (await answer.json())["spec"].get("nodeName"):
                     return
             await asyncio.sleep(0.02)
@@ -133,6 +144,100 @@ async def measure(given: argparse.Namespace) -> None:
         print(f"steps of more than {LONG} s of CPU: {sorted(steps, reverse=True)[:10]}")
 
 
+class Requests:
+    """What the services send to the API server, by second."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[int, Counter[str]] = {}
+        plain = Router.handle
+
+        async def counted(router: Router, request: web.BaseRequest) -> web.StreamResponse:
+            if request.headers.get("User-Agent") != "bench":
+                parts = [part for part in request.path.split("/") if part]
+                kind = "pods/" + parts[-1] if "pods" in parts[:-2] else parts[-1]
+                if request.method in ("POST", "PATCH", "PUT", "DELETE"):
+                    kind = next(
+                        (
+                            one
+                            for one in ("events", "pods", "nodes", "devices", "leases")
+                            if one in parts
+                        ),
+                        kind,
+                    )
+                    kind += "/status" * (parts[-1] == "status") + "/binding" * (
+                        parts[-1] == "binding"
+                    )
+                else:
+                    kind = "reads"
+                self.seconds.setdefault(int(time.monotonic()), Counter())[
+                    f"{request.method} {kind}"
+                ] += 1
+            return await plain(router, request)
+
+        Router.handle = counted  # type: ignore[method-assign] # here only
+
+    def most(self, window: int) -> tuple[float, dict[str, float]]:
+        """Requests a second in the busiest so many seconds, and of which kinds."""
+        best: Counter[str] = Counter()
+        for first in self.seconds:
+            now: Counter[str] = Counter()
+            for second in range(first, first + window):
+                now.update(self.seconds.get(second, Counter()))
+            best = max(best, now, key=lambda one: one.total())
+        return best.total() / window, {kind: count / window for kind, count in best.most_common(6)}
+
+
+def resident() -> int:
+    """MiB of memory that the process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+
+
+async def overload(given: argparse.Namespace) -> None:
+    """Print what a burst costs, and how long."""
+    nodes = tuple(SimulatedNode(f"n{i}", MODEL, MODELS[MODEL], 8) for i in range(given.nodes))
+    requests = Requests()
+    async with EmbeddedCluster(Plan(simulated=nodes)) as cluster, aiohttp.ClientSession(headers={"User-Agent": "bench"}) as http:  # fmt: skip
+        crowd, steps = Crowd(cluster, http), watched()
+        await crowd.create("/api/v1/namespaces", {"metadata": {"name": "burst"}})
+        await asyncio.sleep(15)
+        requests.seconds.clear()
+        before = resident()
+        print(f"{given.nodes} nodes: {before} MiB", flush=True)
+        waiting = [{"nvidia.com/gpu": "9", "nvidia.com/gpumem": str(100 + i)} for i in range(given.waiting)]  # fmt: skip
+        asks = iter([*waiting, *[hami(1, 1000, 10)] * given.pods])
+        numbers = iter(range(10**9))
+
+        async def send() -> None:
+            for ask in asks:
+                containers = [{"name": "main", "image": "x", "resources": {"limits": ask}}]
+                body = {
+                    "metadata": {"name": f"p{next(numbers)}"},
+                    "spec": {"containers": containers},
+                }
+                await crowd.create("/api/v1/namespaces/burst/pods", body)
+
+        begun, cpu = time.monotonic(), time.process_time()
+        asking = asyncio.create_task(crowd.ask_health())
+        await asyncio.gather(*(send() for _ in range(16)))
+        ended = time.monotonic()
+        print(f"sent in {ended - begun:.1f} s, {time.process_time() - cpu:.1f} s of CPU; {resident()} MiB; /healthz: at most {max(crowd.answers):.2f} s", flush=True)  # fmt: skip
+        took, crowd.answers = 10.0, []
+        while took > 1.0:
+            since = time.monotonic()
+            await crowd.ordinary()
+            took = time.monotonic() - since
+            print(f"{time.monotonic() - ended:6.1f} s after the burst: an ordinary pod took {took:.2f} s; /healthz: at most {max(crowd.answers):.2f} s", flush=True)  # fmt: skip
+            crowd.answers = [0.0]
+        await asyncio.sleep(given.seconds)
+        asking.cancel()
+        bound = sum(bool(one.spec.get("nodeName")) for one in cluster.server.store.all("pods"))
+        print(f"bound: {bound}; memory: at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB, now {resident()} MiB")  # fmt: skip
+        for window in (1, 10):
+            rate, kinds = requests.most(window)
+            print(f"requests a second in the busiest {window} s: {rate:.0f}; {kinds}")
+        print(f"steps of more than {LONG} s of CPU: {sorted(steps, reverse=True)[:10]}")
+
+
 def main() -> None:
     """Run."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -141,10 +246,14 @@ def main() -> None:
     parser.add_argument("--namespaces", type=int, default=1)
     parser.add_argument("--deployments", type=int, default=0)
     parser.add_argument("--shape", default="64 distinct shares")
+    parser.add_argument("--overload", action="store_true", help="see above")
+    parser.add_argument(
+        "--waiting", type=int, default=5000, help="pods that never fit, with --overload"
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help="that it goes on afterwards")
     given = parser.parse_args()
     gc.set_threshold(50_000)  # as `partage up` does
-    asyncio.run(measure(given))
+    asyncio.run(overload(given) if given.overload else measure(given))
 
 
 if __name__ == "__main__":

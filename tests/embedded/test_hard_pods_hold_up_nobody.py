@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
-from up_world import PATIENCE, PODS, Document, node, pod, run, running
+from up_world import PATIENCE, PODS, Document, World, node, pod, run, running
 
 MOST = 1.0
 """Seconds of processor time that one step of the loop may take: a decision takes a fifth of one, and
@@ -85,12 +85,22 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     yield steps
 
 
+async def probed(w: World, answers: list[float]) -> None:
+    """Ask `/healthz` every 30 ms, until cancelled: the processor time from question to answer, of whatever ran between."""
+    while True:
+        begun = time.thread_time()
+        assert await w.get("/healthz", scheduler=True) == "ok"
+        answers.append(time.thread_time() - begun)
+        await asyncio.sleep(0.03)
+
+
 def test_an_ordinary_pod_beside_hard_ones_gets_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty nodes of eight cards; each of the pods alone stood everything still before."""
 
     async def story() -> None:
         async with running([node(f"n{index}", cards=8) for index in range(40)]) as w:
             with watched(monkeypatch) as steps:
+                probes = asyncio.create_task(probed(w, answers))
                 for one in REFUSED:
                     code, answer = await w.send("POST", PODS, one)
                     assert code in (400, 403, 422), json.dumps(answer)
@@ -102,8 +112,12 @@ def test_an_ordinary_pod_beside_hard_ones_gets_its_node(monkeypatch: pytest.Monk
                     assert await w.refused(name)
                 assert "search given up" in await w.refused("no-gap")
                 await w.until("every-slot", lambda found: found["spec"].get("nodeName"))
+                probes.cancel()
             assert max(steps) < MOST
+            assert len(answers) > 10
+            assert max(answers) < 4 * MOST
 
+    answers: list[float] = []
     run(story())
 
 

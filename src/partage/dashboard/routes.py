@@ -163,7 +163,9 @@ class _Documents:
         async with self._trying:
             kept = self._tried.get(key)
             if kept is None or kept.until <= self._monotonic():
-                found = await ways_document(self._source.books, namespace, name, names=names)
+                found = await ways_document(
+                    self._source.books, namespace, name, names=names, now=self._monotonic()
+                )
                 if found is None:
                     told = f"pod {namespace}/{name} is not known, or asks for no device"
                     return json_response({"message": told}, 404)

@@ -84,7 +84,7 @@ class _Trial:
 
 
 async def ways_document(
-    books: Books, namespace: str, name: str, *, names: bool = True
+    books: Books, namespace: str, name: str, *, names: bool = True, now: float | None = None
 ) -> dict[str, Any] | None:
     """Ways to make a pod fit, the smallest change first; None for a pod that is not known.
 
@@ -93,13 +93,19 @@ async def ways_document(
         namespace: of the pod.
         name: of the pod.
         names: whether pods of other namespaces are named.
+        now: as for `explain`.
     """
     entry = books.cluster_cache.pod_named(namespace, name)
     if entry is None:
         return None
     pod = entry.pod
     waits = pod.node is None and not pod.finished and pod.request.fault is None
-    refusal = books.engine.evaluate(pod) if waits and pod.uid not in books.engine.states else None
+    work = books.verbs.allowance.question(pod, now)
+    refusal = None
+    if waits and pod.uid not in books.engine.states:
+        refusal = books.engine.evaluate(pod, work=work)
+        if now is not None:
+            books.verbs.allowance.spend(pod, work.taken, now)
     if not isinstance(refusal, Refusal):
         return {"ways": []}
     trial = _Trial(books, pod)

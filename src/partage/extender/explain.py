@@ -12,7 +12,9 @@ from typing import Any, Final
 
 from partage.extender.books import Books
 from partage.model.pod import Pod
+from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import RequestGroup
+from partage.placement.work import Work
 from partage.scheduler.engine import State
 from partage.scheduler.events import Placement
 from partage.scheduler.idle import fits_when_idle
@@ -31,7 +33,7 @@ _MOST_CLAIMS: Final = 100
 
 
 def explain(
-    books: Books, namespace: str, name: str, *, settled: bool = False
+    books: Books, namespace: str, name: str, *, settled: bool = False, now: float | None = None
 ) -> dict[str, Any] | None:
     """The explanation of a pod; None for a pod that is not known or asks for no device.
 
@@ -40,6 +42,8 @@ def explain(
         namespace: of the pod.
         name: of the pod.
         settled: every pod had its turn, so that the reason is that of the pod's own turn.
+        now: seconds on the clock of the books; what is searched for then counts for the pod's namespace, so that
+            nobody asks for more than the decisions that it may have. None counts nothing.
 
     `state` is `waiting`, `held` (its place is kept while kube-scheduler decides), `reserved`,
     `unknown` (its Binding was never answered), `bound`, or `finished`.
@@ -53,16 +57,29 @@ def explain(
     state: State | None = books.engine.states.get(pod.uid)
     reason, possible, never = None, None, False
     waiting = books.waiting.get(pod.uid)
+    allowance = books.verbs.allowance
+    work = allowance.question(pod, now)
     if state is None and not pod.finished:
-        decision = waiting.refusal if settled and waiting else books.engine.evaluate(pod)
+        decision = (
+            waiting.refusal if settled and waiting else books.engine.evaluate(pod, work=work)
+        )
+        if (
+            waiting
+            and isinstance(decision, Refusal)
+            and decision.code is ReasonCode.SEARCH_DEFERRED
+        ):
+            decision = waiting.refusal
         if isinstance(decision, Placement):
             # It waits although there is room now: kube-scheduler has its own reasons, or its turn
             # has not come.
             possible = decision.allocation.node
         else:
             reason = refusal_document(decision)
-            if decision.code in ROOM:
-                never = fits_when_idle(ledger, pod, books.engine.policy.card) is False
+            if decision.code in ROOM and not work.few:
+                never = fits_when_idle(ledger, pod, books.engine.policy.card, work) is False
+    another = _another(books, pod, work) if state is not None and not pod.finished else None
+    if now is not None:
+        allowance.spend(pod, work.taken, now)
     record = pod.record
     return {
         "namespace": pod.namespace,
@@ -82,7 +99,7 @@ def explain(
         ),
         "fits_now_on": possible,
         "policy": _policy(books, pod),
-        "another": _another(books, pod) if state is not None and not pod.finished else None,
+        "another": another,
         "annotations": _written(entry),
         "last_refusal": refusal_document(waiting.refusal) if waiting else None,
         "quarantine": suspicion.message if suspicion else None,
@@ -162,12 +179,12 @@ def _policy(books: Books, pod: Pod) -> dict[str, Any]:
     }
 
 
-def _another(books: Books, pod: Pod) -> dict[str, Any]:
+def _another(books: Books, pod: Pod, work: Work) -> dict[str, Any]:
     """Where another pod like this one would go now, or why it would wait."""
     twin = replace(pod, uid=f"{pod.uid}+1", node=None, record=None)
-    decision = books.engine.evaluate(twin)
+    decision = books.engine.evaluate(twin, work=work)
     if isinstance(decision, Placement):
-        found, _scores = books.engine.candidates(twin, most=_PROVEN)
+        found, _scores = books.engine.candidates(twin, most=_PROVEN, work=work)
         return {"node": decision.allocation.node, "nodes": int(found.size), "message": None}
     return {"node": None, "nodes": 0, "message": f"{decision.code.value}: {decision.message}"}
 

@@ -16,6 +16,7 @@ from partage.model.policy import Strategy
 from partage.model.reason import NodeReason, ReasonCode
 from partage.placement.node import objection, shortage
 from partage.placement.pod import place
+from partage.placement.work import MOST, MOST_A_NODE, Work
 
 _MOST_SHAPES: Final = 64
 """Different nodes that one question is worth."""
@@ -24,22 +25,28 @@ _PASSING: Final = "node.kubernetes.io/"
 """What begins the keys of taints that Kubernetes sets and takes off by itself."""
 
 
-def fits_when_idle(ledger: Ledger, pod: Pod, strategy: Strategy) -> bool | None:
+def fits_when_idle(
+    ledger: Ledger, pod: Pod, strategy: Strategy, work: Work | None = None
+) -> bool | None:
     """Whether any node would host the pod if it were empty, healthy and open.
 
     Args:
         ledger: the books, for their nodes.
         pod: a pod that waits.
         strategy: between cards, where the pod has none of its own.
+        work: beside which what this takes is counted; None where nothing is. It ends at three decisions' worth.
 
     Returns:
         None where there are too many different nodes to tell.
     """
+    work = work or Work()
     shapes = _shapes(ledger, pod)
     for number, node in enumerate(shapes):
-        if number == _MOST_SHAPES:
+        if number == _MOST_SHAPES or work.taken > 3 * MOST:
             return None
-        found = _found(node, pod, strategy)
+        mine = Work(MOST_A_NODE)
+        found = _found(node, pod, strategy, mine)
+        work.aside += mine.done
         if found is None:
             return None
         if found:
@@ -86,7 +93,7 @@ def _shape(ledger: Ledger, index: int, node: Node, pod: Pod) -> object:
     return cards, ledger.tree(index), room, tables, node.single_numa
 
 
-def _found(node: Node, pod: Pod, strategy: Strategy) -> bool | None:
+def _found(node: Node, pod: Pod, strategy: Strategy, work: Work) -> bool | None:
     """Whether the node, idle, hosts the pod; None where the search was given up."""
     healthy = tuple(
         replace(device, healthy=True, cordoned=False, doubt="") for device in node.devices
@@ -96,7 +103,7 @@ def _found(node: Node, pod: Pod, strategy: Strategy) -> bool | None:
     if shortage(pod.host, idle.host_left(0, pod.host)) is not None:
         return False
     cards = {type_: idle.cards(type_, 0) for type_ in DeviceType}
-    found = place(node, cards, pod.request, strategy)
+    found = place(node, cards, pod.request, strategy, work=work)
     if not isinstance(found, NodeReason):
         return True
     return None if found.code is ReasonCode.SEARCH_LIMIT else False

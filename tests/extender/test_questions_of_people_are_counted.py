@@ -1,0 +1,92 @@
+"""Who may read a namespace may ask why its pods wait, as often as the port takes: what that searches for is the namespace's."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from wire_client import Running
+from world import World, device, document, node, pod, run
+
+from partage.dashboard.ways import ways_document
+from partage.extender.explain import explain
+from partage.placement.work import MOST
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.context import Context
+from partage.wire.translation import Translation
+
+PARTS = (21, 22, 23, 24, 26, 27, 28, 29, 31, 33, 34, 36, 37, 38, 39, 41, 43, 44, 46)
+
+
+def hard(name: str, number: int = 0) -> dict[str, Any]:
+    """A pod of two dozen shares that hardly fit, and are different from every other pod's."""
+    found = pod(name, {})
+    found["spec"]["containers"] = [
+        {"name": f"c{i}", "resources": {"limits": {
+            "nvidia.com/gpu": "1", "nvidia.com/gpumem": str(100 + i + 24 * number),
+            "nvidia.com/gpucores": str(PARTS[i % 19] + (3 if i < 14 else 2)),
+        }}}
+        for i in range(24)
+    ]  # fmt: skip
+    return found
+
+
+async def asked(question: Callable[[World, str], Any]) -> None:
+    """Ask about many hard pods, again and again, without time passing."""
+    world = await World().start(node(), device("n1"))
+    for number in range(200):
+        world.create(hard(f"p{number}", number))
+    allowance = world.service.books.verbs.allowance
+    for _ in range(3):
+        for number in range(200):
+            found = question(world, f"p{number}")
+            if hasattr(found, "__await__"):
+                found = await found
+            assert found is not None
+    # One decision may begin with a little left of the namespace's part.
+    assert 0 < sum(allowance.debts.values()) < allowance.settings.owed + 8 * MOST
+
+
+@run
+async def test_explanations_are_searched_for_in_the_namespaces_turn() -> None:
+    """Six hundred, each of which took a decision's work and more."""
+
+    def question(world: World, name: str) -> Any:
+        return explain(world.service.books, "team", name, now=world.service.clock.monotonic())
+
+    await asked(question)
+
+
+@run
+async def test_so_are_ways_to_make_a_pod_fit() -> None:
+    """Those are kept for ten seconds, but for few pods."""
+
+    async def question(world: World, name: str) -> Any:
+        now = world.service.clock.monotonic()
+        return await ways_document(world.service.books, "team", name, now=now)
+
+    await asked(question)
+
+
+def test_an_ordinary_pod_is_explained_whatever_its_namespace_owes() -> None:
+    """Only what has to be searched for waits for a turn, and tells what was found last."""
+    with Running(node("n1"), device("n1")) as site:
+        for number in range(100):
+            site.world.create(hard(f"p{number}", number))
+            site.get(f"/api/explain/team/p{number}")
+        site.world.create(pod("large", {"koordinator.sh/gpu": "6400"}))
+        told = json.loads(site.get("/api/explain/team/large")[2])
+    assert told["reason"]["code"] != "SearchDeferred"
+
+
+def test_pods_that_differ_in_what_nobody_reads_fill_no_memory() -> None:
+    """A tenant who writes another 200 KiB into an annotation each time."""
+    translation = Translation(Context.of(Settings(), FAMILIES))
+    for number in range(1000):
+        manifest = pod("web", {"koordinator.sh/gpu": "100"}, meta={"annotations": {"x": f"{number}" + "y" * 200_000}})  # fmt: skip
+        translation.read(document(manifest))
+    assert translation._bytes <= 32 * 2**20
+    assert len(translation._known) < 200
+    again = pod("web", {"koordinator.sh/gpu": "100"})
+    one, two = translation.read(document(again)), translation.read(document(again))
+    assert one.pod.request is two.pod.request
