@@ -282,7 +282,8 @@ async def test_a_token_by_plain_http_is_refused_and_not_reviewed() -> None:
             return await super().may_read(authorization, namespace, address)
 
     readers = Asked()
-    request = make_mocked_request("GET", "/metrics", {"Authorization": "Bearer me"})
+    app = web.Application()
+    request = make_mocked_request("GET", "/metrics", {"Authorization": "Bearer me"}, app=app)
     with pytest.raises(web.HTTPForbidden) as refused:
         await may_read(readers, request.clone(remote="10.0.0.1", scheme="http"), "")
     assert "plain HTTP" in str(refused.value.text)

@@ -36,7 +36,7 @@ async def asked(question: Callable[[World, str], Any]) -> None:
     world = await World().start(node(), device("n1"))
     for number in range(200):
         world.create(hard(f"p{number}", number))
-    allowance = world.service.books.verbs.allowance
+    allowance = world.service.books.cycle.allowance
     for _ in range(3):
         for number in range(200):
             found = question(world, f"p{number}")

@@ -100,12 +100,12 @@ async def ways_document(
         return None
     pod = entry.pod
     waits = pod.node is None and not pod.finished and pod.request.fault is None
-    work = books.verbs.allowance.question(pod, now)
+    work = Work() if now is None else books.cycle.allowance.question(pod, now)
     refusal = None
     if waits and pod.uid not in books.engine.states:
         refusal = books.engine.evaluate(pod, work=work)
         if now is not None:
-            books.verbs.allowance.spend(pod, work.taken, now)
+            books.cycle.allowance.spend(pod, work.taken, now)
     if not isinstance(refusal, Refusal):
         return {"ways": []}
     trial = _Trial(books, pod)

@@ -84,15 +84,13 @@ class Allowance:
             return Work()
         return None if self._hard.get(pod.uid) is pod.request else Work(FEW)
 
-    def question(self, pod: Pod, now: float | None) -> Work:
+    def question(self, pod: Pod, now: float) -> Work:
         """What the answer to a person's question about a pod may take: as much as a decision, in its turn.
 
         Args:
             pod: the pod.
-            now: as for `work`; None where its namespace need not have a turn.
+            now: as for `work`.
         """
-        if now is None:
-            return Work()
         return self.work(pod, now) or Work(FEW)
 
     def has_turn(self, namespace: str, now: float) -> bool:

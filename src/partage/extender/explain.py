@@ -57,8 +57,7 @@ def explain(
     state: State | None = books.engine.states.get(pod.uid)
     reason, possible, never = None, None, False
     waiting = books.waiting.get(pod.uid)
-    allowance = books.verbs.allowance
-    work = allowance.question(pod, now)
+    work = Work() if now is None else books.cycle.allowance.question(pod, now)
     if state is None and not pod.finished:
         decision = (
             waiting.refusal if settled and waiting else books.engine.evaluate(pod, work=work)
@@ -79,7 +78,7 @@ def explain(
                 never = fits_when_idle(ledger, pod, books.engine.policy.card, work) is False
     another = _another(books, pod, work) if state is not None and not pod.finished else None
     if now is not None:
-        allowance.spend(pod, work.taken, now)
+        books.cycle.allowance.spend(pod, work.taken, now)
     record = pod.record
     return {
         "namespace": pod.namespace,
