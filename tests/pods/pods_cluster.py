@@ -35,6 +35,8 @@ DNS = TOOLS / "coredns-v1.15.0" / "coredns"
 SYSTEM = "partage-system"
 REGISTRY = "registry.example.com"
 STOCK = f"registry.k8s.io/kube-scheduler:v{VERSION}"
+SEAM = os.environ.get("PARTAGE_PODS_SEAM", "plugin")
+"""How kube-scheduler asks in the cluster: scheduler.seam of the chart."""
 _SLOW = 300
 _SERVICES = "10.96.0.0/16"
 
@@ -352,7 +354,8 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 def installed(made: Cluster, *options: str) -> None:
     """`helm install --wait` with the values of an operator."""
     path = made.folder / "values.json"
-    path.write_text(json.dumps(VALUES))
+    values = {**VALUES, "scheduler": {**VALUES["scheduler"], "seam": SEAM}}
+    path.write_text(json.dumps(values))
     made.helm("install", "partage", str(CHART), "--create-namespace", "-f", str(path), "--wait", "--timeout", "5m", *options)  # fmt: skip
 
 

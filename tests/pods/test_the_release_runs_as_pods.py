@@ -17,13 +17,16 @@ import pods_cluster
 import pytest
 import yaml
 from chart import CHART
-from pods_cluster import SYSTEM, Cluster
+from pods_cluster import SEAM, SYSTEM, Cluster
 from stack import documents
 
 pytestmark = pytest.mark.timeout(1800)
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECORD = "partage.io/allocation"
-PARTS = {"scheduler": 2, "kube-scheduler": 2, "webhook": 2, "agent": 2}
+TOGETHER = {"scheduler": 2, "webhook": 2, "agent": 2}
+"""Parts and their pods where kube-scheduler has the plugin, and is in the service's pods."""
+PARTS = TOGETHER if SEAM == "plugin" else {**TOGETHER, "kube-scheduler": 2}
+LEASE = "partage-kube-scheduler" if SEAM == "plugin" else "partage-scheduler"
 Json = dict[str, Any]
 
 
@@ -156,9 +159,7 @@ def test_every_part_is_ready_under_the_rules_it_sets_itself(cluster: Cluster) ->
 def test_one_serves_and_the_other_takes_over(cluster: Cluster) -> None:
     """By the Lease and the Service, on every node's port; the next leader serves after the first is gone."""
     first = cluster.eventually("one leads", lambda: leader(cluster))
-    lease = json.loads(
-        cluster.kubectl("get", "lease", "-n", SYSTEM, "partage-scheduler", "-o", "json")
-    )
+    lease = json.loads(cluster.kubectl("get", "lease", "-n", SYSTEM, LEASE, "-o", "json"))
     assert lease["spec"]["holderIdentity"].startswith(f"{first}_")
     for node in cluster.machines:
         assert "# TYPE" in cluster.eventually(
@@ -220,7 +221,8 @@ def test_a_node_can_be_drained(cluster: Cluster) -> None:
         cluster.eventually("all is ready on one node", lambda: complete(cluster))
         where = {
             one["spec"]["nodeName"]
-            for name in ("scheduler", "webhook", "kube-scheduler")
+            for name in PARTS
+            if name != "agent"
             for one in part(cluster, name)
         }
         assert where == {"a"}
@@ -288,18 +290,19 @@ def test_a_node_that_loses_its_power_comes_back(cluster: Cluster) -> None:
     cluster.eventually("every part is ready", lambda: complete(cluster))
 
 
-def test_the_plugin_takes_the_extenders_place(cluster: Cluster) -> None:
-    """kube-scheduler with the plugin, from its own image, beside the service in one pod."""
+def test_the_other_seam_takes_its_place(cluster: Cluster) -> None:
+    """And gives it back: an upgrade that changes how kube-scheduler asks, and a roll-back."""
+    other = "extender" if SEAM == "plugin" else "plugin"
+    parts = {**TOGETHER, "kube-scheduler": 2 if other == "extender" else 0}
     cluster.helm("upgrade", "partage", str(CHART), "--reuse-values", "--wait", "--timeout", "5m",
-                 "--set", "scheduler.seam=plugin")  # fmt: skip
-    cluster.eventually(
-        "every part is ready",
-        lambda: complete(cluster, {"scheduler": 2, "webhook": 2, "agent": 2}),
-    )
-    create(cluster, sleeper("plugged", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}))
-    assert RECORD in running(cluster, "plugged")["metadata"]["annotations"]
+                 "--set", f"scheduler.seam={other}")  # fmt: skip
+    cluster.eventually("every part is ready", lambda: complete(cluster, parts))
+    create(cluster, sleeper("otherwise", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}))
+    assert RECORD in running(cluster, "otherwise")["metadata"]["annotations"]
     cluster.helm("rollback", "partage", "--wait", "--timeout", "5m")
     cluster.eventually("every part is ready", lambda: complete(cluster))
+    create(cluster, sleeper("again", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}))
+    assert RECORD in running(cluster, "again")["metadata"]["annotations"]
 
 
 def test_uninstalling_leaves_nothing(cluster: Cluster) -> None:
