@@ -268,7 +268,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	holding.set(true) // only a leader schedules, also one without an election
 	if why := p.shared.away(); why != "" {
 		p.shared.remember(pod)
-		return nil, fwk.NewStatus(fwk.Unschedulable, why)
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, why)
 	}
 	number := p.shared.attempts.Add(1)
 	answer, err := p.propose(ctx, pod, number, simulated(state))
@@ -420,7 +420,12 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	}
 	made := attemptOf(state)
 	if made == nil {
-		// The engine found no place for its devices, and nobody who could make room.
+		// The engine found no place for its devices, and nobody who could make room: PreFilter said of every node that
+		// it cannot be helped. Plugins that come later hear of it all the same: a group's gives back what its other pods hold.
+		if pod.Status.NominatedNodeName == "" {
+			return nil, fwk.NewStatus(fwk.Unschedulable)
+		}
+		// Preemption would take a nomination away whose victims are still leaving.
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
 	}
 	if made.victims != nil {
@@ -634,16 +639,13 @@ func attemptOf(state fwk.CycleState) *attempt {
 	return made
 }
 
+// refusal is what PreFilter says: that nobody's leaving would help, since the engine was asked who could make room.
 func refusal(answer protocol.Answer) *fwk.Status {
 	if answer.Code == protocol.CodeStale {
 		// Nothing is known to change that kube-scheduler would be told of: it tries the pod again in a while.
 		return fwk.AsStatus(fmt.Errorf("%s: %s", answer.Code, answer.Message))
 	}
-	code := fwk.Unschedulable
-	if answer.Hopeless {
-		code = fwk.UnschedulableAndUnresolvable
-	}
-	return fwk.NewStatus(code, answer.Code+": "+answer.Message)
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, answer.Code+": "+answer.Message)
 }
 
 // guard turns a panic into an error of this pod alone: plain pods go on being scheduled.

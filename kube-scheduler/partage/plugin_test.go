@@ -351,11 +351,16 @@ func TestRefusalsSayWhyAndAreTriedAgainWhenPushed(t *testing.T) {
 	})
 	pod := device("web")
 	_, status := p.PreFilter(context.Background(), framework.NewCycleState(), pod, nil)
-	if status.Code() != fwk.Unschedulable || status.Message() != "InsufficientCards: no card is free" {
-		t.Fatal(status)
+	if status.Code() != fwk.UnschedulableAndUnresolvable || status.Message() != "InsufficientCards: no card is free" {
+		t.Fatal("kube-scheduler would preempt where the engine found no place", status)
 	}
-	if _, status := p.PostFilter(context.Background(), framework.NewCycleState(), pod, nil); status.Code() != fwk.UnschedulableAndUnresolvable {
-		t.Error("kube-scheduler preempts where the engine found no place", status)
+	if _, status := p.PostFilter(context.Background(), framework.NewCycleState(), pod, nil); status.Code() != fwk.Unschedulable {
+		t.Error("plugins of groups do not hear of it", status)
+	}
+	nominated := pod.DeepCopy()
+	nominated.Status.NominatedNodeName = "n1"
+	if _, status := p.PostFilter(context.Background(), framework.NewCycleState(), nominated, nil); status.Code() != fwk.UnschedulableAndUnresolvable {
+		t.Error("kube-scheduler takes the nomination away", status)
 	}
 	engine.push(protocol.Answer{Activate: []string{"somebody else"}})
 	engine.push(protocol.Answer{Activate: []string{string(pod.UID)}})
@@ -464,10 +469,7 @@ func TestRoomIsMadeWhereTheEngineSays(t *testing.T) {
 		offer = none
 		state := framework.NewCycleState()
 		_, status = p.PreFilter(ctx, state, pod, nil)
-		if status.Code() != fwk.Unschedulable || status.Message() != "InsufficientCards: no card is free" {
-			t.Error(none, status)
-		}
-		if _, status = p.PostFilter(ctx, state, pod, nil); status.Code() != fwk.UnschedulableAndUnresolvable {
+		if status.Code() != fwk.UnschedulableAndUnresolvable || status.Message() != "InsufficientCards: no card is free" {
 			t.Error("somebody may be sent away in vain", none, status)
 		}
 	}
@@ -483,7 +485,7 @@ func TestWithoutTheEnginePlainPodsGoOnAndOthersWait(t *testing.T) {
 	if _, status := p.PreFilter(ctx, framework.NewCycleState(), &v1.Pod{}, nil); !status.IsSkip() {
 		t.Error(status)
 	}
-	if _, status := p.PreFilter(ctx, framework.NewCycleState(), device("web"), nil); status.Code() != fwk.Unschedulable || !strings.Contains(status.Message(), "not connected") {
+	if _, status := p.PreFilter(ctx, framework.NewCycleState(), device("web"), nil); status.Code() != fwk.UnschedulableAndUnresolvable || !strings.Contains(status.Message(), "not connected") {
 		t.Error(status)
 	}
 	if len(s.refused) != 1 {

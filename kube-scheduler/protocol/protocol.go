@@ -107,7 +107,6 @@ type Answer struct {
 	Code    string `json:"code,omitempty"`
 	Message string `json:"message,omitempty"`
 
-	Hopeless bool       `json:"hopeless,omitempty"`
 	Protocol int        `json:"protocol,omitempty"`
 	Ready    *bool      `json:"ready,omitempty"`
 	Unseen   bool       `json:"unseen,omitempty"`

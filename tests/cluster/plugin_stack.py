@@ -6,6 +6,7 @@ import json
 import sys
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,16 @@ AT_A = {"kubernetes.io/hostname": "a"}
 class Plugged:
     """The control plane, the engine, kube-scheduler, and two nodes of two cards."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        folder: Path,
+        flags: Sequence[str] = (),
+        program: Path = PLUGIN / "kube-scheduler",
+    ) -> None:
         self.plane = plane
+        self.program = program
+        self.port = free_port()
         self.flags = flags
         self.socket = folder / "engine.sock"
         self.config = {
@@ -76,7 +85,7 @@ class Plugged:
             "engine",
             [
                 sys.executable, "-m", "partage.cli.main", "scheduler", "--plain",
-                "--host=127.0.0.1", f"--port={free_port()}", f"--plugin-socket={self.socket}",
+                "--host=127.0.0.1", f"--port={self.port}", f"--plugin-socket={self.socket}",
                 f"--lease-name={LEASE}", "--lease-namespace=kube-system",
                 f"--kubeconfig={self.plane.kubeconfig()}",
             ],
@@ -89,7 +98,7 @@ class Plugged:
             "plugged",
             *self.flags,
             env={"PARTAGE_SOCKET": str(self.socket), **environment},
-            program=PLUGIN / "kube-scheduler",
+            program=self.program,
         )
 
     def node(self, name: str, cpu: str = "4") -> None:
@@ -204,6 +213,15 @@ class Plugged:
         record = json.loads(self.get(name)["metadata"]["annotations"][names.ALLOCATION])
         given = [one for container in record["containers"] for one in container["devices"]]
         return [(record["node"], one["uuid"]) for one in given]
+
+    def booked(self) -> set[str]:
+        """Pods that the engine's books have on cards, reserved or bound."""
+        url = f"http://127.0.0.1:{self.port}/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            told = json.load(answer)
+        return {
+            pod for node in told.values() for pods in node["allocateSet"].values() for pod in pods
+        }
 
     def waits(self, name: str) -> str:
         """Wait until kube-scheduler says why it is not scheduled; that."""

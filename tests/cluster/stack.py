@@ -11,6 +11,7 @@ ones go.
 import base64
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,6 +112,16 @@ def eventually(what: str, ask: Callable[[], Any], seconds: float = WAIT_SECONDS)
             last = error
         time.sleep(0.1)
     raise AssertionError(f"{what}: not within {seconds:g} s; last: {last!r}")
+
+
+def own_address() -> str:
+    """This machine's address for a route to anywhere, or empty; nothing is sent."""
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as one:
+        try:
+            one.connect(("203.0.113.1", 9))
+        except OSError:
+            return ""
+        return str(one.getsockname()[0])
 
 
 def now() -> str:
@@ -259,7 +270,7 @@ class Stack:
         port = free_port()
         if self.layout.routed:
             self.webhook = f"https://{self.layout.routed}:{port}"
-            self._stand_behind_the_service(port)
+            self.stand_behind(self.layout.webhook, self.layout.system, self.layout.routed, port)
             bind = f"--host={self.layout.routed}"
             self.partage(self.layout.webhook, bind, f"--port={port}", name="webhook")
             return
@@ -281,22 +292,27 @@ class Stack:
             f"--claims={self.scheduler}", name="webhook",
         )  # fmt: skip
 
-    def _stand_behind_the_service(self, port: int) -> None:
+    def stand_behind(self, service: str, namespace: str, address: str, port: int) -> None:
         """Write what Kubernetes writes for a Service whose pods are ready, for the process that stands for one."""
-        path = f"/apis/discovery.k8s.io/v1/namespaces/{self.layout.system}/endpointslices"
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+        name = f"{service}-process"
         labels = {
-            "kubernetes.io/service-name": self.layout.webhook,
+            "kubernetes.io/service-name": service,
             "endpointslice.kubernetes.io/managed-by": "tests",
         }
+        ports = self.plane.call("GET", f"/api/v1/namespaces/{namespace}/services/{service}")
         slice_ = {
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": "webhook-process", "labels": labels},
+            "metadata": {"name": name, "labels": labels},
             "addressType": "IPv4",
-            "endpoints": [{"addresses": [self.layout.routed], "conditions": {"ready": True}}],
-            "ports": [{"name": "webhook", "port": port, "protocol": "TCP"}],
+            "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+            "ports": [
+                {"name": one.get("name", ""), "port": port, "protocol": "TCP"}
+                for one in ports["spec"]["ports"]
+            ],
         }  # fmt: skip
         with suppress(urllib.error.HTTPError):
-            self.plane.call("DELETE", f"{path}/webhook-process")
+            self.plane.call("DELETE", f"{path}/{name}")
         self.plane.call("POST", path, slice_)
 
     def start_beside(self, name: str = "kube-scheduler") -> None:
@@ -651,4 +667,4 @@ def stack(
         assert not refused, f"forbidden: {refused}"
 
 
-__all__ = ["Layout", "Stack", "documents", "eventually", "pod", "stack"]
+__all__ = ["Layout", "Stack", "documents", "eventually", "own_address", "pod", "stack"]

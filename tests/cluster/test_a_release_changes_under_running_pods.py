@@ -7,16 +7,14 @@ Kubernetes 1.35 (`PodTopologyLabelsAdmission`): they come all the same.
 """
 
 import json
-import socket
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stack as partage_stack
 from chart import CHART, helm
-from stack import RELEASE, SYSTEM, Layout, Stack, documents, eventually, pod
+from stack import RELEASE, SYSTEM, Layout, Stack, documents, eventually, own_address, pod
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECORD = "partage.io/allocation"
@@ -28,20 +26,10 @@ FLAGS = (
 )
 
 
-def address() -> str:
-    """This machine's own, for a route to anywhere; nothing is sent."""
-    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as one:
-        try:
-            one.connect(("203.0.113.1", 9))
-        except OSError:
-            return ""
-        return str(one.getsockname()[0])
-
-
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A cluster of its own, with a node of eight cards."""
-    own = address()
+    own = own_address()
     if not own or own.startswith("127."):
         pytest.skip("this machine has no address but loopback's, which no EndpointSlice may name")
     folder = tmp_path_factory.mktemp("cluster")

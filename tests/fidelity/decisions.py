@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from partage.cli.report import document
@@ -26,11 +26,13 @@ class Decision:
         node: where it goes; None while it waits.
         reason: code with which it waits, or None.
         devices: (container, type, minor, uuid, PCI address of its virtual function or "") of each device.
+        annotations: what its Binding writes on the pod.
     """
 
     node: str | None
     reason: str | None
     devices: tuple[tuple[str, str, int, str, str], ...]
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
     def minors(self, kind: str) -> list[int]:
         """Minors of the devices of one type."""
@@ -49,6 +51,7 @@ def decided(documents: Iterable[Mapping[str, Any]], policy: str) -> list[Decisio
                 (a["container"], a["type"], a["minor"], a["uuid"], a["vf"]["busID"] if a["vf"] else "")
                 for a in pod["allocations"]
             ),
+            pod["annotations"],
         )
         for pod in outcome["pods"]
     ]  # fmt: skip

@@ -127,11 +127,13 @@ def card_score(card: Card, annotations: Mapping[str, str]) -> Fraction:
     )
 
 
-def ordered(cards: list[Card], annotations: Mapping[str, str]) -> list[Card]:
+def ordered(
+    cards: list[Card], annotations: Mapping[str, str], *, upstream: bool = False
+) -> list[Card]:
     """Cards in the order in which they are tried. gpu_policy.go: Less, lessByChain, gpuSortKeyChain.
 
     Upstream takes the list from its end; here the best comes first. Of equal cards and NUMA nodes the lowest comes first
-    (EQUAL_CARDS).
+    (EQUAL_CARDS), or the highest as `upstream` has it.
     """
     keys = [
         word
@@ -144,23 +146,38 @@ def ordered(cards: list[Card], annotations: Mapping[str, str]) -> list[Card]:
     if not any(key != "numa" for key in keys) and "numa" not in _chain(annotations):
         keys.append("spread")
 
+    # Upstream has NUMA nodes decide between equal cards where the policy is one word, and among them the highest but for one case.
+    lowest = not upstream or (bind and _chain(annotations) == ["binpack"])
+    alone = upstream and "," not in annotations.get("hami.io/gpu-scheduler-policy", "")
+
     def rank(card: Card) -> list[Fraction | int]:
         score = card_score(card, annotations)
-        by = {"binpack": -score, "spread": score, "numa": card.numa}
-        return [*(by[key] for key in keys), card.index]
+        numa = card.numa if lowest else -card.numa
+        by = {"binpack": -score, "spread": score, "numa": numa}
+        tie = [numa] if alone else []
+        return [*(by[key] for key in keys), *tie, -card.index if upstream else card.index]
 
     return sorted(cards, key=rank)
 
 
-def choices(node: Node, asked: Request, annotations: Mapping[str, str]) -> list[Group]:
-    """The sets of cards that HAMi may give a container; none where it refuses. device.go: Fit."""
+def choices(
+    node: Node, asked: Request, annotations: Mapping[str, str], *, upstream: bool = False
+) -> list[Group]:
+    """The sets of cards that HAMi may give a container; none where it refuses. device.go: Fit.
+
+    Args:
+        node: with its cards as they are used.
+        asked: by the container.
+        annotations: of its pod.
+        upstream: of equal cards take the one that upstream takes (EQUAL_CARDS).
+    """
     found: list[Card] = []
     bind = annotations.get("nvidia.com/numa-bind") == "true"
     by_links = "topology-aware" in _chain(annotations)
     if asked.nums > len(node.cards):
         return []
     numa = None
-    for card in ordered(node.cards, annotations):
+    for card in ordered(node.cards, annotations, upstream=upstream):
         if bind and numa != card.numa:
             numa, found = card.numa, []
         if fits(card, asked, annotations):

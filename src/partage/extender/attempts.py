@@ -190,7 +190,7 @@ class Attempts:
         try:
             entry, travelled = self._entry(books, question)
         except InvalidDocument as error:
-            return _refused(question, ReasonCode.INVALID_REQUEST, str(error), hopeless=True)
+            return _refused(question, ReasonCode.INVALID_REQUEST, str(error))
         if entry is None:
             return wire.Answer(question.id, unseen=not travelled, skip=travelled)
         past = books.cluster_cache.past(entry)
@@ -467,12 +467,10 @@ class Attempts:
                 # wait for.
                 return self._proposed(books, question, attempt, now, fitting)
             stories.filtered(attempt.entry, start, (asked_about, 0), decision, engine.decision_id)
-            hopeless = decision.code is ReasonCode.INVALID_REQUEST
             return wire.Answer(
                 question.id,
                 code=str(decision.code),
                 message=decision.message,
-                hopeless=hopeless,
                 preempt=preempt,
             )
         self._proposal = question.uid
@@ -721,7 +719,5 @@ def _refused(
     question: wire.Propose | wire.Preempt | wire.Reserve | wire.Bind,
     code: str,
     message: str,
-    *,
-    hopeless: bool = False,
 ) -> wire.Answer:
-    return wire.Answer(question.id, code=str(code), message=message, hopeless=hopeless)
+    return wire.Answer(question.id, code=str(code), message=message)

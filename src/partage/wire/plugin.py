@@ -173,7 +173,6 @@ class Answer(_Message, frozen=True, omit_defaults=True, gc=False):
         id: of the question.
         code: why it is refused, in words of the reference; empty where it is not.
         message: the same as a sentence.
-        hopeless: evicting pods would not help (UnschedulableAndUnresolvable).
         protocol: `hello`: the version that the engine speaks.
         ready: `hello`, `ping`: questions about pods can be answered now.
         unseen: `propose`: ask again, with the pod.
@@ -193,7 +192,6 @@ class Answer(_Message, frozen=True, omit_defaults=True, gc=False):
     id: int
     code: str = ""
     message: str = ""
-    hopeless: bool = False
     protocol: int = 0
     ready: bool = False
     unseen: bool = False
