@@ -24,7 +24,7 @@ _PLACES: Final[dict[str, str]] = {
     "pyproject.toml": r'(?m)^(version = ")([^"]+)(")$',
     "src/partage/__init__.py": r'(?m)^(__version__ = ")([^"]+)(")$',
     "deploy/helm/partage/Chart.yaml": r"(?m)^((?:version|appVersion): )(\S+)()$",
-    "docs/how-to/install.md": r"(registry\.example\.com/partage:)([\w.]+)()",
+    "docs/how-to/install.md": r"(registry\.example\.com/\$image:)([\w.]+)()",
     "Dockerfile": r"(registry\.example\.com/partage:)([\w.]+)()",
     "kube-scheduler/Dockerfile": r"(registry\.example\.com/kube-scheduler:)([\w.]+)()",
 }
@@ -129,7 +129,8 @@ def main(arguments: list[str]) -> int:
     told = "" if given.write else "Nothing was changed; --write does it. "
     sys.stdout.write(
         f"{told}Then: make reference, make test, git commit -am 'Release {given.version}', "
-        f"git tag v{given.version}, and publish dist/ and the image.\n"
+        f"git tag v{given.version}, IMAGE_ARCHIVES=dist make image, "
+        "deploy/evidence.py dist --key FILE, and publish dist/ and the images.\n"
     )
     return 0
 
