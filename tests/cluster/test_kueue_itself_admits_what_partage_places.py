@@ -121,7 +121,7 @@ def test_kueue_admits_by_card_totals_and_partage_places_the_shares(stack: Stack)
         "partage.io/card-percent": "50", "partage.io/card-memory-percent": "50",
     }  # fmt: skip
     assert charged(stack, "hami") == {
-        "partage.io/card-percent": "50", "partage.io/card-memory": "10Gi", "partage.io/devices": "1",
+        "partage.io/card-percent": "50", "partage.io/card-memory": str(10 * 2**30), "partage.io/devices": "1",
     }  # fmt: skip
 
     job(stack, "late", {"koordinator.sh/gpu": "20"})
