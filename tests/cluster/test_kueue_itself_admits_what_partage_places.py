@@ -115,7 +115,7 @@ def test_kueue_admits_by_card_totals_and_partage_places_the_shares(stack: Stack)
     assert placed(stack, "hami")["bytes"] == 10 * 2**30
     assert charged(stack, "qgpu") == {
         "partage.io/card-percent": "50",
-        "partage.io/card-memory": "10Gi",
+        "partage.io/card-memory": str(10 * 2**30),
     }
     assert charged(stack, "koordinator") == {
         "partage.io/card-percent": "50", "partage.io/card-memory-percent": "50",
