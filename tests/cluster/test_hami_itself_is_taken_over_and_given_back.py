@@ -4,7 +4,6 @@ As docs/from/hami.md says it step by step. HAMi's device plugin needs a driver: 
 """
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -149,24 +148,3 @@ def test_what_hami_placed_counts_and_hami_counts_what_partage_placed(
     assert {hamis(stack)[uuid] for uuid in CARDS} == {MIB}
     eventually("HAMi has no more", lambda: waits(stack, "beyond"))
     assert not stack.pod("beyond")["spec"].get("nodeName")
-
-
-def test_hami_running_beside_is_noticed(both: tuple[Stack, Hami]) -> None:
-    """Two managers of one node's cards: what HAMi gives out beside Partage is in the books, and doctor names a card given twice."""
-    stack, _ = both
-    own = Hami(stack.plane, "hami-beside")
-    own.start()
-    # By qGPU's protocol, whose records HAMi does not read: both cards are full, which HAMi cannot know.
-    for name, core in (("whole-0", "100"), ("whole-1", "100")):
-        limits = {"tke.cloud.tencent.com/qgpu-core": core}
-        container = {"name": "main", "image": "x", "resources": {"limits": limits}}
-        apply(stack, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
-                      "spec": {"schedulerName": "partage-scheduler", "containers": [container]}})  # fmt: skip
-    stack.shell("kubectl delete pod first second --force --grace-period=0")
-    for name in ("whole-0", "whole-1"):
-        stack.bound(name)
-    apply(stack, pod("twice", 2048, schedulerName="hami-beside"))
-    own.serve(stack.bound("twice"))
-    eventually("it is in the books", lambda: sum(ours(stack).values()) >= 2 * MIB + 2048)
-    found = stack.shell(f"{sys.executable} -m partage.cli.main doctor -o json || true")
-    assert any(uuid in line and "default/twice" in line for uuid in CARDS for line in found.splitlines())  # fmt: skip
