@@ -26,8 +26,6 @@ from partage.kube.errors import KubeError
 from partage.kube.resources import Resource
 from partage.serving.turns import TooMany, Turns
 
-__all__ = ["AccessReviews", "ReviewSettings"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _TOKENS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", namespaced=False)
 _ACCESS: Final = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False)

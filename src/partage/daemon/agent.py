@@ -45,8 +45,6 @@ from partage.tracing.tracer import NO_TRACES, SpanSeries, Tracer
 from partage.vendors.catalog import FAMILIES
 from partage.wire.context import Context
 
-__all__ = ["AgentDaemon", "AgentOptions", "Asked", "Companion"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 

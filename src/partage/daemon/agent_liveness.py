@@ -34,8 +34,6 @@ from partage.model.reason import ReasonCode
 from partage.vendors import names
 from partage.wire.silence import silence, silence_text
 
-__all__ = ["LEAST", "AgentSilence", "SilenceSettings"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _WRITERS: Final = 8
 _GAP: Final = 2.5

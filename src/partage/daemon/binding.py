@@ -19,8 +19,6 @@ from partage.kube.objects import Meta
 from partage.kube.resources import NODES, PODS
 from partage.wire.documents import Document
 
-__all__ = ["ApiBinder", "ApiNodeLocks"]
-
 _TRIES: Final = 5
 """Of a change to a node that others change too."""
 

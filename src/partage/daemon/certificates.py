@@ -23,8 +23,6 @@ from partage.kube.resources import Resource
 from partage.model.errors import InvalidValue
 from partage.webhook.certificates import Bundle, read_bundle, renewed
 
-__all__ = ["SECRETS", "CertificateStore", "write_private"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 SECRETS: Final = Resource("", "v1", "secrets")
 _TRIES: Final = 8

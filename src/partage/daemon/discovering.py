@@ -34,8 +34,6 @@ from partage.wire.context import Context
 from partage.wire.documents import Document, decode
 from partage.wire.nodes import translate_node
 
-__all__ = ["DiscoveryOptions", "NodeDiscovery"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _FILE: Final = "node.json"
 _KEPT: Final = ("labels", "annotations")

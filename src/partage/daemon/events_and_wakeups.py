@@ -27,8 +27,6 @@ from partage.scheduler.events import Quarantined, Unserviceable
 from partage.vendors import names
 from partage.wire.translation import PodEntry
 
-__all__ = ["Notices"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _COMPONENT: Final = "partage-scheduler"
 _WRITERS: Final = 8

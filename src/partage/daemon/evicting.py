@@ -13,8 +13,6 @@ from partage.agent.held_allocations import Unprotected
 from partage.kube.client import Client
 from partage.kube.errors import Conflict, KubeError, NotFound
 
-__all__ = ["Evictions"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 
 

@@ -19,8 +19,6 @@ from partage.kube.client import Client
 from partage.kube.errors import KubeError
 from partage.serving.tls import ServerTls
 
-__all__ = ["mutual_tls"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _AGAIN: Final = 5.0
 """Seconds between tries while there is nothing to serve with yet."""

@@ -5,8 +5,6 @@ from typing import Protocol
 
 from partage.wire.documents import Document
 
-__all__ = ["Companion", "Hearer", "tell_changed", "tell_gone"]
-
 
 class Hearer(Protocol):
     """Who is told facts, synchronously and in the order of each watch."""

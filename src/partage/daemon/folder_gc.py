@@ -9,8 +9,6 @@ from typing import Final
 
 from partage.agent.isolation.folders import Folders
 
-__all__ = ["Tidying"]
-
 
 class Tidying:
     """One node's; `run` it."""

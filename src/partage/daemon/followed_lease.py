@@ -26,8 +26,6 @@ from partage.kube.errors import KubeError, NotFound
 from partage.kube.objects import Meta
 from partage.kube.resources import LEASES
 
-__all__ = ["FollowedLease"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _LOOK: Final = 1.0
 """Seconds between two looks at the Lease; kube-scheduler renews it every two."""

@@ -15,8 +15,6 @@ from partage.agent.reporting import DEVICES
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import KubeError, NotFound
 
-__all__ = ["ForeignReport"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _LOOK: Final = 30.0
 """Seconds between two looks at the object while nothing happens."""

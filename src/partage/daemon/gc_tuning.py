@@ -10,8 +10,6 @@ import gc
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["collecting_later"]
-
 _RARELY: Final = 1_000_000
 """New objects between two collections; never quite off, because an API server may be long away."""
 

@@ -15,8 +15,6 @@ from partage.kube.resources import NODES
 from partage.vendors import names
 from partage.vendors.traits import NVIDIA, traits_of
 
-__all__ = ["Heartbeat"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 
 

@@ -17,8 +17,6 @@ from partage.kube.mirror import Change, Gone, Interrupted, Odd, Seen, Synced
 from partage.kube.objects import HasMeta, Key
 from partage.wire.documents import Document
 
-__all__ = ["Facts", "Feed"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 
 

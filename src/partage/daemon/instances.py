@@ -41,8 +41,6 @@ from partage.vendors import names
 from partage.wire.foreign import encode_foreign
 from partage.wire.mig_profiles import encode_axes
 
-__all__ = ["InstanceOptions", "NodeInstances", "open_node"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 
 

@@ -34,8 +34,6 @@ from partage.kube.resources import PODS
 from partage.vendors import names
 from partage.vendors.traits import NVIDIA
 
-__all__ = ["Statements", "condition_of"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _GRACE: Final = 3
 """Looks after which a container that is still not in force is evicted: a process may be starting."""

@@ -17,8 +17,6 @@ from typing import Any, Final
 from partage.vendors.base import Family
 from partage.vendors.settings import Settings
 
-__all__ = ["SCHEDULERS", "ExtenderAccess", "kube_scheduler_config", "left_to_the_ledger"]
-
 SCHEDULERS: Final = (
     "partage-scheduler",
     "koord-scheduler",

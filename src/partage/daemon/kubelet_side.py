@@ -31,8 +31,6 @@ from partage.kube.informer import Informer
 from partage.kube.mirror import Change, Interrupted
 from partage.kube.resources import PODS, Scope
 
-__all__ = ["KubeletOptions", "KubeletSide"]
-
 _AGAIN: Final = 0.25
 """Seconds after which advice is worked out anew though nothing was heard of."""
 _LOG: Final = logging.getLogger("partage.daemon")

@@ -20,8 +20,6 @@ from partage.kube.objects import Meta
 from partage.kube.resources import PODS, Scope
 from partage.vendors import names
 
-__all__ = ["LeaderLabel", "elector"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _AGAIN: Final = 2.0
 """Seconds between two tries to write the label."""

@@ -26,8 +26,6 @@ from partage.placement.mix import Ask, Standing, Stock
 from partage.placement.tables import Tables
 from partage.scheduler.events import TablesChanged
 
-__all__ = ["Learning", "LearningSettings"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _NICE: Final = 10
 

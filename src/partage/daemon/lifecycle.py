@@ -8,8 +8,6 @@ with which it failed to, and to wait on the way out until what it was doing has 
 import asyncio
 from collections.abc import Callable, Coroutine
 
-__all__ = ["Life", "until"]
-
 
 class Life:
     """The task of one daemon.

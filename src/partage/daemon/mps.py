@@ -23,8 +23,6 @@ from prometheus_client import Counter, Gauge
 from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes
 
-__all__ = ["MpsDaemon"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _QUESTION: Final = b"get_default_active_thread_percentage\n"
 """Changes nothing, and is answered by every daemon that lives."""

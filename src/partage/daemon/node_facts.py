@@ -18,8 +18,6 @@ from partage.wire.context import Context
 from partage.wire.documents import Document
 from partage.wire.nodes import translate_node
 
-__all__ = ["NodeFacts"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 
 

@@ -19,8 +19,6 @@ from partage.serving.access import Access
 from partage.serving.tls import ServerTls
 from partage.tracing.tracer import NO_TRACES, Tracer
 
-__all__ = ["ElectionOptions", "SchedulerOptions", "WriteBudget"]
-
 
 @dataclass(frozen=True, slots=True)
 class WriteBudget:

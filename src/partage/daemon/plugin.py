@@ -23,8 +23,6 @@ from partage.serving.unix import Link, UnixServer
 from partage.vendors.reserved import RESERVED
 from partage.wire import plugin as wire
 
-__all__ = ["PLUGIN_SEND", "PluginOptions", "PluginServer"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 PLUGIN_SEND: Final = 4.0
 """Seconds for the API server to answer a Binding of the plugin.

@@ -36,8 +36,6 @@ from partage.scheduler.preemption import Occupant, Plan
 from partage.wire.budgets import Budget, translate_budget
 from partage.wire.translation import PodEntry
 
-__all__ = ["Preempting", "PreemptionSettings"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _REASON: Final = "PreemptionByScheduler"
 """What kube-scheduler writes; while such pods end it counts on their room too."""

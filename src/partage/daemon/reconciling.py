@@ -24,8 +24,6 @@ from partage.agent.notes import Code, Notes
 from partage.agent.reconcile import Facts, bound_pods, confirmed, counted, reconcile
 from partage.wire import shapes
 
-__all__ = ["Kubelet", "Reconciling"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 
 

@@ -23,8 +23,6 @@ from partage.model.policy import Policy
 from partage.scheduler.journal import Entry, JournalledEngine
 from partage.wire.journal import Header, encode_entry, header_line, time_line
 
-__all__ = ["RecordSettings", "Recorder"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _PERIOD: Final = 0.5
 _MOST: Final = 200_000

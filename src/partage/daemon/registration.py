@@ -19,8 +19,6 @@ from partage.kube.resources import Resource
 from partage.webhook.installation import CLAIMS, MUTATE, VALIDATE, conditions
 from partage.wire.context import Context
 
-__all__ = ["CONFIGURATIONS", "Registration"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _GROUP: Final = "admissionregistration.k8s.io"
 CONFIGURATIONS: Final = (

@@ -51,8 +51,6 @@ from partage.wire.documents import Document
 from partage.wire.pods import TranslatedPod
 from partage.wire.translation import PodEntry
 
-__all__ = ["SchedulerDaemon"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _RENEWAL: Final = 60.0
 """Seconds between two looks at the certificate files."""

@@ -15,8 +15,6 @@ from partage.kube.resources import CONFIG_MAPS
 from partage.vendors.settings import Settings
 from partage.wire.config import translate_config
 
-__all__ = ["NodeSettings"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 
 

@@ -13,26 +13,6 @@ from partage.kube.resources import CONFIG_MAPS, NODES, PODS, QUOTAS, Resource, S
 from partage.wire import shapes
 from partage.wire.documents import Document
 
-__all__ = [
-    "BUDGETS",
-    "CLAIMS",
-    "CLUSTER",
-    "DEVICES",
-    "PRIORITIES",
-    "RESOURCE_CLAIMS",
-    "LiveBudget",
-    "LiveClaim",
-    "LiveConfigMap",
-    "LiveDevice",
-    "LiveNode",
-    "LivePod",
-    "LivePriority",
-    "LiveQuota",
-    "Watched",
-    "as_document",
-    "watched",
-]
-
 CLUSTER: Final = "cluster"
 """What documents that come from a server give as their source."""
 

@@ -45,8 +45,6 @@ from partage.wire.config_book import ConfigBook
 from partage.wire.context import Context
 from partage.wire.documents import Document
 
-__all__ = ["WebhookDaemon", "WebhookOptions"]
-
 _LOG: Final = logging.getLogger("partage.daemon")
 _AGAIN: Final = 5.0
 """Seconds between tries while there is nothing to serve with yet."""

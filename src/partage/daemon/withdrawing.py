@@ -14,8 +14,6 @@ from partage.kube.client import Client, PatchKind
 from partage.kube.errors import NotFound
 from partage.kube.resources import LEASES, NODES, PODS, Resource, Scope
 
-__all__ = ["Outcome", "withdraw"]
-
 Object = dict[str, Any]
 _DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
 _LEASES: Final = Scope(LEASES, "kube-node-lease")

@@ -26,8 +26,6 @@ from partage.model.pod import Pod
 from partage.model.request import PodRequest
 from partage.placement.work import FEW, MOST, Work
 
-__all__ = ["Allowance", "AllowanceSettings"]
-
 _MINUTE: Final = 60.0
 _STEP: Final = 0.05
 """Seconds for which what time pays is put together."""

@@ -49,8 +49,6 @@ from partage.wire.documents import outdated
 from partage.wire.extender import BindArgs, decode_pod
 from partage.wire.translation import PodEntry
 
-__all__ = ["Attempts"]
-
 _LOG = logging.getLogger("partage.extender")
 
 PROPOSED: Final = 16

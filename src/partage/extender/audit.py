@@ -18,8 +18,6 @@ from partage.scheduler.facts import fact_of
 from partage.wire.documents import Document
 from partage.wire.translation import PodEntry
 
-__all__ = ["DIMENSIONS", "Audit", "audit", "doubtful"]
-
 _IN_FLIGHT: Final = (State.HELD, State.RESERVED, State.UNKNOWN)
 
 _PODS: Final = 500

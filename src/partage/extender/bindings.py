@@ -44,8 +44,6 @@ from partage.wire.extender import BindArgs
 from partage.wire.render import render
 from partage.wire.translation import PodEntry
 
-__all__ = ["BindLimits", "Bindings"]
-
 _LOG = logging.getLogger("partage.extender")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = 1000  # nanoseconds

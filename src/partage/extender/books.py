@@ -34,8 +34,6 @@ from partage.scheduler.events import (
 from partage.scheduler.preemption import Plan
 from partage.wire.translation import PodEntry
 
-__all__ = ["Books"]
-
 _LOG = logging.getLogger("partage.extender")
 _UNHEARD: Final = 60.0
 """Seconds after which a refused pod is read of which the API server has told nothing."""

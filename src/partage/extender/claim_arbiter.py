@@ -25,8 +25,6 @@ from partage.scheduler.events import Event, HoldEnded, RoomKept
 from partage.wire.claims import claim_uid, read_claim, share_name
 from partage.wire.documents import Document
 
-__all__ = ["WAIT", "ClaimArbiter", "Reserved"]
-
 WAIT: Final = 66.0
 """Seconds that a reservation lasts without news: a request's longest life in an API server, and a tenth of it."""
 _MOST: Final = 4096

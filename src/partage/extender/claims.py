@@ -18,8 +18,6 @@ from partage.scheduler.events import Event, PodGone, PodSeen
 from partage.wire.claims import Claim, claim_uid, read_claim
 from partage.wire.documents import Document, outdated
 
-__all__ = ["ClaimBook"]
-
 _REMEMBERED: Final = 20_000
 """Claims that are gone and remembered, the latest, so that a late event does not bring one back."""
 

@@ -38,8 +38,6 @@ from partage.wire.nodes import translate_node
 from partage.wire.quota import translate_quotas
 from partage.wire.translation import PodEntry, Translation
 
-__all__ = ["ClusterCache"]
-
 _CONFIG: Final = "ConfigMap"
 _REMEMBERED: Final = 20_000
 

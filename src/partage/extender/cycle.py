@@ -32,8 +32,6 @@ from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Action, HoldEnded, Placement, Released, RoomKept
 from partage.scheduler.explain import deferred
 
-__all__ = ["HOLD", "Cycle", "asks"]
-
 HOLD: Final = 30.0
 """Seconds that a hold lasts: longer than kube-scheduler may take to bind."""
 

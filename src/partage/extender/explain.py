@@ -24,8 +24,6 @@ from partage.wire.advice import ROOM, advice
 from partage.wire.outcomes import grant_document, refusal_document
 from partage.wire.translation import PodEntry
 
-__all__ = ["born", "explain", "unscheduled"]
-
 _PROVEN: Final = 128
 """Nodes that are asked card by card where only that can tell whether they would do."""
 _MOST_CLAIMS: Final = 100

@@ -23,8 +23,6 @@ from partage.model.device import MILLI, DeviceType
 from partage.model.node import Node
 from partage.wire.outcomes import said
 
-__all__ = ["CardRow", "Exposition", "exposition"]
-
 _PERCENT: Final = MILLI // 100
 _MIB: Final = 2**20
 _PIECE: Final = 512

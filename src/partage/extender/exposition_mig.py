@@ -16,8 +16,6 @@ from partage.inventory.ledger import Ledger
 from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
 
-__all__ = ["foreign_series", "mig_series"]
-
 _OLD: Final = "nodeGPUMigInstance"
 _OLD_HELP: Final = "GPU Sharing mode. 0 for hami-core, 1 for mig, 2 for mps"
 _TODAY: Final = "hami_node_gpu_mig_instance_info"

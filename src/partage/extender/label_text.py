@@ -1,7 +1,5 @@
 """How a value stands in a label of Prometheus' text format."""
 
-__all__ = ["label_text"]
-
 
 def label_text(value: str) -> str:
     """The value, escaped."""

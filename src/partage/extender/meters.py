@@ -4,8 +4,6 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Histogram
 
-__all__ = ["Meters"]
-
 _BUCKETS: Final = (
     0.0001,
     0.00025,

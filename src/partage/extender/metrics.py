@@ -19,8 +19,6 @@ from partage.inventory.plane import CLOSED
 from partage.model.device import DeviceType
 from partage.model.reason import ReasonCode
 
-__all__ = ["ServiceMetrics"]
-
 
 class ServiceMetrics:
     """Collects the state of one service when it is scraped."""

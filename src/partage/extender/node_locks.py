@@ -28,18 +28,6 @@ from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.pod_phase import finished
 
-__all__ = [
-    "Fate",
-    "Known",
-    "Left",
-    "LockTimes",
-    "NodeLockKeeper",
-    "Want",
-    "Whereabouts",
-    "abandoned",
-    "fate",
-]
-
 _LOG = logging.getLogger("partage.extender")
 _SOON: Final = 1.0
 """Seconds until a lock that could not be given back is tried again; doubled every time."""

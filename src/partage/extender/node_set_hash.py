@@ -11,8 +11,6 @@ from typing import Final
 
 import numpy as np
 
-__all__ = ["fingerprint"]
-
 _QUOTE: Final = 34
 _BETWEEN: Final = 4
 _WORD: Final = 8

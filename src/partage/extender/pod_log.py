@@ -7,8 +7,6 @@ reader that comes too late learns that, and looks at every pod.
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["PodLog"]
-
 _KEPT: Final = 2**15
 
 

@@ -16,17 +16,6 @@ from partage.scheduler.events import Quarantined, Unserviceable
 from partage.wire.documents import Document
 from partage.wire.translation import PodEntry
 
-__all__ = [
-    "Answered",
-    "Binder",
-    "Binding",
-    "Clock",
-    "Hooks",
-    "NodeLocks",
-    "Outcome",
-    "Taken",
-]
-
 
 class Outcome(StrEnum):
     """What became of a request to the API server."""

@@ -34,18 +34,6 @@ from partage.scheduler.preemption import (
 from partage.wire import shapes
 from partage.wire.budgets import Budget
 
-__all__ = [
-    "MOST_PLANNING",
-    "Planner",
-    "abandoned",
-    "again",
-    "given_up_on",
-    "may_preempt",
-    "plans",
-    "preemptors",
-    "to_be_gone",
-]
-
 _ENOUGH: Final = 100
 """Nodes with a plan that are compared; kube-scheduler's own default."""
 MOST_PLANNING: Final = 50 * MOST

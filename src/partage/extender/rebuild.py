@@ -9,8 +9,6 @@ from partage.extender.books import Books
 from partage.scheduler.explain import deferred
 from partage.wire.documents import Document
 
-__all__ = ["filled", "permuted"]
-
 _BREATH: Final = 512
 """Documents that are taken in before others get their turn: probes, and the lease."""
 

@@ -13,8 +13,6 @@ from typing import Final
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools
 
-__all__ = ["REJECTED_SECONDS", "RejectedNodes"]
-
 REJECTED_SECONDS: Final = 60.0
 """For which a node that kube-scheduler rejected is not proposed to the pod again, and several are to all."""
 _MOST_NODES: Final = 128

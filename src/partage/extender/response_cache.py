@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from partage.inventory.plane import Ints
 from partage.wire.extender import encoded_name, score_entry
 
-__all__ = ["BEST", "ResponseCache"]
-
 BEST: Final = 10
 """The highest score of an extender."""
 

@@ -25,8 +25,6 @@ from partage.serving.limits import Limits, guard, json_response, read_body
 from partage.serving.local import is_here
 from partage.serving.turns import waiting_elsewhere
 
-__all__ = ["Faces", "Readers", "bind_with", "make_app", "make_probes", "may_read", "verb_with"]
-
 _AWAY: Final = 503
 _JSON: Final = "application/json"
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"

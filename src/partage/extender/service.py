@@ -45,8 +45,6 @@ from partage.wire.extender import (
 )
 from partage.wire.translation import PodEntry
 
-__all__ = ["SchedulerService", "ServiceSettings"]
-
 _LOG = logging.getLogger("partage.extender")
 _PLAIN: Final = 20_000
 _SEEN: Final = 20_000

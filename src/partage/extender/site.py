@@ -14,8 +14,6 @@ from partage.serving.limits import Limits
 from partage.serving.site import Site
 from partage.serving.tls import ServerTls
 
-__all__ = ["probe_site", "scheduler_site"]
-
 _PROBES: Final = Limits(
     body=2**10, head=2**13, patience=5.0, idle=30.0, connections=64, per_address=48, held=2**20
 )

@@ -29,8 +29,6 @@ from partage.tracing.spans import (
 from partage.tracing.tracer import Tracer
 from partage.wire.translation import PodEntry
 
-__all__ = ["SILENT", "PodStories", "Silent", "Stories", "stories_of"]
-
 _MOST: Final = 20_000
 """Pods of which it is known when they were met first."""
 _EVENTS: Final = 32

@@ -34,8 +34,6 @@ from partage.wire.documents import Document
 from partage.wire.render import resolve
 from partage.wire.routing import KOORDINATOR
 
-__all__ = ["summaries", "summary"]
-
 _PERCENT: Final = MILLI // 100
 _WHOLE: Final = 100
 _PIECE: Final = 16

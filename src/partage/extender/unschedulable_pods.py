@@ -33,8 +33,6 @@ from partage.scheduler.engine import Engine
 from partage.scheduler.events import Placement
 from partage.wire.translation import PodEntry
 
-__all__ = ["UnschedulablePods", "WaitingPod"]
-
 _MOST: Final = 100_000
 _AGAIN: Final = 5.0
 """Seconds for which a woken pod that has not come yet is not woken again for other room."""

@@ -31,8 +31,6 @@ from partage.scheduler.engine import State
 from partage.scheduler.events import HoldEnded
 from partage.scheduler.preemption import least
 
-__all__ = ["Answer", "Listed", "Verbs"]
-
 _MOST_NAMED: Final = 16
 _MOST_PROVEN: Final = 128
 """Nodes of a request that only the exact rule can judge; asking it of thousands takes too long."""

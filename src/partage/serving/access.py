@@ -15,8 +15,6 @@ from typing import Final
 
 from partage.model.errors import InvalidValue
 
-__all__ = ["Access", "TokenFile"]
-
 _LOG = logging.getLogger("partage.serving")
 _LEAST: Final = 16
 _EVERY: Final = 5.0

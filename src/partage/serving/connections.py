@@ -12,8 +12,6 @@ import resource
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-__all__ = ["Connection", "Connections", "address_of", "allow_files"]
-
 _FREE: Final = 2**14
 """Bytes of one connection that are not counted."""
 _OWN_FILES: Final = 512

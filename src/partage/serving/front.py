@@ -20,8 +20,6 @@ from partage.serving.connections import address_of
 from partage.serving.handed import Handed
 from partage.serving.hot import AWAY, FAULT, Answer, HotRoute, HotRoutes, message
 
-__all__ = ["Front"]
-
 _LOG = logging.getLogger("partage.serving")
 
 _REASONS: Final = {

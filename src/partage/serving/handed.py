@@ -14,8 +14,6 @@ from aiohttp.typedefs import Handler, Middleware
 
 from partage.serving.hot import HotRoutes
 
-__all__ = ["Handed", "asking", "noticed"]
-
 
 class Handed(asyncio.Protocol):
     """One connection."""

@@ -11,8 +11,6 @@ from partage.serving.access import Access
 from partage.serving.connections import Connections
 from partage.serving.limits import Limits
 
-__all__ = ["AWAY", "FAULT", "Answer", "HotRoute", "HotRoutes", "Tally", "message"]
-
 Answer = tuple[int, bytes]
 HotRoute = Callable[[bytes], Answer] | Callable[[bytes], Awaitable[Answer]]
 

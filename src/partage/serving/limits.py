@@ -14,8 +14,6 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-__all__ = ["Limits", "guard", "holder_of", "json_response", "read_body"]
-
 _LOG = logging.getLogger("partage.serving")
 
 

@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from partage.serving.connections import Connections
 
-__all__ = ["Listener", "end_listening"]
-
 _LOG: Final = logging.getLogger("partage.serving")
 _HANDSHAKE: Final = b"\x16"
 """The first byte of TLS; no method of HTTP begins with it."""

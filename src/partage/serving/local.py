@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-__all__ = ["is_here", "no_stranger", "stranger"]
-
 
 def is_here(host: str) -> bool:
     """Whether a host name or address is this machine, to which nobody else can connect."""

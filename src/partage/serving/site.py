@@ -20,8 +20,6 @@ from partage.serving.local import no_stranger
 from partage.serving.tls import ServerTls
 from partage.serving.turns import TURNS, Turns, pages_in_turn
 
-__all__ = ["Site"]
-
 _LINGER = 1.0
 """Seconds that requests have to end when a service stops."""
 _BUFFER = 2**20

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from partage.model.errors import InvalidValue
 
-__all__ = ["ServerTls"]
-
 _LOG = logging.getLogger("partage.serving")
 
 

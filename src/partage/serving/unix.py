@@ -19,8 +19,6 @@ from typing import Final, Protocol, cast
 from partage.model.errors import InvalidDocument
 from partage.serving.listener import end_listening
 
-__all__ = ["Link", "Talk", "UnixServer"]
-
 _LOG = logging.getLogger("partage.serving")
 _HEAD: Final = 4
 _CREDENTIALS: Final = struct.Struct("3i")
