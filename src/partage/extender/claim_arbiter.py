@@ -89,16 +89,16 @@ class ClaimArbiter:
             return f"devices of several nodes: {', '.join(claim.records)}"
         if cache.claims.is_gone(claim.uid):
             return f"claim {claim.key} is gone"
-        known = cache.claims.held(claim.uid)
-        if known:
-            if [_holds(one) for one in known] == [_holds(fact)]:
-                return ""
-            return (
-                f"claim {claim.key} is still allocated otherwise by what is known here; try again"
-            )
         version = document.metadata.resource_version or ""
         if not version:
             return f"claim {claim.key}: the write names no resourceVersion, so it may arrive at any time"
+        known = cache.claims.held(claim.uid)
+        if known:
+            # What replaces a newer version than the one known may come after a deallocation.
+            heard = not _precedes(cache.claims.version(claim.uid), version)
+            if heard and [_holds(one) for one in known] == [_holds(fact)]:
+                return ""
+            return f"claim {claim.key} is still allocated by what is known here; try again"
         mine = self.reserved.get(claim.uid, [])
         if any(_precedes(version, one.version) for one in mine):
             return f"claim {claim.key} has changed since; try again"
