@@ -1,5 +1,6 @@
 """Values on helm's command line: `--set` makes a text of every decimal, which the chart must take as a number."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -61,3 +62,32 @@ def test_what_is_no_digest_is_refused(typed: str) -> None:
         generate.rendered(str(HELM), "default", "--set", f"image.digest={typed}")
 
     assert "digest" in raised.value.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [(("scheduler", "agentSilenceSeconds"), "agentSilenceSeconds"), (("isolation",), "isolation"),
+     (("agent", "isolation", "online"), "online")],
+)  # fmt: skip
+def test_values_of_a_release_without_a_value_are_refused_by_its_name(
+    path: tuple[str, ...], named: str, tmp_path: Path
+) -> None:
+    """As `helm upgrade --reuse-values` brings them: all of the old release's, and none of the new chart's defaults."""
+    old = tmp_path / "partage"
+    shutil.copytree(generate.CHART, old)
+    values = yaml.safe_load((old / "values.yaml").read_text())
+    node = values
+    for name in path[:-1]:
+        node = node[name]
+    del node[path[-1]]
+    (old / "values.yaml").write_text(yaml.safe_dump(values))
+    done = subprocess.run(
+        [str(HELM), "template", "partage", str(old), "--kube-version", generate.KUBE_VERSION],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode != 0
+    assert named in done.stderr
+    assert "schema" in done.stderr
