@@ -107,12 +107,8 @@ class ClaimArbiter:
         self._keep(claim.uid, mine)
         books.take(_ends(void), now)
         same = [one for one in mine if _holds(one.fact) == _holds(fact)]
-        if same and not dry_run:  # one more write of the same may be on its way from now on
-            self._keep(
-                claim.uid, [replace(one, since=now) if one in same else one for one in mine]
-            )
         if same:
-            return ""
+            return self._asked_again(books, mine, same, now, dry_run=dry_run)
         if len(mine) >= _MOST_WRITES or len(self.reserved) >= _MOST:
             return "too many claims are being allocated, or this one too often; try again"
         taken = {one.fact.uid for one in mine}
@@ -124,6 +120,27 @@ class ClaimArbiter:
         elif not refusal:
             self._keep(claim.uid, [*mine, Reserved(claim.uid, version, fact, now)])
         return refusal
+
+    def _asked_again(
+        self,
+        books: Books,
+        mine: list[Reserved],
+        same: list[Reserved],
+        now: float,
+        *,
+        dry_run: bool,
+    ) -> str:
+        """What is reserved is asked for once more: one more write of it may be on its way from now on."""
+        for one in same:
+            held = books.engine.ledger.allocation(one.fact.uid)
+            if held is None or not _whole(books, held, one.grants):
+                # Another leader, which knew nothing of it, gave its room away meanwhile.
+                return _short(books, one.fact, one.grants)
+        if not dry_run:
+            self._keep(
+                same[0].claim, [replace(one, since=now) if one in same else one for one in mine]
+            )
+        return ""
 
     def _keep(self, claim: str, those: list[Reserved]) -> None:
         if those:
