@@ -597,7 +597,7 @@ def test_what_pods_hold_is_not_offered_to_claims(folder: Path) -> None:
             odd["metadata"]["annotations"][names.ALLOCATION] = "?"
             world.server.store.update(pods, "team", "old", odd)
             await until(lambda: offered(world) == dict.fromkeys(whole, ("80Gi", True)))
-            world.server.store.delete(pods, "team", "old", {})
+            world.server.store.delete(pods, "team", "old")
             await until(lambda: offered(world) == whole)
 
     run(folder, story)
