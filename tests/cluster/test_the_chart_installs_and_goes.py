@@ -96,7 +96,7 @@ def test_the_second_scheduler_asks_as_the_program_says(profile: str) -> None:
     for own in ("clientConnection", "leaderElection", "parallelism"):
         config.pop(own)
     services = [o["metadata"] for o in found if o["kind"] == "Service" and o["spec"]["ports"][0]["name"] == "verbs"]  # fmt: skip
-    assert len(services) == (profile != "plugin")
+    assert len(services) == (profile in {"extender", "qgpu"})
     access = None
     for service in services:
         access = ExtenderAccess(
@@ -342,7 +342,7 @@ def test_an_upgrade_brings_definitions_and_new_defaults(
     config = plane.call("GET", f"/api/v1/namespaces/{space}/configmaps/partage-config")
     assert config["data"]["policy"] == "binpack"
     path = f"/apis/apps/v1/namespaces/{space}/deployments/partage-scheduler"
-    (container,) = plane.call("GET", path)["spec"]["template"]["spec"]["containers"]
+    container, _ = plane.call("GET", path)["spec"]["template"]["spec"]["containers"]
     assert "--audit=61" in container["args"]
     helm(plane, "uninstall", "partage", "-n", space, "--no-hooks", program=program)
     kubectl(plane, "delete", "crd", *(one["metadata"]["name"] for one in plane.call("GET", DEFINITIONS)["items"]))  # fmt: skip
