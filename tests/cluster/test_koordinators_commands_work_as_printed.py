@@ -23,7 +23,13 @@ LAYOUT = Layout(
     scheduler="koord-scheduler",
     beside="koord-kube-scheduler",
     webhook="koord-webhook",
-    options=("-f", str(CHART / "profiles" / "koordinator.yaml")),
+    # By the extender, which this cluster of processes has, the service's own pod must hold the Lease.
+    options=(
+        "-f",
+        str(CHART / "profiles" / "koordinator.yaml"),
+        "--set",
+        "scheduler.leaseName=koord-scheduler,kubeScheduler.leaseName=koord-kube-scheduler",
+    ),
     address=ADDRESS,
     read=10251,
     pod=POD,
