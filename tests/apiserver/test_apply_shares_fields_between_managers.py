@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partage.apiserver.ownership import leaves, readable, to_document, to_paths
-from partage.apiserver.types import catalogue
+from partage.wire.field_types import catalogue
 
 CONFIGS = "/api/v1/namespaces/default/configmaps"
 PATH = f"{CONFIGS}/settings"

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from partage.apiserver.patch import PatchError, json_patch, merge_patch
 from partage.apiserver.strategic import strategic_patch
-from partage.apiserver.types import catalogue
+from partage.wire.field_types import catalogue
 
 POD = catalogue()["io.k8s.api.core.v1.Pod"]
 CONFIGS = "/api/v1/namespaces/default/configmaps"

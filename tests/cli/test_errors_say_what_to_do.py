@@ -135,6 +135,26 @@ def test_a_file_without_documents_is_an_error(tmp_path: Path, text: str, command
     assert CliRunner().invoke(main, ["schedule", examples, str(empty)]).exit_code in (0, 3)
 
 
+@pytest.mark.parametrize(
+    "command", ["schedule", "explain a -f", "top -f", "inspect -f", "simulate cluster", "simulate repack --may-restart x"]
+)  # fmt: skip
+def test_a_misspelt_field_is_told_and_refused_with_strict(tmp_path: Path, command: str) -> None:
+    """By file, document, path and the nearest name, in every command that reads manifests."""
+    file = tmp_path / "pod.yaml"
+    file.write_text(
+        "kind: Node\nmetadata: {name: n}\n---\nkind: Pod\nmetadata: {name: a}\nspec: {contaners: []}\n"
+    )
+    where = f"{file}: document 2 (Pod default/a): field spec.contaners"
+
+    found = CliRunner().invoke(main, [*command.split(), str(file)])
+    refused = CliRunner().invoke(main, [*command.split(), str(file), "--strict"])
+
+    assert f"{where} is not known and does nothing; did you mean containers?" in found.output
+    assert refused.exit_code == 2
+    assert where in refused.stderr
+    assert refused.stdout == ""
+
+
 @pytest.mark.parametrize("option", ["--ahead-from=5", "--bind-together=5", "--http2"])
 def test_an_option_of_0_1_without_effect_is_read_and_told(option: str) -> None:
     """A new program with the arguments of the release before starts, and says which of them to take out."""

@@ -1,14 +1,18 @@
 """YAML and JSON, one document or many, files and folders."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from manifests import card, device, node, pod
 
 from partage.model.errors import InvalidDocument
 from partage.wire import shapes
 from partage.wire.documents import decode, read_paths
+from partage.wire.json_values import keys_given_twice
 
 A, B = json.dumps(node("a")), json.dumps(node("b"))
 YAML = "kind: Node\nmetadata:\n  name: a\n---\nkind: Node\nmetadata: {name: b}\n"
@@ -277,3 +281,64 @@ def test_notes_on_keys_are_bounded() -> None:
     text = "kind: Pod\nmetadata: {name: a}\nx:\n" + "  a: 1\n" * 1000
 
     assert len(decode("f", text.encode()).notes) == 100
+
+
+POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labls": {}}, "spec": {"contaners": [], "containers": [{"name": "m", "image": "i", "resources": {"limit": {}}}]}}  # fmt: skip
+TWICE = b'{"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "b", "name": "c"}]}}'
+
+
+@pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump])
+def test_fields_that_a_kind_lacks_are_told_with_the_nearest(write: Callable[[Any], str]) -> None:
+    """At any depth, by path; nothing is said of what was not typed: an object that a server gave."""
+    told = decode("f", write(POD).encode(), written=True)
+
+    where = "f: document 1 (Pod default/a): field"
+    assert sorted(told.doubtful) == [
+        f"{where} metadata.labls is not known and does nothing; did you mean labels?",
+        f"{where} spec.containers[0].resources.limit is not known and does nothing; did you mean limits?",
+        f"{where} spec.contaners is not known and does nothing; did you mean containers?",
+    ]
+    assert set(told.doubtful) <= set(told.notes)
+    assert not decode("f", write(POD).encode()).doubtful
+    read = {**POD, "metadata": {**POD["metadata"], "uid": "1"}}
+    assert not decode("f", write(read).encode(), written=True).doubtful
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "known"),
+    [("Deployment", "apps/v1", True), ("Deployment", None, True), ("Job", None, True), ("Node", "v1", True),
+     ("ResourceClaim", "resource.k8s.io/v1", True), ("Device", "scheduling.koordinator.sh/v1alpha1", False),
+     ("Deployment", "extensions/v1beta1", False)],
+)  # fmt: skip
+def test_only_kinds_with_a_table_are_looked_at(
+    kind: str, version: str | None, *, known: bool
+) -> None:
+    """Vendors add fields of their own to Devices; old versions have no table."""
+    value = {"kind": kind, "metadata": {"name": "a"}, "spec": {"nope": 1}}
+    told = decode(
+        "f",
+        json.dumps(value | ({"apiVersion": version} if version else {})).encode(),
+        written=True,
+    )
+
+    assert bool(told.doubtful) is known
+
+
+def test_doubts_are_bounded() -> None:
+    """A file of thousands of misspelt fields gets a hundred notes."""
+    spec = {f"nope{number}": 1 for number in range(1000)}
+    text = json.dumps({"kind": "Pod", "metadata": {"name": "a"}, "spec": spec})
+
+    assert len(decode("f", (text * 3).encode(), written=True).doubtful) == 100
+
+
+def test_keys_given_twice_in_json_are_told_by_path() -> None:
+    """As YAML's are by line."""
+    (told,) = decode("f", TWICE, written=True).doubtful
+
+    assert told.endswith("field spec.containers[0].name is given twice; the last holds")
+    assert keys_given_twice(b'{"a": [{"b": 1, "b": 2}], "c": {"d": 1}, "c": {}}') == [
+        "c",
+        "a[0].b",
+    ]
+    assert not keys_given_twice(b"[" * 100_000)

@@ -15,7 +15,7 @@ from partage.apiserver.ownership import (
     without_own,
 )
 from partage.apiserver.status import ApiError
-from partage.apiserver.types import Type
+from partage.wire.field_types import Type
 
 _PLAIN: Final = Type("any")
 _MAP: Final = Type("map", item=_PLAIN)

@@ -5,7 +5,7 @@ from typing import Final
 
 from partage.apiserver import events
 from partage.apiserver.kinds import Kind, Subresource
-from partage.apiserver.types import Type, catalogue
+from partage.wire.field_types import Type, catalogue
 
 _CORE: Final = "io.k8s.api.core.v1."
 _PREFIXES: Final = {

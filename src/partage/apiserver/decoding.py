@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from partage.apiserver.status import bad_request
-from partage.apiserver.types import Field, Type
 from partage.model.errors import InvalidQuantity
 from partage.model.quantity import Quantity
+from partage.wire.field_types import Field, Type
 from partage.wire.yaml_values import YamlError, yaml_values
 
 _TIME: Final = re.compile(

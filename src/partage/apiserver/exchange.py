@@ -14,8 +14,8 @@ from partage.apiserver.admission import User
 from partage.apiserver.decoding import parse
 from partage.apiserver.negotiation import JSON, Form, form_of
 from partage.apiserver.status import ApiError, bad_request, too_large, unsupported_media
-from partage.apiserver.types import META, Type, catalogue
 from partage.serving.limits import holder_of
+from partage.wire.field_types import META, Type, catalogue
 
 LARGEST_BODY: Final = 3 * 2**20
 """Bytes of a request's body."""

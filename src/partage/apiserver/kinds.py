@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from partage.apiserver.status import qualified
-from partage.apiserver.types import Type
+from partage.wire.field_types import Type
 
 ALL_VERBS: Final = (
     "create",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from partage.apiserver.kinds import Kind, Registry
-from partage.apiserver.types import Field, Type
+from partage.wire.field_types import Field, Type
 
 _SCALARS: Final[dict[str, dict[str, Any]]] = {
     "string": {"type": "string"},

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.apiserver.types import Type
+from partage.wire.field_types import Type
 
 Path = tuple[str, ...]
 

@@ -18,7 +18,7 @@ from partage.apiserver.status import (
     success,
 )
 from partage.apiserver.storage import Absent, Record, Stale
-from partage.apiserver.types import catalogue
+from partage.wire.field_types import catalogue
 
 _TRIES: Final = 6
 _BINDING: Final = catalogue()["io.k8s.api.core.v1.Binding"]

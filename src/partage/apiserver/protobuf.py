@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.apiserver.types import Field, Numbers, Type
+from partage.wire.field_types import Field, Numbers, Type
 
 MEDIA: Final = "application/vnd.kubernetes.protobuf"
 _MAGIC: Final = b"k8s\x00"

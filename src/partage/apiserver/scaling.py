@@ -11,8 +11,8 @@ from partage.apiserver.patch import PatchError, json_patch, merge_patch
 from partage.apiserver.problems import Problems
 from partage.apiserver.status import bad_request, conflict, invalid, precondition
 from partage.apiserver.storage import Record
-from partage.apiserver.types import catalogue
 from partage.apiserver.updating import update
+from partage.wire.field_types import catalogue
 
 _PATHS: Final = {
     "specReplicasPath": ".spec.replicas",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from partage.apiserver.patch import PatchError
-from partage.apiserver.types import Field, Type
+from partage.wire.field_types import Field, Type
 
 _PATCH: Final = "$patch"
 _RETAIN: Final = "$retainKeys"

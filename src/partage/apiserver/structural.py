@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, cast
 
 from partage.apiserver.problems import Problems
-from partage.apiserver.types import META, Field, ListKind, Type, catalogue
+from partage.wire.field_types import META, Field, ListKind, Type, catalogue
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,),

@@ -27,8 +27,8 @@ from partage.apiserver.status import (
 from partage.apiserver.storage import Record
 from partage.apiserver.streams import Watch, watch
 from partage.apiserver.tables import partial, table
-from partage.apiserver.types import catalogue
 from partage.apiserver.updating import APPLY, PATCHES, patch, update
+from partage.wire.field_types import catalogue
 
 _UNSUPPORTED: Final = ("attach", "exec", "portforward")
 _RETURNED: Final = ("pods", "services", "serviceaccounts", "persistentvolumeclaims")

@@ -1,13 +1,13 @@
 """Options and texts that `explain`, `top` and `inspect` share."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
 import click
 
 from partage.cli.asking import Asked, CannotAsk, Where, ask
 from partage.cli.ending import end
-from partage.cli.parameters import FILE, cluster_options, options, output_option
+from partage.cli.parameters import FILE, cluster_options, options, output_option, strict_option
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.visible import visible
 from partage.model.device import MILLI
@@ -29,6 +29,7 @@ answer_options = options(
         help="Answer for these manifests instead of a cluster: YAML or JSON, a folder, or - for "
         "standard input, such as what `kubectl get -o yaml` printed. May be repeated.",
     ),
+    strict_option,
     click.option(
         "--scheduler",
         envvar="PARTAGE_SCHEDULER",
@@ -82,6 +83,7 @@ def answered(
         scheduler=given["scheduler"],
         service=given["service"],
         files=given["files"],
+        strict=given["strict"],
         kubeconfig=given["kubeconfig"],
         context=given["context"],
         token_file=given["token_file"],
@@ -90,9 +92,8 @@ def answered(
     try:
         chosen = [bool(where.scheduler), bool(where.service), bool(where.files)]
         if where.files:
-            where = Where(
-                files=where.files, placing=placing
-            )  # the environment does not outdo what was typed
+            # The environment does not outdo what was typed.
+            where = Where(files=where.files, strict=where.strict, placing=placing)
         elif sum(chosen) > 1:
             raise CannotAsk("--scheduler and --service exclude each other; leave one out")
         return ask(where, question)
@@ -111,7 +112,12 @@ def structured(output: str, data: object) -> bool:
 def told(asked: Asked) -> None:
     """Say on standard error who answered, and what could not be read."""
     click.echo(visible(f"answered by {asked.told}"), err=True)
-    for note in asked.notes:
+    noted(asked.notes)
+
+
+def noted(notes: Iterable[str]) -> None:
+    """Say on standard error what is doubtful in what was read."""
+    for note in notes:
         click.echo(visible(f"note: {note}"), err=True)
 
 

@@ -8,7 +8,7 @@ other rights than `kubectl get` needs. Both give the same documents (`dashboard.
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -72,6 +72,7 @@ class Where:
         scheduler: URL of the service; empty for not.
         service: `NAMESPACE/NAME:PORT` behind the API server's proxy; empty for not.
         files: manifests that stand for a cluster.
+        strict: see `batches`.
         placing: whether their pods without a node get places first, as by `partage schedule`.
         kubeconfig: as kubectl's.
         context: of the kubeconfig.
@@ -82,6 +83,7 @@ class Where:
     scheduler: str = ""
     service: str = ""
     files: tuple[str, ...] = ()
+    strict: bool = False
     placing: bool = False
     kubeconfig: Path | None = None
     context: str | None = None
@@ -173,7 +175,7 @@ async def _answering(where: Where) -> AsyncIterator[Asked]:
             yield Asked(ServiceViews(client, ""), f"the scheduler service at {where.scheduler}")
         return
     if where.files:
-        documents, notes = _from_files(where.files)
+        documents, notes = _from_files(where)
         yield await _offline(
             documents,
             "the engine, over the manifests given",
@@ -272,8 +274,8 @@ class ServiceViews:
 # --- the engine here -------------------------------------------------------------------------
 
 
-def _from_files(files: Iterable[str]) -> tuple[list[Document], tuple[str, ...]]:
-    read = list(batches(files))
+def _from_files(where: Where) -> tuple[list[Document], tuple[str, ...]]:
+    read = list(batches(where.files, strict=where.strict))
     documents = list(with_pods([document for batch in read for document in batch.documents]))
     return documents, tuple(note for batch in read for note in batch.notes)
 

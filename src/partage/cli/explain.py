@@ -86,6 +86,7 @@ def explain(pod: str, namespace: str, **given: Any) -> None:
     asked, where, found = answered(given, question, placing=True)
     key = f"{where}/{name}"
     if found is None:
+        told(asked)
         end(_missing(asked, key), NOT_FOUND)
     said = (asked.conditions or {}).get(key) or found.get("kube_scheduler")
     found = found | {"kube_scheduler": said, "answered_by": asked.told}

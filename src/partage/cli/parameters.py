@@ -57,6 +57,13 @@ def output_option(told: str, *forms: str) -> Callable[[_F], _F]:
     return option("-o", "--output", type=click.Choice(choice), default=choice[0], help=told)
 
 
+strict_option = click.option(
+    "--strict",
+    is_flag=True,
+    help="Refuse manifests with fields that their kind does not have, or keys given twice. Default: "
+    "say so, and go on without them.",
+)
+
 cluster_options = options(
     click.option(
         "--kubeconfig",

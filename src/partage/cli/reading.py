@@ -8,12 +8,16 @@ from partage.model.errors import InvalidDocument
 from partage.wire.documents import Batch, decode, read_paths
 
 
-def batches(files: Iterable[str]) -> Iterator[Batch]:
+def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
     """Every document of every file, in the order given.
 
+    Args:
+        files: names of files and folders, `-` for standard input.
+        strict: refuse fields that a kind does not have, and keys given twice.
+
     Raises:
-        InvalidDocument: a file is missing, a document cannot be decoded as its kind, or there is none
-            in any of the files.
+        InvalidDocument: a file is missing, a document cannot be decoded as its kind, there is none
+            in any of the files, or `strict` refuses one.
     """
     names = list(files)
     held = 0
@@ -24,7 +28,11 @@ def batches(files: Iterable[str]) -> Iterator[Batch]:
             else read_paths([Path(name)])
         )
         for source, data in given:
-            batch = decode(source, data)
+            batch = decode(source, data, written=True)
+            if strict and batch.doubtful:
+                first, more = batch.doubtful[0], len(batch.doubtful) - 1
+                others = f" (and {more} more such)" if more else ""
+                raise InvalidDocument(f"{first}{others}; mend it, or leave out --strict")
             held += len(batch.documents) + len(batch.notes)
             yield batch
     if not held:

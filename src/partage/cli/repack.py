@@ -7,8 +7,9 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from partage.cli.asked import noted
 from partage.cli.ending import end
-from partage.cli.parameters import PolicyType, output_option
+from partage.cli.parameters import PolicyType, output_option, strict_option
 from partage.cli.reading import batches
 from partage.cli.structured import to_json, to_yaml
 from partage.model.allocation import Allocation
@@ -38,9 +39,14 @@ SOME_WAIT: Final = 3
     metavar="NAME",
     help=f"{', '.join(Strategy)}, or NODE/CARD. Default: the cluster's own.",
 )
+@strict_option
 @output_option("How to print the plans.")
 def repack(
-    files: tuple[str, ...], patterns: tuple[str, ...], policy: Policy | None, output: str
+    files: tuple[str, ...],
+    patterns: tuple[str, ...],
+    policy: Policy | None,
+    strict: bool,  # noqa: FBT001 # click passes every option by its name
+    output: str,
 ) -> None:
     """Say which pods to restart so that pods that wait for a hardware instance get one.
 
@@ -55,9 +61,10 @@ def repack(
       3  some wait, and no plan was found for them
     """  # noqa: D301 # click wants the control character itself
     try:
-        cluster = assemble(list(batches(files)))
+        cluster = assemble(list(batches(files, strict=strict)))
     except InvalidDocument as error:
         end(error)
+    noted(cluster.notes)
 
     def may_move(pod: Pod) -> bool:
         name = f"{pod.namespace}/{pod.name}"

@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from partage.cli.ending import end
-from partage.cli.parameters import PolicyType, output_option
+from partage.cli.parameters import PolicyType, output_option, strict_option
 from partage.cli.reading import batches
 from partage.cli.report import document, print_tables
 from partage.cli.structured import to_json, to_yaml
@@ -39,8 +39,15 @@ _RARELY: Final = 500_000
     help="Permute the order in which equally good nodes are preferred. Default: their order in "
     "FILE.",
 )
+@strict_option
 @output_option("How to print the outcome.")
-def schedule(files: tuple[str, ...], policy: Policy | None, seed: int | None, output: str) -> None:
+def schedule(
+    files: tuple[str, ...],
+    policy: Policy | None,
+    seed: int | None,
+    strict: bool,  # noqa: FBT001 # click passes every option by its name
+    output: str,
+) -> None:
     """Decide where the pods of FILE... go, without a cluster.
 
     FILE is YAML or JSON with any number of documents, a List, a folder, or - for standard input.
@@ -52,12 +59,12 @@ def schedule(files: tuple[str, ...], policy: Policy | None, seed: int | None, ou
     \b
     Exit status:
       0  every pod has a place
-      2  FILE is missing, or a document cannot be decoded as its kind
+      2  FILE is missing, or a document cannot be decoded as its kind, or --strict refuses it
       3  some pods wait; the output says why
     """  # noqa: D301 # click wants the control character itself
     gc.set_threshold(_RARELY)  # one short run that mostly gathers objects: collecting is dear
     try:
-        outcome = run(assemble(list(batches(files))), policy, seed)
+        outcome = run(assemble(list(batches(files, strict=strict))), policy, seed)
     except InvalidDocument as error:
         end(error)
     if output == "table":

@@ -11,8 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from partage.cli.asked import noted
 from partage.cli.ending import end
-from partage.cli.parameters import output_option
+from partage.cli.parameters import output_option, strict_option
 from partage.cli.reading import batches
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.visible import visible
@@ -78,6 +79,7 @@ _COPIES: Final = re.compile(r"(?P<name>.+)=(?P<count>[0-9]{1,6})")
     metavar="FILE.html",
     help="Write the result as one page to hand on; it needs nothing else.",
 )
+@strict_option
 @output_option("How to print the result.")
 def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     files: tuple[str, ...],
@@ -88,6 +90,7 @@ def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     anew: bool,  # noqa: FBT001 # click passes every option by its name
     seed: int | None,
     target: Path | None,
+    strict: bool,  # noqa: FBT001 # click passes every option by its name
     output: str,
 ) -> None:
     """Compare the cluster of FILE... with what it would be.
@@ -111,7 +114,7 @@ def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     gc.set_threshold(_RARELY)  # one short run that mostly gathers objects: collecting is dear
     try:
         changes = _changes(policies, add, remove, share, anew=anew)
-        known = assemble(list(batches(files)))
+        known = assemble(list(batches(files, strict=strict)))
         results = _evaluated(known, changes, seed)
         if target is not None:
             target.write_text(page(results, ", ".join(files)), "utf-8")
@@ -119,6 +122,7 @@ def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
         end(f"{target}: {error.strerror}; name another file with --page")
     except (InvalidDocument, PartageError) as error:
         end(str(error))
+    noted(known.notes)
     if output == "table":
         _print(results)
     else:

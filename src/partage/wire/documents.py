@@ -22,8 +22,9 @@ import msgspec
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.wire import shapes
 from partage.wire.decode_errors import with_keys
-from partage.wire.json_values import json_values, with_quoted_numbers
-from partage.wire.yaml_values import TEMPLATE, YamlError, yaml_values
+from partage.wire.json_values import json_values, keys_given_twice, with_quoted_numbers
+from partage.wire.misspelt import misspelt
+from partage.wire.yaml_values import MOST_NOTES, TEMPLATE, YamlError, yaml_values
 
 _T = TypeVar("_T")
 
@@ -155,10 +156,18 @@ def texts(given: Mapping[str, str | None] | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What was read: documents in the order written, and notes on what was skipped."""
+    """What was read.
+
+    Attributes:
+        documents: in the order written.
+        notes: on what was skipped or is doubtful.
+        doubtful: those of the notes that strict decoding refuses: fields that a kind does not have, and
+            keys given twice.
+    """
 
     documents: tuple[Document, ...] = ()
     notes: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +183,14 @@ class _Place:
         return f"{self.source}: document {self.number}"
 
 
-def decode(source: str, data: bytes) -> Batch:
+def decode(source: str, data: bytes, *, written: bool = False) -> Batch:
     """The documents in one source.
 
     Args:
         source: what messages call it.
         data: UTF-8 text, with or without a byte order mark.
+        written: somebody may have typed it, so fields that a kind does not have are noted; not in
+            objects with a UID, which an API server has read.
 
     Raises:
         InvalidDocument: the text, or one document of it, cannot be decoded.
@@ -188,15 +199,28 @@ def decode(source: str, data: bytes) -> Batch:
     notes: list[str] = []
     number = 1
     repeated: list[str] = []
+    doubtful: list[str] = []
     for value in _values(source, data, repeated):
-        for found in _expand(value, _Place(source, number)):
+        for found, raw in _expand(value, _Place(source, number)):
             number += 1
             if isinstance(found, Document):
                 documents.append(found)
+                if written and not found.metadata.uid and len(doubtful) < MOST_NOTES:
+                    doubtful += [f"{found.where}: {one}" for one in _doubts(found.kind, raw)]
             elif found:
                 notes.append(found)
-    notes += [f"{source}: {note}" for note in repeated]
-    return Batch(tuple(documents), tuple(notes))
+    doubtful += [f"{source}: {note}" for note in repeated]
+    doubtful = doubtful[:MOST_NOTES]
+    return Batch(tuple(documents), (*notes, *doubtful), tuple(doubtful))
+
+
+def _doubts(kind: str, value: Any) -> list[str]:
+    """What strict decoding refuses in one object."""
+    told = misspelt(kind, _plain(value), MOST_NOTES)
+    if isinstance(value, msgspec.Raw):
+        for path in keys_given_twice(bytes(value)):
+            told.append(f"field {path} is given twice; the last holds")
+    return told
 
 
 def read_paths(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
@@ -264,17 +288,20 @@ def _yaml(source: str, data: bytes, repeated: list[str]) -> Sequence[Any]:
         raise InvalidDocument(f"{source}: {error}") from error
 
 
-def _expand(value: Any, place: _Place) -> Iterator[Document | str]:
-    """The documents of one value: itself, or a list's items. A text is a note, empty for none."""
+def _expand(value: Any, place: _Place) -> Iterator[tuple[Document | str, Any]]:
+    """The documents of one value, itself or a list's items, each with its own value.
+
+    A text is a note, empty for none.
+    """
     if _is_null(value):
-        yield ""
+        yield "", None
         return
     head, items = _head(value, place)
     kind = head.kind or place.kind
     if kind is None:
         raise InvalidDocument(f"{place}: field kind: missing")
     if not kind.endswith("List"):
-        yield _document(value, kind, head.version, place)
+        yield _document(value, kind, head.version, place), value
         return
     if place.depth >= _DEEPEST_LIST:
         raise InvalidDocument(f"{place}: lists are nested deeper than {_DEEPEST_LIST}")

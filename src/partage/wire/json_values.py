@@ -1,7 +1,8 @@
-"""JSON text into undecoded values: one document, many concatenated, or one a line."""
+"""JSON text into undecoded values: one document, many concatenated, or one a line; and keys that it gives twice."""
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -27,6 +28,47 @@ def json_values(data: bytes) -> list[msgspec.Raw]:
     except RecursionError as error:
         raise _malformed(error) from error
     return list(_concatenated(data))
+
+
+class _Repeating(dict[str, object]):
+    """An object that has some keys more than once."""
+
+    keys_given_twice: tuple[str, ...] = ()
+
+
+def keys_given_twice(data: bytes) -> list[str]:
+    """Paths of keys that an object of the JSON text has more than once, such as `spec.replicas`.
+
+    Text that is no JSON, or nested too deeply, has none.
+    """
+    found: list[_Repeating] = []
+
+    def paired(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        whole = dict(pairs)
+        if len(whole) == len(pairs):
+            return whole
+        repeating = _Repeating(whole)
+        counts = Counter(key for key, _value in pairs)
+        repeating.keys_given_twice = tuple(key for key, times in counts.items() if times > 1)
+        found.append(repeating)
+        return repeating
+
+    try:
+        value = json.loads(data, object_pairs_hook=paired, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return []
+    return list(_paths(value, "")) if found else []
+
+
+def _paths(value: object, where: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value, _Repeating):
+            yield from (f"{where}.{key}".removeprefix(".") for key in value.keys_given_twice)
+        for key, inner in value.items():
+            yield from _paths(inner, f"{where}.{key}".removeprefix("."))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _paths(item, f"{where}[{index}]")
 
 
 def with_quoted_numbers(data: bytes) -> bytes:

@@ -4,7 +4,7 @@ Reads the `types.go` files of k8s.io/api, k8s.io/apimachinery and k8s.io/apiexte
 (as the Go module cache holds them) and writes one compact table a group: field names, types, how
 lists merge, protobuf numbers. Descriptions are not taken. Run it to move to another Kubernetes version:
 
-    python tests/tools/schema/tabulate.py "$(go env GOMODCACHE)/k8s.io" 0.36.6 src/partage/apiserver/schemas
+    python tests/tools/schema/tabulate.py "$(go env GOMODCACHE)/k8s.io" 0.36.6 src/partage/wire/field_tables
 
 One line a field: name, a mark (`!` always written; `?` left out when zero; none: left out when
 absent), its type, and options: `map=KEYS` and `set` (how server-side apply sees the list),

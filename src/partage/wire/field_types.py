@@ -2,7 +2,7 @@
 
 One tree of `Type` serves everything that has to know a field's shape: strict decoding, strategic
 merge patches, server-side apply and the OpenAPI documents. Built-in kinds read their trees from
-the tables in `schemas/`; custom resources have theirs made from their definition.
+the tables in `field_tables/`; custom resources have theirs made from their definition.
 """
 
 from dataclasses import dataclass, field
@@ -191,7 +191,7 @@ def _number(numbers: Numbers, word: str, found: Field) -> None:
 def catalogue() -> dict[str, Type]:
     """Every built-in struct by its OpenAPI name, such as `io.k8s.api.core.v1.Pod`."""
     reader = _Reader()
-    folder = resources.files("partage.apiserver") / "schemas"
+    folder = resources.files("partage.wire") / "field_tables"
     for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".txt"):
             reader.table(file.read_text(encoding="utf-8"))
