@@ -129,8 +129,8 @@ _serving = options(
     click.option(
         "--authorize-reads",
         is_flag=True,
-        help="Explain a pod only to who may get pods of its namespace, as the API server says of the "
-        "caller's bearer token. Metrics and node summaries name pods and namespaces to those alone who may get pods "
+        help="Explain a pod only to callers who may get pods of its namespace, as the API server says of the "
+        "caller's bearer token. Metrics and node summaries name pods and namespaces only to callers who may get pods "
         "of all namespaces.",
     ),
     click.option(

@@ -47,7 +47,6 @@ class Cycle:
     Attributes:
         engine: the books.
         allowance: how much each namespace may have searched for.
-        refusals: why pods wait, by uid, as they were last told.
         vacated: nodes where room appeared because a hold moved; the service wakes those who wait.
     """
 
@@ -57,7 +56,6 @@ class Cycle:
         self.engine = engine
         self.allowance = allowance or Allowance()
         self.hold_seconds = hold
-        self.refusals: dict[str, Refusal] = {}
         self.vacated: set[str] = set()
         self._holds: OrderedDict[str, float] = OrderedDict()
 
@@ -118,17 +116,11 @@ class Cycle:
     def reserve(self, pod: Pod, node: str) -> Placement | Refusal:
         """Step 4: fit, reserve and pick cards in one step; the Binding is then sent."""
         self._holds.pop(pod.uid, None)
-        decision = self.engine.place_on(pod, node)
-        if isinstance(decision, Refusal):
-            self.refusals[pod.uid] = decision
-        else:
-            self.refusals.pop(pod.uid, None)
-        return decision
+        return self.engine.place_on(pod, node)
 
     def forget(self, uid: str) -> None:
-        """Step 6: the pod is bound, gone or rejected, and needs no hold and no reason any more."""
+        """Step 6: the pod is bound, gone or rejected, and needs no hold any more."""
         self._holds.pop(uid, None)
-        self.refusals.pop(uid, None)
         self.allowance.forget(uid)
 
     # --- holds -------------------------------------------------------------------------------
@@ -176,7 +168,7 @@ class Cycle:
         return actions
 
     def forget_hold(self, uid: str) -> None:
-        """The pod has no hold any more; why it waits stays known."""
+        """The pod has no hold any more, and waits on."""
         self._holds.pop(uid, None)
 
     @property

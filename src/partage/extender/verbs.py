@@ -25,7 +25,7 @@ from partage.extender.response_cache import BEST, ResponseCache
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
-from partage.placement.work import FEW, Work
+from partage.placement.work import Work
 from partage.scheduler.decision import DryRun
 from partage.scheduler.engine import State
 from partage.scheduler.events import HoldEnded
@@ -135,9 +135,7 @@ class Verbs:
         if before is not None and before.node != after:
             cycle.vacated.add(before.node)
         if isinstance(decision, Refusal):
-            cycle.refusals[pod.uid] = decision
             return self._refused(listed, decision)
-        cycle.refusals.pop(pod.uid, None)
         cycle.keep(pod.uid, now)
         if not fitting.size:
             return Answer([decision.allocation.node])
@@ -160,7 +158,7 @@ class Verbs:
         result = np.zeros(len(listed.names), np.int64)
         if not asks(pod) or pod.request.fault:
             return result
-        work = self.cycle.allowed(pod, now) or Work(FEW)
+        work = self.cycle.allowance.question(pod, now)
         found, scores = self.cycle.candidates(pod, listed.among, _MOST_PROVEN, work, now)
         column = np.zeros(self.engine.ledger.present.shape[0] + 1, np.int64)
         if found.size:

@@ -13,6 +13,7 @@ would misread the new; such a record is refused, not guessed at.
 Source: docs/decisions/0002.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Final
 
 import msgspec
@@ -23,7 +24,9 @@ from partage.model.mig import MigSlice
 from partage.model.pod import Record
 from partage.model.request import Phase, Scope
 from partage.vendors import names
+from partage.wire import shapes
 from partage.wire.documents import explain
+from partage.wire.pod_phase import finished
 
 VERSION: Final = 1
 SOURCE: Final = "partage"
@@ -127,6 +130,25 @@ def _of_version(text: str) -> str:
     if version > VERSION:
         return f"is of version {version}, this program reads up to {VERSION}"
     return f"is of version {version}, which never was" if version < VERSION else ""
+
+
+def on_node(pods: Iterable[shapes.Pod], node: str) -> Iterator[tuple[str, shapes.Pod, Record]]:
+    """Pods that are bound to a node and hold something of it by a record, oldest first: UID, pod, record.
+
+    A pod holds it until its containers have ended for good, however long it is being deleted.
+    """
+    for pod in sorted(pods, key=_age):
+        metadata, spec = pod.metadata, pod.spec
+        if metadata is None or not metadata.uid or spec is None or spec.node_name != node:
+            continue
+        text = (metadata.annotations or {}).get(names.ALLOCATION)
+        if text and not finished(pod):
+            yield metadata.uid, pod, decode(text, metadata.uid, node)
+
+
+def _age(pod: shapes.Pod) -> tuple[str, str]:
+    metadata = pod.metadata or shapes.Metadata()
+    return metadata.creation_timestamp or "", metadata.uid or ""
 
 
 def readdressed(text: str, uid: str) -> str:

@@ -12,9 +12,7 @@ from typing import Final
 from partage.model.allocation import Allocation, Charge, charges_of, together
 from partage.model.device import MILLI, Device, DeviceType, ForeignInstance, SliceMode
 from partage.model.node import Node
-from partage.vendors import names
 from partage.wire import record, shapes
-from partage.wire.pod_phase import finished
 
 HELD: Final = "held-by-pods"
 """Why a claim gets nothing of a card, as the value of its taint."""
@@ -28,20 +26,12 @@ def held_by_pods(pods: Iterable[shapes.Pod], node: str) -> list[Allocation] | No
     None where one's record cannot be trusted: then no card is known to be free.
     """
     found = []
-    for pod in pods:
-        metadata, spec = pod.metadata, pod.spec
-        if metadata is None or not metadata.uid or spec is None or spec.node_name != node:
-            continue
-        text = (metadata.annotations or {}).get(names.ALLOCATION)
-        if not text or finished(pod):
-            continue
-        read = record.decode(text, metadata.uid, node)
+    for uid, pod, read in record.on_node(pods, node):
         if read.problem:
             return None
+        metadata = pod.metadata or shapes.Metadata()
         found.append(
-            Allocation(
-                metadata.uid, metadata.namespace or "", metadata.name or "", node, read.grants
-            )
+            Allocation(uid, metadata.namespace or "", metadata.name or "", node, read.grants)
         )
     return found
 

@@ -34,7 +34,6 @@ from partage.vendors import names
 from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, traits_of
 from partage.wire import record, shapes
-from partage.wire.pod_phase import finished
 
 MOST_UNITS: Final = 8192
 """Of one resource: 0.6 MB in a message that may have 4 MiB. What is above it is not offered."""
@@ -167,27 +166,19 @@ def asked_of(pods: Iterable[shapes.Pod], node: str, known: Iterable[PodResources
                 before = mine.get(device.resource_name, ())
                 mine[device.resource_name] = before + device.ids
     found: list[Asked] = []
-    for pod in sorted(pods, key=_age):
-        metadata, spec = pod.metadata, pod.spec
-        if metadata is None or spec is None or spec.node_name != node or finished(pod):
-            continue
-        text = (metadata.annotations or {}).get(names.ALLOCATION)
-        grants = record.decode(text, metadata.uid or "", node).grants if text else ()
+    for _, pod, read in record.on_node(pods, node):
+        metadata = pod.metadata or shapes.Metadata()
+        spec = pod.spec or shapes.PodSpec()
         for container in (*(spec.init_containers or ()), *(spec.containers or ())):
             own = tuple(
                 one
-                for one in grants
+                for one in read.grants
                 if one.container == container.name and one.type is DeviceType.GPU
             )
             key = (metadata.namespace or "default", metadata.name or "", container.name or "")
             if own:
                 found.append(Asked(requests_of(container), own, held.get(key, {})))
     return found
-
-
-def _age(pod: shapes.Pod) -> tuple[str, str]:
-    metadata = pod.metadata or shapes.Metadata()
-    return metadata.creation_timestamp or "", metadata.uid or ""
 
 
 def requests_of(container: shapes.Container) -> dict[str, int]:

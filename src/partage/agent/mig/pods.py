@@ -9,9 +9,7 @@ from collections.abc import Iterable
 
 from partage.agent.mig.plan import Wanted
 from partage.model.allocation import GrantMode
-from partage.vendors import names
 from partage.wire import record, shapes
-from partage.wire.pod_phase import finished
 
 
 def wanted_by(pods: Iterable[shapes.Pod], node: str) -> dict[str, list[Wanted]]:
@@ -21,22 +19,11 @@ def wanted_by(pods: Iterable[shapes.Pod], node: str) -> dict[str, list[Wanted]]:
     agent refuses to start the last kind, and the scheduler closes their cards.
     """
     found: dict[str, list[Wanted]] = {}
-    for pod in sorted(pods, key=_age):
-        metadata, spec = pod.metadata, pod.spec
-        if metadata is None or not metadata.uid or spec is None or spec.node_name != node:
-            continue
-        text = (metadata.annotations or {}).get(names.ALLOCATION)
-        if not text or finished(pod):
-            continue
-        for grant in record.decode(text, metadata.uid, node).grants:
+    for uid, _, read in record.on_node(pods, node):
+        for grant in read.grants:
             if grant.mode is GrantMode.MIG and grant.mig is not None:
-                one = Wanted(grant.mig, metadata.uid)
+                one = Wanted(grant.mig, uid)
                 there = found.setdefault(grant.uuid, [])
                 if one not in there:
                     there.append(one)
     return found
-
-
-def _age(pod: shapes.Pod) -> tuple[str, str]:
-    metadata = pod.metadata or shapes.Metadata()
-    return metadata.creation_timestamp or "", metadata.uid or ""
