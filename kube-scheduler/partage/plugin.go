@@ -72,6 +72,9 @@ type attempt struct {
 	order  map[string]int
 	names  []string
 	scores map[string]int64
+	// The best nodes of each domain were proposed; should a filter reject any, others would have been worth a look.
+	soft bool
+	left atomic.Int64 // of the proposed nodes, after the filters
 
 	// Where the pod was refused: who must be gone from each node before it fits, and why.
 	victims map[string]map[types.UID]struct{}
@@ -86,7 +89,7 @@ func newAttempt(number int64, nodes []string) *attempt {
 	return made
 }
 
-// Clone gives the same attempt: nothing in it changes once PreFilter has made it.
+// Clone gives the same attempt: nothing in it changes once PreFilter has made it, but how many nodes passed.
 func (a *attempt) Clone() fwk.StateData { return a }
 
 // Plugin is one profile's plugin; all profiles share one connection.
@@ -298,6 +301,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		for i, name := range answer.Nodes {
 			made.scores[name] = answer.Scores[i]
 		}
+		_, made.soft = domains(&pod.Spec)
 	}
 	state.Write(stateKey, made)
 	return &fwk.PreFilterResult{NodeNames: sets.New(answer.Nodes...)}, nil
@@ -308,6 +312,7 @@ func (p *Plugin) propose(ctx context.Context, pod *v1.Pod, number int64, inGroup
 		Verb: protocol.VerbPropose, UID: string(pod.UID), Attempt: number, Version: pod.ResourceVersion,
 		Wide: wide(&pod.Spec), Nominated: pod.Status.NominatedNodeName, Simulated: inGroup,
 	}
+	question.Domains, _ = domains(&pod.Spec)
 	answer, err := p.shared.timed(ctx, question)
 	if err != nil || !answer.Unseen {
 		return answer, err
@@ -452,11 +457,13 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "other nodes are tried next")
 }
 
-// PreScore skips pods without devices.
-func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ []fwk.NodeInfo) *fwk.Status {
-	if attemptOf(state) == nil {
+// PreScore skips pods without devices, and counts the nodes that passed; it is not asked about one alone.
+func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+	made := attemptOf(state)
+	if made == nil {
 		return fwk.NewStatus(fwk.Skip)
 	}
+	made.left.Store(int64(len(nodes)))
 	return nil
 }
 
@@ -512,6 +519,7 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	question := protocol.Question{
 		Verb: protocol.VerbReserve, UID: string(pod.UID), Attempt: made.number, Node: node,
 		Simulated: simulated(state),
+		Filtered:  made.soft && made.left.Load() < int64(len(made.names)),
 	}
 	if !question.Simulated && made.victims == nil && node == made.names[0] {
 		// The engine holds that place for the pod until it is asked about another. Should it be

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -317,6 +318,57 @@ func TestScoresOfAWidePodAreWeighedAgainstOthers(t *testing.T) {
 	p.NormalizeScore(ctx, state, pod, scores)
 	if scores[0].Score*Weight != 100 || scores[1].Score*Weight != 20 {
 		t.Error(scores)
+	}
+}
+
+func TestASpreadPodAsksForTheBestOfEachDomain(t *testing.T) {
+	p, engine, _ := plugged(t, func(q protocol.Question) *protocol.Answer {
+		if q.Verb == protocol.VerbPropose {
+			return &protocol.Answer{Nodes: []string{"n1", "n2", "n3"}, Scores: []int64{100, 20, 10}}
+		}
+		return nil
+	})
+	ctx := context.Background()
+	spread := func(key string, when v1.UnsatisfiableConstraintAction) v1.TopologySpreadConstraint {
+		return v1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: when}
+	}
+	soft, hard := v1.ScheduleAnyway, v1.DoNotSchedule
+	zone, rack := v1.LabelTopologyZone, "rack"
+	preferred := &v1.Affinity{NodeAffinity: &v1.NodeAffinity{
+		PreferredDuringSchedulingIgnoredDuringExecution: []v1.PreferredSchedulingTerm{{Weight: 1}},
+	}}
+	for _, one := range []struct {
+		name        string
+		constraints []v1.TopologySpreadConstraint
+		affinity    *v1.Affinity
+		keys        []string
+		passed      int
+		filtered    bool
+	}{
+		{"softly over zones", []v1.TopologySpreadConstraint{spread(zone, soft)}, nil, []string{zone}, 3, false},
+		{"a filter rejects one", []v1.TopologySpreadConstraint{spread(zone, soft)}, nil, []string{zone}, 2, true},
+		{"one is left, which is not scored", []v1.TopologySpreadConstraint{spread(zone, soft)}, nil, []string{zone}, 0, true},
+		{"hard rules reject nodes", []v1.TopologySpreadConstraint{spread(zone, hard)}, nil, []string{zone}, 1, false},
+		{"two keys", []v1.TopologySpreadConstraint{spread(zone, soft), spread(rack, soft)}, nil, []string{zone, rack}, 3, false},
+		{"hard and soft", []v1.TopologySpreadConstraint{spread(zone, hard), spread(rack, soft)}, nil, nil, 1, false},
+		{"over nodes", []v1.TopologySpreadConstraint{spread(v1.LabelHostname, soft)}, nil, nil, 1, false},
+		{"three keys", []v1.TopologySpreadConstraint{spread(zone, soft), spread(rack, soft), spread("row", soft)}, nil, nil, 1, false},
+		{"with another wish", []v1.TopologySpreadConstraint{spread(zone, soft)}, preferred, nil, 1, false},
+	} {
+		pod, state := device("web"), framework.NewCycleState()
+		pod.Spec.TopologySpreadConstraints, pod.Spec.Affinity = one.constraints, one.affinity
+		p.PreFilter(ctx, state, pod, nil)
+		asked := engine.last(protocol.VerbPropose)
+		if !asked.Wide || !slices.Equal(asked.Domains, one.keys) {
+			t.Errorf("%s: wide %v, domains %v", one.name, asked.Wide, asked.Domains)
+		}
+		if one.passed > 0 {
+			p.PreScore(ctx, state, pod, make([]fwk.NodeInfo, one.passed))
+		}
+		p.Reserve(ctx, state, pod, "n2")
+		if said := engine.last(protocol.VerbReserve); said.Attempt != asked.Attempt || said.Filtered != one.filtered {
+			t.Errorf("%s: %+v", one.name, said)
+		}
 	}
 }
 

@@ -95,6 +95,33 @@ func wide(spec *v1.PodSpec) bool {
 	return len(spec.ResourceClaims) > 0
 }
 
+// mostDomains is the number of labels that domains are told apart by; for a pod with more, every node counts.
+const mostDomains = 2
+
+// domains gives the labels by whose values kube-scheduler's rules tell nodes apart for a pod that is wide,
+// where no rule tells more: the best nodes of each domain then do as well as all of them. It is empty where
+// every node counts. Whether the rules are soft is the second result: hard ones reject nodes themselves.
+func domains(spec *v1.PodSpec) (keys []string, soft bool) {
+	constraints := spec.TopologySpreadConstraints
+	if len(constraints) == 0 || len(constraints) > mostDomains {
+		return nil, false
+	}
+	others := *spec
+	others.TopologySpreadConstraints = nil
+	if wide(&others) {
+		return nil, false
+	}
+	soft = constraints[0].WhenUnsatisfiable == v1.ScheduleAnyway
+	for i := range constraints {
+		key := constraints[i].TopologyKey
+		if key == v1.LabelHostname || (constraints[i].WhenUnsatisfiable == v1.ScheduleAnyway) != soft {
+			return nil, false
+		}
+		keys = append(keys, key)
+	}
+	return keys, soft
+}
+
 // encoded is the pod as it travels to an engine that has not seen it yet.
 func encoded(pod *v1.Pod) (json.RawMessage, error) {
 	slim := pod.DeepCopy()

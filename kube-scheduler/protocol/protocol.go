@@ -66,6 +66,7 @@ type Question struct {
 	// propose
 	Version   string          `json:"version,omitempty"`
 	Wide      bool            `json:"wide,omitempty"`
+	Domains   []string        `json:"domains,omitempty"`
 	Nominated string          `json:"nominated,omitempty"`
 	Pod       json.RawMessage `json:"pod,omitempty"`
 
@@ -77,6 +78,9 @@ type Question struct {
 
 	// propose, reserve
 	Simulated bool `json:"simulated,omitempty"`
+
+	// reserve
+	Filtered bool `json:"filtered,omitempty"`
 
 	// another
 	Rejected []string `json:"rejected,omitempty"`

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -396,6 +397,42 @@ async def test_a_wide_pod_is_proposed_every_node_that_fits_with_scores() -> None
     outside = next(name for name in names if name not in narrow.nodes)
     assert outside in world.propose("web", nominated=outside).nodes
     assert "elsewhere" not in world.propose("web", nominated="elsewhere").nodes
+
+
+@run
+async def test_a_pod_that_is_spread_is_proposed_the_best_nodes_of_each_domain() -> None:
+    """All nodes for a minute, where kube-scheduler's own filters rejected some of those."""
+    world = Plugged()
+    zones = {f"n{i:02d}": "abc"[i % 3] for i in range(9 * PROPOSED)}
+    await world.start(
+        *(
+            one
+            for name, zone in zones.items()
+            for one in (node(name, labels={"zone": zone}), device(name, card(0)))
+        ),
+        node("alone"),
+        device("alone", card(0)),
+    )
+    world.create(pod("web", half()))
+    world.create(pod("other", half()))
+    every = {*zones, "alone"}
+
+    answer = world.propose("web", wide=True, domains=["zone"])
+    assert Counter(zones.get(name) for name in answer.nodes) == {
+        **dict.fromkeys("abc", PROPOSED),
+        None: 1,
+    }
+    assert len(answer.scores) == len(answer.nodes)
+    assert answer.nodes[0] == world.propose("web").nodes[0]
+    assert set(world.propose("web", wide=True, domains=["rack"]).nodes) < every
+    assert len(world.propose("web", wide=True, domains=["zone", "rack"]).nodes) == 1 + 3 * PROPOSED
+    assert set(world.propose("web", wide=True).nodes) == every
+
+    world.propose("web", wide=True, domains=["zone"])
+    assert not world.reserve("web", answer.nodes[1], filtered=True).code
+    assert set(world.propose("other", wide=True, domains=["zone"]).nodes) == every
+    world.clock.pass_time(61)
+    assert set(world.propose("other", wide=True, domains=["zone"]).nodes) < every
 
 
 @pytest.mark.parametrize(

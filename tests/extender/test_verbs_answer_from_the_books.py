@@ -147,7 +147,7 @@ def test_bind_takes_the_hold_or_refuses_with_the_reason() -> None:
 
     assert isinstance(bound, Placement)
     assert isinstance(refused, Refusal)
-    assert refused.code is ReasonCode.INSUFFICIENT_DEVICES
+    assert refused.code is ReasonCode.INSUFFICIENT_CARDS
     assert not verbs.cycle.holds
 
 

@@ -53,6 +53,7 @@ _LOG = logging.getLogger("partage.extender")
 
 PROPOSED: Final = 16
 """Nodes of one proposal, where kube-scheduler's own filters rejected one lately: enough that they seldom reject all.
+The same of each domain, where kube-scheduler's rules weigh nothing but domains.
 
 By itself the best node alone is proposed. kube-scheduler then filters one node and scores none.
 """
@@ -265,6 +266,8 @@ class Attempts:
             if attempt.place.node == question.node:
                 return wire.Answer(question.id)
             return _refused(question, PLACE_LOST, f"it is reserved on node {attempt.place.node}")
+        if question.filtered:
+            self._several_until = self._service.clock.monotonic() + REJECTED_SECONDS
         past = _past(books, attempt)
         if past:
             return _refused(question, CHANGED, past)
@@ -450,8 +453,10 @@ class Attempts:
         work = books.cycle.allowed(pod, now)
         others: list[str] = []
         scores: dict[str, int] = {}
-        if question.wide or question.simulated or now < self._several_until:
-            others, scores = self._others(books, attempt, among, work, wide=question.wide)
+        rejected_lately = now < self._several_until
+        if question.wide or question.simulated or rejected_lately:
+            domains = () if rejected_lately else question.domains
+            others, scores = self._others(books, attempt, among, work, question.wide, domains)
         decision = books.cycle.hold(pod, among, now, work)
         asked_about = int(np.count_nonzero(engine.ledger.present if among is None else among))
         if isinstance(decision, Refusal):
@@ -496,8 +501,8 @@ class Attempts:
         attempt: _Attempt,
         among: Bools | None,
         allowed: Work | None,
-        *,
-        wide: bool,
+        wide: bool,  # noqa: FBT001 # as asked
+        domains: Sequence[str],
     ) -> tuple[list[str], dict[str, int]]:
         """Nodes that fit beside the best one, the best first; and where `wide`, their scores."""
         engine, pod = books.engine, attempt.entry.pod
@@ -508,6 +513,9 @@ class Attempts:
         found, values = books.cycle.candidates(pod, among, most, work, now)
         if not wide and found.size > PROPOSED:
             best = np.argpartition(-values, PROPOSED - 1)[:PROPOSED]
+            found, values = found[best], values[best]
+        elif domains and found.size:
+            best = engine.best_of_each(found, values, domains, PROPOSED)
             found, values = found[best], values[best]
         ranks = np.fromiter(map(engine.rank_at, found.tolist()), np.int64, found.size)
         order = np.lexsort((ranks, -values))

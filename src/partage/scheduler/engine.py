@@ -21,6 +21,7 @@ first seen: the driver makes it explicit.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
 from typing import Final
@@ -28,7 +29,7 @@ from typing import Final
 import numpy as np
 
 from partage.inventory.card import Suspicion
-from partage.inventory.plane import Bools
+from partage.inventory.plane import Bools, Ints
 from partage.model.allocation import Allocation, Grant
 from partage.model.device import SliceMode
 from partage.model.errors import LedgerError
@@ -109,6 +110,21 @@ class Engine(Chooser):
     def rank_at(self, index: int) -> int:
         """The place of a node in the explicit order."""
         return int(self._rank[index])
+
+    def best_of_each(self, nodes: Ints, scores: Ints, keys: Iterable[str], most: int) -> Ints:
+        """Positions of the best nodes of each domain, so many at most of each; ties go by the explicit order.
+
+        Args:
+            nodes: indexes of nodes.
+            scores: theirs; more is better.
+            keys: labels by whose values nodes are told apart; nodes without one are a domain too.
+            most: of each.
+        """
+        domain = self._classes.domains(keys)[nodes]
+        order = np.lexsort((self._rank[nodes], -scores, domain))
+        first = np.searchsorted(domain[order], domain[order])
+        best: Ints = order[np.arange(order.size) - first < most]
+        return best
 
     @property
     def decision_id(self) -> str:

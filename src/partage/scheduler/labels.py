@@ -4,14 +4,14 @@ A pod's selectors are asked of every node at once. What that costs depends on ho
 the pod has and not on how many nodes there are times how many values they compare.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partage.inventory.ledger import Ledger
-from partage.inventory.plane import Bools
+from partage.inventory.plane import Bools, Ints
 from partage.model.node import Node, Verdict
 from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement, Selector, Taint
 
@@ -105,6 +105,15 @@ class NodeColumns:
         self._verdicts.put(index, tuple(node.verdicts))
 
     # --- questions -----------------------------------------------------------------------------
+
+    def domains(self, keys: Iterable[str]) -> Ints:
+        """By node index, a number that two nodes share where they agree in all of these labels."""
+        found = np.zeros(self._size, np.int64)
+        for key in keys:
+            column = self._labels.get(key)
+            if column is not None:
+                found = found * (len(column.values) + 1) + column.codes
+        return found
 
     def tainted(self, judge: Callable[[tuple[bool, tuple[Taint, ...]]], bool]) -> Bools:
         """Nodes of which whether they are cordoned, and their taints, pass a judgement."""

@@ -1,8 +1,10 @@
 """Finds the class of a pod: by identity where the same request comes again, else by its value."""
 
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from partage.inventory.ledger import Ledger
+from partage.inventory.plane import Ints
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.placement.fragmentation import Gauge, Workload
@@ -47,6 +49,11 @@ class RequestClassCache:
         # Values are immutable, so the same objects always ask the same. The pod is kept so that
         # its parts' identities are not used again.
         self._known: dict[tuple[int, int, int, int], tuple[Pod, RequestClass]] = {}
+
+    def domains(self, keys: Iterable[str]) -> Ints:
+        """By node index, a number that two nodes share where they agree in all of these labels."""
+        self._columns.refresh()
+        return self._columns.domains(keys)
 
     def clear(self) -> None:
         """Forget all classes; what nodes are in question for whom stays."""

@@ -91,6 +91,8 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
         version: resourceVersion of the pod as kube-scheduler knows it.
         wide: kube-scheduler needs every node that fits, because rules of its own that no single
             node can answer take part: soft constraints, spreading, affinity between pods, volumes.
+        domains: label keys by whose values those rules tell nodes apart, where no rule tells more:
+            then the best nodes of each domain do as well as all of them.
         nominated: the pod's nominatedNodeName, which is proposed too where it fits; only a wish.
         simulated: the cycle of a pod group, which may be confined to some nodes.
         pod: the pod, where the engine said that it has not seen it.
@@ -98,6 +100,7 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
 
     version: str = ""
     wide: bool = False
+    domains: list[str] = []
     nominated: str = ""
     simulated: bool = False
     pod: msgspec.Raw = msgspec.Raw()
@@ -119,10 +122,13 @@ class Reserve(_About, frozen=True, omit_defaults=True, tag="reserve", gc=False):
     Attributes:
         node: where.
         simulated: the cycle of a pod group, which is reverted before anything is bound.
+        filtered: kube-scheduler's own filters rejected some of the nodes that were proposed as the best of their
+            domains, so that others of a domain might have done.
     """
 
     node: str
     simulated: bool = False
+    filtered: bool = False
 
 
 class Unreserve(_About, frozen=True, omit_defaults=True, tag="unreserve", gc=False):
