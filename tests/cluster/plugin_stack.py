@@ -138,14 +138,20 @@ class Plugged:
             return error.code == 409
         return True
 
-    def pod(self, name: str, limits: dict[str, str] | None = None, **spec: Any) -> None:
+    def pod(
+        self,
+        name: str,
+        limits: dict[str, str] | None = None,
+        labels: dict[str, str] | None = None,
+        **spec: Any,
+    ) -> None:
         """A pod; without limits one that has no devices."""
         container = {"name": "main", "image": "x", "resources": {"limits": limits or {}}}
         toleration = {"operator": "Exists"}
         self.plane.call(
             "POST", "/api/v1/namespaces/default/pods",
             {
-                "metadata": {"name": name},
+                "metadata": {"name": name, "labels": labels or {}},
                 "spec": {"schedulerName": "partage-scheduler", "containers": [container],
                          "tolerations": [toleration], "terminationGracePeriodSeconds": 0, **spec},
             },

@@ -114,6 +114,27 @@ def test_the_second_choice_is_taken_before_anybody_is_evicted(cluster: Plugged) 
     cluster.delete("filler", "hog", "important")
 
 
+def test_pods_are_spread_as_they_ask(cluster: Plugged) -> None:
+    """kube-scheduler's wish for domains weighs more than the policy's to pack."""
+    zones = {"a": "east", "b": "west"}
+    for node, zone in zones.items():
+        cluster.plane.call(
+            "PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": {"zone": zone}}},
+            kind="application/merge-patch+json",
+        )  # fmt: skip
+    evenly = {
+        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {"app": "spread"}},
+    }  # fmt: skip
+    pods = [f"spread-{i}" for i in range(4)]
+    for name in pods:
+        cluster.pod(name, HALF, labels={"app": "spread"}, topologySpreadConstraints=[evenly])
+    found = Counter(zones[cluster.bound(name)["spec"]["nodeName"]] for name in pods)
+
+    assert found == {"east": 2, "west": 2}
+    cluster.delete(*pods)
+
+
 def test_the_least_important_go_for_devices_and_what_they_leave_is_kept(cluster: Plugged) -> None:
     """One is enough, a budget spares the other, and nobody else gets the room meanwhile."""
     budget = {
