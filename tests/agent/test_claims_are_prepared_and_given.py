@@ -601,3 +601,27 @@ def test_what_pods_hold_is_not_offered_to_claims(folder: Path) -> None:
             await until(lambda: offered(world) == whole)
 
     run(folder, story)
+
+
+def test_the_card_with_the_least_room_is_offered_first(folder: Path) -> None:
+    """An allocator takes the first that fits: what is prepared decides which one that is."""
+
+    def tried(world: World) -> list[str]:
+        found = world.server.store.list("/apis/resource.k8s.io/v1/resourceslices", None)
+        listed = [one["name"] for part in found for one in part["spec"].get("devices", ())]
+        return [name for name in listed if "mig" not in name]
+
+    async def story(world: World) -> None:
+        async with world.agent():
+            await until(lambda: tried(world) == ["gpu-0", "gpu-1"])
+            claims = [
+                world.claim("small", share(0, 20, "20Gi")),
+                world.claim("large", share(1, 70, "70Gi")),
+            ]
+            for one in claims:
+                await world.prepared(one)
+            await until(lambda: tried(world) == ["gpu-1", "gpu-0"])
+            assert await world.unprepare(claims[1]) == [""]
+            await until(lambda: tried(world) == ["gpu-0", "gpu-1"])
+
+    run(folder, story)

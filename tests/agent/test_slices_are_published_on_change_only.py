@@ -149,6 +149,30 @@ def test_slices_are_written_once_and_then_on_change() -> None:
     run(story)
 
 
+def test_cards_move_only_where_another_is_to_be_tried_first() -> None:
+    """The order that is stored stays while it is as good as any, also for an agent that starts anew."""
+
+    async def story(world: World) -> None:
+        three = node(card(0), card(1), card(2))
+        whole, used = (True, 80 * 2**30), (False, 900)
+
+        def tried() -> list[str]:
+            return [name for name in world.devices if "mig" not in name]
+
+        assert await world.publisher.once(three, dict.fromkeys(range(3), whole)) == 3
+        assert tried() == ["gpu-0", "gpu-1", "gpu-2"]
+        assert await world.publisher.once(three, {0: used, 1: whole, 2: whole}) == 0
+        assert await world.publisher.once(three, {0: used, 1: whole, 2: (False, 100)}) == 3
+        assert tried() == ["gpu-2", "gpu-0", "gpu-1"]
+        assert world.generations == {2}
+        assert await world.another().once(three, {0: used, 1: whole, 2: used}) == 0
+        assert await world.publisher.once(three, {0: whole, 1: whole, 2: whole}) == 0
+        assert await world.publisher.once(three, {0: whole, 1: used, 2: whole}) == 3
+        assert tried() == ["gpu-1", "gpu-2", "gpu-0"]
+
+    run(story)
+
+
 def test_a_node_that_grows_and_shrinks_leaves_no_slice() -> None:
     """What is not wanted any more is deleted, in the same step as the others' new generation."""
 
@@ -257,13 +281,13 @@ def test_publishing_goes_on_until_it_is_cancelled() -> None:
     """A node that is taken is published; an error is told once and tried again."""
 
     async def story(world: World) -> None:
-        world.publisher.take(node(card(0)))
+        world.publisher.take(node(card(0)), {})
         task = asyncio.create_task(world.publisher.run())
         try:
             async with asyncio.timeout(240):
                 while not world.devices:  # noqa: ASYNC110 # the server has no event for it
                     await asyncio.sleep(0.01)
-                world.publisher.take(replace(node(card(0)), devices=(card(0), card(1))))
+                world.publisher.take(replace(node(card(0)), devices=(card(0), card(1))), {})
                 while len(world.devices) < 52:  # noqa: ASYNC110 # as above
                     await asyncio.sleep(0.01)
         finally:

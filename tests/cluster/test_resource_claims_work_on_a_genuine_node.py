@@ -228,6 +228,24 @@ def test_pods_of_a_protocol_and_claims_share_the_cards(cuda: Node) -> None:
     eventually("all is offered again", lambda: offers() == "16Gi", SLOW)
 
 
+def test_shares_go_to_the_card_with_the_least_room(cuda: Node) -> None:
+    """The allocator takes the first card that fits; in the order of their numbers the last of these four fits nowhere."""
+    stack = cuda.stack
+
+    def card_of(eighths: int) -> str:
+        name = f"eighths-{eighths}"
+        claim(stack, name, **half(eighths * 12, f"{eighths * 2}Gi"))
+        stack.create(user(name, name))
+        running(stack, name)
+        return str(allocated(stack, name)["device"])
+
+    emptier, fuller = card_of(2), card_of(7)
+    assert emptier != fuller
+    eventually("it comes first", lambda: next(iter(devices(stack, "cuda"))) == fuller, SLOW)
+    assert card_of(1) == fuller
+    assert card_of(6) == emptier
+
+
 def test_with_the_leader_away_claims_of_ours_wait_and_no_others(cuda: Node) -> None:
     """The API server asks it before it stores an allocation of our driver, and about nothing else."""
     stack = cuda.stack

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from partage.agent.dra import messages as said
 from partage.agent.dra.admission import ClaimAdmission, NotPrepared
+from partage.agent.dra.ordering import rooms
 from partage.agent.dra.plugin import DriverFiles, DriverPlugin, Health
 from partage.agent.dra.prepared import Claims, Prepared
 from partage.agent.dra.publishing import CLAIMS, Publisher
@@ -149,10 +150,14 @@ class ResourceDriver:
         self._offer()
 
     def _offer(self) -> None:
-        """Offer what pods leave; nothing before all of them were listed."""
+        """Offer what pods leave, the card first that claims leave the least of; nothing before all pods were listed."""
         if self._place is not None and self._pods.synced.is_set():
+            node = self._place.node
             held = held_by_pods(self._pods.objects.values(), self._node)
-            self._publisher.take(left_for_claims(self._place.node, held))
+            all_held = None if held is None else [*held, *self._claims.allocations]
+            self._publisher.take(
+                left_for_claims(node, held), rooms(node, left_for_claims(node, all_held))
+            )
 
     def _wanted(self) -> Mapping[str, list[Wanted]]:
         """Instances that claims hold, by card."""
@@ -179,6 +184,7 @@ class ResourceDriver:
         try:
             made = await self._written_down(claim)
             self._want()
+            self._offer()
             await self._instances_of(made)
         except NotPrepared as error:
             self._agent.tallies.claim_failures.labels(error.rule).inc()
@@ -238,3 +244,4 @@ class ResourceDriver:
         """
         await asyncio.to_thread(self._admission.unprepare, claim.uid)
         self._want()
+        self._offer()

@@ -41,7 +41,8 @@ _MOST_SHOWN: Final = 80
 _MOST_PROBLEMS: Final = 4
 _PERCENT: Final = MILLI // 100
 _MIB: Final = 2**20
-_DEVICE: Final = re.compile(r"gpu-(0|[1-9][0-9]{0,5})(-mig-.+)?")
+DEVICE: Final = re.compile(r"gpu-(0|[1-9][0-9]{0,5})(-mig-.+)?")
+"""A device's name: the number of its card, and its place on it where it is an instance."""
 _AMOUNTS: Final = ("cores", "memory")
 
 NodeOf = Callable[[str], Node | None]
@@ -291,7 +292,7 @@ def _where(result: _Result) -> str:
 
 def _grant(result: _Result, raw: Any, node: Node | None) -> tuple[Grant, str] | str:
     """The grant of one result and what is wrong with it; a text where it cannot be told which card it is."""
-    match = _DEVICE.fullmatch(result.device)
+    match = DEVICE.fullmatch(result.device)
     if match is None:
         return "no device of this driver has such a name; the node's cards are closed"
     minor = int(match[1])

@@ -7,13 +7,14 @@ name the gate. What was stored is compared with what was sent all the same, and 
 back.
 
 A pool changes in all of its slices at once: a new generation is written to each, and what the allocator has read of an
-older one does not count for it any more. Slices are looked at every now and then, since a kubelet that starts removes
+older one does not count for it any more. In which order cards stand is a wish, so a card moves only where that changes
+which one is tried first. Slices are looked at every now and then, since a kubelet that starts removes
 those of its node, as it does half a minute after the driver has gone: so an agent that is uninstalled leaves none.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.agent.discovery.found import Inventory
+from partage.agent.dra.ordering import Room, arranged
 from partage.agent.dra.slices import API_VERSION, Offered, resource_slices, slice_name
 from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes
@@ -30,6 +32,7 @@ from partage.kube.objects import Meta
 from partage.kube.resources import NODES, Resource, Scope
 from partage.model.node import Node
 from partage.vendors.names import DRA_DRIVER
+from partage.wire.claims import DEVICE
 
 SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", namespaced=False)
 CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims")
@@ -108,15 +111,21 @@ class Publisher:
         self._tallies, self._notes = tallies, notes
         self._instances = instances
         self._node: Node | None = None
+        self._left: Mapping[int, Room] = {}
         self._uid = ""
         self._kept: _Kept | None = None
         self._news = asyncio.Event()
         self._problem = ""
 
-    def take(self, node: Node) -> None:
-        """The node is this now."""
-        if node != self._node:
-            self._node = node
+    def take(self, node: Node, left: Mapping[int, Room]) -> None:
+        """The node is this now.
+
+        Args:
+            node: as claims may use it.
+            left: what is left of each card beside claims too, by number.
+        """
+        if (node, left) != (self._node, self._left):
+            self._node, self._left = node, left
             self._news.set()
 
     def look(self) -> None:
@@ -128,7 +137,7 @@ class Publisher:
         while True:
             self._news.clear()
             try:
-                wrote = 0 if self._node is None else await self.once(self._node)
+                wrote = 0 if self._node is None else await self.once(self._node, self._left)
                 self._problem = ""
                 if wrote:
                     await self._client.clock.sleep(_ROUND)
@@ -138,11 +147,12 @@ class Publisher:
                     _LOG.warning("ResourceSlices cannot be published: %s", error)
             await self._next()
 
-    async def once(self, node: Node) -> int:
+    async def once(self, node: Node, left: Mapping[int, Room] | None = None) -> int:
         """Compare, and write what differs; how many slices were written or deleted.
 
         Args:
             node: as it is now.
+            left: as `take` has it; None where it is not known, for cards by number.
 
         Raises:
             KubeError: the API server cannot be asked, or refuses; the next look tries again.
@@ -154,8 +164,9 @@ class Publisher:
             self._kept = await self._probe()
             self._say(self._kept.lacking)
         kept = self._kept
-        wanted = self._wanted(node, kept)
         stored = await self._stored()
+        order = arranged(_cards(stored), left or {})
+        wanted = self._wanted(node, kept, order)
         try:
             wrote = await self._write(wanted, stored)
         except (AlreadyExists, Conflict, NotFound):
@@ -173,11 +184,11 @@ class Publisher:
             one for part in self._wanted(node, kept) for one in part["spec"].get("devices", ())
         ]
 
-    def _wanted(self, node: Node, kept: _Kept) -> tuple[Body, ...]:
+    def _wanted(self, node: Node, kept: _Kept, order: Sequence[int] = ()) -> tuple[Body, ...]:
         if not kept.shares:
             return ()
         offered = Offered(instances=self._instances and kept.counters, taints=kept.taints)
-        return resource_slices(node, self._found(), self._uid, 1, offered)
+        return resource_slices(node, self._found(), self._uid, 1, offered, order)
 
     # --- what the server keeps ---------------------------------------------------------------
 
@@ -302,6 +313,15 @@ def as_sent(stored: Any) -> Any:
     if isinstance(stored, Mapping):
         return {key: as_sent(part) for key, part in stored.items() if key != "timeAdded"}
     return [as_sent(part) for part in stored] if isinstance(stored, list) else stored
+
+
+def _cards(stored: Mapping[str, _Slice]) -> Iterator[int]:
+    """Numbers of the cards in stored slices, as an allocator comes upon them."""
+    for _, one in sorted(stored.items()):
+        for device in one.spec.get("devices") or ():
+            name = DEVICE.fullmatch(str(device.get("name")))
+            if name is not None:
+                yield int(name[1])
 
 
 def _without_generation(spec: Mapping[str, Any]) -> Body:

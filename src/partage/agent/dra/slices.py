@@ -73,6 +73,7 @@ def resource_slices(
     uid: str,
     generation: int,
     offered: Offered = Offered(),
+    order: Sequence[int] = (),
 ) -> tuple[Body, ...]:
     """All ResourceSlices of the node's pool; none where it offers nothing.
 
@@ -82,12 +83,16 @@ def resource_slices(
         uid: of the Node, which becomes their owner.
         generation: of the pool.
         offered: what may be offered.
+        order: numbers of cards, those first that an allocator should try first; others follow by number.
     """
+    first = {minor: place for place, minor in enumerate(order)}
     known = {one.device.uuid: one for one in inventory.found}
     domains = _domains(inventory.links, node.devices)
     sets: list[Body] = []
     devices: list[Body] = []
-    for device in sorted(node.devices, key=lambda one: one.minor):
+    for device in sorted(
+        node.devices, key=lambda one: (first.get(one.minor, len(first)), one.minor)
+    ):
         if not _offers(node, device, known.get(device.uuid)):
             continue
         card = _Card(node, device, known.get(device.uuid), domains.get(device.uuid))
@@ -99,8 +104,10 @@ def resource_slices(
         (f"counters-{index}", {"sharedCounters": some})
         for index, some in enumerate(_pieces(sets, MOST_SETS))
     ]
+    # Slices are tried in the order of their names.
+    digits = len(str(max(len(devices) - 1, 0) // MOST_DEVICES))
     parts += [
-        (f"devices-{index}", {"devices": some})
+        (f"devices-{index:0{digits}}", {"devices": some})
         for index, some in enumerate(_pieces(devices, MOST_DEVICES))
     ]
     pool = {"name": node.name, "generation": generation, "resourceSliceCount": len(parts)}
@@ -150,9 +157,11 @@ class _Card:
             counters = self._takes(_total(cutting.axis)) if cutting is not None else {}
             yield {**self._share(), **counters, **marks}
         if mode is not SliceMode.SHARE and cutting is not None:
-            for one in cutting.axis.positions:
-                profile = cutting.axis.profile(one.profile)
-                if cutting.may_make(profile) and _countable(cutting.axis, profile):
+            for profile in cutting.axis.profiles:
+                if not cutting.may_make(profile) or not _countable(cutting.axis, profile):
+                    continue
+                for start in reversed(profile.starts):  # the low units stay together for large ones
+                    one = profile.at(start)
                     takes = self._takes(_consumed(cutting.axis, one))
                     yield {**self._instance(profile, one), **takes, **marks}
 

@@ -1,0 +1,61 @@
+"""In which order a node's devices are offered, so that the first that fits is the best. Pure.
+
+Kubernetes' allocator goes through pools by name, through a pool's slices by name, and through a slice's devices as they
+stand there, and takes the first that fits. It knows no score. So the order is the say that a driver has: cards in use
+come before idle ones, the one with the least room first; among idle ones that with the least memory.
+
+The order follows what is prepared, so it is late by the way of a slice to the scheduler. A late order packs worse and
+gives nothing twice.
+
+Source: k8s.io/dynamic-resource-allocation v0.36.4 (`GatherPools`, `allocateOne`).
+"""
+
+from collections.abc import Iterable, Mapping
+
+from partage.model.device import MILLI, Device, DeviceType, SliceMode
+from partage.model.node import Node
+
+Room = tuple[bool, int]
+"""Whether a card is idle, and what is left of it; the least is offered first."""
+
+
+def rooms(node: Node, left: Node) -> dict[int, Room]:
+    """What is left of each card, by its number.
+
+    Args:
+        node: with its cards.
+        left: the same node less everything that is held there, by pods and by claims.
+    """
+    after = {one.minor: one for one in left.devices if one.type is DeviceType.GPU}
+    return {
+        one.minor: _room(one, after.get(one.minor, one))
+        for one in node.devices
+        if one.type is DeviceType.GPU
+    }
+
+
+def _room(card: Device, left: Device) -> Room:
+    """For a card in use, what is left of its compute and of its memory, in thousandths of each together."""
+    if left.doubt or not left.healthy or left.cordoned:
+        return False, 0
+    if left == card and not left.foreign:
+        return True, card.memory_bytes
+    if left.mode is SliceMode.MIG:
+        length = left.cutting.axis.length if left.cutting is not None else 0
+        free = length - sum(one.instance.size for one in left.foreign)
+        return False, 2 * MILLI * max(free, 0) // length if length else 0
+    core = left.core_milli * MILLI // card.core_milli if card.core_milli else 0
+    memory = left.memory_bytes * MILLI // card.memory_bytes if card.memory_bytes else 0
+    return False, core + memory
+
+
+def arranged(before: Iterable[int], left: Mapping[int, Room]) -> list[int]:
+    """Cards in the order in which they are offered: as they were before, wherever that is as good.
+
+    Args:
+        before: numbers of the cards in the order that is stored; further ones follow by number.
+        left: what is left of each card.
+    """
+    there = [minor for minor in dict.fromkeys(before) if minor in left]
+    there += sorted(left.keys() - set(there))
+    return sorted(there, key=left.__getitem__)
