@@ -64,7 +64,9 @@ WAYS = {
     "claims, least room first, 100 late": Way(ordered=True, late=100),
     "claims, node by the engine": Way(engine=True),
     "claims, node by the engine, least room first": Way(engine=True, ordered=True),
-    "claims, node by the engine, least room first, 100 late": Way(engine=True, ordered=True, late=100),
+    "claims, node by the engine, least room first, 100 late": Way(
+        engine=True, ordered=True, late=100
+    ),
 }
 
 
