@@ -1,11 +1,13 @@
-"""What ResourceClaims cost in packing: the same openb pods by claims and by a protocol's names.
+"""What ResourceClaims cost in packing: the same pods by claims and by a protocol's names.
 
-    PARTAGE_OPENB=… python bench/claims.py [--seeds 42 43] [--trace default] [--ways …]
+    PARTAGE_OPENB=… python bench/claims.py [--seeds 42] [--trace default] [--others engine] [--ways …]
+    PARTAGE_OPENB=… python bench/claims.py --small 20
 
-Pods without cards are placed by kube-scheduler's own scores in every row. Pods with cards are placed by the engine (by
-protocol), or by a model of kube-scheduler with the in-tree allocator: a node that fits, of as many as kube-scheduler looks
+Pods without cards are placed alike in every row: by the engine, as in the published experiments, or by kube-scheduler's own
+scores (`--others kube-scheduler`), as in a cluster. Pods with cards are placed by the engine (by protocol), or by a model of kube-scheduler with the in-tree allocator: a node that fits, of as many as kube-scheduler looks
 at, by its own scores or by the engine's; and on the node the first cards that fit, in the order in which they are
-published. The order may be late by some of the allocations of the cluster. Nothing here is timed.
+published. The order may be late by some of the allocations of the cluster. `--small` does the same with samples of 4 to 60
+nodes (`small_samples`), memory of cards included, instead of a trace. Nothing here is timed.
 
 How hardware instances fare in that order is `bench/mig_streams.py --policies claims`.
 """
@@ -14,7 +16,8 @@ import argparse
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import mean
+from itertools import count, islice
+from statistics import mean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +34,13 @@ from partage.sim.learning import Learning, Lesson, ask_of
 from partage.sim.openb import PodRow, Trace, read_sequence, read_trace
 from partage.sim.openb import Sequence as Order
 from partage.sim.replay import cluster, template
+from small_samples import CLASSES, for_tuning, sample, size_of
 
-LEVELS = (100, 130)
+_MIB = 2**20
 _LEAST_NODES = 100
 _ABSENT = -1
+_LARGE = 2
+"""Rows of `CLASSES` that `--small` draws from: 4 to 60 nodes."""
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -73,14 +79,18 @@ WAYS = {
 class Run:
     """One trace, one order of arrival, one way."""
 
-    def __init__(self, trace: Trace, order: Order, way: Way) -> None:
+    def __init__(self, trace: Trace, order: Order, way: Way, others: str) -> None:
+        self.others_by_engine = others == "engine"
+        self.told = self.others_by_engine or way.protocol or way.engine
         self.trace, self.sequence, self.way = trace, order, way
         rows = trace.nodes
         self.room = np.array([(one.cpu_milli, one.memory_mib) for one in rows], np.int64)
         self.free = self.room.copy()
-        self.cards = np.full((len(rows), max(one.cards for one in rows)), _ABSENT, np.int64)
+        most = max(one.cards for one in rows)
+        self.cards = np.full((len(rows), most, 2), _ABSENT, np.int64)
         for row, one in enumerate(rows):
-            self.cards[row, : one.cards] = MILLI
+            self.cards[row, : one.cards] = MILLI, one.card_mib
+        self.whole = self.cards.copy()
         self.models = np.array([one.model for one in rows])
         self.published = np.tile(np.arange(self.cards.shape[1]), (len(rows), 1))
         self.stale: deque[int] = deque()
@@ -94,24 +104,22 @@ class Run:
             self.engine.handle(NodeSeen(self.nodes[row]))
         self.learning = Learning(trace, Stock.of(self.nodes), Lesson())
 
-    def play(self) -> dict[int, float]:
-        """Allocation in percent of all compute, by arrived load."""
-        came = taken = 0
-        found: dict[int, list[float]] = {level: [] for level in LEVELS}
+    def play(self) -> tuple[float, float]:
+        """Allocation in percent of all cards, at 100 % of arrived load and at the end."""
+        came = taken = full = 0.0
+        total = self.trace.capacity / MILLI
         for number, row in enumerate(self.sequence.pods):
             pod = self.trace.pods[row]
-            if self.way.protocol or self.way.engine:
+            if self.told:
                 if number:
                     self.learn(number)
                 self.learning.seen[ask_of(pod)] += 1
-            came += pod.demand
+            came += size_of(self.trace, pod)
             if self.place(number, pod):
-                taken += pod.demand
+                taken += size_of(self.trace, pod)
                 self.learning.running[ask_of(pod)] += 1
-            level = round(100 * came / self.trace.capacity)
-            if level in found:
-                found[level].append(100 * taken / self.trace.capacity)
-        return {level: mean(values) for level, values in found.items()}
+            full = taken if came <= total else full
+        return 100 * full / total, 100 * taken / total
 
     def learn(self, number: int) -> None:
         """New tables where they are due."""
@@ -122,7 +130,7 @@ class Run:
     def place(self, number: int, row: PodRow) -> bool:
         """Place a pod; whether it has a place."""
         pod = replace(template(row), uid=str(number))
-        if row.cards and self.way.protocol:
+        if self.way.protocol if row.cards else self.others_by_engine:
             decision = self.engine.schedule(pod, reasons=False)
             if not isinstance(decision, Placement):
                 return False
@@ -139,7 +147,7 @@ class Run:
             node = int(looked[self.plain_scores(row, looked).argmax()])
         minors = self.first(node, row)
         self.take(node, row, minors)
-        if self.way.protocol or self.way.engine:
+        if self.told:
             self.tell(pod, row, node, minors)
         return True
 
@@ -148,12 +156,22 @@ class Run:
     def fits(self, row: PodRow) -> Bools:
         """Nodes that its filters pass, DynamicResources among them."""
         asked = np.array((row.cpu_milli, row.memory_mib))
-        found: Bools = (self.free >= asked).all(axis=1)
+        found: Bools = np.all(self.free >= asked, axis=1)
         if row.cards:
-            found &= (self.cards >= row.milli).sum(axis=1) >= row.cards
+            found = np.logical_and(found, self.cards_that_fit(row).sum(axis=1) >= row.cards)
             models = sorted({one for one in row.models.split("|") if one})
             if models:
-                found &= np.isin(self.models, models)
+                found = np.logical_and(found, np.isin(self.models, models))
+        return found
+
+    def cards_that_fit(self, row: PodRow, node: int | None = None) -> Bools:
+        """Cards with room for a share, or idle ones; of one node, or of each."""
+        cards = self.cards if node is None else self.cards[node]
+        there = self.whole if node is None else self.whole[node]
+        if row.milli >= MILLI:
+            idle: Bools = np.logical_and(cards[..., 0] == MILLI, np.all(cards == there, axis=-1))
+            return idle
+        found: Bools = np.all(cards >= (row.milli, row.card_mib), axis=-1)
         return found
 
     def looked_at(self, fits: Bools) -> Ints:
@@ -172,28 +190,34 @@ class Run:
         """NodeResourcesFit (LeastAllocated) and NodeResourcesBalancedAllocation of CPU and memory."""
         left = (self.free[nodes] - (row.cpu_milli, row.memory_mib)) / self.room[nodes]
         spread = np.abs(left[:, 0] - left[:, 1]) / 2
-        return np.floor(100 * left.mean(axis=1)) + np.floor(100 * (1 - spread))
+        found: NDArray[np.float64] = np.floor(100 * left.mean(axis=1)) + np.floor(
+            100 * (1 - spread)
+        )
+        return found
 
     def best(self, pod: Pod, looked: Ints) -> int:
         """The node of those that were looked at which the engine likes best."""
         ledger = self.engine.ledger
         found, scores = self.engine.candidates(pod)
         score = dict(zip(found.tolist(), scores.tolist(), strict=True))
-        return max(
-            looked.tolist(), key=lambda row: score.get(ledger.index[self.nodes[row].name], -1)
-        )
+        rows: list[int] = looked.tolist()
+        return max(rows, key=lambda row: score.get(ledger.index[self.nodes[row].name], -1))
 
     # --- the in-tree allocator ---------------------------------------------------------------
 
     def first(self, node: int, row: PodRow) -> list[int]:
         """The first cards that fit, in the order that is published."""
-        listed = self.published[node].tolist()
-        return [one for one in listed if self.cards[node, one] >= row.milli][: row.cards]
+        fit = self.cards_that_fit(row, node)
+        return [int(one) for one in self.published[node] if fit[one]][: row.cards]
 
     def take(self, node: int, row: PodRow, minors: Sequence[int]) -> None:
         """Give the pod its place; later the agent publishes what is left."""
         self.free[node] -= (row.cpu_milli, row.memory_mib)
-        self.cards[node, list(minors)] -= row.milli
+        whole = row.milli >= MILLI
+        for minor in minors:
+            self.cards[node, minor] -= (
+                self.whole[node, minor] if whole else (row.milli, row.card_mib)
+            )
         if not minors or not self.way.ordered:
             return
         self.allocated += 1
@@ -203,8 +227,9 @@ class Run:
 
     def publish(self, node: int) -> None:
         """Cards in use before idle ones, the least room first, and none moves without need."""
-        before, left = self.published[node], self.cards[node]
-        worth = np.where(left == MILLI, 2 * MILLI, left)[before]
+        before, left, whole = self.published[node], self.cards[node], self.whole[node]
+        worth = (left * MILLI // np.maximum(whole, 1)).sum(axis=1)
+        worth = np.where(np.all(left == whole, axis=1), 3 * MILLI, worth)[before]
         after = before[np.argsort(worth, kind="stable")]
         self.rewritten += bool((after != before).any())
         self.published[node] = after
@@ -215,7 +240,7 @@ class Run:
         there = self.nodes[node]
         grants = tuple(
             Grant("main", DeviceType.GPU, minor, there.devices[minor].uuid, row.milli,
-                  there.devices[minor].memory_bytes * row.milli // MILLI, mode)
+                  there.devices[minor].memory_bytes if row.milli >= MILLI else row.card_mib * _MIB, mode)
             for minor in minors
         )  # fmt: skip
         self.engine.handle(PodSeen(replace(pod, node=there.name, record=Record(grants))))
@@ -223,25 +248,43 @@ class Run:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    options.add_argument("--seeds", type=int, nargs="+", default=[42, 43])
+    options.add_argument("--seeds", type=int, nargs="+", default=[42])
     options.add_argument("--trace", default="default")
+    options.add_argument("--small", type=int, default=0, help="so many samples of small clusters")
+    options.add_argument("--others", default="engine", choices=["engine", "kube-scheduler"])
     options.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     given = options.parse_args()
     data = folder()
     if not (data / "nodes.csv").exists():
         print(f"skipped: no openb traces in {data}; set PARTAGE_OPENB to their folder")
         return
-    trace = read_trace(data, given.trace)
-    print(f"{'way':55}" + "".join(f"{level:>8} %" for level in LEVELS) + "   slices rewritten")
+    if given.small:
+        numbers = (
+            number
+            for number in count()
+            if not for_tuning(number) and (number // 4) % len(CLASSES) < _LARGE
+        )
+        drawn = [sample(number, data) for number in islice(numbers, given.small)]
+        cases = [(one.trace, one.sequence) for one in drawn]
+    else:
+        trace = read_trace(data, given.trace)
+        order = [read_sequence(data / "sequences.npz", trace, seed) for seed in given.seeds]
+        cases = [(trace, one) for one in order]
+    print(f"{'way':55}   100 %   130 %   behind the first row   slices rewritten", flush=True)
+    base: list[float] = []
     for name in given.ways:
-        runs = [
-            Run(trace, read_sequence(data / "sequences.npz", trace, seed), WAYS[name])
-            for seed in given.seeds
-        ]
+        runs = [Run(trace, order, WAYS[name], given.others) for trace, order in cases]
         found = [one.play() for one in runs]
-        told = "".join(f"{mean(one[level] for one in found):>10.2f}" for level in LEVELS)
+        base = base or [end for _, end in found]
+        behind = [first - end for first, (_, end) in zip(base, found, strict=True)]
+        spread = 1.96 * stdev(behind) / len(behind) ** 0.5 if len(behind) > 1 else 0.0
         part = [one.rewritten / one.allocated for one in runs if one.allocated]
-        print(f"{name:55}{told}" + (f"{mean(part):>12.2f} a claim" if part else ""), flush=True)
+        print(
+            f"{name:55}{mean(full for full, _ in found):8.2f}{mean(end for _, end in found):8.2f}"
+            f"{mean(behind):12.2f} ± {spread:.2f}"
+            + (f"{mean(part):14.2f} a claim" if part else ""),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

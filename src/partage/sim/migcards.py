@@ -81,8 +81,13 @@ def _starts(layouts: Layouts) -> _Costs:
 
 
 def _first_fit(layouts: Layouts, _: _Weights) -> _Costs:
-    """The lowest start, as the DRA scheduler takes devices in the order of their names."""
+    """The lowest start, as the DRA scheduler takes devices in the order of their numbers."""
     return _starts(layouts)
+
+
+def _highest(layouts: Layouts, _: _Weights) -> _Costs:
+    """The highest start, as the agent publishes places for the DRA scheduler."""
+    return _WIDE - _starts(layouts)
 
 
 def _hami_210(layouts: Layouts, _: _Weights) -> _Costs:
@@ -249,6 +254,7 @@ _COSTS: Final[Mapping[str, tuple[Callable[[Layouts, _Weights], _Costs], str]]] =
         "hami-2.10-binpack": (_hami_210, "binpack"),
         "hami-run": (_hami_run, "spread"),
         "hami-run-binpack": (_hami_run, "binpack"),
+        "claims": (_highest, "binpack"),
         "least-lost": (_least_lost, ""),
         "mfi": (_mfi, ""),
         "fgd": (_fgd, ""),
@@ -264,7 +270,8 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "hami-2.10-binpack": "the same, fullest card first",
         "hami-run": "HAMi after 2.10: longest free run, emptiest card first",
         "hami-run-binpack": "the same, fullest card first",
-        "first-fit": "lowest card, lowest start (the DRA scheduler on one node)",
+        "claims": "ResourceClaims by the order of ResourceSlices: fullest card, highest start",
+        "first-fit": "lowest card, lowest start (the DRA scheduler by the cards' numbers)",
         "first-fit-binpack": "fullest card, lowest start",
         "first-fit-spread": "emptiest card, lowest start",
         "least-lost": "fewest maximal layouts lost",
