@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import ssl
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -101,8 +102,9 @@ class Certificates:
         self.issue(1)
 
     def issue(self, stamp: int) -> None:
-        """A new pair, with a time of its own."""
-        pair = self.authority.issue_cert("localhost")
+        """A new pair, with a time and an end of its own."""
+        self.end = datetime.now(UTC).replace(microsecond=0) + timedelta(days=stamp)
+        pair = self.authority.issue_cert("localhost", not_after=self.end)
         pair.cert_chain_pems[0].write_to_path(self.folder / "cert.pem")
         pair.private_key_pem.write_to_path(self.folder / "key.pem")
         for name in ("cert.pem", "key.pem"):
@@ -178,8 +180,10 @@ def test_a_server_shows_its_new_certificate_without_a_restart(tmp_path: Path) ->
         client = pairs.client(certificate=True)
         _, first = await _call(site.port, client, "/hot")
         assert not tls.refresh()
+        assert tls.end == pairs.end.timestamp()
         pairs.issue(2)
         assert tls.refresh()
+        assert tls.end == pairs.end.timestamp()
         _, second = await _call(site.port, client, "/hot")
         (tmp_path / "key.pem").write_text("half")
         assert not tls.refresh()

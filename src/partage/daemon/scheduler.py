@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Final, Self
 
 from aiohttp import web
+from prometheus_client import Gauge
 
 from partage.controllers.manager import Controllers
 from partage.controllers.routes import config_routes
@@ -132,6 +133,11 @@ class SchedulerDaemon:
         )
         self._plugin = self._plugin_server()
         self.service.meters.registry.register(SpanSeries(self.options.tracer))
+        Gauge(
+            "partage_extender_certificate_end_seconds",
+            "When the certificate ends by which the extender's verbs are served, seconds since 1970; 0 without one.",
+            registry=self.service.meters.registry,
+        ).set_function(lambda: self.options.tls.end if self.options.tls else 0.0)
         self._silence = AgentSilence(
             objects,
             self._whole_books,

@@ -9,6 +9,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography import x509
+
 from partage.model.errors import InvalidValue
 
 _LOG = logging.getLogger("partage.serving")
@@ -33,6 +35,12 @@ class ServerTls:
     _context: ssl.SSLContext | None = None
     _reading: ssl.SSLContext | None = None
     _stamps: tuple[int, ...] = ()
+    _end: float = 0.0
+
+    @property
+    def end(self) -> float:
+        """When the certificate ends that is served, seconds since 1970; 0 before it is read."""
+        return self._end
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -86,9 +94,11 @@ class ServerTls:
             context.load_cert_chain(self.certificate, self.key)
             if self.authority is not None:
                 context.load_verify_locations(self.authority)
-        except (OSError, ssl.SSLError) as error:
+            served = x509.load_pem_x509_certificate(self.certificate.read_bytes())
+        except (OSError, ssl.SSLError, ValueError) as error:
             raise InvalidValue(f"TLS files of {self.certificate}: {error}") from error
         self._stamps = stamps
+        self._end = served.not_valid_after_utc.timestamp()
 
     def _seen(self) -> tuple[int, ...]:
         files = (self.certificate, self.key, self.authority)
