@@ -55,12 +55,14 @@ class Way:
         engine: the engine's scores choose the node.
         ordered: the card with the least room is published first; else cards by number.
         late: allocations of the whole cluster by which that order is late.
+        taught: the engine learns from the pods with cards; in a cluster it learns from those of the protocols alone.
     """
 
     protocol: bool = False
     engine: bool = False
     ordered: bool = False
     late: int = 0
+    taught: bool = True
 
 
 WAYS = {
@@ -70,6 +72,7 @@ WAYS = {
     "claims, least room first, 100 late": Way(ordered=True, late=100),
     "claims, node by the engine": Way(engine=True),
     "claims, node by the engine, least room first": Way(engine=True, ordered=True),
+    "claims, node by the engine, nothing learnt": Way(engine=True, ordered=True, taught=False),
     "claims, node by the engine, least room first, 100 late": Way(
         engine=True, ordered=True, late=100
     ),
@@ -110,7 +113,7 @@ class Run:
         total = self.trace.capacity / MILLI
         for number, row in enumerate(self.sequence.pods):
             pod = self.trace.pods[row]
-            if self.told:
+            if self.told and self.way.taught:
                 if number:
                     self.learn(number)
                 self.learning.seen[ask_of(pod)] += 1
