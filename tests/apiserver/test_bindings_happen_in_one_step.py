@@ -212,6 +212,9 @@ def test_logs_come_from_the_provider() -> None:
         ok(await w.post(PODS, two), 201)
 
         path = f"{PODS}/web/log"
+        ok(await w.get(path, container="b", previous="true"))
+        assert not asked.pop().previous
+        ok(await w.post(f"{PODS}/web/binding", {"target": {"name": "n1"}}), 201)
         first = await w.get(path, container="b", previous="true")
         ended = {"name": "b", "restartCount": 1, "lastState": {"terminated": {"exitCode": 1}}}
         ok(await w.patch(f"{PODS}/web/status", {"status": {"containerStatuses": [ended]}}))
@@ -244,13 +247,16 @@ def test_without_a_provider_logs_say_so() -> None:
 
 @pytest.mark.parametrize("part", ["exec", "attach", "portforward"])
 def test_processes_cannot_be_entered(part: str) -> None:
-    """The message says why."""
+    """The message says why: the pod has no node yet, or runs no process."""
 
     async def story(w: World) -> None:
         ok(await w.post(PODS, pod()), 201)
+        early = await w.post(f"{PODS}/web/{part}", {})
+        ok(await w.post(f"{PODS}/web/binding", {"target": {"name": "n1"}}), 201)
 
         answer = await w.post(f"{PODS}/web/{part}", {})
 
+        assert (early.code, early.message) == (400, "pod web does not have a host assigned")
         assert answer.code == 400
         assert f"pods/{part} is not supported" in answer.message
 

@@ -116,8 +116,7 @@ def test_server_side_apply_and_its_conflicts(binary: Path, tmp_path: Path) -> No
         other = MANIFEST.replace("busybox", "busybox:2")
         manager = ("--field-manager", "other")
         answer = await kubectl(*server_side, *manager, text=other, code=1)
-        assert 'conflict with "kubectl"' in answer
-        assert '.spec.containers[name="main"].image' in answer
+        assert 'conflicts with "kubectl":\n- .spec.containers[name="main"].image\n' in answer
         await kubectl(*server_side, *manager, "--force-conflicts", text=other)
         shown = await kubectl("get", "pod", "web", "-o", "yaml", "--show-managed-fields")
         assert "manager: other" in shown
@@ -215,6 +214,8 @@ def test_what_is_not_served_ends_with_one_line(binary: Path, tmp_path: Path) -> 
 
     async def scene(kubectl: Kubectl, w: World) -> None:
         await kubectl("apply", "-f", "-", text=MANIFEST)
+        assert "kept" in await kubectl("logs", "web", "--previous")
+        ok(await w.post(f"{PODS}/web/binding", {"target": {"name": "n1"}}), 201)
         told = await kubectl("debug", "web", "--image=busybox", code=1)
         assert "ephemeral containers are disabled for this cluster" in told
         told = await kubectl("logs", "web", "--previous", code=1)

@@ -4,7 +4,21 @@ import asyncio
 from typing import Any
 
 import pytest
-from apiserver_world import PODS, World, config, deployment, named, ok, pod, run
+from apiserver_world import (
+    APPLY,
+    JSON,
+    JSON_PATCH,
+    MERGE,
+    PODS,
+    STRATEGIC,
+    World,
+    config,
+    deployment,
+    named,
+    ok,
+    pod,
+    run,
+)
 
 CONFIGS = "/api/v1/namespaces/default/configmaps"
 
@@ -406,6 +420,103 @@ def test_bodies_that_do_not_belong_there_are_refused(
 
         assert (answer.code, answer.reason) == (400, "BadRequest")
         assert why in answer.message
+
+    run(story)
+
+
+TWICE = (
+    b'{"metadata": {"name": "x", "labels": {"a": "1", "a": "2"}, "nope": 1}, "data": {"b": "3"}}'
+)
+YAML_TWICE = b"metadata:\n  name: x\n  name: x\nnope: 1\n"
+PATCH_TWICE = b'{"data": {"a": "1", "a": "2"}, "nope": 1}'
+OPS_TWICE = b'[{"op": "add", "path": "/nope", "value": "1", "value": "2"}]'
+DOUBTS = {
+    "json": ("POST", CONFIGS, TWICE, JSON, ['duplicate field "metadata.labels.a"', 'unknown field "metadata.nope"']),
+    "yaml": ("POST", CONFIGS, YAML_TWICE, "application/yaml", ['line 3: key "name" already set in map', 'unknown field "nope"']),
+    "put": ("PUT", f"{CONFIGS}/settings", TWICE.replace(b'"x"', b'"settings"'), JSON, ['duplicate field "metadata.labels.a"', 'unknown field "metadata.nope"']),
+    "merge": ("PATCH", f"{CONFIGS}/settings", PATCH_TWICE, MERGE, ['duplicate field "data.a"', 'unknown field "nope"']),
+    "strategic": ("PATCH", f"{CONFIGS}/settings", PATCH_TWICE, STRATEGIC, ['duplicate field "data.a"', 'unknown field "nope"']),
+    "json patch": ("PATCH", f"{CONFIGS}/settings", OPS_TWICE, JSON_PATCH, ['json patch duplicate field "[0].value"', 'unknown field "nope"']),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DOUBTS)
+def test_keys_given_twice_are_refused_warned_of_or_ignored(name: str) -> None:
+    """In every form of body, with the genuine server's words (tried with the same bodies)."""
+    method, path, body, media, told = DOUBTS[name]
+
+    async def story(w: World) -> None:
+        ok(await w.post(CONFIGS, config()), 201)
+        strict = await w.ask(method, path, body, media=media, fieldValidation="Strict")
+        ignore = await w.ask(
+            method, path, body, media=media, fieldValidation="Ignore", dryRun="All"
+        )
+        warn = await w.ask(method, path, body, media=media)
+
+        assert strict.code == (422 if method == "PATCH" else 400)
+        lines = [one for one in told if one.startswith("line")]
+        others = [one for one in told if one not in lines]
+        first = [f"yaml: unmarshal errors:\n  {lines[0]}"] if lines else []
+        assert strict.message.endswith(f"strict decoding error: {', '.join([*first, *others])}")
+        assert (ignore.code < 300, ignore.warnings) == (True, [])
+        quoted = [one.replace('"', '\\"') for one in told]
+        assert (warn.code < 300, warn.warnings) == (True, [f'299 - "{one}"' for one in quoted])
+
+    run(story)
+
+
+def test_a_patch_that_leads_to_no_object_is_shown() -> None:
+    """A strategic one as Go prints it, others as what came of them."""
+
+    async def story(w: World) -> None:
+        ok(await w.post(CONFIGS, config()), 201)
+        path = f"{CONFIGS}/settings"
+        body = {"data": {"x": 5}, "immutable": [None, True, 1.5]}
+        head = ' "" is invalid: patch: Invalid value: '
+        strategic = await w.patch(path, body, media=STRATEGIC)
+        merged = await w.patch(path, body, media=MERGE)
+        lists = [
+            (await w.patch(path, [1], media=media)).message
+            for media in (STRATEGIC, MERGE, JSON_PATCH)
+        ]
+
+        assert strategic.message == (
+            f'{head}"map[data:map[x:5] immutable:[<nil> true 1.5]]": cannot convert int64 to string'
+        )
+        assert merged.message.startswith(f'{head}"{{')
+        assert (
+            "cannot unmarshal number into Go struct field ConfigMap.data.x of type string"
+            in merged.message
+        )
+        cannot = "json: cannot unmarshal array into Go value of type map[string]interface {}"
+        assert lists == [
+            cannot,
+            f"error decoding patch: {cannot}",
+            "error decoding patch: json: cannot unmarshal number into Go value of type handlers.jsonPatchOp",
+        ]
+
+    run(story)
+
+
+def test_applied_fields_that_a_kind_lacks_are_refused_always() -> None:
+    """By their paths with the keys of lists, whatever `fieldValidation` says."""
+
+    async def story(w: World) -> None:
+        value = {**pod(), "apiVersion": "v1", "kind": "Pod"}
+        value["spec"]["containers"][0]["imagee"] = "x"
+        one = await w.ask(
+            "PATCH", f"{PODS}/web", value, media=APPLY, fieldManager="me", fieldValidation="Ignore"
+        )
+        value["metadata"]["nope"] = 1
+        two = await w.ask("PATCH", f"{PODS}/web", value, media=APPLY, fieldManager="me")
+
+        head = "failed to create typed patch object (/web; /v1, Kind=Pod): "
+        field = '.spec.containers[name="main"].imagee: field not declared in schema'
+        assert (one.code, one.message) == (500, head + field)
+        assert (
+            two.message
+            == f"{head}errors:\n  .metadata.nope: field not declared in schema\n  {field}"
+        )
 
     run(story)
 

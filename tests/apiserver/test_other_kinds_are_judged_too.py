@@ -23,14 +23,27 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         "status.capacity[nvidia.com/gpu]: Invalid value",
     ),
     "config key": (f"{CORE}/configmaps", {"data": {"a b": "x"}}, "a valid config key must"),
-    "config bytes": (f"{CORE}/configmaps", {"binaryData": {"a": "?"}}, "illegal base64 data"),
+    "service target": (
+        f"{CORE}/services",
+        {"spec": {"ports": [{"port": 1, "targetPort": 70000}]}},
+        "spec.ports[0].targetPort: Invalid value: 70000: must be between 1 and 65535",
+    ),
+    "strategy": (
+        "/apis/apps/v1/namespaces/default/deployments",
+        {"spec": {"strategy": {"type": "X"}}},
+        "spec.strategy: Unsupported value",
+    ),
+    "system's priority": (
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+        {"metadata": {"name": "system-x"}},
+        "system-x is not a known system priority class",
+    ),
     "config twice": (
         f"{CORE}/configmaps",
         {"data": {"a": "x"}, "binaryData": {"a": "eA=="}},
         "duplicate of key present in data",
     ),
     "config size": (f"{CORE}/configmaps", {"data": {"a": "x" * 2**21}}, "Too long"),
-    "secret": (f"{CORE}/secrets", {"data": {"a": "?"}}, "illegal base64 data"),
     "service": (f"{CORE}/services", {"spec": {}}, "spec.ports: Required value"),
     "service type": (
         f"{CORE}/services",
@@ -90,6 +103,48 @@ def test_malformed_objects_are_refused(path: str, body: dict[str, Any], why: str
 
         assert answer.code == 422
         assert why in answer.message
+
+    run(story)
+
+
+@pytest.mark.parametrize(("text", "at"), [("?", 0), ("not base64", 3), ("abc", 0), ("abcdab", 4)])
+def test_bytes_are_base64(text: str, at: int) -> None:
+    """A body with other characters, or not to its end, cannot be decoded; the first of them is named."""
+
+    async def story(w: World) -> None:
+        for plural, body in (
+            ("secrets", {"data": {"a": text}}),
+            ("configmaps", {"binaryData": {"a": text}}),
+        ):
+            answer = await w.post(f"{CORE}/{plural}", {**body, "metadata": {"name": "a"}})
+
+            assert answer.code == 400
+            assert answer.message.endswith(f"illegal base64 data at input byte {at}")
+
+    run(story)
+
+
+def test_what_is_fixed_stays() -> None:
+    """A node's range of addresses, and how often a Job's pods are to succeed."""
+
+    async def story(w: World) -> None:
+        ok(
+            await w.post(
+                "/api/v1/nodes", {"metadata": {"name": "n"}, "spec": {"podCIDR": "10.0.0.0/24"}}
+            ),
+            201,
+        )
+        inner = {"restartPolicy": "Never", "containers": [{"name": "a", "image": "b"}]}
+        job = {"metadata": {"name": "j"}, "spec": {"template": {"spec": inner}}}
+        jobs = "/apis/batch/v1/namespaces/default/jobs"
+        ok(await w.post(jobs, job), 201)
+
+        moved = await w.patch("/api/v1/nodes/n", {"spec": {"podCIDR": "10.0.1.0/24"}})
+        more = await w.patch(f"{jobs}/j", {"spec": {"completions": 3}})
+
+        assert (moved.code, more.code) == (422, 422)
+        assert "spec.podCIDRs: Forbidden: node updates may not change podCIDR" in moved.message
+        assert "spec.completions: Invalid value: 3: field is immutable" in more.message
 
     run(story)
 

@@ -384,7 +384,9 @@ def test_gated_pods_may_still_move_and_be_let_go() -> None:
     """Node selectors change while a gate is there; gates can be removed, tolerations cannot."""
 
     async def story(w: World) -> None:
-        made = ok(await w.post(PODS, pod(schedulingGates=[{"name": "a"}])), 201)
+        mine = [{"key": "mine", "operator": "Exists"}]
+        gated = pod(schedulingGates=[{"name": "a"}], tolerations=mine)
+        made = ok(await w.post(PODS, gated), 201)
         moved = ok(await w.patch(f"{PODS}/web", {"spec": {"nodeSelector": {"a": "b"}}}))
         free = ok(await w.patch(f"{PODS}/web", {"spec": {"schedulingGates": None}}))
         less = await w.patch(f"{PODS}/web", {"spec": {"tolerations": []}})

@@ -163,21 +163,30 @@ def _owners(live: Mapping[str, Any], type_: Type, manager: Manager) -> list[dict
 
 def _conflict(conflicts: Sequence[tuple[Mapping[str, Any], set[Path]]]) -> ApiError:
     causes: list[dict[str, str]] = []
-    texts = []
+    texts: dict[str, list[str]] = {}
     for entry, paths in conflicts:
         how = f' with subresource "{entry["subresource"]}"' if entry.get("subresource") else ""
         using = "" if entry.get("operation") == "Apply" else f" using {entry.get('apiVersion')}"
-        who = f'conflict with "{entry.get("manager")}"{how}{using}'
+        manager = f'"{entry.get("manager")}"{how}{using}'
+        who = f"conflict with {manager}"
         fields = sorted(readable(path) for path in paths)
-        texts.append(f"{who}: {fields[0]}" if len(fields) == 1 else f"{who}: {', '.join(fields)}")
+        texts[manager] = fields
         causes.extend(
             {"reason": "FieldManagerConflict", "message": who, "field": field} for field in fields
         )
-    plural = "s" if len(causes) > 1 else ""
+    if len(causes) == 1:
+        message = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+    else:
+        lines = [
+            line
+            for manager, fields in sorted(texts.items())
+            for line in (f"conflicts with {manager}:", *(f"- {field}" for field in fields))
+        ]
+        message = f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
     return ApiError(
         409,
         "Conflict",
-        f"Apply failed with {len(causes)} conflict{plural}: " + "; ".join(texts),
+        message,
         {"causes": causes},
     )
 

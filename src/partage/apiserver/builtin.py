@@ -16,6 +16,7 @@ _PREFIXES: Final = {
     "scheduling.k8s.io": "io.k8s.api.scheduling.v1.",
     "events.k8s.io": "io.k8s.api.events.v1.",
     "admissionregistration.k8s.io": "io.k8s.api.admissionregistration.v1.",
+    "authentication.k8s.io": "io.k8s.api.authentication.v1.",
     "authorization.k8s.io": "io.k8s.api.authorization.v1.",
     "rbac.authorization.k8s.io": "io.k8s.api.rbac.v1.",
     "policy": "io.k8s.api.policy.v1.",
@@ -157,6 +158,7 @@ def _virtual() -> Iterator[Kind]:
     """What is answered and not kept."""
     rows = (
         ("", "Binding", "bindings", True),
+        ("authentication.k8s.io", "SelfSubjectReview", "selfsubjectreviews", False),
         ("authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews", False),
         ("authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews", False),
         ("authorization.k8s.io", "SelfSubjectRulesReview", "selfsubjectrulesreviews", False),

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from partage.apiserver import structural
 from partage.apiserver.admission import ADMIN, Admission, Operation, Review, User
 from partage.apiserver.decoding import Mismatch, conform
@@ -17,7 +19,7 @@ from partage.apiserver.kinds import Kind, Registry
 from partage.apiserver.metadata import Ambient
 from partage.apiserver.plugins import Plugins
 from partage.apiserver.rules.table import RULES, Rules
-from partage.apiserver.status import ApiError, bad_request, not_found
+from partage.apiserver.status import ApiError, Cause, bad_request, invalid, not_found
 from partage.apiserver.storage import Record, Store
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
@@ -53,6 +55,7 @@ class Call:
         force: whether server-side apply takes fields from other managers.
         validation: what happens with unknown fields: `Strict`, `Warn` or `Ignore`.
         warnings: texts for the client.
+        repeated: what is to be said of keys that the body gives twice.
     """
 
     kind: Kind
@@ -65,6 +68,35 @@ class Call:
     force: bool = False
     validation: Literal["Ignore", "Strict", "Warn"] = "Warn"
     warnings: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A patch whose outcome may be refused.
+
+    Attributes:
+        text: what the refusal shows: the patch itself where it is strategic, else what came of it.
+        strategic: whether it is.
+    """
+
+    text: str
+    strategic: bool = False
+
+    def refused(self, why: str) -> ApiError:
+        """422, as for an object without a kind and name."""
+        return invalid(
+            "",
+            "",
+            "",
+            [
+                Cause(
+                    "FieldValueInvalid",
+                    "patch",
+                    f"Invalid value: {msgspec.json.encode(self.text).decode()}: {why}",
+                )
+            ],
+        )
 
 
 @dataclass(slots=True)
@@ -108,8 +140,13 @@ def must_get(cluster: Cluster, call: Call) -> Record:
     return found
 
 
-def accept(call: Call, value: Any) -> dict[str, Any]:
+def accept(call: Call, value: Any, patch: Patch | None = None) -> dict[str, Any]:
     """A body as an object of the call's kind, in new containers.
+
+    Args:
+        call: what is asked.
+        value: the body, or an object after a patch.
+        patch: that patch.
 
     Raises:
         ApiError: 400, not such an object, or unknown fields under strict validation.
@@ -133,9 +170,13 @@ def accept(call: Call, value: Any) -> dict[str, Any]:
     unknown: list[str] = []
     try:
         found: dict[str, Any] = conform(value, kind.type, unknown, "", kind.kind)
-    except (Mismatch, RecursionError) as error:
+    except Mismatch as error:
+        if patch is not None:
+            raise patch.refused(error.converting if patch.strategic else str(error)) from error
         raise _unhandled(kind, str(error)) from error
-    _report(call, unknown)
+    except RecursionError as error:
+        raise _unhandled(kind, str(error)) from error
+    _report(call, unknown, patch)
     found["apiVersion"], found["kind"] = kind.api_version, kind.kind
     metadata = found.setdefault("metadata", {})
     for key, here, text in (
@@ -156,13 +197,23 @@ def accept(call: Call, value: Any) -> dict[str, Any]:
     return found
 
 
-def _report(call: Call, unknown: list[str]) -> None:
-    if not unknown or call.validation == "Ignore":
+def _report(call: Call, unknown: list[str], patch: Patch | None) -> None:
+    if call.validation == "Ignore":
         return
-    texts = [f'unknown field "{path}"' for path in unknown]
-    if call.validation == "Strict":
-        raise _unhandled(call.kind, "strict decoding error: " + ", ".join(texts))
-    call.warnings.extend(texts)
+    paths = unknown if patch is None else sorted(unknown)
+    texts = [f'unknown field "{path}"' for path in paths]
+    if call.validation == "Warn":
+        call.warnings.extend([*call.repeated, *texts])
+        call.repeated.clear()
+        return
+    lines = [text for text in call.repeated if text.startswith("line ")]
+    others = [text for text in call.repeated if not text.startswith("line ")]
+    if lines:
+        others.insert(0, "\n  ".join(["yaml: unmarshal errors:", *lines]))
+    if not others and not texts:
+        return
+    why = "strict decoding error: " + ", ".join([*others, *texts])
+    raise _unhandled(call.kind, why) if patch is None else patch.refused(why)
 
 
 def _unhandled(kind: Kind, why: str) -> ApiError:

@@ -4,6 +4,8 @@ Decoding follows a kind's `Type`: values of a wrong type are refused, unknown fi
 and reported, quantities and zero values become what the genuine server stores.
 """
 
+import base64
+import binascii
 import re
 from functools import lru_cache
 from typing import Any, Final
@@ -14,7 +16,8 @@ from partage.apiserver.status import bad_request
 from partage.model.errors import InvalidQuantity
 from partage.model.quantity import Quantity
 from partage.wire.field_types import Field, Type
-from partage.wire.yaml_values import YamlError, yaml_values
+from partage.wire.json_values import keys_given_twice
+from partage.wire.yaml_values import Repeated, YamlError, yaml_values
 
 _TIME: Final = re.compile(
     r"\d{4}-(0[1-9]|1[0-2])-([0-2]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?"
@@ -29,11 +32,17 @@ _GO: Final = {
     "float": "float64",
     "time": "time.Time",
     "microtime": "time.Time",
-    "list": "slice",
-    "map": "map",
-    "struct": "struct",
     "quantity": "resource.Quantity",
     "intorstring": "intstr.IntOrString",
+}
+_NOT_BASE64: Final = re.compile(r"[^A-Za-z0-9+/\r\n]")
+_GIVEN: Final = {
+    str: "string",
+    int: "int64",
+    float: "float64",
+    bool: "bool",
+    list: "slice",
+    dict: "map",
 }
 _RANGES: Final = {"int": 2**31, "long": 2**63}
 _DEEPEST: Final = 200
@@ -41,11 +50,24 @@ _ZERO: Final[tuple[Any, ...]] = ("", 0, False, [], {})
 
 
 class Mismatch(ValueError):
-    """A value of a type that its field cannot hold; the message is the genuine server's."""
+    """A value of a type that its field cannot hold; the message is the genuine server's.
+
+    Attributes:
+        converting: what is said where the value came by a strategic merge patch.
+    """
+
+    def __init__(self, message: str, converting: str = "") -> None:
+        super().__init__(message)
+        self.converting = converting or message
 
 
-def parse(body: bytes, *, yaml: bool = False) -> Any:
+def parse(body: bytes, *, yaml: bool = False, twice: list[str] | None = None) -> Any:
     """A JSON or YAML body as plain values.
+
+    Args:
+        body: the text.
+        yaml: whether it may be YAML.
+        twice: receives what is to be said of keys that an object has twice; the last one holds.
 
     Raises:
         ApiError: 400, not JSON (nor YAML where that is allowed), or nested too deeply.
@@ -54,23 +76,28 @@ def parse(body: bytes, *, yaml: bool = False) -> Any:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         if yaml:
-            return _yaml(body)
+            return _yaml(body, twice)
         raise bad_request(f"couldn't get version/kind; json parse error: {error}") from error
     except ValueError as error:
         raise bad_request(f"json parse error: {error}") from error
     _shallow(value)
+    if twice is not None:
+        twice += [f'duplicate field "{path}"' for path in keys_given_twice(body)]
     return value
 
 
-def _yaml(body: bytes) -> Any:
+def _yaml(body: bytes, twice: list[str] | None) -> Any:
+    repeated: list[Repeated] = []
     try:
-        documents = yaml_values(body)
+        documents = yaml_values(body, repeated)
     except YamlError as error:
         raise bad_request(f"error converting YAML to JSON: {error}") from error
     if len(documents) != 1:
         raise bad_request(f"the body holds {len(documents)} YAML documents, expected one")
     value = documents[0]
     _shallow(value)
+    if twice is not None:
+        twice += [f'line {one.line}: key "{one.key}" already set in map' for one in repeated]
     try:
         return msgspec.to_builtins(value, str_keys=True)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
@@ -106,7 +133,7 @@ def conform(value: Any, type_: Type, unknown: list[str], where: str = "", root: 
         type_: the shape it must have.
         unknown: receives the paths of fields that the shape lacks; they are dropped.
         where: the path of `value`.
-        root: what messages call the outermost struct.
+        root: what messages call the innermost struct around `value`.
 
     Raises:
         Mismatch: a value of a wrong type.
@@ -138,14 +165,15 @@ def conform(value: Any, type_: Type, unknown: list[str], where: str = "", root: 
     elif form == "any":
         return value
     else:
-        return _scalar(value, form, where, root)
-    raise _mismatch(value, form, where, root)
+        return _scalar(value, type_, where, root)
+    raise _mismatch(value, type_, where, root)
 
 
 def _struct(value: Any, type_: Type, unknown: list[str], where: str, root: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _mismatch(value, "struct", where, root)
+        raise _mismatch(value, type_, where, root)
     fields = type_.fields
+    root = type_.name.rpartition(".")[2] or root
     prefix = f"{where}." if where else ""
     found: dict[str, Any] = {}
     for name, inner in value.items():
@@ -169,7 +197,8 @@ def _blank(item: Type) -> Any:
     )
 
 
-def _scalar(value: Any, form: str, where: str, root: str) -> Any:
+def _scalar(value: Any, type_: Type, where: str, root: str) -> Any:
+    form = type_.form
     if form == "bool" and isinstance(value, bool):
         return value
     if form in _RANGES:
@@ -178,26 +207,36 @@ def _scalar(value: Any, form: str, where: str, root: str) -> Any:
         if type(value) is int and -_RANGES[form] <= value < _RANGES[form]:
             return value
     elif form == "quantity":
-        return _quantity(value, where, root)
+        return _quantity(value, type_, where, root)
     elif form == "intorstring":
         if isinstance(value, str) or (type(value) is int and abs(value) < 2**31):
             return value
-    elif (form == "float" and isinstance(value, (int, float)) and not isinstance(value, bool)) or (
-        form == "bytes" and isinstance(value, str)
-    ):
+    elif form == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
+    elif form == "bytes" and isinstance(value, str):
+        return _base64(value)
     elif form in ("time", "microtime") and isinstance(value, str):
         if _TIME.fullmatch(value):
             return value
         raise Mismatch(
             f'parsing time "{value[:64]}" as "2006-01-02T15:04:05Z07:00": cannot parse ({where})'
         )
-    raise _mismatch(value, form, where, root)
+    raise _mismatch(value, type_, where, root)
 
 
-def _quantity(value: Any, where: str, root: str) -> str:
+def _base64(text: str) -> str:
+    try:
+        base64.b64decode(text.replace("\r", "").replace("\n", "").encode(), validate=True)
+    except (binascii.Error, ValueError) as error:
+        odd = _NOT_BASE64.search(text)
+        at = odd.start() if odd else len(text) - len(text) % 4
+        raise Mismatch(f"illegal base64 data at input byte {at}") from error
+    return text
+
+
+def _quantity(value: Any, type_: Type, where: str, root: str) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise _mismatch(value, "quantity", where, root)
+        raise _mismatch(value, type_, where, root)
     try:
         return quantity_text(value)
     except InvalidQuantity as error:
@@ -217,8 +256,21 @@ def quantity_text(value: str | float) -> str:
     return str(Quantity.parse(value))
 
 
-def _mismatch(value: Any, form: str, where: str, root: str) -> Mismatch:
-    kind = (
+def _go(type_: Type) -> str:
+    """How Go's messages call a type."""
+    if type_.form == "list" and type_.item:
+        return f"[]{_go(type_.item)}"
+    if type_.form == "map" and type_.item:
+        named = type_.item.form == "quantity"
+        return "v1.ResourceList" if named else f"map[string]{_go(type_.item)}"
+    if type_.form == "struct":
+        return f"v1.{type_.name.rpartition('.')[2]}"
+    return _GO.get(type_.form, type_.form)
+
+
+def kind_of(value: Any) -> str:
+    """How messages call the JSON type of a value."""
+    return (
         "bool"
         if isinstance(value, bool)
         else "number"
@@ -231,8 +283,34 @@ def _mismatch(value: Any, form: str, where: str, root: str) -> Mismatch:
         if isinstance(value, dict)
         else "null"
     )
+
+
+def _mismatch(value: Any, type_: Type, where: str, root: str) -> Mismatch:
     place = re.sub(r"\[\d+\]", "", where)
+    if type(value) in (int, float) and type_.form in _RANGES:
+        shown = f"number {value}"
+    else:
+        shown = kind_of(value)
+    given = _GIVEN.get(type(value), "interface")
+    converting = {
+        "string": f"cannot convert {given} to string",
+        "list": f"cannot restore slice from {given}",
+        "map": f"cannot restore map from {given}",
+        "struct": f"cannot restore struct from: {given}",
+    }.get(type_.form, f"unrecognized type: {_go(type_)}")
     return Mismatch(
-        f"json: cannot unmarshal {kind} into Go struct field {root}.{place} "
-        f"of type {_GO.get(form, form)}"
+        f"json: cannot unmarshal {shown} into Go struct field {root}.{place} of type {_go(type_)}",
+        converting,
     )
+
+
+def go_text(value: Any) -> str:
+    """A plain value as Go prints it with `%v`."""
+    if isinstance(value, dict):
+        inner = " ".join(f"{key}:{go_text(value[key])}" for key in sorted(value))
+        return f"map[{inner}]"
+    if isinstance(value, list):
+        return f"[{' '.join(map(go_text, value))}]"
+    if value is None:
+        return "<nil>"
+    return str(value).lower() if isinstance(value, bool) else str(value)

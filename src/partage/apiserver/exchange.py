@@ -89,11 +89,12 @@ class Exchange:
                 holder.holds(0)
         return bytes(body)
 
-    async def document(self, type_: Type | None = None) -> Any:
+    async def document(self, type_: Type | None = None, twice: list[str] | None = None) -> Any:
         """The body as a plain value, from JSON, YAML or, for built-in kinds, protobuf.
 
         Args:
             type_: what a protobuf body is read as.
+            twice: see `parse`.
 
         Raises:
             ApiError: 400, 413, 415.
@@ -103,7 +104,7 @@ class Exchange:
             return _message(await self.read(), type_)
         if media not in ("", JSON, *_YAML):
             raise unsupported_media(f"{JSON}, application/yaml")
-        return parse(await self.read(), yaml=media != JSON)
+        return parse(await self.read(), yaml=media != JSON, twice=twice)
 
     async def optional(self) -> Any:
         """The body as a plain value, None when there is none.
@@ -146,9 +147,9 @@ class Exchange:
             return wanted not in ("false", "0")
         return self.request.headers.get("User-Agent", "").startswith(("curl/", "Wget/"))
 
-    def refusal(self, error: ApiError) -> web.Response:
+    def refusal(self, error: ApiError, warnings: list[str] | None = None) -> web.Response:
         """An answer that says no."""
-        response = self.answer(error.document(), code=error.code)
+        response = self.answer(error.document(), code=error.code, warnings=warnings)
         if error.code == 401:
             response.headers["WWW-Authenticate"] = 'Bearer realm="partage"'
         if error.code == 429:

@@ -23,6 +23,7 @@ _SCALARS: Final[dict[str, dict[str, Any]]] = {
     "intorstring": {"type": "string", "format": "int-or-string"},
     "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
 }
+_REFERENCE: Final = "https://kubernetes.io/docs/reference/generated/kubernetes-api/v1.36/"
 _GVK: Final = "x-kubernetes-group-version-kind"
 _PARAMETERS: Final = ("dryRun", "fieldManager", "fieldValidation", "force", "pretty")
 _PATCHES: Final = (
@@ -126,7 +127,7 @@ def _add(type_: Type, found: dict[str, Any], prefix: str) -> None:
         return
     if type_.form != "struct" or not type_.name or type_.name in found:
         return
-    made: dict[str, Any] = {"type": "object"}
+    made: dict[str, Any] = {"type": "object", "description": _described(type_.name)}
     found[type_.name] = made
     if type_.fields:
         made["properties"] = {f.name: _field(f, prefix) for f in type_.fields.values()}
@@ -137,6 +138,14 @@ def _add(type_: Type, found: dict[str, Any], prefix: str) -> None:
         made["x-kubernetes-map-type"] = "atomic"
     for field in type_.fields.values():
         _add(field.type, found, prefix)
+
+
+def _described(name: str) -> str:
+    """Where Kubernetes documents a struct: its words are not kept here."""
+    *packages, version, kind = name.split(".")
+    group = "core" if packages[-1] == "core" else packages[-1]
+    anchor = f"{kind}-{version}-{group}".lower()
+    return f"Documented at {_REFERENCE}#{anchor}"
 
 
 def _field(field: Field, prefix: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Owned are leaves: scalars, empty containers, values that are replaced as a whole
 lists that merge by key.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -132,6 +132,23 @@ def to_paths(document: Any, at: Path = ()) -> set[Path]:
         else:
             found.add((*at, element))
     return found
+
+
+def undeclared(value: Any, type_: Type, at: Path = ()) -> Iterator[str]:
+    """Where an object has fields that its type lacks, as `readable` names them."""
+    if isinstance(value, Mapping) and type_.form in ("struct", "map"):
+        for key, inner in sorted(value.items()):
+            field = type_.fields.get(key) if type_.form == "struct" else None
+            path = (*at, f"f:{key}")
+            if type_.form == "struct" and field is None:
+                if not type_.open:
+                    yield readable(path)
+                continue
+            yield from undeclared(inner, field.type if field else (type_.item or _PLAIN), path)
+    elif isinstance(value, list) and type_.item is not None:
+        for index, item in enumerate(value):
+            name = item_key(item, type_, index)
+            yield from undeclared(item, type_.item, (*at, name))
 
 
 def readable(path: Path) -> str:

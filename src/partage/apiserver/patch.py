@@ -7,12 +7,18 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
+from partage.apiserver.decoding import kind_of
+
 _MOST: Final = 10_000
 _END: Final = "-"
 
 
 class PatchError(ValueError):
     """A patch that is malformed, or that does not fit the document."""
+
+
+class Undecodable(PatchError):
+    """A patch that is no list of operations, or no object."""
 
 
 class TestFailed(PatchError):
@@ -40,7 +46,16 @@ def json_patch(value: Any, patch: Any) -> Any:
         PatchError: malformed, or a path that is not there.
     """
     if not isinstance(patch, list):
-        raise PatchError("a JSON patch is a list of operations")
+        raise Undecodable(
+            f"error decoding patch: json: cannot unmarshal {kind_of(patch)} into Go value of type "
+            "[]handlers.jsonPatchOp"
+        )
+    for operation in patch:
+        if not isinstance(operation, Mapping):
+            raise Undecodable(
+                f"error decoding patch: json: cannot unmarshal {kind_of(operation)} into Go value "
+                "of type handlers.jsonPatchOp"
+            )
     if len(patch) > _MOST:
         raise PatchError(
             f"The allowed maximum operations in a JSON patch is {_MOST}, got {len(patch)}"
@@ -51,9 +66,7 @@ def json_patch(value: Any, patch: Any) -> Any:
     return value
 
 
-def _apply(value: Any, operation: Any) -> Any:
-    if not isinstance(operation, Mapping):
-        raise PatchError(f"operation {operation!r} is not an object")
+def _apply(value: Any, operation: Mapping[str, Any]) -> Any:
     kind = operation.get("op")
     path = _pointer(operation.get("path"))
     if kind in ("add", "replace", "test") and "value" not in operation:

@@ -12,6 +12,10 @@ from partage.apiserver.selectors import FieldSelector, LabelSelector
 from partage.apiserver.status import ApiError, bad_request, unknown_path
 
 _NAMESPACE_PARTS: Final = ("status", "finalize")
+_DEPRECATED: Final = {
+    "endpoints": ("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",)
+}
+"""What is said with every answer about a resource."""
 _VALIDATION: Final = ("Ignore", "Strict", "Warn")
 
 
@@ -81,6 +85,7 @@ def call_for(registry: Registry, target: Target, query: Mapping[str, str], user:
     if len(manager) > 128 or not manager.isprintable():
         raise _option("fieldManager", manager, "printable, at most 128 characters")
     return Call(
+        warnings=list(_DEPRECATED.get(kind.resource, ())),
         kind=kind,
         namespace=target.namespace,
         name=target.name,

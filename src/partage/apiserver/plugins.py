@@ -46,17 +46,23 @@ class Plugins:
             )
 
     def pod(self, review: Review) -> dict[str, Any] | None:
-        """Fills in a new pod's service account, priority and tolerations."""
+        """Fills in a pod's priority and tolerations, and the service account of a new one."""
         if (
             review.kind.resource != "pods"
-            or review.operation != "CREATE"
+            or review.operation not in ("CREATE", "UPDATE")
             or review.subresource
             or review.object is None
         ):
             return None
         spec = dict(review.object.get("spec") or {})
-        self._account(spec, review.namespace)
-        self._priority(spec)
+        if review.operation == "CREATE":
+            self._account(spec, review.namespace)
+            self._priority(spec)
+        else:
+            before = (review.old or {}).get("spec") or {}
+            for key in ("priority", "preemptionPolicy"):
+                if key in before:
+                    spec.setdefault(key, before[key])
         _tolerate(spec)
         return {**review.object, "spec": spec}
 

@@ -221,7 +221,7 @@ def log(cluster: Cluster, call: Call, query: Mapping[str, str]) -> LogRequest:
         container = main[0]
     elif container not in names:
         raise bad_request(f"container {container} is not valid for pod {call.name}")
-    previous = query.get("previous") in ("true", "1")
+    previous = query.get("previous") in ("true", "1") and bool(spec.get("nodeName"))
     if previous and not _ended_before(pod.value, container):
         raise bad_request(
             f'previous terminated container "{container}" in pod "{call.name}" not found'

@@ -74,7 +74,10 @@ class Router:
         target = paths.target_of(parts)
         if target is not None:
             call = paths.call_for(self.registry, target, exchange.query, exchange.user)
-            return await self.verbs.serve(exchange, call, watching=target.watch)
+            try:
+                return await self.verbs.serve(exchange, call, watching=target.watch)
+            except ApiError as error:
+                return exchange.refusal(error, call.warnings)
         if request.method != "GET":
             raise method_not_allowed()
         return self._document(exchange)

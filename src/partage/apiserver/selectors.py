@@ -14,6 +14,7 @@ _TOKEN: Final = re.compile(
     r"(?:(?P<op>==|=|!=|<|>)\s*(?P<value>[^\s,()=!<>]*)"
     r"|(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?\s*"
 )
+_LEXED: Final = re.compile(r"[=!<>]+|[(),]|[^\s=!<>(),]{1,64}")
 _NUMBER: Final = re.compile(r"[+-]?\d{1,19}")
 
 
@@ -65,7 +66,10 @@ class LabelSelector:
         while at < len(text):
             match = _TOKEN.match(text, at)
             if match is None or (match.end() < len(text) and text[match.end()] != ","):
-                raise bad_request(f'unable to parse requirement: found "{text[at : at + 40]}"')
+                rest = text[at if match is None else match.end() :].lstrip()
+                odd = _LEXED.match(rest)
+                expected = "!, identifier, or 'end of string'" if match is None else "',' or end"
+                raise bad_request(f"found '{odd[0] if odd else ''}', expected: {expected}")
             found.append(_requirement(match))
             at = match.end() + 1
             if at == len(text):

@@ -77,11 +77,8 @@ def qualified(plural: str, group: str) -> str:
 
 
 def _details(plural: str, group: str, name: str) -> dict[str, Any]:
-    return {
-        **({"name": name} if name else {}),
-        **({"group": group} if group else {}),
-        "kind": plural,
-    }
+    named = {"name": name, "group": group, "kind": plural}
+    return {key: value for key, value in named.items() if value}
 
 
 def not_found(plural: str, group: str, name: str) -> ApiError:

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from partage.apiserver import metadata
 from partage.apiserver.apply import apply, record_update
 from partage.apiserver.calls import (
     Call,
     Cluster,
+    Patch,
     accept,
     fill,
     missing,
@@ -17,7 +20,9 @@ from partage.apiserver.calls import (
     rules_of,
 )
 from partage.apiserver.creating import create, inspect_object, manager_of, pretend
-from partage.apiserver.patch import PatchError, json_patch, merge_patch
+from partage.apiserver.decoding import go_text, kind_of
+from partage.apiserver.ownership import undeclared
+from partage.apiserver.patch import PatchError, Undecodable, json_patch, merge_patch
 from partage.apiserver.problems import Problems
 from partage.apiserver.status import (
     ApiError,
@@ -32,10 +37,10 @@ from partage.apiserver.storage import Absent, Record, Stale
 from partage.apiserver.strategic import strategic_patch
 
 APPLY: Final = "application/apply-patch+yaml"
-_JSON: Final = "application/json-patch+json"
+JSON_PATCH: Final = "application/json-patch+json"
 _MERGE: Final = "application/merge-patch+json"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
-PATCHES: Final = (_JSON, _MERGE, _STRATEGIC, APPLY)
+PATCHES: Final = (JSON_PATCH, _MERGE, _STRATEGIC, APPLY)
 _TRIES: Final = 6
 _CARRYING: Final = ("namespaces", "nodes", "pods")
 
@@ -70,19 +75,23 @@ async def patch(cluster: Cluster, call: Call, media: str, body: Any) -> tuple[Re
     if media == APPLY:
         return await _apply(cluster, call, body)
     if media == _STRATEGIC and call.kind.definition is not None:
-        raise unsupported_media(f"{_JSON}, {_MERGE}, {APPLY}")
+        raise unsupported_media(f"{JSON_PATCH}, {_MERGE}, {APPLY}")
 
     def make(old: Record) -> dict[str, Any]:
         live = call.kind.outward(old.value)
         try:
             changed = _patched(call, media, live, body)
+        except Undecodable as error:
+            raise bad_request(str(error)) from error
         except PatchError as error:
-            if media == _JSON:
+            if media == JSON_PATCH:
                 raise unprocessable(
-                    f"the server rejected our request due to an error in our request: {error}"
+                    "the server rejected our request due to an error in our request"
                 ) from error
             raise bad_request(str(error)) from error
-        value = fill(call.kind, accept(call, changed))
+        strategic = media == _STRATEGIC
+        shown = Patch(go_text(body) if strategic else _text(changed), strategic)
+        value = fill(call.kind, accept(call, changed, shown))
         _expect(call, value["metadata"], old)
         return value
 
@@ -92,10 +101,11 @@ async def patch(cluster: Cluster, call: Call, media: str, body: Any) -> tuple[Re
 
 
 def _patched(call: Call, media: str, live: dict[str, Any], body: Any) -> Any:
-    if media == _JSON:
+    if media == JSON_PATCH:
         return json_patch(live, body)
     if not isinstance(body, Mapping):
-        raise PatchError("a merge patch is an object")
+        why = f"json: cannot unmarshal {kind_of(body)} into Go value of type map[string]interface {{}}"
+        raise Undecodable(why if media == _STRATEGIC else f"error decoding patch: {why}")
     if media == _MERGE:
         return merge_patch(live, body)
     return strategic_patch(live, body, call.kind.type)
@@ -109,6 +119,9 @@ async def _apply(cluster: Cluster, call: Call, body: Any) -> tuple[Record, bool]
             'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required '
             "for apply patch",
         )
+    absent = list(undeclared(body, call.kind.type))
+    if absent:
+        raise _untyped(call, body, absent)
     wanted = accept(call, body)
     if wanted["metadata"].get("managedFields"):
         raise bad_request("metadata.managedFields must be nil")
@@ -131,6 +144,25 @@ async def _apply(cluster: Cluster, call: Call, body: Any) -> tuple[Record, bool]
         return value
 
     return await _retry(cluster, call, make, applied=True), False
+
+
+def _untyped(call: Call, body: Mapping[str, Any], absent: list[str]) -> ApiError:
+    """500: the genuine server's own word for an applied field that the kind does not have."""
+    head = body.get("metadata")
+    named = head if isinstance(head, Mapping) else {}
+    told = [f"{path}: field not declared in schema" for path in absent]
+    why = told[0] if len(told) == 1 else "\n  ".join(["errors:", *told])
+    whose = f"{named.get('namespace', '')}/{named.get('name', '')}"
+    version = f"{call.kind.group}/{call.kind.version}"
+    return ApiError(
+        500,
+        "",
+        f"failed to create typed patch object ({whose}; {version}, Kind={call.kind.kind}): {why}",
+    )
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _expect(call: Call, said: Mapping[str, Any], old: Record) -> None:

@@ -27,7 +27,7 @@ from partage.apiserver.status import (
 from partage.apiserver.storage import Record
 from partage.apiserver.streams import Watch, watch
 from partage.apiserver.tables import partial, table
-from partage.apiserver.updating import APPLY, PATCHES, patch, update
+from partage.apiserver.updating import APPLY, JSON_PATCH, PATCHES, patch, update
 from partage.wire.field_types import catalogue
 
 _UNSUPPORTED: Final = ("attach", "exec", "portforward")
@@ -74,10 +74,14 @@ class Verbs:
             return self._get(exchange, call) if call.name else self._list(exchange, call)
         if method == "POST" and not call.name:
             self._placed(call)
-            record = await create(self.cluster, call, await exchange.document(call.kind.type))
+            record = await create(
+                self.cluster, call, await exchange.document(call.kind.type, call.repeated)
+            )
             return self._one(exchange, call, record, code=201)
         if method == "PUT" and call.name:
-            record = await update(self.cluster, call, await exchange.document(call.kind.type))
+            record = await update(
+                self.cluster, call, await exchange.document(call.kind.type, call.repeated)
+            )
             return self._one(exchange, call, record)
         if method == "PATCH" and call.name:
             return await self._patch(exchange, call)
@@ -140,8 +144,10 @@ class Verbs:
             head["continue"] = found.token
         if found.remaining is not None:
             head["remainingItemCount"] = found.remaining
+        told = call.warnings
         if form.shape == "table":
-            return exchange.answer(self._table(exchange, call, found.records, form, head))
+            page = self._table(exchange, call, found.records, form, head)
+            return exchange.answer(page, warnings=told)
         if form.shape == "partial":
             items = [partial(kind.outward(one.value), form.version) for one in found.records]
             return exchange.answer(
@@ -150,9 +156,10 @@ class Verbs:
                     "apiVersion": f"meta.k8s.io/{form.version}",
                     "metadata": head,
                     "items": items,
-                }
+                },
+                warnings=told,
             )
-        return exchange.text(_listed(call, found.records, head))
+        return exchange.text(_listed(call, found.records, head), warnings=told)
 
     async def _watch(self, exchange: Exchange, call: Call) -> web.StreamResponse:
         query = exchange.query
@@ -193,7 +200,16 @@ class Verbs:
             )
         if media == APPLY and not exchange.query.get("fieldManager"):
             call = replace(call, manager="")
-        body = parse(await exchange.read(), yaml=media == APPLY)
+        told: list[str] = []
+        try:
+            body = parse(await exchange.read(), yaml=media == APPLY, twice=told)
+        except ApiError as error:
+            if media == APPLY or error.code != 400:
+                raise
+            raise bad_request(f"error decoding patch: {error.message}") from error
+        if media == JSON_PATCH:
+            told = [f"json patch {one}" for one in told]
+        call.repeated.extend(told)
         record, fresh = await patch(self.cluster, call, media, body)
         return self._one(exchange, call, record, code=201 if fresh else 200)
 
@@ -251,6 +267,9 @@ class Verbs:
             answer = await podparts.bind(self.cluster, replace(call, kind=cast("Any", pods)), body)
             return exchange.answer(answer, code=201)
         value = accept(call, body)
+        if call.kind.kind == "SelfSubjectReview":
+            who = {"username": call.user.name, "groups": list(call.user.groups)}
+            return exchange.answer({**value, "status": {"userInfo": who}}, code=201)
         value["status"] = {"allowed": True, "reason": "everything is allowed here"}
         if call.kind.kind == "SelfSubjectRulesReview":
             every = ["*"]
@@ -265,7 +284,9 @@ class Verbs:
         method = exchange.request.method
         part = call.sub
         if part in _UNSUPPORTED:
-            must_get(self.cluster, call)
+            pod = must_get(self.cluster, call)
+            if not pod.value["spec"].get("nodeName"):
+                raise bad_request(f"pod {call.name} does not have a host assigned")
             raise bad_request(
                 f"pods/{part} is not supported by this API server: its pods are simulated and "
                 "run no processes"
@@ -284,7 +305,9 @@ class Verbs:
         if part == "status" and method == "GET":
             return self._get(exchange, call)
         if part in ("status", "finalize") and method == "PUT":
-            record = await update(self.cluster, call, await exchange.document(call.kind.type))
+            record = await update(
+                self.cluster, call, await exchange.document(call.kind.type, call.repeated)
+            )
             return self._one(exchange, call, record)
         if part == "status" and method == "PATCH":
             return await self._patch(exchange, call)

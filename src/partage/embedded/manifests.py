@@ -17,7 +17,7 @@ from partage.model.errors import InvalidDocument
 from partage.wire import shapes
 from partage.wire.documents import Document, explain, read_paths
 from partage.wire.json_values import json_values
-from partage.wire.yaml_values import YamlError, yaml_values
+from partage.wire.yaml_values import Repeated, YamlError, yaml_values
 
 _SHAPES: Final[Mapping[str, type[shapes.Shape]]] = {
     "Node": shapes.Node,
@@ -96,7 +96,7 @@ def read(paths: Sequence[Path]) -> Manifests:
     objects: list[Manifest] = []
     notes: list[str] = []
     for source, data in read_paths(paths):
-        repeated: list[str] = []
+        repeated: list[Repeated] = []
         for number, value in enumerate(_values(source, data, repeated), 1):
             for one in _expand(value, f"{source}: document {number}", 0):
                 if one.kind == fleet.KIND:
@@ -125,7 +125,7 @@ def decoded(kind: str, value: Mapping[str, Any], source: str = "the API server")
     return Document(kind, source, 1, shape)
 
 
-def _values(source: str, data: bytes, repeated: list[str]) -> list[Any]:
+def _values(source: str, data: bytes, repeated: list[Repeated]) -> list[Any]:
     text = data.removeprefix(b"\xef\xbb\xbf")
     try:
         if text[:4096].lstrip()[:1] in (b"{", b"["):

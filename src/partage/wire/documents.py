@@ -24,7 +24,7 @@ from partage.wire import shapes
 from partage.wire.decode_errors import with_keys
 from partage.wire.json_values import json_values, keys_given_twice, with_quoted_numbers
 from partage.wire.misspelt import misspelt
-from partage.wire.yaml_values import MOST_NOTES, TEMPLATE, YamlError, yaml_values
+from partage.wire.yaml_values import MOST_NOTES, TEMPLATE, Repeated, YamlError, yaml_values
 
 _T = TypeVar("_T")
 
@@ -198,7 +198,7 @@ def decode(source: str, data: bytes, *, written: bool = False) -> Batch:
     documents: list[Document] = []
     notes: list[str] = []
     number = 1
-    repeated: list[str] = []
+    repeated: list[Repeated] = []
     doubtful: list[str] = []
     for value in _values(source, data, repeated):
         for found, raw in _expand(value, _Place(source, number)):
@@ -259,7 +259,7 @@ def read_paths(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
     return found
 
 
-def _values(source: str, data: bytes, repeated: list[str]) -> Sequence[Any]:
+def _values(source: str, data: bytes, repeated: list[Repeated]) -> Sequence[Any]:
     """JSON documents as `Raw`, YAML documents as plain values; `repeated` gets notes on keys."""
     data = data.removeprefix(b"\xef\xbb\xbf")
     if data[:4096].lstrip()[:1] in (b"{", b"["):
@@ -267,7 +267,7 @@ def _values(source: str, data: bytes, repeated: list[str]) -> Sequence[Any]:
     return _yaml(source, data, repeated)
 
 
-def _json_or_flow(source: str, data: bytes, repeated: list[str]) -> Sequence[Any]:
+def _json_or_flow(source: str, data: bytes, repeated: list[Repeated]) -> Sequence[Any]:
     """JSON; or YAML in flow style, which may begin the same way, as long as it is short."""
     try:
         return json_values(data)
@@ -281,7 +281,7 @@ def _json_or_flow(source: str, data: bytes, repeated: list[str]) -> Sequence[Any
             raise InvalidDocument(f"{source}: {cause}") from cause
 
 
-def _yaml(source: str, data: bytes, repeated: list[str]) -> Sequence[Any]:
+def _yaml(source: str, data: bytes, repeated: list[Repeated]) -> Sequence[Any]:
     try:
         return yaml_values(data, repeated)
     except YamlError as error:

@@ -9,7 +9,7 @@ size, the depth of its nesting, and how many values its aliases stand for.
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
@@ -57,6 +57,16 @@ _FAILURES: Final = (
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+class Repeated(NamedTuple):
+    """A key that a mapping has twice, and the line, from 1, of the second."""
+
+    line: int
+    key: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: key {self.key!r} is given twice; the last holds"
+
+
 class YamlError(ValueError):
     """The text is not YAML that Partage reads."""
 
@@ -73,7 +83,7 @@ class _Loader(_Base):  # type: ignore[misc] # the C loader exists only where lib
         for first, resolvers in _Base.yaml_implicit_resolvers.items()
     }
 
-    notes: list[str]
+    notes: list[Repeated]
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 # PyYAML's own signature
         """A mapping; a key that it has twice is noted before the last one wins."""
@@ -82,8 +92,7 @@ class _Loader(_Base):  # type: ignore[misc] # the C loader exists only where lib
             if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
                 continue
             if key.value in seen and len(self.notes) < MOST_NOTES:
-                line = key.start_mark.line + 1
-                self.notes.append(f"line {line}: key {key.value!r} is given twice; the last holds")
+                self.notes.append(Repeated(key.start_mark.line + 1, key.value))
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
@@ -101,7 +110,7 @@ _Loader.add_implicit_resolver(_TAG + "int", _INTEGER, list("-+0123456789"))
 _Loader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
 
 
-def yaml_values(data: bytes, notes: list[str] | None = None) -> list[Any]:
+def yaml_values(data: bytes, notes: list[Repeated] | None = None) -> list[Any]:
     """The documents in `data` as plain values; None for an empty one.
 
     Args:
@@ -128,7 +137,7 @@ def yaml_values(data: bytes, notes: list[str] | None = None) -> list[Any]:
         raise YamlError(_explain(error, text)) from error
 
 
-def _documents(text: str, notes: list[str]) -> Iterator[Any]:
+def _documents(text: str, notes: list[Repeated]) -> Iterator[Any]:
     aliased = "&" in text
     loader = _Loader(text)
     loader.notes = notes

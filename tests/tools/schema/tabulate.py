@@ -26,6 +26,7 @@ PACKAGES = {
     "scheduling": ("api", "scheduling/v1", "io.k8s.api.scheduling.v1"),
     "events": ("api", "events/v1", "io.k8s.api.events.v1"),
     "admission": ("api", "admissionregistration/v1", "io.k8s.api.admissionregistration.v1"),
+    "authentication": ("api", "authentication/v1", "io.k8s.api.authentication.v1"),
     "authorization": ("api", "authorization/v1", "io.k8s.api.authorization.v1"),
     "autoscaling": ("api", "autoscaling/v1", "io.k8s.api.autoscaling.v1"),
     "rbac": ("api", "rbac/v1", "io.k8s.api.rbac.v1"),
@@ -52,6 +53,7 @@ ROOTS = {
     "events": "Event",
     "admission": "MutatingWebhookConfiguration ValidatingWebhookConfiguration "
     "ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding",
+    "authentication": "SelfSubjectReview",
     "authorization": "SelfSubjectAccessReview SubjectAccessReview SelfSubjectRulesReview",
     "autoscaling": "Scale",
     "rbac": "Role RoleBinding ClusterRole ClusterRoleBinding",

@@ -100,7 +100,12 @@ RULES: Final[Mapping[str, Rules]] = {
         check=pods.check_pod,
         check_update=pods.check_pod_update,
     ),
-    "nodes": Rules(fill=objects.fill_node, check=objects.check_node, keeps_status=True),
+    "nodes": Rules(
+        fill=objects.fill_node,
+        check=objects.check_node,
+        check_update=objects.check_node_update,
+        keeps_status=True,
+    ),
     "namespaces": Rules(name=naming.domain_label, begin=_begin_namespace),
     "configmaps": _BYTES,
     "secrets": Rules(

@@ -128,6 +128,9 @@ def check_workload(value: Mapping[str, Any], problems: Problems) -> None:
     """Reports what is wrong with a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
     spec = value["spec"]
     _check_counts(spec, problems, "replicas", "minReadySeconds", "revisionHistoryLimit")
+    strategy = (spec.get("strategy") or {}).get("type", "Recreate")
+    if value["kind"] == "Deployment" and strategy not in ("Recreate", "RollingUpdate"):
+        problems.unsupported("spec.strategy", spec["strategy"], ("Recreate", "RollingUpdate"))
     selector = spec.get("selector")
     labels = (spec["template"].get("metadata") or {}).get("labels") or {}
     if selector is None:
@@ -196,6 +199,9 @@ def check_job_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: P
     for key in keys:
         if new["spec"].get(key) != old["spec"].get(key):
             problems.invalid(f"spec.{key}", new["spec"].get(key), "field is immutable")
+    counts = [spec["spec"].get("completions") for spec in (new, old)]
+    if counts[0] != counts[1] and new["spec"].get("completionMode") != "Indexed":
+        problems.invalid("spec.completions", counts[0], "field is immutable")
 
 
 def check_cron_job(value: Mapping[str, Any], problems: Problems) -> None:
@@ -204,7 +210,9 @@ def check_cron_job(value: Mapping[str, Any], problems: Problems) -> None:
     if not spec.get("schedule"):
         problems.required("spec.schedule")
     elif len(spec["schedule"].split()) != 5 and not spec["schedule"].startswith("@"):
-        problems.invalid("spec.schedule", spec["schedule"], "expected exactly 5 fields")
+        words = spec["schedule"].split()
+        found = f"expected exactly 5 fields, found {len(words)}: [{' '.join(words)}]"
+        problems.invalid("spec.schedule", spec["schedule"], found)
     template = spec["jobTemplate"]["spec"]["template"]
     policy = template["spec"].get("restartPolicy")
     if policy not in ("OnFailure", "Never"):

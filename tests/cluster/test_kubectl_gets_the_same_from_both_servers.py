@@ -1,0 +1,137 @@
+"""Hundreds of kubectl commands against the embedded API server and a genuine one: the same exit code and first line of error.
+
+Both start empty, without controllers and nodes. What differs is in one table, with the reason; a
+difference that is mended has to leave it.
+"""
+
+import asyncio
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import yaml
+from control_plane import KUBERNETES, ControlPlane, control_plane
+
+from partage.apiserver import ApiServer, Settings, serve, write_kubeconfig
+
+HERE = Path(__file__).parent / "kubectl_commands"
+MANIFESTS = yaml.safe_load((HERE / "manifests.yaml").read_text())
+PATIENCE = 240
+
+NOT_SERVED = "kinds of which nothing would come in a simulated cluster are not served"
+DIFFERENT = {
+    "-n team logs two": "no kubelet is asked, so a log needs no node",
+    "-n team debug one --image=busybox": "simulated pods run no processes to look at",
+    "-n team apply -f - <pod-bad-quantity": "the field is named too",
+    "-n team apply -f - <hpa": NOT_SERVED,
+    "-n team autoscale deployment web --min=1 --max=3": NOT_SERVED,
+    "-n team create token bob": NOT_SERVED,
+    "-n team create token nobody": NOT_SERVED,
+    "apply -f - <crd-unknown": "schemas within a CustomResourceDefinition may hold anything",
+    "-n team get wd #2": "the error of a kind that has gone names no kind",
+    "get pods --as=somebody": "everyone who is let in may do everything",
+}
+"""Command to what makes it differ."""
+
+UNLIKE = (
+    (re.compile(r"https?://[\d.]+:\d+"), "SERVER"),
+    (re.compile(r"[\d.]+:\d{4,5}"), "ADDRESS"),
+    (re.compile(r"^[EWI]\d{4} [\d:.]+ +\d+ "), "LOG "),
+    (re.compile(r"\b(gen|debugger)-[a-z0-9]{5}"), r"\1-?"),
+    # What is shown of a refused value: Go's own form, with defaults and times of the server's.
+    (re.compile(r'(patch: Invalid value: ").*(": strict decoding)'), r"\1…\2"),
+    (re.compile(r"(Unsupported value: )\{.*\}(:)"), r"\1…\2"),
+)
+"""What is never the same."""
+
+Answers = dict[str, tuple[int, str]]
+
+
+def commands() -> list[str]:
+    """Every command, with the name of its manifest; one that comes again is numbered."""
+    lines = (HERE / "commands.txt").read_text().splitlines()
+    found: list[str] = []
+    for line in lines:
+        if line and not line.startswith("#"):
+            times = sum(1 for one in found if one.partition(" #")[0] == line)
+            found.append(f"{line} #{times + 1}" if times else line)
+    return found
+
+
+def first_line(text: str) -> str:
+    """The first line of what went wrong, without what is never the same."""
+    line = text.strip().partition("\n")[0]
+    for pattern, instead in UNLIKE:
+        line = pattern.sub(instead, line)
+    return line.strip()
+
+
+def typed(kubeconfig: Path, home: Path) -> Answers:
+    """What kubectl says to each command, typed one after the other."""
+    environment = {
+        "KUBECONFIG": str(kubeconfig),
+        "HOME": str(home),
+        "PATH": "/usr/bin:/bin",
+        "EDITOR": "true",
+    }
+    answers: Answers = {}
+    for command in commands():
+        words, _mark, manifest = command.partition(" #")[0].partition(" <")
+        lexer = shlex.shlex(words, posix=True)
+        lexer.whitespace_split, lexer.quotes, lexer.escape, lexer.commenters = True, "'", "", ""
+        done = subprocess.run(
+            [KUBERNETES / "kubectl", *lexer],
+            env=environment,
+            input=MANIFESTS[manifest] if manifest else "",
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        answers[command] = done.returncode, first_line(done.stderr)
+    return answers
+
+
+def prepared(plane: ControlPlane) -> None:
+    """A namespace with the account that a controller would make."""
+    plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": "team"}})
+    for namespace in ("team", "default"):
+        account = {"metadata": {"name": "default"}}
+        plane.call("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
+
+
+async def both(plane: ControlPlane, folder: Path) -> tuple[Answers, Answers]:
+    """What the genuine server and the embedded one say."""
+    server = ApiServer(Settings())
+    homes = [folder / "genuine", folder / "embedded"]
+    for home in homes:
+        home.mkdir()
+    async with serve(server) as url:
+        await server.create("namespaces", {"metadata": {"name": "team"}})
+        await server.settle()
+        write_kubeconfig(folder / "config", url)
+        genuine, embedded = await asyncio.gather(
+            asyncio.to_thread(typed, plane.kubeconfig(), homes[0]),
+            asyncio.to_thread(typed, folder / "config", homes[1]),
+        )
+    return genuine, embedded
+
+
+def test_kubectl_gets_the_same_from_both_servers(tmp_path: Path) -> None:
+    """Exit codes and first lines of error, but for the table's."""
+    plane_folder = tmp_path / "plane"
+    plane_folder.mkdir()
+    with control_plane(plane_folder) as plane:
+        prepared(plane)
+        genuine, embedded = asyncio.run(both(plane, tmp_path))
+    told = {
+        command: f"{command}\n  genuine  {said}\n  embedded {embedded[command]}"
+        for command, said in genuine.items()
+        if said != embedded[command]
+    }
+
+    assert len(genuine) >= 300
+    unknown = [text for command, text in told.items() if command not in DIFFERENT]
+    assert not unknown, "\n".join(unknown)
+    assert not set(DIFFERENT) - set(told), "mended: take it out of the table"
