@@ -75,7 +75,8 @@ def _container(path: str, wanted: Collection[str], work: Work) -> str:
         text = whole(path, _GROUPS, work, _TOLD)
     except (OSError, TooMuch):
         return ""  # it has ended, or lies deeper than any runtime puts a container
-    for part in {part for line in text.splitlines() for part in line.split("/")[1:]}:
+    # The outermost counts: a container that may make groups of its own may name them after another.
+    for part in dict.fromkeys(part for line in text.splitlines() for part in line.split("/")[1:]):
         # cgroupfs: <id>; systemd: cri-containerd-<id>.scope
         identity = part.removesuffix(".scope")
         while identity not in wanted and "-" in identity:
