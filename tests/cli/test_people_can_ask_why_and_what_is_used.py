@@ -6,13 +6,17 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from rich.text import Text
 
 from partage.cli.main import main
+from partage.cli.tables import paper, plain_table
 from partage.vendors import names
 
 MIXED = str(Path(__file__).parents[2] / "examples/mixed")
@@ -263,3 +267,58 @@ def test_watching_needs_a_terminal_and_a_table(more: list[str]) -> None:
 
     assert result.exit_code == 2
     assert "leave" in result.stderr
+
+
+NODE = {
+    "name": "n0", "cards": [], "model": "", "vendor": "", "slots": {"used": 0, "total": 0}, "pods": 0, "state": "ok",
+    "core_milli": {"used": 0, "total": 0}, "memory_bytes": {"used": 0, "total": 0},
+}  # fmt: skip
+SERVED = {
+    "/api/overview": {
+        "cards": {"idle": 0, "shared": 0, "whole": 0, "closed": 0, "total": 0}, "policy": "partage",
+        "pods": {"placed": 0, "waiting": 0}, "core_milli": NODE["core_milli"], "memory_bytes": NODE["core_milli"],
+    },
+    "/api/nodes": {"total": 5000, "offset": 0, "nodes": [NODE] * 20},
+    "/api/pods": {"total": 0, "offset": 0, "pods": []},
+}  # fmt: skip
+
+
+def test_the_brief_asks_the_service_for_what_it_shows() -> None:
+    """One page of twenty nodes out of 5,000; how many there are is told beside the page."""
+    asked: list[str] = []
+
+    class Service(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # http.server's own name
+            asked.append(self.path)
+            text = json.dumps(SERVED[self.path.partition("?")[0]]).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_told: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        result = ask("top", "--scheduler", f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+
+    assert result.exit_code == 0
+    assert "and 4980 nodes more: partage top nodes" in result.stdout
+    assert len(asked) == 3
+    assert sum("limit=20" in path for path in asked) == 2
+
+
+def test_large_tables_are_printed_as_small_ones() -> None:
+    """Without folding, rows come out straight: aligned, cells of any width, styles on a terminal only."""
+    with paper() as console:
+        table = plain_table("NODE", "STATE")
+        table.add_row(Text("a"), Text("ok", style="green"))
+        table.add_row("日本", Text("1 ").append("closed", style="red"))
+        console.print(table)
+        lines = list(console.render_lines(table))
+
+    texts = ["".join(piece.text for piece in line).rstrip() for line in lines]
+    assert texts[:3] == ["NODE  STATE", "a     ok", "日本  1 closed"]

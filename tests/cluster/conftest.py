@@ -17,6 +17,7 @@ LONG = (
     "test_the_pages_install_as_printed.py",
     "test_a_genuine_server_may_fail_in_every_way.py",
     "test_a_genuine_node_outlives_its_parts.py",
+    "test_kubectl_gets_the_same_from_both_servers.py",
     "test_limits_hold_in_a_real_container.py",
     "test_containers_get_their_devices.py",
     "test_each_profile_runs_under_its_roles.py",

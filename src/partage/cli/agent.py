@@ -40,7 +40,7 @@ from partage.cli.kubelet_side import (
     specifications_of,
 )
 from partage.cli.logs import start_logging
-from partage.cli.parameters import cluster_options, logging_options
+from partage.cli.parameters import Sectioned, cluster_options, logging_options
 from partage.cli.reading import batches
 from partage.cli.traces import sent_traces, trace_options
 from partage.daemon.agent import AgentDaemon, AgentOptions, Companion
@@ -68,7 +68,7 @@ _OFTEN: Final = 2
 """Rounds after which a simulated node is read anew: somebody waits for a fault that was asked for."""
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @node_options
 @reporting_options
 @discovery_options
@@ -85,6 +85,11 @@ def agent(**given: Any) -> None:
 
     Connects to the container runtime by NRI and stays connected across its restarts. Ends cleanly
     on SIGTERM and SIGINT; containers that run are not touched.
+
+    \b
+    Examples:
+      partage agent --node gpu-node-1
+      partage agent --standalone --simulated cards.yaml --host-root /tmp/host
 
     \b
     Exit status:

@@ -52,6 +52,7 @@ node_options = options(
         metavar="FOLDER",
         help="Where the host's files are seen by this process.",
     ),
+    title="Node",
 )
 """Which node, and where its files are."""
 
@@ -77,6 +78,7 @@ discovery_options = options(
         metavar="FILE",
         help="Simulate the devices that FILE describes; real ones are not looked for.",
     ),
+    title="Discovery",
 )
 """How devices are looked for."""
 
@@ -114,6 +116,7 @@ reporting_options = options(
         metavar="NAMESPACE/NAME",
         help="A ConfigMap whose settings hold for the node (HAMi's), read every minute. May be repeated.",
     ),
+    title="Reporting",
 )
 """What is known of the node, and who is told."""
 
@@ -154,6 +157,7 @@ runtime_options = options(
         help="Pods here that have no record are left alone beside kube-system's: drivers, monitors. "
         "May be repeated.",
     ),
+    title="Container runtime",
 )
 """How containers are reached."""
 
@@ -232,6 +236,7 @@ isolation_options = options(
         help="What becomes of containers whose limits are not enforced: the agent reports them, or starts none "
         "and evicts.",
     ),
+    title="Isolation",
 )
 """Who keeps shares to their amounts."""
 
@@ -258,6 +263,7 @@ mig_options = options(
         metavar="FOLDER",
         help="With --mig and --dra: where CDI specifications of instances and of claims are written.",
     ),
+    title="Hardware instances",
 )
 """Hardware instances."""
 
@@ -274,6 +280,7 @@ service_options = options(
         default=True,
         help="Series at /metrics that name pods. Any reader may see them.",
     ),
+    title="Metrics and probes",
 )
 """Where health and metrics are, and what these tell."""
 

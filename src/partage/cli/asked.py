@@ -66,6 +66,7 @@ answer_options = options(
         "json",
         "yaml",
     ),
+    title="Who answers, and how",
 )
 
 

@@ -20,6 +20,7 @@ from partage.cli.asking import Asked
 from partage.cli.completion import pod_names
 from partage.cli.ending import end
 from partage.cli.meanings import meaning
+from partage.cli.parameters import Sectioned
 from partage.cli.tables import paper, plain_table
 from partage.model.quantity import brief
 
@@ -50,7 +51,7 @@ _LONG: Final = 60
 Document = dict[str, Any]
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @click.argument("pod", metavar="POD", shell_complete=pod_names)
 @click.option(
     "-n",
@@ -67,6 +68,12 @@ def explain(pod: str, namespace: str, **given: Any) -> None:
     policy, where another one like it would go, and what the annotations on it mean. For one that
     waits: the reason in one line, every node and card with what was asked and what is free, and
     what to try.
+
+    \b
+    Examples:
+      partage explain waiting/too-big-for-t4
+      partage explain pod-of-mine -f cluster.yaml -f pod.yaml
+      partage explain web -n team --service partage-system/partage-scheduler:8443
 
     \b
     Exit status:

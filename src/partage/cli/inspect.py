@@ -18,6 +18,7 @@ from partage.cli.asked import (
 from partage.cli.asking import Asked
 from partage.cli.completion import node_names
 from partage.cli.ending import end
+from partage.cli.parameters import Sectioned
 from partage.cli.tables import bar, paper, plain_table
 from partage.cli.top import all_nodes, card_state
 from partage.dashboard.nodes import NodeQuery
@@ -27,7 +28,7 @@ from partage.wire.claims import PROTOCOL as CLAIM
 Document = dict[str, Any]
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @click.argument("node", required=False, default="", metavar="[NODE]", shell_complete=node_names)
 @answer_options
 def inspect(node: str, **given: Any) -> None:
@@ -35,6 +36,11 @@ def inspect(node: str, **given: Any) -> None:
 
     For each card what is used of compute and memory, and under it every pod with its part and
     every hardware instance with its place on the card.
+
+    \b
+    Examples:
+      partage inspect gpu-node-1
+      partage inspect -f cluster.yaml -o json
 
     \b
     Exit status:

@@ -93,6 +93,7 @@ kubelet_options = options(
         help="Evict pods whose containers were started while the agent was away, as far as "
         "disruption budgets allow. Needs the API server. Default: they are reported only.",
     ),
+    title="Kubelet",
 )
 
 

@@ -30,12 +30,37 @@ class PolicyType(click.ParamType[Policy]):
             self.fail(str(error), param, ctx)
 
 
-def options(*given: Callable[[_F], _F]) -> Callable[[_F], _F]:
-    """Several options as one decorator, in the order of the help."""
+class Sectioned(click.Command):
+    """A command whose help has its options under headings, those without one first."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write them."""
+        found: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                title = getattr(param, "section", "") or "Options"
+                found.setdefault(title, []).append(record)
+        for title, records in found.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def options(*given: Callable[[_F], _F], title: str = "") -> Callable[[_F], _F]:
+    """Several options as one decorator, in the order of the help.
+
+    Args:
+        given: the options.
+        title: their heading in the help of a `Sectioned` command.
+    """
 
     def decorate(function: _F) -> _F:
         for option in reversed(given):
             function = option(function)
+            if title:
+                # click keeps what it is given until the command is made of it, the last one first.
+                vars(function)["__click_params__"][-1].section = title
         return function
 
     return decorate
@@ -73,6 +98,7 @@ cluster_options = options(
         "account of the pod this runs in.",
     ),
     click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
+    title="Cluster",
 )
 
 logging_options = options(
@@ -88,4 +114,5 @@ logging_options = options(
         default="info",
         help="The least important events that are logged.",
     ),
+    title="Logging",
 )

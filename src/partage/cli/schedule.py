@@ -57,6 +57,12 @@ def schedule(
     then in the order of the files.
 
     \b
+    Examples:
+      partage schedule examples/mixed
+      kubectl get nodes,pods -A -o yaml | partage schedule - pod.yaml
+      partage schedule cluster.yaml --policy spread -o json
+
+    \b
     Exit status:
       0  every pod has a place
       2  FILE is missing, or a document cannot be decoded as its kind, or --strict refuses it

@@ -17,6 +17,7 @@ from partage.cli.logs import start_logging
 from partage.cli.parameters import (
     FILE,
     PolicyType,
+    Sectioned,
     cluster_options,
     logging_options,
     option,
@@ -144,6 +145,7 @@ _serving = options(
         is_flag=True,
         help="Write series of single pods at /metrics: one for each container and card.",
     ),
+    title="Serving",
 )
 
 _deciding = options(
@@ -225,6 +227,7 @@ _deciding = options(
         help="A record of this size is renamed to FILE.1, in place of the one before, and begun "
         "anew.",
     ),
+    title="Deciding",
 )
 
 _plugin = options(
@@ -244,6 +247,7 @@ _plugin = options(
         metavar="UID",
         help="User id of the container of kube-scheduler. May be repeated. Default: our own.",
     ),
+    title="kube-scheduler's plugin",
 )
 
 _controllers = options(
@@ -258,6 +262,7 @@ _controllers = options(
         default=True,
         help="Write node totals. Off while another manager still writes them.",
     ),
+    title="Controllers",
 )
 
 _leading = options(
@@ -298,10 +303,11 @@ _leading = options(
         metavar="NAME",
         help="Namespace of our own pod. Default: POD_NAMESPACE, or that of the Lease.",
     ),
+    title="Leading",
 )
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @cluster_options
 @_serving
 @_deciding
@@ -320,6 +326,11 @@ def scheduler(**given: Any) -> None:
 
     The verbs need a credential: give --tls-secret, --token-file, --client-ca, or --plain. With
     --plugin-socket they may do without, and then answer no client.
+
+    \b
+    Examples:
+      partage scheduler --plain --kubeconfig ~/.kube/config
+      partage scheduler --tls-secret partage-tls --read-port 8080
 
     \b
     Exit status:

@@ -11,7 +11,7 @@ from rich.text import Text
 from partage.cli.asked import answer_options, answered, core_text, part_text, structured, told
 from partage.cli.asking import Asked
 from partage.cli.idle import idle_shares
-from partage.cli.parameters import option
+from partage.cli.parameters import Sectioned, option
 from partage.cli.tables import bar, paper, plain_table, print_waiting
 from partage.cli.watching import watched
 from partage.dashboard.nodes import MOST as MOST_NODES
@@ -29,7 +29,7 @@ _OWN: Final = (
 Document = dict[str, Any]
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @click.argument("what", required=False, default="", metavar="[nodes|pods|cards]")
 @click.option(
     "-n",
@@ -87,6 +87,13 @@ def top(
     or `cards`, each of them. Used is what pods have been given, not what they make of it.
 
     \b
+    Examples:
+      partage top
+      partage top nodes --sort free
+      partage top pods -n team -o wide
+      partage top --watch
+
+    \b
     Exit status:
       0  here it is
       2  there is no answer; one line says why and what to try
@@ -110,7 +117,8 @@ def top(
         return
 
     async def question(asked: Asked) -> tuple[Asked, Document]:
-        return asked, await _gathered(asked, what, namespace, sort)
+        most = _FEW if given["output"] == "table" else None
+        return asked, await _gathered(asked, what, namespace, sort, most)
 
     wide = given["output"] == "wide"
     if watch:
@@ -139,13 +147,33 @@ def _show(console: Console, what: str, found: Document, *, wide: bool) -> None:
         _print_all(console, found, wide=wide)
 
 
-async def _gathered(asked: Asked, what: str, namespace: str, sort: str) -> Document:
+async def _gathered(
+    asked: Asked, what: str, namespace: str, sort: str, most: int | None
+) -> Document:
+    """What is to be shown.
+
+    Args:
+        asked: who answers.
+        what: `nodes`, `pods` or `cards`; empty for the cluster in brief.
+        namespace: of pods; empty for all.
+        sort: the order of nodes.
+        most: how many nodes and waiting pods the brief shows; None for all. `counts` has how many there are.
+    """
     query = NodeQuery(order=sort)
     if what == "pods":
         return {"pods": await _all_pods(asked, PodQuery(namespace=namespace))}
     if what:
         return {"nodes": await all_nodes(asked, query)}
     waiting = PodQuery(state="waiting", namespace=namespace)
+    if most is not None:
+        nodes = await asked.views.nodes(replace(query, limit=most))
+        pods = await asked.views.pods(replace(waiting, limit=most))
+        return {
+            "overview": await asked.views.overview(),
+            "nodes": nodes["nodes"],
+            "waiting": pods["pods"],
+            "counts": {"nodes": nodes["total"], "waiting": pods["total"]},
+        }
     return {
         "overview": await asked.views.overview(),
         "nodes": await all_nodes(asked, query),
@@ -204,25 +232,21 @@ def _print_all(console: Console, found: Document, *, wide: bool) -> None:
     table.add_row(Text("policy", style="bold"), "", Text(seen["policy"]))
     console.print(table)
     console.print()
-    nodes = found["nodes"] if wide else found["nodes"][:_FEW]
-    _print_nodes(console, nodes, wide=wide)
-    if len(nodes) < len(found["nodes"]):
-        left = len(found["nodes"]) - len(nodes)
+    counts = found.get("counts") or {key: len(found[key]) for key in ("nodes", "waiting")}
+    _print_nodes(console, found["nodes"], wide=wide)
+    left = counts["nodes"] - len(found["nodes"])
+    if left:
         console.print(Text(f"and {left} nodes more: partage top nodes", style="dim"))
-    if found["waiting"]:
+    waiting = found["waiting"]
+    if waiting:
         console.print()
-        _print_waiting(console, found["waiting"], wide=wide)
-
-
-def _print_waiting(console: Console, waiting: Sequence[Document], *, wide: bool) -> None:
-    shown = waiting if wide else waiting[:_FEW]
-    print_waiting(
-        console,
-        ((f"{p['namespace']}/{p['name']}", p["code"] or "", p["message"] or _OWN) for p in shown),
-    )
-    if len(shown) < len(waiting):
-        left = len(waiting) - len(shown)
-        console.print(Text(f"and {left} more: partage top pods", style="dim"))
+        rows = ((p["namespace"], p["name"], p["code"], p["message"]) for p in waiting)
+        print_waiting(
+            console, ((f"{ns}/{pod}", code or "", why or _OWN) for ns, pod, code, why in rows)
+        )
+        if len(waiting) < counts["waiting"]:
+            left = counts["waiting"] - len(waiting)
+            console.print(Text(f"and {left} more: partage top pods", style="dim"))
 
 
 def _print_nodes(console: Console, nodes: Sequence[Document], *, wide: bool) -> None:

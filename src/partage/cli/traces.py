@@ -25,6 +25,7 @@ trace_options = options(
         "OpenTelemetry's variables OTEL_* say (OTEL_EXPORTER_OTLP_ENDPOINT; default "
         "http://localhost:4318). Needs opentelemetry (extra `trace`).",
     ),
+    title="Traces",
 )
 
 

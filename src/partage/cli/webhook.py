@@ -14,7 +14,14 @@ import yaml
 from partage.cli import loop
 from partage.cli.ending import end
 from partage.cli.logs import start_logging
-from partage.cli.parameters import FILE, cluster_options, logging_options, option, options
+from partage.cli.parameters import (
+    FILE,
+    Sectioned,
+    cluster_options,
+    logging_options,
+    option,
+    options,
+)
 from partage.cli.traces import sent_traces, trace_options
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.kube.client import Client
@@ -48,6 +55,7 @@ _serving = options(
         "Nothing is written to the cluster then.",
     ),
     click.option("--tls-key", type=FILE, metavar="FILE", help="Its key, PEM."),
+    title="Serving",
 )
 
 _place = options(
@@ -81,6 +89,7 @@ _place = options(
         metavar="NAME",
         help="Secret that keeps the authority and the certificate.",
     ),
+    title="Where it is reached",
 )
 
 _admission = options(
@@ -143,10 +152,11 @@ _admission = options(
         metavar="NAME",
         help="Only ConfigMaps of this namespace set anything. May be repeated. Default: all.",
     ),
+    title="Admission",
 )
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @cluster_options
 @_serving
 @_place

@@ -1,0 +1,81 @@
+"""What `partage top`, `inspect` and `explain` cost when they ask the scheduler service.
+
+    .venv/bin/python bench/asking.py [NODES...]
+
+Starts `partage up` with so many nodes of eight cards (1,000 and 5,000 unless told otherwise) and
+three pods for every ten of them, and runs each command against its scheduler service as a program
+of its own. Printed are, of each command, seconds of processor time of the program and of the process
+that serves it, the median of three runs, and how many lines come out. `--version` is what starting
+Python and the command costs.
+"""
+
+import asyncio
+import os
+import resource
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.extend(
+    str(Path(__file__).parents[1] / "tests" / name) for name in ("embedded", "daemon", "tools")
+)
+
+from up_world import PODS, World, node, pod, running
+
+PROGRAM = Path(sys.executable).with_name("partage")
+COMMANDS = (
+    "--version",
+    "top",
+    "top nodes",
+    "top pods",
+    "top cards",
+    "inspect n7",
+    "inspect",
+    "explain p0",
+    "explain waits",
+)
+RUNS = 3
+
+
+async def main(sizes: list[int]) -> None:
+    """Measure and print."""
+    for nodes in sizes:
+        print(f"{nodes} nodes x 8 cards, load average {os.getloadavg()[0]:.1f}", flush=True)
+        async with running([node(f"n{i}", cards=8) for i in range(nodes)]) as world:
+            half = {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50}
+            for i in range(nodes * 3 // 10):
+                await world.create(PODS, pod(f"p{i}", half))
+            large = {"koordinator.sh/gpu-core": 1600, "koordinator.sh/gpu-memory-ratio": 1600}
+            await world.create(PODS, pod("waits", large))
+            await asyncio.sleep(5)
+            for command in COMMANDS:
+                await measured(world, command)
+
+
+async def measured(world: World, command: str) -> None:
+    """One command, several times."""
+    url = world.cluster.addresses.dashboard.rstrip("/")
+    words = [*command.split(), *([] if command.startswith("--") else ["--scheduler", url])]
+    told: list[tuple[float, float]] = []
+    lines = 0
+    for _ in range(RUNS):
+        await asyncio.sleep(1.1)  # an overview is kept for a second
+        mine, others = time.process_time(), _children()
+        process = await asyncio.create_subprocess_exec(
+            PROGRAM, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+        output, _ = await process.communicate()
+        told.append((_children() - others, time.process_time() - mine))
+        lines = output.count(b"\n")
+    program, service = (statistics.median(one) for one in zip(*told, strict=True))
+    print(f"{command:16} {program:6.2f} s + {service:5.2f} s served, {lines:6} lines", flush=True)
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    asyncio.run(main([int(size) for size in sys.argv[1:]] or [1000, 5000]))
