@@ -225,6 +225,29 @@ def test_a_hard_pod_is_answered_within_its_bound(world: World, shape: str) -> No
     ask(world, SHAPES[shape])
 
 
+def rare(number: int) -> list[Manifest]:
+    """A node whose cards are of a model of their own, but for one that gives hardware instances."""
+    name, model = f"n{number}", "NVIDIA A100-SXM4-80GB"
+    cards = [card(minor, "80Gi") for minor in range(8)]
+    told = [
+        {"id": one["id"], "count": 10, "devmem": 81920, "devcore": 100, "type": f"X{number}" if minor < 7 else model, "numa": 0, "health": True, "mode": "hami-core" if minor < 7 else "mig"}
+        for minor, one in enumerate(cards)
+    ]  # fmt: skip
+    return [node(name, annotations={"hami.io/node-nvidia-register": json.dumps(told)}), device(name, *cards)]  # fmt: skip
+
+
+async def test_words_and_cards_that_a_pod_names_are_compared_once_for_all_its_containers() -> None:
+    """Ten requests name the same; every model is asked once for shares and once for instances."""
+    world = await World().start(*[one for i in range(NODES) for one in rare(i)])
+    notes = {
+        "nvidia.com/use-gpuuuid": ",".join(f"GPU-{i % 3}" for i in range(250)),
+        "nvidia.com/nouse-gputype": ",".join(f"Y{i}" for i in range(100)),
+        "nvidia.com/vgpu-mode": "either",
+    }
+    listed = many(10, *({"nvidia.com/gpu": str(1 + i % 3), "nvidia.com/gpumem": str(100 + i)} for i in range(10)))  # fmt: skip
+    ask(world, pod(listed, notes))
+
+
 PARTS = [21, 22, 23, 24, 26, 27, 28, 29, 31, 33, 34, 36, 37, 38, 39, 41, 43, 44, 46]
 
 

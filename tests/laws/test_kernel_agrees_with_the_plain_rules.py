@@ -44,7 +44,7 @@ def test_each_card_is_judged_alike(data: st.DataObject) -> None:
     ledger, request, protocol = _cases(data)
     suits = kernel.suited(ledger, request, protocol, EVERY_NODE)
     fits = kernel.fitting(ledger, request, suits, EVERY_NODE)
-    ranks = kernel.classify(ledger, request, protocol, EVERY_NODE)
+    ranks = kernel.classify(ledger, request, protocol)
 
     for index in ledger.index.values():
         cards = ledger.cards(request.type, index)
@@ -68,8 +68,8 @@ def test_each_card_of_one_pool_is_judged_alike(data: st.DataObject) -> None:
     ledger, request, protocol = _cases(data)
     assume(request.filter.functions is None)  # the kernel leaves those to the exact rule
     request = replace(request, instances=True, type=DeviceType.GPU)
-    ranks = kernel.classify(ledger, request, protocol, EVERY_NODE)
-    pooled = pool_ranks(ledger, request, protocol, ranks)
+    ranks = kernel.classify(ledger, request, protocol)
+    pooled = pool_ranks(ledger, request, protocol, ranks, {})
 
     for index in ledger.index.values():
         cards = ledger.cards(DeviceType.GPU, index)
@@ -87,8 +87,8 @@ def test_each_card_of_one_pool_is_judged_alike(data: st.DataObject) -> None:
 def test_each_node_has_the_same_leading_reason(data: st.DataObject) -> None:
     """Where too few cards fit, `leading` names the code that `place` gives."""
     ledger, request, protocol = _cases(data)
-    lead = kernel.leading(kernel.classify(ledger, request, protocol, EVERY_NODE))
-    ranks = kernel.classify(ledger, request, protocol, EVERY_NODE)
+    lead = kernel.leading(kernel.classify(ledger, request, protocol))
+    ranks = kernel.classify(ledger, request, protocol)
     group = RequestGroup(protocol, request, (ContainerAsk("c"),))
 
     for name, index in ledger.index.items():

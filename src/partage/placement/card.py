@@ -6,6 +6,7 @@ then what it has left.
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from partage.inventory.card import Card
 from partage.model.device import MILLI, Device, SliceMode
@@ -70,14 +71,13 @@ def unsuitable(
     vendor = _vendor_problem(device.vendor, wanted)
     if vendor:
         return CardReason(ReasonCode.TYPE_MISMATCH, minor, detail=vendor)
-    model = device.model.lower()
-    if wanted.use_types and not any(t.lower() in model for t in wanted.use_types):
+    if wanted.use_types and not _named(wanted.use_types, device.model):
         return CardReason(
             ReasonCode.TYPE_MISMATCH,
             minor,
             detail=f"it is {device.model or 'unknown'}, asked {' or '.join(wanted.use_types)}",
         )
-    if any(t.lower() in model for t in wanted.avoid_types):
+    if _named(wanted.avoid_types, device.model):
         return CardReason(ReasonCode.TYPE_MISMATCH, minor, detail=f"{device.model} is refused")
     mode = _mode_problem(device, wanted, by_instance=by_instance)
     if mode:
@@ -92,6 +92,13 @@ def unsuitable(
         )
     cut = _cutting_problem(device, by_instance=by_instance)
     return CardReason(ReasonCode.MIG_PLACEMENT, minor, detail=cut) if cut else None
+
+
+@lru_cache(maxsize=256)
+def _named(words: tuple[str, ...], model: str) -> bool:
+    """Whether a model's name contains one of the words; asked of card after card, so it is remembered."""
+    folded = model.lower()
+    return any(word.lower() in folded for word in words)
 
 
 def _cutting_problem(device: Device, *, by_instance: bool) -> str:

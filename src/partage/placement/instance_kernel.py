@@ -20,7 +20,7 @@ from partage.model.reason import ReasonCode
 from partage.model.request import DeviceRequest, RequestGroup
 from partage.placement import kernel
 from partage.placement.instances import Place, most, places, sized
-from partage.placement.kernel import Nodes, at, suited
+from partage.placement.kernel import Nodes, at
 from partage.placement.split import by_instance
 
 ALIKE: Final = frozenset({Strategy.BINPACK, Strategy.SPREAD, Strategy.FIRST_FIT, Strategy.RANDOM})
@@ -148,7 +148,11 @@ class CutView:
 
 
 def pool_ranks(
-    ledger: Ledger, request: DeviceRequest, protocol: str, ranks: kernel.Codes
+    ledger: Ledger,
+    request: DeviceRequest,
+    protocol: str,
+    ranks: kernel.Codes,
+    judged: kernel.Judged,
 ) -> kernel.Codes:
     """Ranks of `kernel.classify`, where a request may also be served by instances.
 
@@ -164,7 +168,7 @@ def pool_ranks(
     closed = plane.cut == 0
     told[closed] = kernel.rank_of(ReasonCode.CARD_NOT_IDLE)
     kernel.shut(told, np.where(closed, plane.closed, 0).astype(np.int8))
-    wrong = kernel.unsuited(ledger, request, protocol, slice(None), by_instance=True)
+    wrong = kernel.unsuited_anywhere(ledger, request, protocol, judged, by_instance=True)
     told = np.where(wrong < kernel.FITS, wrong, told)
     modes = np.array(
         [card is not None and card.mode is not SliceMode.SHARE for card in ledger.kinds]
@@ -179,12 +183,16 @@ def cut_views(ledger: Ledger, groups: Sequence[RequestGroup]) -> list[CutView | 
     """A view for each group that instances may serve; empty where no card is cut into any."""
     if not ledger.cut_nodes or not any(group.request.instances for group in groups):
         return []
+    judged: kernel.Judged = {}
+
+    def suits(group: RequestGroup) -> Bools:
+        request, protocol = group.request, group.protocol
+        wrong = kernel.unsuited_anywhere(ledger, request, protocol, judged, by_instance=True)
+        suited: Bools = wrong == kernel.FITS
+        return suited
+
     return [
-        CutView(
-            group.request.count,
-            InstanceTable(group.request),
-            suited(ledger, group.request, group.protocol, slice(None), by_instance=True),
-        )
+        CutView(group.request.count, InstanceTable(group.request), suits(group))
         if group.request.instances
         else None
         for group in groups

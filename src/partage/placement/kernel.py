@@ -23,6 +23,8 @@ from partage.placement.reasons import LEADING
 
 Nodes = NDArray[np.intp] | slice
 Codes = NDArray[np.int8]
+Judged = dict[object, Codes]
+"""What `unsuited` found for all nodes, by what it depends on; of one decision, for its many requests."""
 T = TypeVar("T", bound=np.generic)
 
 FITS: Final = len(LEADING)
@@ -47,6 +49,23 @@ def suited(
     """Cards that are the right ones whatever they have left; see `card.unsuitable`."""
     result: Bools = unsuited(ledger, request, protocol, nodes, by_instance=by_instance) == FITS
     return result
+
+
+def unsuited_anywhere(
+    ledger: Ledger,
+    request: DeviceRequest,
+    protocol: str,
+    judged: Judged,
+    *,
+    by_instance: bool = False,
+) -> Codes:
+    """`unsuited` of all nodes, judged once for requests of equal filters."""
+    key = request.type, request.filter, protocol, by_instance
+    if (found := judged.get(key)) is None:
+        found = judged[key] = unsuited(
+            ledger, request, protocol, slice(None), by_instance=by_instance
+        )
+    return found
 
 
 def unsuited(
@@ -174,32 +193,33 @@ def _with_extras(fits: Bools, plane: Plane, request: DeviceRequest, nodes: Nodes
     return fits
 
 
-def classify(ledger: Ledger, request: DeviceRequest, protocol: str, nodes: Nodes) -> Codes:
+def classify(
+    ledger: Ledger, request: DeviceRequest, protocol: str, judged: Judged | None = None
+) -> Codes:
     """Rank of each card's reason in `LEADING`; `FITS` where it serves, -1 where there is none.
 
     Written from the last check of `card.refusal` to the first, so that the first one stands.
     """
     plane = ledger.planes[request.type]
-    shape = plane.open[:, nodes].shape
-    ranks = np.full(shape, FITS, np.int8)
-    open_ = plane.open[:, nodes]
+    ranks = np.full(plane.open.shape, FITS, np.int8)
+    open_ = plane.open
     ranks[~open_] = _RANK[ReasonCode.CARD_NOT_IDLE]
-    tenants = plane.tenants[:, nodes]
-    core_free, memory_free = plane.core_free[:, nodes], plane.memory_free[:, nodes]
+    tenants = plane.tenants
+    core_free, memory_free = plane.core_free, plane.memory_free
     if request.whole:
-        core: Ints | int = plane.core_total[:, nodes]
-        memory: Ints | int = plane.memory_total[:, nodes]
+        core: Ints | int = plane.core_total
+        memory: Ints | int = plane.memory_total
     else:
-        core, memory = needs(plane, request, nodes)
+        core, memory = needs(plane, request, slice(None))
     for unit, amount in reversed(request.extras):
-        short = plane.unit_columns(unit)[1][:, nodes] < amount
+        short = plane.unit_columns(unit)[1] < amount
         ranks[short] = _RANK[ReasonCode.INSUFFICIENT_DEVICES]
     if claims_core(request) and not request.whole:
         ranks[core_free <= 0] = _RANK[ReasonCode.INSUFFICIENT_CORE]
     ranks[core_free < core] = _RANK[ReasonCode.INSUFFICIENT_CORE]
     ranks[memory_free < memory] = _RANK[ReasonCode.INSUFFICIENT_MEMORY]
-    slots = plane.slots_free[:, nodes]
-    limit = most_tenants(ledger, plane, request, nodes)
+    slots = plane.slots_free
+    limit = most_tenants(ledger, plane, request, slice(None))
     if limit is not None:
         slots = np.minimum(slots, limit - tenants)
     ranks[slots < 1] = _RANK[ReasonCode.INSUFFICIENT_SLOTS]
@@ -208,10 +228,10 @@ def classify(ledger: Ledger, request: DeviceRequest, protocol: str, nodes: Nodes
         full = (core_free <= 0) | (memory_free <= 0)
         ranks[busy] = _RANK[ReasonCode.CARD_NOT_IDLE]
         ranks[busy & full] = _RANK[ReasonCode.INSUFFICIENT_CARDS]
-    shut(ranks, plane.closed[:, nodes])
-    wrong = unsuited(ledger, request, protocol, nodes)
+    shut(ranks, plane.closed)
+    wrong = unsuited_anywhere(ledger, request, protocol, {} if judged is None else judged)
     ranks[wrong < FITS] = wrong[wrong < FITS]
-    ranks[plane.kind[:, nodes] == ABSENT_KIND] = -1
+    ranks[plane.kind == ABSENT_KIND] = -1
     return ranks
 
 

@@ -180,21 +180,25 @@ def _codes(ledger: Ledger, group: RequestClass, rank: Ints) -> dict[ReasonCode, 
         result.setdefault(ReasonCode.NODE_RESOURCES, []).extend(_ordered(short, rank).tolist())
     open_ &= host
     passed, fits = group.fits(ledger, everyone)
+    judged: kernel.Judged = {}
     for number, kind in enumerate(group.kinds):
         member = kind.group
         asked = 1 if member.request.every else member.request.count
-        if not (open_ & (fits[number].sum(axis=0) < asked)).any() and not member.request.templated:
+        cut = member.request.instances and bool(ledger.cut_nodes)
+        few_cards = fits[number].sum(axis=0) < asked
+        served = group.instances_fit(ledger, number) if cut else ~few_cards
+        if not (open_ & few_cards & ~served).any() and not member.request.templated:
             continue
         if member.request.templated and (odd := _without_template(ledger, open_, member.request)):
             result.setdefault(ReasonCode.TEMPLATE_MISMATCH, []).extend(odd)
             open_[odd] = False
         gpu = member.request.type is DeviceType.GPU
         none = ReasonCode.INSUFFICIENT_CARDS if gpu else ReasonCode.INSUFFICIENT_DEVICES
-        ranks = kernel.classify(ledger, member.request, member.protocol, everyone)
+        ranks = kernel.classify(ledger, member.request, member.protocol, judged)
         lacking = open_ & ((ranks == kernel.FITS).sum(axis=0) < member.request.count)
-        if member.request.instances and ledger.cut_nodes:
-            lacking &= ~group.instances_fit(ledger, number)
-            ranks = pool_ranks(ledger, member.request, member.protocol, ranks)
+        if cut:
+            lacking &= ~served
+            ranks = pool_ranks(ledger, member.request, member.protocol, ranks, judged)
         lead = kernel.leading(ranks)
         few = (ranks >= 0).sum(axis=0) < member.request.count
         wrong = np.isin(ranks, [LEADING.index(code) for code in WRONG]).any(axis=0)
