@@ -2,18 +2,25 @@
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from partage.inventory.ledger import Ledger
-from partage.model.device import DeviceType
+from partage.model.cutting import Cutting
+from partage.model.device import Device, DeviceType
+from partage.model.mig import MigAxis, MigProfile
 from partage.model.node import Node
+from partage.placement.fragmentation import Gauge, Shape, Workload
+from partage.placement.instances import tables_of
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
+from partage.vendors.mig import MIG_CARDS
 from partage.vendors.settings import Settings
 from partage.wire.context import Context
 from partage.wire.documents import Document, decode
+from partage.wire.mig_profiles import encode_axes
 from partage.wire.nodes import TranslatedNode, translate_node
 
 Manifest = dict[str, Any]
@@ -86,3 +93,85 @@ def test_names_that_no_card_has_any_more_leave_the_books(others: int) -> None:
         ledger.upsert_node(read([card(0, **fresh)]).node)
     assert len(ledger.planes[DeviceType.GPU].extras) == 10 + (others > 0)
     ledger.validate()
+
+
+def test_kinds_of_card_that_are_gone_leave_the_books() -> None:
+    """A node that calls its cards something else in each report: every request looks at all kinds."""
+    ledger = Ledger()
+    for index in range(3):
+        ledger.upsert_node(replace(read([card(0)]).node, name=f"other-{index}"))
+    for number in range(400):
+        cards = [card(minor) | {"labels": {f"odd-{number}": str(minor)}} for minor in range(8)]
+        ledger.upsert_node(read(cards).node)
+    assert len(ledger.kinds) <= 256
+    plane = ledger.planes[DeviceType.GPU]
+    for name, index in ledger.index.items():
+        for row, device in enumerate(ledger.devices(DeviceType.GPU, index)):
+            kind = ledger.kinds[plane.kind[row, index]]
+            assert kind is not None, name
+            assert kind.labels == device.labels
+    ledger.validate()
+
+
+def test_kinds_that_take_the_number_of_others_are_judged_afresh() -> None:
+    """What follows the books by the number of a kind is written again where a number is another's."""
+    ledger, workload = Ledger(), Workload((Shape(1000, 500, 1, "B"),), (1.0,))
+    ledger.upsert_node(Node("n0", devices=(Device(DeviceType.GPU, 0, "GPU-0", model="A"),)))
+    gauge = Gauge(workload, ledger)
+    for number in range(2000):
+        model = "B" if number % 2 else f"odd-{number}"
+        ledger.upsert_node(Node("n0", devices=(Device(DeviceType.GPU, 0, "GPU-0", model=model),)))
+        if number % 100 == 99:
+            gauge.refresh()
+            fresh = Gauge(workload, ledger)
+            assert gauge.frag.tolist() == fresh.frag.tolist()
+
+
+def test_resources_that_no_node_has_any_more_leave_the_books() -> None:
+    """A node that names others in each status; whoever asks for one still finds none."""
+    ledger = Ledger()
+    for number in range(200):
+        amounts = {"cpu": 8000, **{f"odd.example/{number}-{one}": 1 for one in range(20)}}
+        ledger.upsert_node(Node("n0", allocatable=amounts))
+    assert len(ledger.host_free) <= 256
+    index = ledger.index["n0"]
+    assert ledger.host_left(index, {"odd.example/0-0": 1})["odd.example/0-0"] == 0
+    assert ledger.host_left(index, {"odd.example/199-0": 1})["odd.example/199-0"] == 1
+    ledger.validate()
+
+
+def test_a_node_has_so_many_resources_and_no_more() -> None:
+    """Kubernetes' own names come first."""
+    given = {f"odd.example/{one}": "1" for one in range(5000)} | {"cpu": "8", "memory": "1Gi"}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0"}, "status": {"allocatable": given}}  # fmt: skip
+    found = translate_node(document(node), None, CONTEXT)
+    assert len(found.node.allocatable) == 256
+    assert {"cpu", "memory"} <= found.node.allocatable.keys()
+    assert any("4746 resources" in note for note in found.notes)
+
+
+def told(number: int) -> MigAxis:
+    """A table of a model that nobody published."""
+    size = 2 + number
+    return MigAxis("X", (MigProfile("1g.5gb", 1, 1, tuple(range(size)), 5 << 30, 100, size),))
+
+
+def test_cards_of_a_node_tell_so_many_tables_of_instances_and_no_more() -> None:
+    """Tables of each take time: the cards beyond are cut as is published."""
+    uuids = {f"GPU-{minor}": told(minor) for minor in range(8)}
+    text = json.dumps([{"id": one, "count": 1, "devmem": 40960, "devcore": 100, "type": "X", "mode": "mig"} for one in uuids])  # fmt: skip
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0", "annotations": {names.HAMI_REGISTER: text}}}  # fmt: skip
+    cards = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": "n0", "annotations": {names.MIG_PROFILES: encode_axes(uuids)}}, "spec": {"devices": [card(minor) for minor in range(8)]}}  # fmt: skip
+    found = translate_node(document(node), document(cards), CONTEXT)
+    cut = [one.minor for one in found.node.devices if one.cutting is not None]
+    assert cut == [0, 1, 2, 3]
+    assert any("4 cards tell of other MIG profiles" in note for note in found.notes)
+
+
+def test_tables_of_instances_are_made_once_for_cards_that_differ_in_memory_alone() -> None:
+    """Whoever reports another memory with each report has no tables made anew."""
+    axis = MIG_CARDS["A100-80GB"].axis
+    less = tuple(replace(one, memory_bytes=one.memory_bytes - 1) for one in axis.profiles)
+    cuttings = [Cutting(one, frozenset()) for one in (axis, replace(axis, profiles=less))]
+    assert cuttings[0] != cuttings[1]
+    assert tables_of(cuttings[0]) is tables_of(cuttings[1])

@@ -279,7 +279,7 @@ class ApiServer:
             here=is_here(host) and not secure,
             patience=known.limits.patience,
         )
-        server = web.Server(router.handle, access_log=None)
+        server = web.Server(router.handle, access_log=None, auto_decompress=False)
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=2.0)
         await runner.setup()
         most = known.limits.connections

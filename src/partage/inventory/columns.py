@@ -39,6 +39,9 @@ from partage.model.node import Node
 from partage.model.reason import ReasonCode
 from partage.model.request import Scope
 
+_MANY: Final = 128
+"""Kinds of card, and names of resources, above which it is asked which of them are still there."""
+
 UNCHECKED: Final = 2**62
 """Room of an ordinary resource that the node does not tell; it is not checked."""
 
@@ -73,7 +76,10 @@ class Columns:
         self.changes = ChangeLog()
         self.node_changes = ChangeLog()
         self.made_room = 0
+        self.kind_changes = 0
         self._kind_index: dict[object, int] = {}
+        self._unused_kinds: list[int] = []
+        self._most_kinds = self._most_names = _MANY
         self._uuids: dict[str, set[tuple[DeviceType, int, int]]] = {}
         self._by_node: dict[str, dict[str, Entry]] = {}
         self._rows: dict[int, dict[DeviceType, list[Device]]] = {}
@@ -201,6 +207,7 @@ class Columns:
     def _write_host(self, index: int, node: Node) -> None:
         for resource in node.allocatable:
             if resource not in self.host_free:
+                self._forget_names()
                 total = np.where(self.unchecked, UNCHECKED, 0).astype(np.int64)
                 self.host_total[resource] = total
                 self.host_free[resource] = total.copy()
@@ -239,11 +246,45 @@ class Columns:
         )
         kind = self._kind_index.get(key)
         if kind is None:
-            kind = self._kind_index[key] = len(self.kinds)
-            self.kinds.append(device)
+            self._forget_kinds()
+            if self._unused_kinds:
+                kind = self._unused_kinds.pop()
+                self.kinds[kind] = device
+            else:
+                kind = len(self.kinds)
+                self.kinds.append(device)
+            self._kind_index[key] = kind
+            self.kind_changes += 1
             if device.registrar:
                 self.registrars.add(device.registrar)
         return kind
+
+    def _forget_kinds(self) -> None:
+        """Make the numbers free of kinds that no card is of any more, once there are many.
+
+        Who may write one node's documents may name other kinds in each; every request for cards
+        looks at all that are known.
+        """
+        if len(self._kind_index) < self._most_kinds:
+            return
+        used = set[int]().union(
+            *(np.unique(plane.kind).tolist() for plane in self.planes.values())
+        )
+        for key, kind in [*self._kind_index.items()]:
+            if kind not in used:
+                del self._kind_index[key]
+                self.kinds[kind] = None
+                self._unused_kinds.append(kind)
+        self._most_kinds = max(_MANY, 2 * len(self._kind_index))
+
+    def _forget_names(self) -> None:
+        """Drop the columns of resources that no node tells of any more, once there are many."""
+        if len(self.host_free) < self._most_names:
+            return
+        told = {*ASSUMED}.union(*(node.allocatable for node in self.nodes if node is not None))
+        for resource in [*self.host_free.keys() - told]:
+            del self.host_free[resource], self.host_total[resource]
+        self._most_names = max(_MANY, 2 * len(self.host_free))
 
     def _locate(self, index: int, charge: Charge) -> int | None:
         """The row of a charge's device: by UUID, or by minor when the record knows no UUID.

@@ -19,6 +19,7 @@ Invariants, by field:
     bare             by node, whether it has no devices at all.
     changes          every node whose columns changed, in order.
     node_changes     those of them that came, went, or offer something else than before.
+    kind_changes     grows with every kind of card that is new; its number may have been another's.
     made_room        grows with every change that may let a refused pod in.
 """
 

@@ -10,7 +10,7 @@ The length of the axis follows from the profiles: cards with 4, 8 and 12 units e
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Final
@@ -154,6 +154,13 @@ class MigAxis:
     @cached_property
     def _hash(self) -> int:
         return hash((self.model, self.profiles, self.apart))
+
+    @cached_property
+    def shape(self) -> "MigAxis":
+        """The same without amounts: what decides the layouts, and is equal where cards differ in those alone."""
+        return replace(
+            self, profiles=tuple(replace(p, memory_bytes=0, core_milli=0) for p in self.profiles)
+        )
 
     @cached_property
     def length(self) -> int:

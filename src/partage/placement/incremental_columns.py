@@ -33,7 +33,7 @@ class Followed(ABC):
         changes = len(ledger.changes)
         if self._seen == changes:
             return
-        shape = (len(ledger.kinds), *ledger.planes[DeviceType.GPU].open.shape)
+        shape = (ledger.kind_changes, *ledger.planes[DeviceType.GPU].open.shape)
         changed = ledger.changes.since(self._seen)
         self._seen = changes
         if changed is None or self._shape != shape:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from partage.inventory.card import Card
 from partage.model.cutting import Cutting
 from partage.model.device import MILLI
-from partage.model.mig import MigProfile, MigSlice
+from partage.model.mig import MigAxis, MigProfile, MigSlice
 from partage.model.policy import CardOrder, Strategy
 from partage.model.quantity import binary
 from partage.model.reason import CardReason, ReasonCode
@@ -89,7 +89,8 @@ def _places(cutting: Cutting, instances: Instances, wish: Wish) -> tuple[Place, 
     """`places`, by what decides them: requests of many sizes wish for the same few profiles."""
     if not wish or cutting.fault(instances):
         return ()
-    layouts, costs = _costs(cutting, wish)
+    layouts = tables_of(cutting)
+    costs = _costs(layouts, wish)
     row = costs[layouts.state(instances)]
     found: list[Place] = []
     for bit in np.flatnonzero(row >= 0).tolist():
@@ -106,22 +107,26 @@ def wished(cutting: Cutting, asked: Sized) -> Wish:
     return tuple(profile.name for profile in _suitable(cutting, asked))
 
 
-@lru_cache(maxsize=256)
 def tables_of(cutting: Cutting) -> Layouts:
     """The tables of a cutting (`placement.layouts`), which simulation uses too."""
     geometries = tuple(geometry.slots for geometry in cutting.geometries)
-    return tabulate(cutting.axis, Allowed(cutting.allowed or None, geometries or None))
+    return _tables(cutting.axis.shape, Allowed(cutting.allowed or None, geometries or None))
+
+
+@lru_cache(maxsize=256)
+def _tables(shape: MigAxis, allowed: Allowed) -> Layouts:
+    """Made once for all cards of a shape, whatever memory they have: it takes a tenth of a second."""
+    return tabulate(shape, allowed)
 
 
 @lru_cache(maxsize=1024)
-def _costs(cutting: Cutting, wish: Wish) -> tuple[Layouts, NDArray[np.int64]]:
+def _costs(layouts: Layouts, wish: Wish) -> NDArray[np.int64]:
     """What each position costs in each state, as small numbers in the same order; -1 for none."""
-    layouts = tables_of(cutting)
     costs = layouts.costs(wish)
     known = costs != NOWHERE
     small = np.full(costs.shape, -1, np.int64)
     small[known] = np.unique(costs[known], return_inverse=True)[1]
-    return layouts, small
+    return small
 
 
 def most(cutting: Cutting, instances: Instances, asked: Sized, limit: int) -> int:

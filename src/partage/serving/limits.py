@@ -69,11 +69,16 @@ async def read_body(request: web.Request, limits: Limits) -> bytes:
 
     Raises:
         web.HTTPRequestEntityTooLarge: it is larger than the limit.
+        web.HTTPUnsupportedMediaType: it is compressed.
         web.HTTPRequestTimeout: it did not come in time.
         web.HTTPBadRequest: the connection broke off, or the encoding is not what it claims.
     """
     if request.content_length is not None and request.content_length > limits.body:
         raise web.HTTPRequestEntityTooLarge(limits.body, request.content_length)
+    if (coding := request.headers.get("Content-Encoding", "identity")) != "identity":
+        raise web.HTTPUnsupportedMediaType(
+            text=f"Content-Encoding: {coding[:32]} is not read here; send the body as it is"
+        )
     chunks: list[bytes] = []
     size = 0
     holder = holder_of(request)

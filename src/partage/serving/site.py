@@ -59,6 +59,7 @@ class Site:
             shutdown_timeout=_LINGER,
             max_line_size=limits.head,
             max_field_size=limits.head,
+            auto_decompress=False,  # a megabyte inflates to a gigabyte, asked for or not
         )
         self._app = app
         self._access = access

@@ -44,6 +44,8 @@ _NUMA_POLICIES: Final = ("", "None", "BestEffort", "Restricted", "SingleNUMANode
 
 _MOST_DEVICES: Final = 256
 """Of one type on one node."""
+_MOST_NAMES: Final = 256
+"""Ordinary resources of one node."""
 _NOT_READY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 COPIED_LABELS: Final = (names.GPU_VENDOR, names.GPU_MODEL, names.GPU_DRIVER_VERSION)
@@ -111,6 +113,11 @@ def translate_node(
     partitions, problem = _partitions(result.labels, (vendor, model), device)
     notes += [f"{device.where}: {problem}"] if problem and device else []
     spec = node.shape.spec if node and isinstance(node.shape, shapes.Node) else None
+    ordinary = [resource for resource in allocatable if resource not in context.owners]
+    ordinary.sort(key=lambda resource: "/" in resource)  # Kubernetes' own first
+    if beyond := ordinary[_MOST_NAMES:]:
+        del ordinary[_MOST_NAMES:]
+        notes.append(f"{present.where}: {len(beyond)} resources beyond {_MOST_NAMES} are left out")
     result = replace(
         result,
         uid=(node.metadata.uid if node else None) or "",
@@ -118,11 +125,7 @@ def translate_node(
         unschedulable=bool(spec and spec.unschedulable),
         verdicts=(silent, *result.verdicts) if silent else result.verdicts,
         single_numa=single_numa,
-        allocatable={
-            resource: bounded(resource, amount)
-            for resource, amount in allocatable.items()
-            if resource not in context.owners
-        },
+        allocatable={resource: bounded(resource, allocatable[resource]) for resource in ordinary},
         partitions=partitions,
         honour_partitions=honoured(device.labels if device else {}, node.labels if node else {}),
         templates=templates_of(vendor, model, context.settings.koordinator),

@@ -147,8 +147,14 @@ def _by_driver(card: CardFacts, known: MigCard | None) -> MigAxis | None:
     }
     if len(found) == len(told.profiles):
         return MigAxis(table.model, tuple(found.values()))
-    most = len(told.positions) > _MOST_POSITIONS
-    return None if most or any(islice(layouts(told), _MOST_LAYOUTS, None)) else told
+    return None if _boundless(told.shape) else told
+
+
+@lru_cache(maxsize=256)
+def _boundless(shape: MigAxis) -> bool:
+    """Whether there are too many layouts for tables."""
+    most = len(shape.positions) > _MOST_POSITIONS
+    return most or any(islice(layouts(shape), _MOST_LAYOUTS, None))
 
 
 def _as_published(told: MigProfile, same: MigProfile) -> MigProfile:

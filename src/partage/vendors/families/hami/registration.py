@@ -9,6 +9,7 @@ Source: docs/sources/hami.md 2.1, 2.4, 3 and 1.4 (cordon); the HAMi document for
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -16,16 +17,26 @@ from typing import Final
 
 from partage.model.device import Device, DeviceType, SliceMode, Topology
 from partage.model.errors import InvalidRecord
+from partage.model.mig import MigAxis
 from partage.model.node import Verdict
 from partage.model.reason import ReasonCode
 from partage.vendors import names
 from partage.vendors.base import NodeView, Registration
 from partage.vendors.families.hami.bounds import CardFacts, cutting_of, foreign_of
-from partage.vendors.families.hami.cards import RegisteredCard, decode_cards, decode_scores
+from partage.vendors.families.hami.cards import (
+    RegisteredCard,
+    RegisteredProfile,
+    decode_cards,
+    decode_scores,
+)
 from partage.vendors.families.hami.request import MIB, NAME, sharers
 from partage.vendors.families.hami.wishes import split_list
 from partage.vendors.settings import HamiNodeSettings, Settings
 from partage.vendors.traits import NVIDIA, traits_of
+
+_MOST_TOLD: Final = 4
+"""Different tables of MIG profiles that the cards of one node may tell."""
+_Told = tuple[MigAxis | None, tuple[RegisteredProfile, ...]]
 
 _MODES: Final = {
     "": SliceMode.SHARE,
@@ -59,7 +70,8 @@ def register(node: NodeView, settings: Settings) -> Registration:
         ]
     else:
         devices = _from_registration(cards or (), node, settings, notes)
-    devices = tuple(_cut(device, cards, node, settings, notes) for device in devices)
+    told = _told(devices, cards or (), notes)
+    devices = tuple(_cut(device, told, node, settings, notes) for device in devices)
     devices = _cordoned(devices, node)
     links = _links(node, notes)
     return Registration(
@@ -233,9 +245,32 @@ def _mode(registered: str, node: NodeView, settings: Settings, notes: list[str])
     return _MODES.get(wanted or registered, SliceMode.SHARE)
 
 
+def _told(
+    devices: Iterable[Device], cards: Iterable[RegisteredCard], notes: list[str]
+) -> Mapping[str, _Told]:
+    """What is told of the instances of the node's cards, by UUID, where that is not too much.
+
+    Tables are made of each that is another, and cards of a node are of few models: what is told
+    beyond those does not count.
+    """
+    profiles = {card.uuid: card.profiles for card in cards}
+    found = {
+        one.uuid: (one.axis, profiles.get(one.uuid, ()))
+        for one in devices
+        if one.mode is not SliceMode.SHARE
+    }
+    kept = [*dict.fromkeys(found.values())][:_MOST_TOLD]
+    if beyond := [uuid for uuid, told in found.items() if told not in kept]:
+        notes.append(
+            f"{len(beyond)} cards tell of other MIG profiles than the first {_MOST_TOLD} kinds of "
+            "card; the published ones count for them"
+        )
+    return {uuid: told for uuid, told in found.items() if told in kept}
+
+
 def _cut(
     device: Device,
-    cards: tuple[RegisteredCard, ...] | None,
+    told: Mapping[str, _Told],
     node: NodeView,
     settings: Settings,
     notes: list[str],
@@ -253,7 +288,7 @@ def _cut(
         device = replace(
             device, labels={k: v for k, v in device.labels.items() if k != names.MIG_MODE}
         )
-    device = _cut_by_mode(device, cards, node, settings, notes)
+    device = _cut_by_mode(device, told, node, settings, notes)
     if switched and device.mode is SliceMode.SHARE:
         notes.append(f"card {device.uuid} is closed: {_SWITCHED}")
         device = replace(device, doubt=device.doubt or _SWITCHED)
@@ -268,7 +303,7 @@ _SWITCHED: Final = (
 
 def _cut_by_mode(
     device: Device,
-    cards: tuple[RegisteredCard, ...] | None,
+    told: Mapping[str, _Told],
     node: NodeView,
     settings: Settings,
     notes: list[str],
@@ -280,7 +315,7 @@ def _cut_by_mode(
         if device.mode is SliceMode.EITHER and not device.foreign:
             return replace(device, mode=SliceMode.SHARE)
         device = replace(device, doubt=device.doubt or device.uncuttable)
-    card = next((card for card in cards or () if card.uuid == device.uuid), None)
+    axis, profiles = told.get(device.uuid, (None, ()))
     cutting, problem = cutting_of(
         CardFacts(
             model=device.model,
@@ -288,8 +323,8 @@ def _cut_by_mode(
             memory_bytes=device.memory_bytes,
             core_milli=device.core_milli,
             branch=_branch(node),
-            profiles=card.profiles if card is not None else (),
-            axis=device.axis,
+            profiles=profiles,
+            axis=axis,
         ),
         settings.hami,
     )
