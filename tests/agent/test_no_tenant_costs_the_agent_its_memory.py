@@ -218,6 +218,17 @@ def test_a_group_that_lies_deep_costs_its_own_process_only(node: Node) -> None:
     assert [one.pid for one in node.look().processes[HOSTILE]] == [8]
 
 
+def test_a_process_is_of_the_container_whose_group_holds_the_others(tmp_path: Path) -> None:
+    """Who may make groups of its own names them after its neighbours' containers."""
+    own, others = "a" * 64, ["bcdef012"[number] * 64 for number in range(8)]
+    for pid, other in enumerate(others, 100):
+        (tmp_path / str(pid)).mkdir()
+        group = f"0::/kubepods/cri-containerd-{own}.scope/cri-containerd-{other}.scope\n"
+        (tmp_path / str(pid) / "cgroup").write_text(group)
+
+    assert processes_of({own, *others}, tmp_path) == {own: tuple(range(100, 108))}
+
+
 # --- files of a container --------------------------------------------------------------------
 
 

@@ -72,6 +72,7 @@ ATTACKS: Final = (
     Attack("tenant", "device nodes, pipes, links, mazes and races where the agent reads files", "nothing is opened but regular files below the container's root",
            (f"{_LOOKS}::test_nothing_but_regular_files_is_opened", f"{_LOOKS}::test_no_race_leads_out_of_a_root", f"{_LOOKS}::test_a_maze_of_links_ends")),
     Attack("tenant", "files that never answer, before the agent's look", "nothing: the container is given up and named, the others are judged", (f"{_LOOKS}::test_files_that_do_not_answer_hold_up_nobody_elses_look",)),
+    Attack("tenant", "control groups that are named after a neighbour's container", "each container is judged by its own processes", (f"{_LOOKS}::test_a_process_is_of_the_container_whose_group_holds_the_others",)),
     Attack("tenant", "a program whose first thread has ended", "it does not read as in force", (f"{_LOOKS}::test_a_process_outlives_its_first_thread",)),
     Attack("tenant", "files, folders and mounts that fill the node or lead the agent astray", "nothing", ("agent/test_nobody_fills_the_node.py",)),
     Attack("tenant", "cards without a grant: variables, CDI names, mounts, legacy images, other vendors' runtimes", "no card opens", ("agent/test_cards_come_by_a_grant_alone.py",)),
