@@ -230,7 +230,9 @@ async def overload(given: argparse.Namespace) -> None:
             crowd.answers = [0.0]
         await asyncio.sleep(given.seconds)
         asking.cancel()
-        bound = sum(bool(one.spec.get("nodeName")) for one in cluster.server.store.all("pods"))
+        bound = sum(
+            bool(one.value["spec"].get("nodeName")) for one in cluster.server.store.all("pods")
+        )
         print(f"bound: {bound}; memory: at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB, now {resident()} MiB")  # fmt: skip
         for window in (1, 10):
             rate, kinds = requests.most(window)

@@ -263,7 +263,7 @@ def read_lines(source: str, lines: Iterable[bytes]) -> Iterator[Header | Line]:
                 raise InvalidDocument(_foreign(source))
             elif head.kind != "Time":
                 yield Line(head.engine, _entry(head))
-        except (msgspec.MsgspecError, LookupError) as error:
+        except (msgspec.MsgspecError, LookupError, RecursionError) as error:
             if not known:
                 raise InvalidDocument(_foreign(source)) from error
             raise InvalidDocument(

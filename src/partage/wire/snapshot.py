@@ -71,7 +71,7 @@ def snapshot_header(source: str, data: bytes) -> Snapshot | None:
         if head.kind != KIND:
             return None
         found = msgspec.convert(head.spec, Snapshot)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         if b'"Snapshot"' not in line:
             return None
         raise InvalidDocument(f"{source}: the header of the snapshot: {error}") from error
