@@ -29,7 +29,6 @@ DIFFERENT = {
     "-n team create token bob": NOT_SERVED,
     "-n team create token nobody": NOT_SERVED,
     "apply -f - <crd-unknown": "schemas within a CustomResourceDefinition may hold anything",
-    "-n team get wd #2": "the error of a kind that has gone names no kind",
     "get pods --as=somebody": "everyone who is let in may do everything",
 }
 """Command to what makes it differ."""
