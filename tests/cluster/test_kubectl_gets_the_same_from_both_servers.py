@@ -8,6 +8,7 @@ import asyncio
 import re
 import shlex
 import subprocess
+import time
 from pathlib import Path
 
 import yaml
@@ -77,17 +78,23 @@ def typed(kubeconfig: Path, home: Path) -> Answers:
     answers: Answers = {}
     for command in commands():
         words, _mark, manifest = command.partition(" #")[0].partition(" <")
-        lexer = shlex.shlex(words, posix=True)
+        later = words.startswith("until ")
+        lexer = shlex.shlex(words.removeprefix("until "), posix=True)
         lexer.whitespace_split, lexer.quotes, lexer.escape, lexer.commenters = True, "'", "", ""
-        done = subprocess.run(
-            [KUBERNETES / "kubectl", *lexer],
-            env=environment,
-            input=MANIFESTS[manifest] if manifest else "",
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        arguments, begun = [KUBERNETES / "kubectl", *lexer], time.monotonic()
+        while True:
+            done = subprocess.run(
+                arguments,
+                env=environment,
+                input=MANIFESTS[manifest] if manifest else "",
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+            if not later or not done.returncode or time.monotonic() - begun > PATIENCE:
+                break
+            time.sleep(0.5)
         answers[command] = done.returncode, first_line(done.stderr)
     return answers
 
