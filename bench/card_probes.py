@@ -214,9 +214,14 @@ class Cuda:
         return self.function(self._module, name)
 
     def launch(
-        self, function: ctypes.c_void_p, stream: ctypes.c_void_p, *values: int,
-        blocks: int = 1, threads: int = 1, name: str = "cuLaunchKernel",
-    ) -> None:  # fmt: skip
+        self,
+        function: ctypes.c_void_p,
+        stream: ctypes.c_void_p,
+        *values: int,
+        blocks: int = 1,
+        threads: int = 1,
+        name: str = "cuLaunchKernel",
+    ) -> None:
         words = [ctypes.c_uint64(value) for value in values]
         list_of = (ctypes.c_void_p * max(1, len(words)))(*(ctypes.addressof(one) for one in words))
         self.call(name, function, blocks, 1, 1, threads, 1, 1, 0, stream, list_of, None)
@@ -1101,10 +1106,34 @@ def moved(cuda: Cuda) -> Answer:
 PROBES: dict[str, Callable[[Cuda], Answer]] = {
     one.__name__: one
     for one in (
-        names, variants, addresses, identity, uvm, start, context, totals, calls, slow_calls, marks, backwards,
-        lazy, legacy, streams, queue, pieces, module, pool, graph_pool, graph_code, slices, fills, captured, heap, printing,
+        names,
+        variants,
+        addresses,
+        identity,
+        uvm,
+        start,
+        context,
+        totals,
+        calls,
+        slow_calls,
+        marks,
+        backwards,
+        lazy,
+        legacy,
+        streams,
+        queue,
+        pieces,
+        module,
+        pool,
+        graph_pool,
+        graph_code,
+        slices,
+        fills,
+        captured,
+        heap,
+        printing,
     )
-}  # fmt: skip
+}
 """In this order: what is cheap and certain first, what may leave the context broken last."""
 UNDER: dict[str, Callable[[Cuda], Answer]] = {
     one.__name__: one

@@ -242,10 +242,17 @@ class Run:
         mode = GrantMode.WHOLE if row.milli >= MILLI else GrantMode.SHARE
         there = self.nodes[node]
         grants = tuple(
-            Grant("main", DeviceType.GPU, minor, there.devices[minor].uuid, row.milli,
-                  there.devices[minor].memory_bytes if row.milli >= MILLI else row.card_mib * _MIB, mode)
+            Grant(
+                "main",
+                DeviceType.GPU,
+                minor,
+                there.devices[minor].uuid,
+                row.milli,
+                there.devices[minor].memory_bytes if row.milli >= MILLI else row.card_mib * _MIB,
+                mode,
+            )
             for minor in minors
-        )  # fmt: skip
+        )
         self.engine.handle(PodSeen(replace(pod, node=there.name, record=Record(grants))))
 
 

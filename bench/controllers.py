@@ -83,10 +83,21 @@ def device(index: int) -> Manifest:
 
 def pod(index: int, nodes: int) -> Manifest:
     place, minor = index % nodes, index // nodes % CARDS
-    grant = {"type": "gpu", "minor": minor, "uuid": f"GPU-{place}-{minor}", "milli": 100,
-             "bytes": 8 * 2**30, "mode": "share", "protocol": "koordinator"}  # fmt: skip
-    record = {"v": 1, "uid": f"pod-{index}", "node": f"n{place}", "containers": [
-        {"name": "main", "phase": "main", "devices": [grant]}]}  # fmt: skip
+    grant = {
+        "type": "gpu",
+        "minor": minor,
+        "uuid": f"GPU-{place}-{minor}",
+        "milli": 100,
+        "bytes": 8 * 2**30,
+        "mode": "share",
+        "protocol": "koordinator",
+    }
+    record = {
+        "v": 1,
+        "uid": f"pod-{index}",
+        "node": f"n{place}",
+        "containers": [{"name": "main", "phase": "main", "devices": [grant]}],
+    }
     asked = {"koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory-ratio": "10"}
     return {
         "apiVersion": "v1",

@@ -69,7 +69,9 @@ class Crowd:
     async def create(self, path: str, body: dict[str, Any]) -> None:
         """Create an object."""
         url = self.cluster.addresses.api + path
-        async with self.http.post(url, data=json.dumps(body), headers={"Content-Type": "application/json"}) as answer:  # fmt: skip
+        async with self.http.post(
+            url, data=json.dumps(body), headers={"Content-Type": "application/json"}
+        ) as answer:
             if answer.status != 201:
                 raise SystemExit(f"{path}: {answer.status} {await answer.text()}")
 
@@ -196,14 +198,20 @@ async def overload(given: argparse.Namespace) -> None:
     """Print what a burst costs, and how long."""
     nodes = tuple(SimulatedNode(f"n{i}", MODEL, MODELS[MODEL], 8) for i in range(given.nodes))
     requests = Requests()
-    async with EmbeddedCluster(Plan(simulated=nodes)) as cluster, aiohttp.ClientSession(headers={"User-Agent": "bench"}) as http:  # fmt: skip
+    async with (
+        EmbeddedCluster(Plan(simulated=nodes)) as cluster,
+        aiohttp.ClientSession(headers={"User-Agent": "bench"}) as http,
+    ):
         crowd, steps = Crowd(cluster, http), watched()
         await crowd.create("/api/v1/namespaces", {"metadata": {"name": "burst"}})
         await asyncio.sleep(15)
         requests.seconds.clear()
         before = resident()
         print(f"{given.nodes} nodes: {before} MiB", flush=True)
-        waiting = [{"nvidia.com/gpu": "9", "nvidia.com/gpumem": str(100 + i)} for i in range(given.waiting)]  # fmt: skip
+        waiting = [
+            {"nvidia.com/gpu": "9", "nvidia.com/gpumem": str(100 + i)}
+            for i in range(given.waiting)
+        ]
         asks = iter([*waiting, *[hami(1, 1000, 10)] * given.pods])
         numbers = iter(range(10**9))
 
@@ -220,20 +228,28 @@ async def overload(given: argparse.Namespace) -> None:
         asking = asyncio.create_task(crowd.ask_health())
         await asyncio.gather(*(send() for _ in range(16)))
         ended = time.monotonic()
-        print(f"sent in {ended - begun:.1f} s, {time.process_time() - cpu:.1f} s of CPU; {resident()} MiB; /healthz: at most {max(crowd.answers):.2f} s", flush=True)  # fmt: skip
+        print(
+            f"sent in {ended - begun:.1f} s, {time.process_time() - cpu:.1f} s of CPU; {resident()} MiB; /healthz: at most {max(crowd.answers):.2f} s",
+            flush=True,
+        )
         took, crowd.answers = 10.0, []
         while took > 1.0:
             since = time.monotonic()
             await crowd.ordinary()
             took = time.monotonic() - since
-            print(f"{time.monotonic() - ended:6.1f} s after the burst: an ordinary pod took {took:.2f} s; /healthz: at most {max(crowd.answers):.2f} s", flush=True)  # fmt: skip
+            print(
+                f"{time.monotonic() - ended:6.1f} s after the burst: an ordinary pod took {took:.2f} s; /healthz: at most {max(crowd.answers):.2f} s",
+                flush=True,
+            )
             crowd.answers = [0.0]
         await asyncio.sleep(given.seconds)
         asking.cancel()
         bound = sum(
             bool(one.value["spec"].get("nodeName")) for one in cluster.server.store.all("pods")
         )
-        print(f"bound: {bound}; memory: at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB, now {resident()} MiB")  # fmt: skip
+        print(
+            f"bound: {bound}; memory: at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB, now {resident()} MiB"
+        )
         for window in (1, 10):
             rate, kinds = requests.most(window)
             print(f"requests a second in the busiest {window} s: {rate:.0f}; {kinds}")

@@ -147,8 +147,10 @@ async def loads(world: World) -> None:
                 for number in range(LOADS):
                     await page.open(f"{url}/?{number}{view}", "true")
                     taken.append(await page.value(drawn))
-                print(f"page {view:12} drawn after {statistics.median(taken):6.0f} ms "
-                      f"({json.dumps([round(t) for t in taken])})")  # fmt: skip
+                print(
+                    f"page {view:12} drawn after {statistics.median(taken):6.0f} ms "
+                    f"({json.dumps([round(t) for t in taken])})"
+                )
             if page.problems:
                 sys.exit(f"the page complains: {page.problems}")
 
@@ -225,9 +227,14 @@ async def churned(world: BareWorld, url: str, page: Page | None = None) -> Cost:
     """What it costs while pods come and go, and keys are pressed on the open page."""
     changes = asyncio.create_task(churn(world, CHURN, "p" if page else "q"))
     client = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, "--client", url.rpartition(":")[2].rstrip("/"), str(CHURN),
-        str(len(world.names)), stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        sys.executable,
+        __file__,
+        "--client",
+        url.rpartition(":")[2].rstrip("/"),
+        str(CHURN),
+        str(len(world.names)),
+        stdout=asyncio.subprocess.PIPE,
+    )
     reading = asyncio.create_task(client.communicate())
     keys = asyncio.create_task(pressed(page, changes)) if page else None
     turns, used, began = [], time.process_time(), time.perf_counter()
@@ -254,19 +261,24 @@ async def told(page: Page, view: str, without: Cost, with_: Cost) -> None:
     lags, keys, drawn = await page.value("[window.lags, window.keys, window.drawn]")
     tasks = await page.tasks()
     wall, spent = sorted(one[0] for one in tasks)[-5:], sorted(one[1] for one in tasks)[-5:]
-    print(f"{view}: drawn {drawn} times; {len(tasks)} tasks, the longest by the clock "
-          f"{_row(wall)}, of processor time {_row(spent)} ms, "
-          f"{sum(one[1] for one in tasks) / CHURN / 10:.1f} % of a core; "
-          f"key to frame {_spread(keys)} ms of {len(keys)}; timer late {_spread(lags)} ms")  # fmt: skip
+    print(
+        f"{view}: drawn {drawn} times; {len(tasks)} tasks, the longest by the clock "
+        f"{_row(wall)}, of processor time {_row(spent)} ms, "
+        f"{sum(one[1] for one in tasks) / CHURN / 10:.1f} % of a core; "
+        f"key to frame {_spread(keys)} ms of {len(keys)}; timer late {_spread(lags)} ms"
+    )
     p99 = [_at(one.filters, 0.99) for one in (without, with_)]
     middle = [statistics.median(one.filters) for one in (without, with_)]
-    print(f"  filter without the page: median {1e3 * middle[0]:.2f}, 99th {1e3 * p99[0]:.1f} ms of "
-          f"{len(without.filters)}; with it {middle[1] / middle[0]:.2f} and {p99[1] / p99[0]:.2f} "
-          f"times that; process {without.share:.2f} of a core, with it "
-          f"{with_.share / without.share:.2f} times that; between looks 99th "
-          f"{_at(without.turns, 0.99):.1f}, most {max(without.turns):.1f} ms, with it "
-          f"{_at(with_.turns, 0.99):.1f} and {max(with_.turns):.1f}; "
-          f"load average {os.getloadavg()[0]:.1f}", flush=True)  # fmt: skip
+    print(
+        f"  filter without the page: median {1e3 * middle[0]:.2f}, 99th {1e3 * p99[0]:.1f} ms of "
+        f"{len(without.filters)}; with it {middle[1] / middle[0]:.2f} and {p99[1] / p99[0]:.2f} "
+        f"times that; process {without.share:.2f} of a core, with it "
+        f"{with_.share / without.share:.2f} times that; between looks 99th "
+        f"{_at(without.turns, 0.99):.1f}, most {max(without.turns):.1f} ms, with it "
+        f"{_at(with_.turns, 0.99):.1f} and {max(with_.turns):.1f}; "
+        f"load average {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
 
 
 def _row(figures: list[float]) -> str:

@@ -333,9 +333,16 @@ async def main() -> None:
     _server, plain_port = await serve_plain(options.nodes)
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     client = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, "--client", str(site.port), str(plain_port),
-        "--nodes", str(options.nodes), "--calls", str(options.calls),
-    )  # fmt: skip
+        sys.executable,
+        __file__,
+        "--client",
+        str(site.port),
+        str(plain_port),
+        "--nodes",
+        str(options.nodes),
+        "--calls",
+        str(options.calls),
+    )
     await client.wait()
     await site.stop()
 

@@ -71,8 +71,12 @@ EACH = 30
 RUNNING: set[subprocess.Popen[str]] = set()
 """What is to be killed when the time is up."""
 ELSEWHERE = (
-    "usr/lib/*-linux-gnu", "usr/lib64", "usr/local/nvidia/lib64", "usr/local/cuda*/compat", "run/nvidia/driver/usr/lib/*",
-)  # fmt: skip
+    "usr/lib/*-linux-gnu",
+    "usr/lib64",
+    "usr/local/nvidia/lib64",
+    "usr/local/cuda*/compat",
+    "run/nvidia/driver/usr/lib/*",
+)
 """Where the driver lies in containers whose loader has not been told."""
 MEANING = {
     3: "the driver was not initialised in this process",
@@ -320,10 +324,21 @@ def room(folder: Path, uuid: str, slot: int, limits: Limits) -> Path:
         file.seek(slot * 8)
         file.write(terms.to_bytes(8, "little"))
     lines = [
-        "partage-limits 2", f"container {slot + 1:x}", "account account", f"card {uuid}", "seats card-0",
-        f"slot {slot}", f"memory {limits.memory}", f"core {limits.core}", f"policy {limits.policy}",
-        "priority ordinary", "swap 0", "context 0", "end", "",
-    ]  # fmt: skip
+        "partage-limits 2",
+        f"container {slot + 1:x}",
+        "account account",
+        f"card {uuid}",
+        "seats card-0",
+        f"slot {slot}",
+        f"memory {limits.memory}",
+        f"core {limits.core}",
+        f"policy {limits.policy}",
+        "priority ordinary",
+        "swap 0",
+        "context 0",
+        "end",
+        "",
+    ]
     (home / "limits").write_text("\n".join(lines), encoding="ascii")
     shutil.copy(BUILD / "libpartage-isolation.so", home / "library.so")
     return home / "library.so"
@@ -479,10 +494,14 @@ def together(
         books = [counted(folder / f"t{slot}") for slot in range(len(tenants))]
     series = [reports(out) for out, _ in told]
     noted(
-        kind.name, size=kind.size, tenants=[str(one) for one in tenants], books=books,
-        began=[one[0][0] if one else 0 for one in series], reports=[thinned(one) for one in series],
+        kind.name,
+        size=kind.size,
+        tenants=[str(one) for one in tenants],
+        books=books,
+        began=[one[0][0] if one else 0 for one in series],
+        reports=[thinned(one) for one in series],
         said=[error[-500:] for _, error in told],
-    )  # fmt: skip
+    )
     if any(len(one) < 4 for one in series):
         raise Failed(meaning(" ".join(error for _, error in told)) or "too few reports")
     return series
@@ -602,8 +621,13 @@ def by_the_driver(card: Card, driver: Driver) -> None:
             (path, large, 64 * MIB, ["memory", path, str(32 * MIB)])
             for path in ("pool", "newpool", *GRAPHS)
         ),
-        ("sum of graphs", large, 64 * MIB, ["graphs", "dlsym", "a=" + ",".join(["K700"] * 4), "i:a", "s"]),
-    ]  # fmt: skip
+        (
+            "sum of graphs",
+            large,
+            64 * MIB,
+            ["graphs", "dlsym", "a=" + ",".join(["K700"] * 4), "i:a", "s"],
+        ),
+    ]
 
     def taken(cap: int, command: list[str]) -> int | None:
         with card.folder() as folder:
@@ -622,8 +646,13 @@ def by_the_driver(card: Card, driver: Driver) -> None:
             row(f"{name} held", "failed", "", "", judged(False, f"memory by the driver, {name}"))
             continue
         beyond = found - context - cap
-        row(f"{name} held", f"{beyond / MIB:+.2f} MiB", "", f"<= {most // MIB} MiB",
-            judged(context >= 0 and beyond <= most, f"memory by the driver, {name}"))  # fmt: skip
+        row(
+            f"{name} held",
+            f"{beyond / MIB:+.2f} MiB",
+            "",
+            f"<= {most // MIB} MiB",
+            judged(context >= 0 and beyond <= most, f"memory by the driver, {name}"),
+        )
 
 
 def compute(card: Card, kinds: list[Kind], seconds: float, until: float) -> None:
@@ -669,8 +698,13 @@ def hand_over(card: Card, kind: Kind, seconds: float) -> None:
     before = 100 * (at(series[0], woke) - at(series[0], woke - 5 * 10**8)) * 2 / rate.each_second
     got = parts(series, rate, kind)
     good = abs(got[0] - 20) <= POINTS and abs(got[1] - 80) <= POINTS
-    row(kind.name, f"alone {before:.1f}", " / ".join(f"{part:.1f}" for part in got), "20 / 80",
-        judged(good, "burst-share"))  # fmt: skip
+    row(
+        kind.name,
+        f"alone {before:.1f}",
+        " / ".join(f"{part:.1f}" for part in got),
+        "20 / 80",
+        judged(good, "burst-share"),
+    )
     row(
         "",
         "first launch of the second",
@@ -764,12 +798,24 @@ def kills(card: Card, count: int, until: float) -> None:
     span = max(0.2, 2 * STARTED[0])
     commands = [
         ["load", "--kernel", "mul", "--size", "2000", "--seconds", "60", "--depth", "8"],
-        ["load", "--kernel", "mul", "--size", "500", "--seconds", "60", "--how", "graph", "--threads", "2"],
+        [
+            "load",
+            "--kernel",
+            "mul",
+            "--size",
+            "500",
+            "--seconds",
+            "60",
+            "--how",
+            "graph",
+            "--threads",
+            "2",
+        ],
         ["memory", "plain", str(GRANULE)],
         ["memory", "handle", str(4 * MIB)],
         ["memory", "pool", str(32 * MIB)],
         ["memory", "capture", str(32 * MIB)],
-    ]  # fmt: skip
+    ]
     done, begun = 0, time.monotonic()
     with card.folder() as folder:
         homes = [
@@ -798,8 +844,13 @@ def kills(card: Card, count: int, until: float) -> None:
             totals = [int(one) for one in re.findall(r"^total (\d+)$", after.stdout, re.MULTILINE)]
             whole += bool(totals) and all(cap - 2 * GRANULE < one <= cap for one in totals)
     good = whole == slots and not hangs and done >= count
-    row(f"{done} SIGKILLs", f"in {took:.0f} s, 8 tenants", f"caps whole after: {whole} of {slots}",
-        f"hangs {hangs}", judged(good, f"kills: {done} of {count}, {whole} caps whole"))  # fmt: skip
+    row(
+        f"{done} SIGKILLs",
+        f"in {took:.0f} s, 8 tenants",
+        f"caps whole after: {whole} of {slots}",
+        f"hangs {hangs}",
+        judged(good, f"kills: {done} of {count}, {whole} caps whole"),
+    )
 
 
 def torch(card: Card, seconds: float, until: float) -> None:

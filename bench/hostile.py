@@ -359,12 +359,22 @@ def device(index: int) -> dict[str, Any]:
         }
     for k in range(4):
         functions = [{"busID": f"0000:{0x40 + k:02x}:00.{j}", "minor": j} for j in range(2, 6)]
-        found["spec"]["devices"].append({
-            "type": "rdma", "id": f"0000:{0x40 + k:02x}:00.0", "minor": k + 1, "health": True,
-            "resources": {"koordinator.sh/rdma": "100"},
-            "topology": {"socketID": -1, "nodeID": k // 2, "pcieID": f"pci0000:{k:02x}", "busID": f"0000:{0x40 + k:02x}:00.0"},
-            "vfGroups": [{"vfs": functions, "labels": {"type": "general"}}],
-        })  # fmt: skip
+        found["spec"]["devices"].append(
+            {
+                "type": "rdma",
+                "id": f"0000:{0x40 + k:02x}:00.0",
+                "minor": k + 1,
+                "health": True,
+                "resources": {"koordinator.sh/rdma": "100"},
+                "topology": {
+                    "socketID": -1,
+                    "nodeID": k // 2,
+                    "pcieID": f"pci0000:{k:02x}",
+                    "busID": f"0000:{0x40 + k:02x}:00.0",
+                },
+                "vfGroups": [{"vfs": functions, "labels": {"type": "general"}}],
+            }
+        )
     return found
 
 

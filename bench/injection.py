@@ -69,14 +69,24 @@ def _measure(generation: str, blocks: int) -> None:
                 count = agent.metric("partage_agent_decision_seconds_count")
                 seconds = agent.metric("partage_agent_decision_seconds_sum")
                 memory = _status(agent, "VmRSS")
-    print(json.dumps({
-        "containerd": generation, "containers": len(served),
-        "without_ms": {"p50": round(statistics.median(without), 2),
-                       "p99": round(_percentile(without, 0.99), 2)},
-        "served_ms": {"p50": round(statistics.median(served), 2),
-                      "p99": round(_percentile(served, 0.99), 2)},
-        "decision_ms": round(seconds / count * 1000, 2), "agent_rss_mb": memory,
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "containerd": generation,
+                "containers": len(served),
+                "without_ms": {
+                    "p50": round(statistics.median(without), 2),
+                    "p99": round(_percentile(without, 0.99), 2),
+                },
+                "served_ms": {
+                    "p50": round(statistics.median(served), 2),
+                    "p99": round(_percentile(served, 0.99), 2),
+                },
+                "decision_ms": round(seconds / count * 1000, 2),
+                "agent_rss_mb": memory,
+            }
+        )
+    )
 
 
 def _status(agent: Agent, key: str) -> int:

@@ -105,9 +105,12 @@ def _statements(folder: Path, containers: int, processes: int, pids: list[int]) 
     place = Place(Node("n1", devices=tuple(cards)), Settings(), FAMILIES, facts)
     tallies = Tallies()
     keeper = Keeper(
-        lambda: place, Host(folder), Journal(folder / "journal"), tallies,
+        lambda: place,
+        Host(folder),
+        Journal(folder / "journal"),
+        tallies,
         Isolation(rooms, proc=table),
-    )  # fmt: skip
+    )
     waiting = iter(pids)
     for number in range(containers):
         name = f"{number:064x}"

@@ -47,8 +47,10 @@ def main() -> None:
     p50, p99, worst = (float(np.percentile(times, q)) / 1e3 for q in (50, 99, 100))
     print(f"{placed} of {given.decisions} placed on {given.cards} cards")
     print(f"one decision: p50 {p50:.1f} us, p99 {p99:.1f} us, longest {worst:.1f} us")
-    print(f"plain loop: p50 {np.percentile(plain, 50) / 1e3:.1f} us; "
-          f"{np.median(plain) / np.median(times):.0f} times as long")  # fmt: skip
+    print(
+        f"plain loop: p50 {np.percentile(plain, 50) / 1e3:.1f} us; "
+        f"{np.median(plain) / np.median(times):.0f} times as long"
+    )
     print(f"asked: p99 at most {ASKED_P99:.0f} us: {'met' if p99 <= ASKED_P99 else 'NOT met'}")
     whole(given.model, given.cards, given.decisions)
 
@@ -70,10 +72,19 @@ def filled(model: str, cards: int) -> Engine:
     engine = Engine(Policy())
     for number in range(cards // 8):
         devices = tuple(
-            Device(DeviceType.GPU, minor, f"GPU-{number}-{minor}", "nvidia", model,
-                   memory_bytes=memory, mode=SliceMode.MIG, cutting=Cutting(axis, plain), slots=10)
+            Device(
+                DeviceType.GPU,
+                minor,
+                f"GPU-{number}-{minor}",
+                "nvidia",
+                model,
+                memory_bytes=memory,
+                mode=SliceMode.MIG,
+                cutting=Cutting(axis, plain),
+                slots=10,
+            )
             for minor in range(8)
-        )  # fmt: skip
+        )
         engine.handle(NodeSeen(Node(f"n{number}", devices=devices)))
     return engine
 

@@ -22,9 +22,12 @@ from partage.vendors.mig import MIG_CARDS
 AXIS = MIG_CARDS["A100-80GB"].axis
 PLAIN = [profile.name for profile in AXIS.profiles if profile.plain]
 MIXES = (
-    (20, 20, 20, 20, 20), (50, 25, 12, 8, 5), (25, 25, 25, 0, 25), (50, 30, 15, 0, 5),
+    (20, 20, 20, 20, 20),
+    (50, 25, 12, 8, 5),
+    (25, 25, 25, 0, 25),
+    (50, 30, 15, 0, 5),
     (40, 30, 20, 10, 0),
-)  # fmt: skip
+)
 LOADS = (0.8, 1.0)
 ASKED = {1: 66.0, 8: 87.5, 32: 94.0}
 ASKED_SEQUENCES = 98
@@ -71,18 +74,23 @@ def accepted(policy: str, cards: int, seeds: Iterable[int]) -> tuple[float, floa
     """Mean percentages of requests and of their memory units."""
     found = [
         run(Stream(AXIS, cards, mixed(mix), load, seed, 20_000, 2_000), policy)
-        for mix in MIXES for load in LOADS for seed in seeds
-    ]  # fmt: skip
-    return (100 * mean(one.acceptance for one in found),
-            100 * mean(one.volume_acceptance for one in found))  # fmt: skip
+        for mix in MIXES
+        for load in LOADS
+        for seed in seeds
+    ]
+    return (
+        100 * mean(one.acceptance for one in found),
+        100 * mean(one.volume_acceptance for one in found),
+    )
 
 
 def wait(policy: str) -> float:
     """Mean wait in lifetimes: 8 cards at load 0.6, who finds no place waits."""
     return mean(
         run(Stream(AXIS, 8, mixed(mix), 0.6, seed, 20_000, 2_000, waits=True), policy).mean_wait
-        for mix in MIXES for seed in (1, 2)
-    )  # fmt: skip
+        for mix in MIXES
+        for seed in (1, 2)
+    )
 
 
 def mixed(mix: tuple[int, ...]) -> dict[str, float]:

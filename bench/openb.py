@@ -92,8 +92,10 @@ def main() -> int:
     arguments = parser.parse_args()
     data = folder()
     if not (data / "nodes.csv").exists():
-        print(f"skipped: no openb traces in {data}. They are public (the FGD paper's simulator, "
-              "hkust-adsl/kubernetes-scheduler-simulator); set PARTAGE_OPENB to their folder.")  # fmt: skip
+        print(
+            f"skipped: no openb traces in {data}. They are public (the FGD paper's simulator, "
+            "hkust-adsl/kubernetes-scheduler-simulator); set PARTAGE_OPENB to their folder."
+        )
         return 0
     expected = published(data)
     names = arguments.traces or sorted({trace for trace, _, _ in expected})

@@ -25,9 +25,14 @@ IMAGES: Final = Path(__file__).parents[1] / "docs/images"
 WIDTH, HEIGHT = 1200, 760
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 SCENES: Final = (
-    ("#/", 3000), ("#/fleet", 2500), ("#/fleet?by=protocol", 2500), ("#/nodes?only=used&order=free", 3000),
-    ("#/node/mig-1", 3500), ("#/pods?state=waiting", 2500), ("#/pod/default/large", 4500),
-)  # fmt: skip
+    ("#/", 3000),
+    ("#/fleet", 2500),
+    ("#/fleet?by=protocol", 2500),
+    ("#/nodes?only=used&order=free", 3000),
+    ("#/node/mig-1", 3500),
+    ("#/pods?state=waiting", 2500),
+    ("#/pod/default/large", 4500),
+)
 """Views, and for how many milliseconds each is shown."""
 
 
@@ -52,9 +57,10 @@ def scene() -> Iterator[dict[str, Any]]:
         )
     for number, memory in enumerate((4000, 18000, 9000, 4000, 9000)):
         yield pod(
-            f"slice-{number}", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory},
+            f"slice-{number}",
+            {"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory},
             meta={"annotations": {"nvidia.com/vgpu-mode": "mig"}},
-        )  # fmt: skip
+        )
     yield pod("full", {"koordinator.sh/gpu": 800})
     yield pod("large", {"koordinator.sh/gpu": 800})
 

@@ -35,9 +35,16 @@ from partage.sim.openb import Trace, read_sequence, read_trace
 from partage.sim.replay import Run, cluster, replay
 
 TRACES = (
-    "default", "cpu050", "cpu250", "gpushare40", "gpushare100", "multigpu20", "multigpu50",
-    "gpuspec10", "gpuspec33",
-)  # fmt: skip
+    "default",
+    "cpu050",
+    "cpu250",
+    "gpushare40",
+    "gpushare100",
+    "multigpu20",
+    "multigpu50",
+    "gpuspec10",
+    "gpuspec33",
+)
 MODES = ("cold", "history", "empty", "wrong")
 BASES = ("fgd", "first-fit")
 PLACED_AT = {"gpushare80": 0.85, "gpushare100": 0.85}
@@ -114,8 +121,11 @@ class Bench:
             with self.results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             took = perf_counter() - start
-            print(f"{number}/{len(missing)} {name} {seed} {mode}: {took:.0f} s",
-                  file=sys.stderr, flush=True)  # fmt: skip
+            print(
+                f"{number}/{len(missing)} {name} {seed} {mode}: {took:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def one(self, trace: Trace, order: Order, mode: str) -> Result:
         """One run; for FGD with the bound."""
@@ -215,10 +225,15 @@ def row(name: str, seeds: Sequence[int], mode: str, done: Mapping[Key, Result]) 
     pods = tuple(failed(mine, kind) - failed(fgd, kind) for kind in KINDS)
     came = [max(1.0, mean([r["came"][kind] for r in fgd])) for kind in KINDS]
     return Row(
-        name, level(mine), level(fgd), level(first), 100.0 * (end - base) / (bound - base), pods,
+        name,
+        level(mine),
+        level(fgd),
+        level(first),
+        100.0 * (end - base) / (bound - base),
+        pods,
         tuple(100.0 * p / c for p, c in zip(pods, came, strict=True)),
         (refused(mine), refused(fgd)),
-    )  # fmt: skip
+    )
 
 
 def tables(
@@ -253,8 +268,10 @@ def main() -> int:
     arguments = parser.parse_args()
     data = folder()
     if not (data / "nodes.csv").exists():
-        print(f"skipped: no openb traces in {data}. They are public (the FGD paper's simulator, "
-              "hkust-adsl/kubernetes-scheduler-simulator); set PARTAGE_OPENB to their folder.")  # fmt: skip
+        print(
+            f"skipped: no openb traces in {data}. They are public (the FGD paper's simulator, "
+            "hkust-adsl/kubernetes-scheduler-simulator); set PARTAGE_OPENB to their folder."
+        )
         return 0
     rules = Rules(limit=arguments.limit, slope=arguments.slope)
     bench = Bench(data, arguments.results, rules)

@@ -58,10 +58,14 @@ def serve(pipe: Connection, nodes: int, pods: int) -> None:
     gone = {
         "type": "ERROR",
         "object": {
-            "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410,
-            "reason": "Expired", "message": "too old resource version",
+            "kind": "Status",
+            "apiVersion": "v1",
+            "status": "Failure",
+            "code": 410,
+            "reason": "Expired",
+            "message": "too old resource version",
         },
-    }  # fmt: skip
+    }
     expired, served = asyncio.Event(), {"pods": 0}
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -146,11 +150,14 @@ def schedule(pipe: Connection, url: str) -> None:
             row |= {"resident_mb": memory("VmRSS"), "first_peak_mb": memory("VmHWM")}
             cpu, seconds, lag = await relisted(url)
             row |= {
-                "relist_cpu_s": cpu, "relist_s": seconds, "peak_mb": memory("VmHWM"),
-                "lag_p99_s": lag[int(0.99 * len(lag))], "lag_max_s": lag[-1],
+                "relist_cpu_s": cpu,
+                "relist_s": seconds,
+                "peak_mb": memory("VmHWM"),
+                "lag_p99_s": lag[int(0.99 * len(lag))],
+                "lag_max_s": lag[-1],
                 "held": sum(1 for _ in daemon.service.books.engine.ledger.allocations()),
                 "clean": daemon.service.audit().clean,
-            }  # fmt: skip
+            }
             pipe.send(row)
 
     asyncio.run(run())
@@ -159,9 +166,11 @@ def schedule(pipe: Connection, url: str) -> None:
 def wrong(row: dict[str, Any], held: int) -> list[str]:
     """Bounds that were not kept."""
     bounds = {
-        "ready_cpu_s": READY_CPU_SECONDS, "relist_cpu_s": RELIST_CPU_SECONDS,
-        "peak_mb": PEAK_MB, "lag_max_s": LAG_SECONDS,
-    }  # fmt: skip
+        "ready_cpu_s": READY_CPU_SECONDS,
+        "relist_cpu_s": RELIST_CPU_SECONDS,
+        "peak_mb": PEAK_MB,
+        "lag_max_s": LAG_SECONDS,
+    }
     found = [
         f"{key} {row[key]:.2f}, over {most:g}" for key, most in bounds.items() if row[key] > most
     ]

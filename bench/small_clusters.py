@@ -32,8 +32,15 @@ from small_samples import CLASSES, Sample, for_tuning, sample, size_of
 
 MINE = "partage"
 PLAIN = (
-    "binpack", "spread", "first-fit", "bestfit", "fgd", "dotprod", "gpupacking", "gpuclustering",
-)  # fmt: skip
+    "binpack",
+    "spread",
+    "first-fit",
+    "bestfit",
+    "fgd",
+    "dotprod",
+    "gpupacking",
+    "gpuclustering",
+)
 MODES = ("fill", "ends")
 MANY = 40  # pods of a kind, below which its waits tell little
 
@@ -82,9 +89,14 @@ def about(what: Sample) -> Result:
     """What is kept of a sample itself."""
     trace = what.trace
     result: Result = {
-        "size": what.size, "nodes": len(trace.nodes), "source": what.source, "order": what.order,
-        "offered": what.offered, "median_request": 0.0, "bound": None,
-    }  # fmt: skip
+        "size": what.size,
+        "nodes": len(trace.nodes),
+        "source": what.source,
+        "order": what.order,
+        "offered": what.offered,
+        "median_request": 0.0,
+        "bound": None,
+    }
     asked = [size_of(trace, trace.pods[row]) for row in what.sequence.pods]
     some = [each for each in asked if each]
     result["median_request"] = float(np.median(some)) * 1e5 / trace.capacity
@@ -205,8 +217,10 @@ def draw(path: Path, done: Mapping[Key, Result], numbers: list[int], policies: l
         axes.plot(
             [f"{name} nodes\n({many} samples)" for name, many, _ in rows],
             [gap[policy] for _, _, gap in rows],
-            marker="o" if mine else ".", linewidth=2.5 if mine else 1.0, label=policy,
-        )  # fmt: skip
+            marker="o" if mine else ".",
+            linewidth=2.5 if mine else 1.0,
+            label=policy,
+        )
     axes.set_ylim(bottom=0.0)
     axes.set_ylabel("GPU allocation behind the bound, points")
     axes.set_title("130 % load, no departures, samples not used for tuning")
@@ -219,8 +233,10 @@ def draw(path: Path, done: Mapping[Key, Result], numbers: list[int], policies: l
 def ends(done: Mapping[Key, Result], numbers: list[int], policies: list[str]) -> Iterator[str]:
     """Waits and idle cards beside the plain policies'."""
     offered = sorted({done[n, "", "sample"]["offered"] for n in numbers})
-    for what, unit in (("wait", "Mean wait, hours of a mean life of one"),
-                       ("idle", "Idle cards, percent of all")):  # fmt: skip
+    for what, unit in (
+        ("wait", "Mean wait, hours of a mean life of one"),
+        ("idle", "Idle cards, percent of all"),
+    ):
         rows = []
         for load in [*offered, None]:
             mine = [n for n in numbers if load in (None, done[n, "", "sample"]["offered"])]

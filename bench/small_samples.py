@@ -126,8 +126,14 @@ def _could(pod: PodRow, node: NodeRow) -> bool:
 
 _TYPES: Final = (
     # model, card memory in GiB
-    ("T4", 16), ("A10", 24), ("L40S", 48), ("A100-40", 40), ("A100", 80), ("H100", 80), ("H200", 141),
-)  # fmt: skip
+    ("T4", 16),
+    ("A10", 24),
+    ("L40S", 48),
+    ("A100-40", 40),
+    ("A100", 80),
+    ("H100", 80),
+    ("H200", 141),
+)
 
 
 def _made(chance: random.Random, count: int) -> Drawn:

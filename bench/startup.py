@@ -57,13 +57,20 @@ def bound(index: int, nodes: int) -> dict[str, Any]:
         "containerStatuses": [{"name": "main", "ready": True, "state": {"running": {}}}],
     }
     grant = {
-        "type": "gpu", "minor": minor, "uuid": uuid, "milli": 500, "bytes": MEMORY,
-        "mode": "share", "protocol": "koordinator",
-    }  # fmt: skip
+        "type": "gpu",
+        "minor": minor,
+        "uuid": uuid,
+        "milli": 500,
+        "bytes": MEMORY,
+        "mode": "share",
+        "protocol": "koordinator",
+    }
     record = {
-        "v": 1, "uid": found["metadata"]["uid"], "node": name,
+        "v": 1,
+        "uid": found["metadata"]["uid"],
+        "node": name,
         "containers": [{"name": "main", "phase": "main", "devices": [grant]}],
-    }  # fmt: skip
+    }
     amounts = {
         "koordinator.sh/gpu-core": "50",
         "koordinator.sh/gpu-memory": "40Gi",

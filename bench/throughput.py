@@ -110,9 +110,12 @@ ALONE: Final = Arm(
     "alone", "plain", {PLAIN: "1"}, ("kube-scheduler-alone",), "kube-scheduler-alone"
 )
 WITH: Final = Arm(
-    "with", "partage-scheduler", {"nvidia.com/gpu": "1"},
-    ("kube-scheduler-with", "partage"), "kube-scheduler-with",
-)  # fmt: skip
+    "with",
+    "partage-scheduler",
+    {"nvidia.com/gpu": "1"},
+    ("kube-scheduler-with", "partage"),
+    "kube-scheduler-with",
+)
 COMMON: Final = ("kube-apiserver", "etcd")
 
 
@@ -177,17 +180,27 @@ class Bench:
         self.plane.run(
             "partage",
             [
-                sys.executable, "-m", "partage.cli.main", "scheduler",
-                "--host=127.0.0.1", f"--port={port}", "--no-leader-elect",
-                 f"--kubeconfig={self.plane.kubeconfig()}",
+                sys.executable,
+                "-m",
+                "partage.cli.main",
+                "scheduler",
+                "--host=127.0.0.1",
+                f"--port={port}",
+                "--no-leader-elect",
+                f"--kubeconfig={self.plane.kubeconfig()}",
                 *(
-                    [f"--tls-cert={certificate}", f"--tls-key={key}", f"--client-ca={authority}",
-                     f"--read-port={self.read}"]
-                    if certificate else ["--plain"]
+                    [
+                        f"--tls-cert={certificate}",
+                        f"--tls-key={key}",
+                        f"--client-ca={authority}",
+                        f"--read-port={self.read}",
+                    ]
+                    if certificate
+                    else ["--plain"]
                 ),
                 *([f"--plugin-socket={self.folder}/engine.sock"] if self.plugin else []),
             ],
-        )  # fmt: skip
+        )
         alone: dict[str, Any] = {"profiles": [{"schedulerName": ALONE.scheduler}]}
         alone["percentageOfNodesToScore"] = self.percentage_alone
         ignored = left_to_the_ledger(FAMILIES, Settings())
@@ -229,9 +242,11 @@ class Bench:
         card["resources"] = {f"koordinator.sh/{key}": value for key, value in parts.items()}
         devices = [{**card, "id": f"GPU-{name}-{i}", "minor": i} for i in range(CARDS)]
         body = {
-            "apiVersion": DEVICES.api_version, "kind": "Device",
-            "metadata": {"name": name}, "spec": {"devices": devices},
-        }  # fmt: skip
+            "apiVersion": DEVICES.api_version,
+            "kind": "Device",
+            "metadata": {"name": name},
+            "spec": {"devices": devices},
+        }
         await self.client.create(DEVICES, body, into=msgspec.Raw)
 
     async def _until_served(self) -> None:
@@ -289,15 +304,20 @@ class Bench:
         body: dict[str, Any] = {
             "metadata": {"name": f"{arm.name}-{number}", "labels": {"app": arm.name}},
             "spec": {
-                "schedulerName": arm.scheduler, "containers": [container],
+                "schedulerName": arm.scheduler,
+                "containers": [container],
                 "tolerations": [{"operator": "Exists"}],
             },
-        }  # fmt: skip
+        }
         if self.spread:
-            body["spec"]["topologySpreadConstraints"] = [{
-                "maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": {"app": arm.name}},
-            }]  # fmt: skip
+            body["spec"]["topologySpreadConstraints"] = [
+                {
+                    "maxSkew": 1,
+                    "topologyKey": ZONE,
+                    "whenUnsatisfiable": "ScheduleAnyway",
+                    "labelSelector": {"matchLabels": {"app": arm.name}},
+                }
+            ]
         await self.client.create(PODS, body, namespace="default", into=msgspec.Raw)
 
     async def _bound(self, pods: int) -> list[float]:
@@ -532,13 +552,28 @@ async def profiled(made: Bench, pods: int, folder: Path) -> None:
             for name, url in (("apiserver", made.plane.url), ("scheduler", made.secure(arm)))
         ]
         if arm is WITH and shutil.which("py-spy"):
-            works.append(asyncio.to_thread(
-                subprocess.run,
-                ["py-spy", "record", "--nonblocking", "--pid", str(made.pid("partage")),
-                 "--format", "raw", "--rate", "200", "--duration", str(seconds),
-                 "--output", f"{folder}/with-partage.txt"],
-                check=False, capture_output=True,
-            ))  # fmt: skip
+            works.append(
+                asyncio.to_thread(
+                    subprocess.run,
+                    [
+                        "py-spy",
+                        "record",
+                        "--nonblocking",
+                        "--pid",
+                        str(made.pid("partage")),
+                        "--format",
+                        "raw",
+                        "--rate",
+                        "200",
+                        "--duration",
+                        str(seconds),
+                        "--output",
+                        f"{folder}/with-partage.txt",
+                    ],
+                    check=False,
+                    capture_output=True,
+                )
+            )
         one = await made.round(arm, pods, works)
         sys.stderr.write(f"profiled {arm.name} at {one.rate:.0f} pods/s into {folder}\n")
 

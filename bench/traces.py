@@ -55,9 +55,11 @@ async def measure(count: int, calls: int, more: dict[str, Any]) -> Times:
         answer = service.filter(body)
         middle = time.thread_time()
         binding = {
-            "PodName": f"web-{index:05d}", "PodNamespace": "team", "PodUID": f"uid-{index}",
+            "PodName": f"web-{index:05d}",
+            "PodNamespace": "team",
+            "PodUID": f"uid-{index}",
             "Node": json.loads(answer)["NodeNames"][0],
-        }  # fmt: skip
+        }
         request = json.dumps(binding).encode()
         begin = time.thread_time()
         await service.bind(request)

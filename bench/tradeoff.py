@@ -73,8 +73,10 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as results:
         points = curve(Path(results), arguments.seeds)
-    print("| limit, % of the kind | allocation gained on FGD, points | gap closed |"
-          " CPU-only pods failing more than under FGD, % |\n| --- | --- | --- | --- |")  # fmt: skip
+    print(
+        "| limit, % of the kind | allocation gained on FGD, points | gap closed |"
+        " CPU-only pods failing more than under FGD, % |\n| --- | --- | --- | --- |"
+    )
     for limit, low, high, closed, excess in points:
         print(f"| {limit:g} | {low:+.2f} / {high:+.2f} | {closed:.0f} % | {excess:+.2f} |")
     if arguments.plot:

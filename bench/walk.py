@@ -86,8 +86,11 @@ async def by_extender(world: Plugged, name: str, trace: Trace) -> None:
     body = json.dumps(asked).encode()
     found = json.loads(traced(trace, lambda: world.service.filter(body)))
     where = {
-        "PodName": name, "PodNamespace": "team", "PodUID": f"uid-{name}", "Node": found["NodeNames"][0],
-    }  # fmt: skip
+        "PodName": name,
+        "PodNamespace": "team",
+        "PodUID": f"uid-{name}",
+        "Node": found["NodeNames"][0],
+    }
     sys.setprofile(trace)
     try:
         await world.service.bind(json.dumps(where).encode())

@@ -94,10 +94,19 @@ def pod(index: int, version: int) -> dict[str, Any]:
             "uid": f"{index:08x}-0000-4000-8000-{index:012x}",
             "resourceVersion": str(version),
             "creationTimestamp": now,
-            "labels": {"app": "trainer", "pod-template-hash": "5d8f7c9b6d", "team": f"t{index % 20}"},
+            "labels": {
+                "app": "trainer",
+                "pod-template-hash": "5d8f7c9b6d",
+                "team": f"t{index % 20}",
+            },
             "annotations": {"kubernetes.io/config.seen": now, "example.com/note": "x" * 120},
             "ownerReferences": [
-                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "trainer", "controller": True}
+                {
+                    "apiVersion": "apps/v1",
+                    "kind": "ReplicaSet",
+                    "name": "trainer",
+                    "controller": True,
+                }
             ],
         },
         "spec": {
@@ -114,7 +123,9 @@ def pod(index: int, version: int) -> dict[str, Any]:
                     "image": "registry.example.com/team/trainer:2026.01",
                     "command": ["python", "-m", "train"],
                     "env": [{"name": f"OPTION_{i}", "value": "value" * 4} for i in range(6)],
-                    "resources": {"limits": {"cpu": "8", "memory": "32Gi", "example.com/gpu": "1"}},
+                    "resources": {
+                        "limits": {"cpu": "8", "memory": "32Gi", "example.com/gpu": "1"}
+                    },
                     "imagePullPolicy": "IfNotPresent",
                 }
             ],
@@ -129,7 +140,7 @@ def pod(index: int, version: int) -> dict[str, Any]:
                 for kind in ("Initialized", "Ready", "ContainersReady", "PodScheduled")
             ],
         },
-    }  # fmt: skip
+    }
 
 
 def stream_of(events: int, pods: int) -> bytes:

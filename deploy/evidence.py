@@ -32,8 +32,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 ROOT: Final = Path(__file__).parents[1]
 _KIND: Final = "application/vnd.in-toto+json"
 _SBOM, _PROVENANCE = "sbom.cdx.json", "provenance.intoto.json"
-_INPUTS: Final = ("requirements/image.txt", "requirements/build.txt", "kube-scheduler/go.sum", "Dockerfile",
-                  "kube-scheduler/Dockerfile")  # fmt: skip
+_INPUTS: Final = (
+    "requirements/image.txt",
+    "requirements/build.txt",
+    "kube-scheduler/go.sum",
+    "Dockerfile",
+    "kube-scheduler/Dockerfile",
+)
 """What decides beside the commit what is built in."""
 _STATUS: Final = "var/lib/dpkg/status"
 _ECDSA: Final = ec.ECDSA(hashes.SHA256())
@@ -48,8 +53,12 @@ def _digest(data: bytes) -> dict[str, str]:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(root), *arguments],  # noqa: S603, S607 # our own words
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(  # noqa: S603 # our own words
+        ["git", "-C", str(root), *arguments],  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise NotTrusted(f"git {' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout.strip()
@@ -106,12 +115,22 @@ def bill(root: Path, files: list[Path], version: str, moment: str) -> dict[str, 
     for purl in sorted(found):
         name, _, rest = purl.split("/", 1)[1].rpartition("@")
         components.append(
-            {"type": "library", "name": name.removeprefix("debian/"), "version": rest.split("?")[0],
-             "purl": purl, "bom-ref": purl}
-        )  # fmt: skip
+            {
+                "type": "library",
+                "name": name.removeprefix("debian/"),
+                "version": rest.split("?")[0],
+                "purl": purl,
+                "bom-ref": purl,
+            }
+        )
     about = {"type": "application", "name": "partage", "version": version, "bom-ref": "partage"}
-    return {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
-            "metadata": {"timestamp": moment, "component": about}, "components": components}  # fmt: skip
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"timestamp": moment, "component": about},
+        "components": components,
+    }
 
 
 def statement(root: Path, files: list[Path], version: str) -> dict[str, Any]:
@@ -132,7 +151,7 @@ def statement(root: Path, files: list[Path], version: str) -> dict[str, Any]:
             },
             "runDetails": {"builder": {"id": "urn:partage:by-hand"}},
         },
-    }  # fmt: skip
+    }
 
 
 def _encoded(payload: bytes) -> bytes:
@@ -155,7 +174,11 @@ def signed(folder: Path, key: ec.EllipticCurvePrivateKey, root: Path = ROOT) -> 
     told.write_text(json.dumps(bill(root, files, version, moment), indent=1) + "\n", "utf-8")
     payload = json.dumps(statement(root, [*files, told], version), sort_keys=True).encode()
     signature = {"sig": base64.b64encode(key.sign(_encoded(payload), _ECDSA)).decode()}
-    envelope = {"payloadType": _KIND, "payload": base64.b64encode(payload).decode(), "signatures": [signature]}  # fmt: skip
+    envelope = {
+        "payloadType": _KIND,
+        "payload": base64.b64encode(payload).decode(),
+        "signatures": [signature],
+    }
     (folder / _PROVENANCE).write_text(json.dumps(envelope) + "\n", "utf-8")
     written = [told, folder / _PROVENANCE]
     for file in [*files, told]:
@@ -179,7 +202,9 @@ def verified(folder: Path, key: ec.EllipticCurvePublicKey) -> list[str]:
         raise NotTrusted(f"{_PROVENANCE}: not signed by this key ({error!r})") from error
     files = {one.name: one for one in [*_files(folder), folder / _SBOM]}
     if files.keys() != subjects.keys():
-        raise NotTrusted(f"other files than were signed: {', '.join(sorted(files.keys() ^ subjects.keys()))}")  # fmt: skip
+        raise NotTrusted(
+            f"other files than were signed: {', '.join(sorted(files.keys() ^ subjects.keys()))}"
+        )
     for name, file in files.items():
         try:
             data = file.read_bytes()
@@ -194,8 +219,10 @@ def verified(folder: Path, key: ec.EllipticCurvePublicKey) -> list[str]:
 def _files(folder: Path) -> list[Path]:
     own = {_SBOM, _PROVENANCE}
     return sorted(
-        one for one in folder.iterdir() if one.is_file() and one.suffix != ".sig" and one.name not in own
-    )  # fmt: skip
+        one
+        for one in folder.iterdir()
+        if one.is_file() and one.suffix != ".sig" and one.name not in own
+    )
 
 
 def _public(path: Path) -> ec.EllipticCurvePublicKey:

@@ -170,9 +170,18 @@ def rendered(helm: str, profile: str, *options: str, hooks: bool = False) -> str
     """What `helm template` makes of a profile; what uninstalling runs only where hooks are wanted."""
     values = [] if profile == "default" else ["-f", str(CHART / "profiles" / f"{profile}.yaml")]
     command = [
-        helm, "template", "partage", str(CHART), "-n", NAMESPACES[profile],
-        "--kube-version", KUBE_VERSION, *([] if hooks else ["--no-hooks"]), *values, *options,
-    ]  # fmt: skip
+        helm,
+        "template",
+        "partage",
+        str(CHART),
+        "-n",
+        NAMESPACES[profile],
+        "--kube-version",
+        KUBE_VERSION,
+        *([] if hooks else ["--no-hooks"]),
+        *values,
+        *options,
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 # a program of the tool cache
 
 

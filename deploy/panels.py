@@ -55,69 +55,289 @@ def _quantile(part: float, series: str, by: str = "le") -> str:
 
 
 _POOL: Final = (
-    Panel("Compute given out", ((_part("core_milli"), ""),), "percentunit", "gauge", 5, 6,
-          "Of all cards, closed ones too. Above 90 % fragmentation decides who fits."),
+    Panel(
+        "Compute given out",
+        ((_part("core_milli"), ""),),
+        "percentunit",
+        "gauge",
+        5,
+        6,
+        "Of all cards, closed ones too. Above 90 % fragmentation decides who fits.",
+    ),
     Panel("Memory given out", ((_part("memory_bytes"), ""),), "percentunit", "gauge", 5, 6),
-    Panel("Pods that wait", ((f"sum(partage_waiting_pods {_LEADS}) or vector(0)", ""),), "short", "stat", 4, 6),
-    Panel("Cards in quarantine", ((f'sum(partage_pool_units{{dimension="core_milli", state="quarantined"}} {_LEADS}) / 1000', ""),),
-          "short", "stat", 5, 6, "Closed because a record cannot be trusted; see the alert PartageQuarantine.", red=0.001),
-    Panel("Instances that serve", (("sum(partage_leader)", ""),), "short", "stat", 5, 6, "1 in a sound cluster.", red=2),
-    Panel("Pods that wait, and why", ((f"sum by (code) (partage_waiting_pods {_LEADS})", "{{code}}"),),
-          width=12, about="Codes are explained in the reference; partage explain POD has the numbers.", stacked=True),
-    Panel("Devices by what they take", ((f"sum by (type, state) (partage_devices {_LEADS})", "{{type}} {{state}}"),),
-          width=12, stacked=True),
-    Panel("Compute", ((f"{_units('core_milli', 'allocated')} / 1000", "given out"), (f"{_units('core_milli', 'offered')} / 1000", "offered")),
-          "short", width=12, about="In cards."),
-    Panel("Memory", ((_units("memory_bytes", "allocated"), "given out"), (_units("memory_bytes", "offered"), "offered")),
-          "bytes", width=12),
-)  # fmt: skip
+    Panel(
+        "Pods that wait",
+        ((f"sum(partage_waiting_pods {_LEADS}) or vector(0)", ""),),
+        "short",
+        "stat",
+        4,
+        6,
+    ),
+    Panel(
+        "Cards in quarantine",
+        (
+            (
+                f'sum(partage_pool_units{{dimension="core_milli", state="quarantined"}} {_LEADS}) / 1000',
+                "",
+            ),
+        ),
+        "short",
+        "stat",
+        5,
+        6,
+        "Closed because a record cannot be trusted; see the alert PartageQuarantine.",
+        red=0.001,
+    ),
+    Panel(
+        "Instances that serve",
+        (("sum(partage_leader)", ""),),
+        "short",
+        "stat",
+        5,
+        6,
+        "1 in a sound cluster.",
+        red=2,
+    ),
+    Panel(
+        "Pods that wait, and why",
+        ((f"sum by (code) (partage_waiting_pods {_LEADS})", "{{code}}"),),
+        width=12,
+        about="Codes are explained in the reference; partage explain POD has the numbers.",
+        stacked=True,
+    ),
+    Panel(
+        "Devices by what they take",
+        ((f"sum by (type, state) (partage_devices {_LEADS})", "{{type}} {{state}}"),),
+        width=12,
+        stacked=True,
+    ),
+    Panel(
+        "Compute",
+        (
+            (f"{_units('core_milli', 'allocated')} / 1000", "given out"),
+            (f"{_units('core_milli', 'offered')} / 1000", "offered"),
+        ),
+        "short",
+        width=12,
+        about="In cards.",
+    ),
+    Panel(
+        "Memory",
+        (
+            (_units("memory_bytes", "allocated"), "given out"),
+            (_units("memory_bytes", "offered"), "offered"),
+        ),
+        "bytes",
+        width=12,
+    ),
+)
 
 _SERVICE: Final = (
     Panel("Decisions", kind="row", width=_WIDTH, height=1),
-    Panel("Decisions a second", (("sum by (verb, outcome) (rate(partage_decisions_total[$__rate_interval]))", "{{verb}} {{outcome}}"),),
-          "ops", width=8),
-    Panel("Time to answer, 99th percentile", ((_quantile(0.99, "partage_verb_seconds", "verb, le"), "{{verb}}"),), "s",
-          about="bind includes the API server."),
-    Panel("From room to Binding", ((_quantile(0.5, "partage_wake_to_bind_seconds"), "median"), (_quantile(0.9, "partage_wake_to_bind_seconds"), "90th percentile")),
-          "s", about="For pods that were woken because room appeared."),
+    Panel(
+        "Decisions a second",
+        (
+            (
+                "sum by (verb, outcome) (rate(partage_decisions_total[$__rate_interval]))",
+                "{{verb}} {{outcome}}",
+            ),
+        ),
+        "ops",
+        width=8,
+    ),
+    Panel(
+        "Time to answer, 99th percentile",
+        ((_quantile(0.99, "partage_verb_seconds", "verb, le"), "{{verb}}"),),
+        "s",
+        about="bind includes the API server.",
+    ),
+    Panel(
+        "From room to Binding",
+        (
+            (_quantile(0.5, "partage_wake_to_bind_seconds"), "median"),
+            (_quantile(0.9, "partage_wake_to_bind_seconds"), "90th percentile"),
+        ),
+        "s",
+        about="For pods that were woken because room appeared.",
+    ),
     Panel("Soundness of the books", kind="row", width=_WIDTH, height=1),
-    Panel("Audit", (("partage_audit_clean", "{{instance}} clean"), ("sum by (dimension) (partage_audit_leaked_units)", "leaked {{dimension}}"), ("sum by (dimension) (partage_audit_missing_units)", "missing {{dimension}}")),
-          about="Clean is 1, leaked and missing are 0."),
-    Panel("Bindings on their way", (("partage_bindings_in_flight", "{{instance}} in flight"), ("partage_bindings_unknown", "{{instance}} unknown"), ("partage_holds", "{{instance}} holds"))),
-    Panel("Who leads", (("partage_leader", "{{instance}} leads"), ("partage_ready", "{{instance}} ready"))),
+    Panel(
+        "Audit",
+        (
+            ("partage_audit_clean", "{{instance}} clean"),
+            ("sum by (dimension) (partage_audit_leaked_units)", "leaked {{dimension}}"),
+            ("sum by (dimension) (partage_audit_missing_units)", "missing {{dimension}}"),
+        ),
+        about="Clean is 1, leaked and missing are 0.",
+    ),
+    Panel(
+        "Bindings on their way",
+        (
+            ("partage_bindings_in_flight", "{{instance}} in flight"),
+            ("partage_bindings_unknown", "{{instance}} unknown"),
+            ("partage_holds", "{{instance}} holds"),
+        ),
+    ),
+    Panel(
+        "Who leads",
+        (("partage_leader", "{{instance}} leads"), ("partage_ready", "{{instance}} ready")),
+    ),
     Panel("Controllers", kind="row", width=_WIDTH, height=1),
-    Panel("Writes a second", (("sum by (what, outcome) (rate(partage_controller_writes_total[$__rate_interval]))", "{{what}} {{outcome}}"),),
-          "ops", about="Nothing is written in a cluster at rest."),
-    Panel("What is not as it should be", (("sum by (problem) (partage_flagged_pods)", "{{problem}}"), ("partage_refused_config_maps", "refused ConfigMaps"), (f"partage_refused_documents {_LEADS}", "refused documents"))),
-    Panel("Queue, and disputes", (("partage_controller_queue", "{{instance}} queue"), ("increase(partage_controller_contended_total[$__rate_interval])", "{{instance}} totals overwritten by others"), ("increase(partage_controller_unreadable_total[$__rate_interval])", "{{instance}} unreadable"))),
+    Panel(
+        "Writes a second",
+        (
+            (
+                "sum by (what, outcome) (rate(partage_controller_writes_total[$__rate_interval]))",
+                "{{what}} {{outcome}}",
+            ),
+        ),
+        "ops",
+        about="Nothing is written in a cluster at rest.",
+    ),
+    Panel(
+        "What is not as it should be",
+        (
+            ("sum by (problem) (partage_flagged_pods)", "{{problem}}"),
+            ("partage_refused_config_maps", "refused ConfigMaps"),
+            (f"partage_refused_documents {_LEADS}", "refused documents"),
+        ),
+    ),
+    Panel(
+        "Queue, and disputes",
+        (
+            ("partage_controller_queue", "{{instance}} queue"),
+            (
+                "increase(partage_controller_contended_total[$__rate_interval])",
+                "{{instance}} totals overwritten by others",
+            ),
+            (
+                "increase(partage_controller_unreadable_total[$__rate_interval])",
+                "{{instance}} unreadable",
+            ),
+        ),
+    ),
     Panel("Nodes and webhook", kind="row", width=_WIDTH, height=1),
-    Panel("Days until the webhook's certificate ends", (("(partage_webhook_certificate_end_seconds > 0) / 86400 - time() / 86400", "{{instance}}"),), "d"),
-    Panel("Containers with devices", (("sum(partage_agent_containers)", "served"), ("sum(partage_agent_unprotected_containers)", "not served"), ("sum(partage_agent_connected)", "agents connected"))),
-    Panel("Agents", (("sum by (state) (partage_agents)", "{{state}}"), ("increase(partage_agents_unlisted_total[$__rate_interval])", "{{instance}} looks failed")),
-          about="Nodes of silent agents take no new pod with devices."),
-    Panel("Containers refused on their node", (("sum by (rule) (increase(partage_agent_refused_total[$__rate_interval]))", "{{rule}}"),)),
-    Panel("Spans of traces", (("sum by (outcome) (increase(partage_trace_spans_total[$__rate_interval]))", "{{outcome}}"),)),
-)  # fmt: skip
+    Panel(
+        "Days until the webhook's certificate ends",
+        (
+            (
+                "(partage_webhook_certificate_end_seconds > 0) / 86400 - time() / 86400",
+                "{{instance}}",
+            ),
+        ),
+        "d",
+    ),
+    Panel(
+        "Containers with devices",
+        (
+            ("sum(partage_agent_containers)", "served"),
+            ("sum(partage_agent_unprotected_containers)", "not served"),
+            ("sum(partage_agent_connected)", "agents connected"),
+        ),
+    ),
+    Panel(
+        "Agents",
+        (
+            ("sum by (state) (partage_agents)", "{{state}}"),
+            (
+                "increase(partage_agents_unlisted_total[$__rate_interval])",
+                "{{instance}} looks failed",
+            ),
+        ),
+        about="Nodes of silent agents take no new pod with devices.",
+    ),
+    Panel(
+        "Containers refused on their node",
+        (("sum by (rule) (increase(partage_agent_refused_total[$__rate_interval]))", "{{rule}}"),),
+    ),
+    Panel(
+        "Spans of traces",
+        (
+            (
+                "sum by (outcome) (increase(partage_trace_spans_total[$__rate_interval]))",
+                "{{outcome}}",
+            ),
+        ),
+    ),
+)
 
 _ON: Final = '{node=~"$node"}'
 
 _CARDS: Final = (
-    Panel("Memory given out, by card", ((f"hami_node_gpu_memory_allocated_ratio{_ON}", "{{node}} {{device_index}}"),), "percentunit",
-          width=12, height=9),
-    Panel("Compute given out, by card", ((f"hami_gpu_core_allocated_ratio{_ON}", "{{node}} {{device_index}}"),), "percent",
-          width=12, height=9),
-    Panel("Containers that share a card", ((f"hami_gpu_shared_count{_ON}", "{{node}} {{device_index}}"),), width=12),
-    Panel("Hardware instances", ((f"sum by (node, device_index, profile) (hami_node_gpu_mig_instance_info{_ON})", "{{node}} {{device_index}} {{profile}}"),),
-          width=12, about="Instances that pods hold on cards in mode mig."),
-    Panel("Fullest nodes", ((f"topk(20, sum by (node) (hami_gpu_memory_allocated_bytes{_ON}) / sum by (node) (hami_gpu_memory_limit_bytes{_ON}))", "{{node}}"),),
-          "percentunit", "bargauge", 12, 10),
-    Panel("Memory by model", (("sum by (device_type) (hami_gpu_memory_allocated_bytes)", "{{device_type}} given out"), ("sum by (device_type) (hami_gpu_memory_limit_bytes)", "{{device_type}} offered")),
-          "bytes", width=12, height=10),
-    Panel("Quotas", (("hami_resource_quota_used / ignoring (limit) hami_resource_quota_limit", "{{namespace}} {{quota_name}}"),), "percentunit",
-          width=12),
-    Panel("Cards left out", (("partage_metrics_cards_omitted", "{{instance}}"),), width=12,
-          about="Above the bound cards have no series of their own, and this page is empty."),
-)  # fmt: skip
+    Panel(
+        "Memory given out, by card",
+        ((f"hami_node_gpu_memory_allocated_ratio{_ON}", "{{node}} {{device_index}}"),),
+        "percentunit",
+        width=12,
+        height=9,
+    ),
+    Panel(
+        "Compute given out, by card",
+        ((f"hami_gpu_core_allocated_ratio{_ON}", "{{node}} {{device_index}}"),),
+        "percent",
+        width=12,
+        height=9,
+    ),
+    Panel(
+        "Containers that share a card",
+        ((f"hami_gpu_shared_count{_ON}", "{{node}} {{device_index}}"),),
+        width=12,
+    ),
+    Panel(
+        "Hardware instances",
+        (
+            (
+                f"sum by (node, device_index, profile) (hami_node_gpu_mig_instance_info{_ON})",
+                "{{node}} {{device_index}} {{profile}}",
+            ),
+        ),
+        width=12,
+        about="Instances that pods hold on cards in mode mig.",
+    ),
+    Panel(
+        "Fullest nodes",
+        (
+            (
+                f"topk(20, sum by (node) (hami_gpu_memory_allocated_bytes{_ON}) / sum by (node) (hami_gpu_memory_limit_bytes{_ON}))",
+                "{{node}}",
+            ),
+        ),
+        "percentunit",
+        "bargauge",
+        12,
+        10,
+    ),
+    Panel(
+        "Memory by model",
+        (
+            (
+                "sum by (device_type) (hami_gpu_memory_allocated_bytes)",
+                "{{device_type}} given out",
+            ),
+            ("sum by (device_type) (hami_gpu_memory_limit_bytes)", "{{device_type}} offered"),
+        ),
+        "bytes",
+        width=12,
+        height=10,
+    ),
+    Panel(
+        "Quotas",
+        (
+            (
+                "hami_resource_quota_used / ignoring (limit) hami_resource_quota_limit",
+                "{{namespace}} {{quota_name}}",
+            ),
+        ),
+        "percentunit",
+        width=12,
+    ),
+    Panel(
+        "Cards left out",
+        (("partage_metrics_cards_omitted", "{{instance}}"),),
+        width=12,
+        about="Above the bound cards have no series of their own, and this page is empty.",
+    ),
+)
 
 _HELD: Final = 'sum by (namespace) (partage_namespace_units{dimension="%s"} * on (instance) group_left () partage_leader)'
 _IDLE: Final = "container_request_gpu_utilization > 0 unless on (namespace, node, pod, container, card) avg_over_time(container_gpu_utilization[1h]) >= 5"
@@ -125,26 +345,117 @@ _MEASURED: Final = "and on (namespace, node, pod, container, card) container_gpu
 
 _TENANTS: Final = (
     Panel("Who holds what", kind="row", width=_WIDTH, height=1),
-    Panel("Compute by namespace", ((f"{_HELD % 'core_milli'} / 1000", "{{namespace}}"),), width=12, about="In cards.", stacked=True),
-    Panel("Memory by namespace", ((_HELD % "memory_bytes", "{{namespace}}"),), "bytes", width=12, stacked=True),
-    Panel("Card-hours of the last day", ((f"sort_desc(sum_over_time(({_HELD % 'core_milli'})[1d:1m]) / 60000)", "{{namespace}}"),),
-          kind="bargauge", width=12, height=9, about="Compute held over time, whether it was used or not."),
-    Panel("Compute by protocol", (('sum by (protocol) (partage_namespace_units{dimension="core_milli"} * on (instance) group_left () partage_leader) / 1000', "{{protocol}}"),),
-          width=12, height=9, stacked=True),
+    Panel(
+        "Compute by namespace",
+        ((f"{_HELD % 'core_milli'} / 1000", "{{namespace}}"),),
+        width=12,
+        about="In cards.",
+        stacked=True,
+    ),
+    Panel(
+        "Memory by namespace",
+        ((_HELD % "memory_bytes", "{{namespace}}"),),
+        "bytes",
+        width=12,
+        stacked=True,
+    ),
+    Panel(
+        "Card-hours of the last day",
+        ((f"sort_desc(sum_over_time(({_HELD % 'core_milli'})[1d:1m]) / 60000)", "{{namespace}}"),),
+        kind="bargauge",
+        width=12,
+        height=9,
+        about="Compute held over time, whether it was used or not.",
+    ),
+    Panel(
+        "Compute by protocol",
+        (
+            (
+                'sum by (protocol) (partage_namespace_units{dimension="core_milli"} * on (instance) group_left () partage_leader) / 1000',
+                "{{protocol}}",
+            ),
+        ),
+        width=12,
+        height=9,
+        stacked=True,
+    ),
     Panel("Who uses it", kind="row", width=_WIDTH, height=1),
-    Panel("Compute used of what was granted", (("sum by (namespace) (container_gpu_utilization) / sum by (namespace) (container_request_gpu_utilization > 0)", "{{namespace}}"),),
-          "percentunit", width=12, about="Of containers whose use is measured, by Partage's library."),
-    Panel("Memory used of what was granted", (("sum by (namespace) (container_gpu_memory_total) / sum by (namespace) (container_request_gpu_memory)", "{{namespace}}"),),
-          "percentunit", width=12, about="By the library's account, or by what the driver says of processes."),
-    Panel("Idle shares", ((f"topk(20, {_IDLE} {_MEASURED})", "{{namespace}}/{{pod}} {{container}} on {{node}} {{card}}"),), "percent", "bargauge", 12, 10,
-          "Compute granted to containers that received less than 5 % of their card's time in the last hour."),
-    Panel("Memory that is never touched", (("topk(20, container_request_gpu_memory - on (namespace, node, pod, container, card) max_over_time(container_gpu_memory_total[1h]))", "{{namespace}}/{{pod}} {{container}} on {{node}} {{card}}"),),
-          "decmbytes", "bargauge", 12, 10, "Granted less the most that was used in the last hour."),
-    Panel("Device time by namespace", (("sum by (namespace) (rate(partage_agent_container_seconds[$__rate_interval]))", "{{namespace}}"),), width=_WIDTH,
-          about="In cards: seconds of device time a second."),
-    Panel("Utilization of cards, by who is on them", (("DCGM_FI_DEV_GPU_UTIL * on (UUID) group_right () partage_agent_tenant_info", "{{namespace}}/{{pod}} {{protocol}} on {{Hostname}} {{gpu}}"),),
-          "percent", width=_WIDTH, about="For clusters with DCGM's exporter: the whole card's figure, beside each pod that shares it."),
-)  # fmt: skip
+    Panel(
+        "Compute used of what was granted",
+        (
+            (
+                "sum by (namespace) (container_gpu_utilization) / sum by (namespace) (container_request_gpu_utilization > 0)",
+                "{{namespace}}",
+            ),
+        ),
+        "percentunit",
+        width=12,
+        about="Of containers whose use is measured, by Partage's library.",
+    ),
+    Panel(
+        "Memory used of what was granted",
+        (
+            (
+                "sum by (namespace) (container_gpu_memory_total) / sum by (namespace) (container_request_gpu_memory)",
+                "{{namespace}}",
+            ),
+        ),
+        "percentunit",
+        width=12,
+        about="By the library's account, or by what the driver says of processes.",
+    ),
+    Panel(
+        "Idle shares",
+        (
+            (
+                f"topk(20, {_IDLE} {_MEASURED})",
+                "{{namespace}}/{{pod}} {{container}} on {{node}} {{card}}",
+            ),
+        ),
+        "percent",
+        "bargauge",
+        12,
+        10,
+        "Compute granted to containers that received less than 5 % of their card's time in the last hour.",
+    ),
+    Panel(
+        "Memory that is never touched",
+        (
+            (
+                "topk(20, container_request_gpu_memory - on (namespace, node, pod, container, card) max_over_time(container_gpu_memory_total[1h]))",
+                "{{namespace}}/{{pod}} {{container}} on {{node}} {{card}}",
+            ),
+        ),
+        "decmbytes",
+        "bargauge",
+        12,
+        10,
+        "Granted less the most that was used in the last hour.",
+    ),
+    Panel(
+        "Device time by namespace",
+        (
+            (
+                "sum by (namespace) (rate(partage_agent_container_seconds[$__rate_interval]))",
+                "{{namespace}}",
+            ),
+        ),
+        width=_WIDTH,
+        about="In cards: seconds of device time a second.",
+    ),
+    Panel(
+        "Utilization of cards, by who is on them",
+        (
+            (
+                "DCGM_FI_DEV_GPU_UTIL * on (UUID) group_right () partage_agent_tenant_info",
+                "{{namespace}}/{{pod}} {{protocol}} on {{Hostname}} {{gpu}}",
+            ),
+        ),
+        "percent",
+        width=_WIDTH,
+        about="For clusters with DCGM's exporter: the whole card's figure, beside each pod that shares it.",
+    ),
+)
 
 DASHBOARDS: Final[dict[str, tuple[str, tuple[Panel, ...]]]] = {
     "partage-service": ("Partage: pool and service", (*_POOL, *_SERVICE)),
@@ -215,10 +526,15 @@ def _drawn(panel: Panel) -> dict[str, Any]:
     if panel.stacked:
         defaults["custom"] = {"stacking": {"mode": "normal"}, "fillOpacity": 30}
     targets = [
-        {"refId": chr(ord("A") + n), "datasource": _SOURCE, "expr": expression,
-         "legendFormat": legend or "__auto", "instant": panel.kind != "timeseries"}
+        {
+            "refId": chr(ord("A") + n),
+            "datasource": _SOURCE,
+            "expr": expression,
+            "legendFormat": legend or "__auto",
+            "instant": panel.kind != "timeseries",
+        }
         for n, (expression, legend) in enumerate(panel.series)
-    ]  # fmt: skip
+    ]
     return {
         "type": panel.kind,
         "title": panel.title,

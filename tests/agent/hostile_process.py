@@ -91,9 +91,12 @@ def _aside(_count: int, folder: Path) -> None:
 
 
 _KINDS = {
-    "mappings": _mappings, "descriptors": _descriptors, "threads": _threads,
-    "headless": _headless, "aside": _aside,
-}  # fmt: skip
+    "mappings": _mappings,
+    "descriptors": _descriptors,
+    "threads": _threads,
+    "headless": _headless,
+    "aside": _aside,
+}
 
 if __name__ == "__main__":
     _KINDS[sys.argv[1]](int(sys.argv[2]), Path(sys.argv[3]))

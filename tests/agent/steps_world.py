@@ -45,16 +45,25 @@ HOME = Path(partage.agent.__file__).parent
 WATCHED = {
     str(HOME / name)
     for name in (
-        "container_admission.py", "journal.py", "host.py", "isolation/container_dirs.py", "isolation/limits.py",
-        "isolation/seats.py", "isolation/shared.py", "isolation/account.py", "isolation/files.py",
-        "isolation/library.py", "isolation/folders.py",
+        "container_admission.py",
+        "journal.py",
+        "host.py",
+        "isolation/container_dirs.py",
+        "isolation/limits.py",
+        "isolation/seats.py",
+        "isolation/shared.py",
+        "isolation/account.py",
+        "isolation/files.py",
+        "isolation/library.py",
+        "isolation/folders.py",
     )
-}  # fmt: skip
+}
 VISITS = int(os.environ.get("PARTAGE_VISITS", "1"))
 """Visits of one line that are tried; loops would repeat the same state."""
-NODE = Node("n1", devices=(
-    model.Device(DeviceType.GPU, 0, "GPU-0", vendor="nvidia", memory_bytes=16 * GIB),
-))  # fmt: skip
+NODE = Node(
+    "n1",
+    devices=(model.Device(DeviceType.GPU, 0, "GPU-0", vendor="nvidia", memory_bytes=16 * GIB),),
+)
 SHARE = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 4 * GIB, GrantMode.SHARE, protocol="qgpu")
 
 
@@ -111,9 +120,15 @@ class Runtime:
 
 Step = tuple[str, str]
 STORY: tuple[Step, ...] = (
-    ("open", ""), ("create", "a"), ("create", "b"), ("remove", "a"), ("create", "c"),
-    ("open", ""), ("create", "a"), ("remove", "b"),
-)  # fmt: skip
+    ("open", ""),
+    ("create", "a"),
+    ("create", "b"),
+    ("remove", "a"),
+    ("create", "c"),
+    ("open", ""),
+    ("create", "a"),
+    ("remove", "b"),
+)
 """What happens; `open` is an agent that starts and is told what runs."""
 
 

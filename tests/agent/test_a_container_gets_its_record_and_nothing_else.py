@@ -112,8 +112,15 @@ def _grant(protocol: str, minor: int = 0, mode: GrantMode = GrantMode.WHOLE) -> 
         pytest.param(
             [
                 Grant(
-                    "main", DeviceType.RDMA, 0, NIC.uuid, 1000, 0, GrantMode.SHARE,
-                    protocol="koordinator", function=(1, "0000:1f:00.2"),
+                    "main",
+                    DeviceType.RDMA,
+                    0,
+                    NIC.uuid,
+                    1000,
+                    0,
+                    GrantMode.SHARE,
+                    protocol="koordinator",
+                    function=(1, "0000:1f:00.2"),
                 )
             ],
             {"NVIDIA_VISIBLE_DEVICES": "void"},
@@ -121,7 +128,7 @@ def _grant(protocol: str, minor: int = 0, mode: GrantMode = GrantMode.WHOLE) -> 
             id="virtual function",
         ),
     ],
-)  # fmt: skip
+)
 def test_each_protocol_gives_what_its_readers_expect(
     grants: list[Grant], env: dict[str, str], files: tuple[str, ...]
 ) -> None:
@@ -144,8 +151,10 @@ def test_shares_get_the_library_that_the_operator_supplies() -> None:
     assert found.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "40960m"
     assert found.env["GPU_CORE_UTILIZATION_POLICY"] == "disable"
     assert [bind.target for bind in found.binds] == [
-        "/usr/local/vgpu", "/usr/local/vgpu/libvgpu.so", HamiCore().lock,
-    ]  # fmt: skip
+        "/usr/local/vgpu",
+        "/usr/local/vgpu/libvgpu.so",
+        HamiCore().lock,
+    ]
     assert found.binds[0].source.endswith("/uid-1_main")
 
 
@@ -180,34 +189,55 @@ _FORGED = {names.DEVICE_ALLOCATED: "{}"}
     ("pod", "container", "held", "why"),
     [
         pytest.param(
-            PodSandbox("p", "train", "u", "team", {}, _FORGED), _container(), (),
+            PodSandbox("p", "train", "u", "team", {}, _FORGED),
+            _container(),
+            (),
             f"pod team/train, container main: annotation {names.DEVICE_ALLOCATED} .*NoRecord",
             id="another protocol's record alone",
         ),
         pytest.param(
-            PodSandbox("p", "train", "u", "team"), _container(files=("/dev/nvidia3",)), (),
-            "device file /dev/nvidia3 .*NoRecord", id="a device file without a record",
+            PodSandbox("p", "train", "u", "team"),
+            _container(files=("/dev/nvidia3",)),
+            (),
+            "device file /dev/nvidia3 .*NoRecord",
+            id="a device file without a record",
         ),
         pytest.param(_pod(HALF, uid="uid-2"), _container(), (), "BadRecord", id="another pod"),
         pytest.param(_pod(HALF, node="n2"), _container(), (), "BadRecord", id="another node"),
         pytest.param(
-            PodSandbox("p", "train", "u", "team", {}, {names.ALLOCATION: "{"}), _container(), (),
-            "cannot be read.*BadRecord", id="no JSON",
+            PodSandbox("p", "train", "u", "team", {}, {names.ALLOCATION: "{"}),
+            _container(),
+            (),
+            "cannot be read.*BadRecord",
+            id="no JSON",
         ),
         pytest.param(
-            _pod(structs.replace(HALF, uuid="GPU-9")), _container(), (), "UnknownDevice", id="no such card"
+            _pod(structs.replace(HALF, uuid="GPU-9")),
+            _container(),
+            (),
+            "UnknownDevice",
+            id="no such card",
         ),
         pytest.param(
-            _pod(structs.replace(HALF, memory_bytes=41 * GIB)), _container(), (_allocation(HALF, uid="a"),),
+            _pod(structs.replace(HALF, memory_bytes=41 * GIB)),
+            _container(),
+            (_allocation(HALF, uid="a"),),
             r"held by team/a: 44023414784 bytes of memory asked, 42949672960 of .* left .*CardFull",
             id="memory is full",
         ),
         pytest.param(
-            _pod(structs.replace(HALF, mode=GrantMode.WHOLE)), _container(), (_allocation(HALF, uid="a"),),
-            "alone .*CardFull", id="whole card, taken",
+            _pod(structs.replace(HALF, mode=GrantMode.WHOLE)),
+            _container(),
+            (_allocation(HALF, uid="a"),),
+            "alone .*CardFull",
+            id="whole card, taken",
         ),
         pytest.param(
-            _pod(structs.replace(HALF, mode=GrantMode.MIG, mig=MigSlice("1g.10gb", 2, 1), core_milli=0)),
+            _pod(
+                structs.replace(
+                    HALF, mode=GrantMode.MIG, mig=MigSlice("1g.10gb", 2, 1), core_milli=0
+                )
+            ),
             _container(),
             (
                 _allocation(
@@ -217,14 +247,18 @@ _FORGED = {names.DEVICE_ALLOCATED: "{}"}
                     uid="a",
                 ),
             ),
-            "1g.10gb at 2 overlaps 3g.40gb at 0", id="instances overlap",
+            "1g.10gb at 2 overlaps 3g.40gb at 0",
+            id="instances overlap",
         ),
         pytest.param(
-            _pod(structs.replace(HALF, mode=GrantMode.MIG, mig=MigSlice("1g.10gb", 2, 1))), _container(),
-            (), "1g.10gb at 2 of card GPU-0 is not made.*NoInstance", id="no instance yet",
+            _pod(structs.replace(HALF, mode=GrantMode.MIG, mig=MigSlice("1g.10gb", 2, 1))),
+            _container(),
+            (),
+            "1g.10gb at 2 of card GPU-0 is not made.*NoInstance",
+            id="no instance yet",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_trusted_does_not_start(
     pod: PodSandbox, container: Container, held: tuple[Allocation, ...], why: str
 ) -> None:
@@ -305,9 +339,10 @@ def test_what_ran_while_nobody_looked_is_reported_and_counts(tmp_path: Path) -> 
     keeper.create(_pod(HALF), _container())
     forged = PodSandbox("p2", "bad", "u2", "team", {}, _FORGED)
     running = (
-        Container("c7", "p1", "main", 3), Container("c8", "p2", "main", 3),
+        Container("c7", "p1", "main", 3),
+        Container("c8", "p2", "main", 3),
         Container("c9", "p2", "over", 4),
-    )  # fmt: skip
+    )
 
     keeper.synchronize((_pod(HALF), forged), running)
 
@@ -412,7 +447,8 @@ def test_cards_are_named_by_cdi_where_that_is_wanted() -> None:
     metax = structs.replace(HALF, minor=2, uuid="GPU-2", protocol="koordinator")
 
     assert _injected(_pod(HALF, two), _container(), place).given.cdi == (
-        "nvidia.com/gpu=GPU-0", "nvidia.com/gpu=GPU-1",
-    )  # fmt: skip
+        "nvidia.com/gpu=GPU-0",
+        "nvidia.com/gpu=GPU-1",
+    )
     assert _injected(_pod(metax), _container(), place).given.cdi == ()
     assert _injected(_pod(HALF), _container()).given.cdi == ()

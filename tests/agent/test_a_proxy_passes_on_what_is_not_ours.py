@@ -60,9 +60,11 @@ def test_fields_are_cut_where_they_end(data: bytes) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.dictionaries(WORDS, WORDS), st.dictionaries(WORDS, WORDS), st.binary(max_size=20),
+    st.dictionaries(WORDS, WORDS),
+    st.dictionaries(WORDS, WORDS),
+    st.binary(max_size=20),
     st.lists(st.tuples(WORDS, WORDS), max_size=3),
-)  # fmt: skip
+)
 def test_only_what_is_ours_is_changed(
     env: dict[str, str], ours: dict[str, str], foreign: bytes, mounts: list[tuple[str, str]]
 ) -> None:
@@ -85,11 +87,13 @@ def test_only_what_is_ours_is_changed(
     found = cri.CreateRequest.decode(result)
     assert found.config is not None
     assert [(one.key, one.value) for one in found.config.envs] == [
-        *((key, value) for key, value in env.items() if key not in ours), *ours.items(),
-    ]  # fmt: skip
+        *((key, value) for key, value in env.items() if key not in ours),
+        *ours.items(),
+    ]
     assert [(one.container_path, one.host_path) for one in found.config.mounts] == [
-        *(pair for pair in mounts if pair[0] != "A"), ("A", "/host"),
-    ]  # fmt: skip
+        *(pair for pair in mounts if pair[0] != "A"),
+        ("A", "/host"),
+    ]
     assert found.config.devices == (cri.Device("/dev/x", "/made/1-3", "rwm"),)
     assert found.config.annotations == {"a": "b"}
     assert result.startswith(wrapped(1, b"pod"))
@@ -102,16 +106,19 @@ def test_only_what_is_ours_is_changed(
     "request_",
     [
         pytest.param(cri.CreateRequest("p"), id="nobody"),
-        pytest.param(cri.CreateRequest("p", cri.ContainerConfig(), cri.PodConfig()), id="no names"),
+        pytest.param(
+            cri.CreateRequest("p", cri.ContainerConfig(), cri.PodConfig()), id="no names"
+        ),
         pytest.param(
             cri.CreateRequest(
-                "p", cri.ContainerConfig(cri.ContainerName("main")),
+                "p",
+                cri.ContainerConfig(cri.ContainerName("main")),
                 cri.PodConfig(cri.PodName("pod", "", "team")),
             ),
             id="no UID",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_request_that_does_not_say_who_is_refused(request_: cri.CreateRequest) -> None:
     """Without container, pod and UID there is no identity, and none is guessed."""
     with pytest.raises(Malformed, match="without"):
@@ -217,9 +224,10 @@ class World:
         record = encode(Allocation(uid, "team", uid, "n1", (WHOLE,)))
         head = cri.PodName(uid, uid, "team")
         request = cri.CreateRequest(
-            f"sandbox-{uid}", cri.ContainerConfig(cri.ContainerName(name, attempt)),
+            f"sandbox-{uid}",
+            cri.ContainerConfig(cri.ContainerName(name, attempt)),
             cri.PodConfig(head, annotations={names.ALLOCATION: record}),
-        )  # fmt: skip
+        )
         try:
             answer = await self.call("CreateContainer", request.encode())
         except grpc.aio.AioRpcError as error:
@@ -257,10 +265,12 @@ async def _world(folder: Path) -> AsyncIterator[World]:
     server = grpc.aio.server()
     one = grpc.unary_unary_rpc_method_handler
     handlers = {
-        "CreateContainer": one(runtime.asked), "ListContainers": one(runtime.listed),
-        "ListPodSandbox": one(runtime.nothing), "StopContainer": one(runtime.nothing),
+        "CreateContainer": one(runtime.asked),
+        "ListContainers": one(runtime.listed),
+        "ListPodSandbox": one(runtime.nothing),
+        "StopContainer": one(runtime.nothing),
         "GetContainerEvents": grpc.unary_stream_rpc_method_handler(runtime.events),
-    }  # fmt: skip
+    }
     image = {"ImageStatus": one(runtime.image)}
     server.add_generic_rpc_handlers(
         (

@@ -35,9 +35,13 @@ def machine(tmp_path: Path) -> Machine:
     one.write("dev/kfd", "")
     for index, bus in enumerate(("03", "23")):
         home = one.pci(
-            f"0000:{bus}:00.0", "0x1002", "0x038000", mem_info_vram_total=str(192 * GIB),
-            unique_id=f"af{index}", product_name="AMD Instinct MI300X",
-        )  # fmt: skip
+            f"0000:{bus}:00.0",
+            "0x1002",
+            "0x038000",
+            mem_info_vram_total=str(192 * GIB),
+            unique_id=f"af{index}",
+            product_name="AMD Instinct MI300X",
+        )
         for name in (f"card{index + 1}", f"renderD{128 + index}"):
             (home / "drm" / name).mkdir(parents=True)
             one.write(f"dev/dri/{name}", "")
@@ -54,15 +58,18 @@ def _node(inventory: Inventory) -> Any:
 def _placed(inventory: Inventory, limits: Mapping[str, str]) -> PodOutcome:
     device = device_document("n1", inventory, None, "2026-01-01T00:00:00Z")
     node = {
-        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n1"},
         "status": {"allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110"}},
-    }  # fmt: skip
+    }
     container = {"name": "main", "resources": {"limits": dict(limits), "requests": dict(limits)}}
     pod = {
-        "apiVersion": "v1", "kind": "Pod",
+        "apiVersion": "v1",
+        "kind": "Pod",
         "metadata": {"name": "train", "namespace": "team", "uid": "u1"},
         "spec": {"containers": [container]},
-    }  # fmt: skip
+    }
     listed = {"apiVersion": "v1", "kind": "List", "items": [node, device, pod]}
     (outcome,) = schedule(assemble([decode("list", json.dumps(listed).encode())], FAMILIES)).pods
     return outcome
@@ -94,12 +101,17 @@ def _given(inventory: Inventory, outcome: PodOutcome, *env: str) -> Injected | R
         ),
         pytest.param(
             {"amd.com/gpu": "2"},
-            ("/dev/kfd", "/dev/dri/renderD128", "/dev/dri/card1", "/dev/dri/renderD129",
-             "/dev/dri/card2"),
+            (
+                "/dev/kfd",
+                "/dev/dri/renderD128",
+                "/dev/dri/card1",
+                "/dev/dri/renderD129",
+                "/dev/dri/card2",
+            ),
             id="both cards",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_whole_card_comes_with_the_files_that_were_found(
     machine: Machine, limits: Mapping[str, str], files: tuple[str, ...]
 ) -> None:

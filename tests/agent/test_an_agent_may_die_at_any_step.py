@@ -44,8 +44,11 @@ def test_a_kill_between_any_two_steps_leaves_nothing_behind(
     """Journal, rooms, folders, seats and what is held agree with the runtime, whichever way that went on."""
     done = subprocess.run(
         [sys.executable, HERE / "steps_world.py", memory, library],
-        capture_output=True, text=True, check=False, timeout=1700,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1700,
+    )
 
     assert done.returncode == 0, done.stderr[-2000:]
     tried = [json.loads(line) for line in done.stdout.splitlines()]
@@ -90,9 +93,10 @@ def _said(server: ApiServer) -> dict[str, Any]:
     """What the API server has of the node, without what no two runs have alike."""
     found = {}
     for resource, space, name in (
-        ("nodes", "", "n1"), ("devices.scheduling.koordinator.sh", "", "n1"),
+        ("nodes", "", "n1"),
+        ("devices.scheduling.koordinator.sh", "", "n1"),
         ("leases.coordination.k8s.io", "kube-node-lease", "partage-agent-n1"),
-    ):  # fmt: skip
+    ):
         record = server.store.get(resource, space, name)
         assert record is not None, resource
         text = json.dumps(record.value)

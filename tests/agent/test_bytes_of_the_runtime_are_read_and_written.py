@@ -103,12 +103,14 @@ def test_text_that_is_not_utf8_comes_back_as_it_was() -> None:
     [
         pytest.param(b"\x0a\x05ab", "has 2 of 5 bytes", id="cut off"),
         pytest.param(b"\x08", "cut off", id="no value"),
-        pytest.param(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "ten bytes", id="endless"),
+        pytest.param(
+            b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "ten bytes", id="endless"
+        ),
         pytest.param(b"\x08\x01", "wire type 0, not 2", id="another wire type"),
         pytest.param(b"\x0b", "wire type 3", id="groups"),
         pytest.param(b"\x02\x00", "no number", id="field 0"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_message_says_what_is_wrong(data: bytes, why: str) -> None:
     """The error names the message and the rule."""
     with pytest.raises(Malformed, match=rf"PodSandbox: .*{why}"):

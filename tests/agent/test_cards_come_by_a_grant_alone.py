@@ -98,10 +98,12 @@ def _opened(lines: list[str], swarm: str = "DOCKER_RESOURCE_GPU") -> bool:
         pytest.param((f"{VISIBLE}=nvidia.com/gpu=all",), id="a CDI name"),
         pytest.param((f"{VISIBLE}=runtime.nvidia.com/gpu=all",), id="a CDI name made on the fly"),
         pytest.param(("DOCKER_RESOURCE_GPU=all",), id="swarm's resource"),
-        pytest.param((f"{VISIBLE}=void", "DOCKER_RESOURCE_GPU=0"), id="swarm's resource, beside void"),
+        pytest.param(
+            (f"{VISIBLE}=void", "DOCKER_RESOURCE_GPU=0"), id="swarm's resource, beside void"
+        ),
         pytest.param((f"{VISIBLE}=all", f"{VISIBLE}=none"), id="by the image, closed by the pod"),
     ],
-)  # fmt: skip
+)
 def test_no_variable_opens_a_card(env: tuple[str, ...]) -> None:
     """In a pod without a record, and beside the container that has the grant; any kind of container."""
     for pod, name in ((PLAIN, "main"), (PLAIN, "init"), (_pod(SHARE), "sidecar")):
@@ -205,10 +207,13 @@ def test_names_and_lists_of_cards_are_refused(
 def test_what_has_nothing_to_do_with_cards_is_left() -> None:
     """Other CDI devices and mounts; and on a node of another vendor nothing is set that nothing asks for."""
     container = Container(
-        "c", "p", "main", annotations={"cdi.k8s.io/x": "a.org/net=b,notnvidia.com/gpu=all"},
+        "c",
+        "p",
+        "main",
+        annotations={"cdi.k8s.io/x": "a.org/net=b,notnvidia.com/gpu=all"},
         env=("PATH=/bin", "NVIDIA_REQUIRE_CUDA=x", "CUDA_VISIBLE_DEVICES=0"),
         mounts=(Mount("/var/run/nvidia-container-devices-of-mine", "bind", "/data"),),
-    )  # fmt: skip
+    )
 
     assert inject(PLAIN, container, _place("metax"), ()) is None
     found = inject(PLAIN, container, PLACE, ())
@@ -221,10 +226,13 @@ def test_what_has_nothing_to_do_with_cards_is_left() -> None:
 def test_namespaces_of_drivers_and_monitors_are_left_alone() -> None:
     """Their containers choose all cards, by any way; also one that the operator named."""
     container = Container(
-        "c", "p", "exporter", annotations={"cdi.k8s.io/x": "nvidia.com/gpu=all"},
+        "c",
+        "p",
+        "exporter",
+        annotations={"cdi.k8s.io/x": "nvidia.com/gpu=all"},
         env=(f"{VISIBLE}=all", "NVIDIA_MIG_MONITOR_DEVICES=all"),
         linux=LinuxContainer((Device("/dev/nvidia0", "c"),)),
-    )  # fmt: skip
+    )
     place = replace(PLACE, exempt=frozenset({"kube-system", "gpu-operator"}))
 
     for namespace in ("kube-system", "gpu-operator"):
@@ -280,7 +288,7 @@ def test_only_who_chose_cards_is_counted_and_a_worry(tmp_path: Path) -> None:
             Container("c3", "p", "legacy", 3, env=("CUDA_VERSION=9.0",)),
             Container("c4", "p", "all", 3, env=(f"{VISIBLE}=all",)),
         ),
-    )  # fmt: skip
+    )
     assert {one.container: one.why for one in keeper.unprotected.values()} == {
         "legacy": "it chose its cards itself, by variable CUDA_VERSION",
         "all": f"it chose its cards itself, by variable {VISIBLE}",

@@ -55,11 +55,18 @@ CUT = Cutting(MIG_CARDS["A100-80GB"].axis, frozenset())
 NODE = Node(
     "n",
     devices=tuple(
-        Device(DeviceType.GPU, i, f"GPU-{i}", vendor="nvidia", memory_bytes=80 * GIB,
-               mode=SliceMode.EITHER, cutting=CUT)
+        Device(
+            DeviceType.GPU,
+            i,
+            f"GPU-{i}",
+            vendor="nvidia",
+            memory_bytes=80 * GIB,
+            mode=SliceMode.EITHER,
+            cutting=CUT,
+        )
         for i in range(2)
     ),
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -87,11 +94,16 @@ class World:
             {"driver": "gpu.partage.io", "pool": "n", "request": f"r{number}", **one}
             for number, one in enumerate(results)
         ]
-        made = self.server.store.create(CLAIMS, "team", {
-            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
-            "metadata": {"name": name, "uid": uid or f"uid-{name}"},
-            "status": {"allocation": {"devices": {"results": listed}}},
-        })  # fmt: skip
+        made = self.server.store.create(
+            CLAIMS,
+            "team",
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "uid": uid or f"uid-{name}"},
+                "status": {"allocation": {"devices": {"results": listed}}},
+            },
+        )
         return said.Claim("team", made["metadata"]["uid"], name)
 
     @asynccontextmanager
@@ -100,9 +112,12 @@ class World:
         stop = asyncio.Event()
         specs = Specs(self.cdi)
         node = CardNode(
-            self.nvml, FileJournals(self.folder / "mig"), specs, lambda: str(self.nvml.epoch),
+            self.nvml,
+            FileJournals(self.folder / "mig"),
+            specs,
+            lambda: str(self.nvml.epoch),
             self.numbers,
-        )  # fmt: skip
+        )
         options = AgentOptions(
             self.folder / "journal",
             plugin=PluginOptions(self.runtime.socket, deadline=30.0),
@@ -112,11 +127,18 @@ class World:
         driver = DriverOptions(self.files, self.cdi, self.folder / "journal", patience=PATIENCE)
         async with Client(Config(ClusterConfig(self.server.url), UserConfig())) as client:
             daemon = AgentDaemon(
-                self.node, Context.of(Settings(), FAMILIES), options,
-                (lambda tallies, notes: NodeInstances(client, "n", node, specs, tallies, notes=notes))
-                if mig else None,
+                self.node,
+                Context.of(Settings(), FAMILIES),
+                options,
+                (
+                    lambda tallies, notes: NodeInstances(
+                        client, "n", node, specs, tallies, notes=notes
+                    )
+                )
+                if mig
+                else None,
                 lambda made: [ResourceDriver(client, made, "n", driver)],
-            )  # fmt: skip
+            )
             daemon.take(self.node)
             task = asyncio.create_task(daemon.run(stop))
             await self.runtime.plugin.wait()
@@ -263,8 +285,10 @@ def test_the_kubelet_finds_the_driver_and_is_told_which_services_it_has(folder: 
             assert (info.type, info.name) == ("DRAPlugin", "gpu.partage.io")
             assert info.endpoint == str(world.files.service)
             assert info.supported_versions == (
-                "v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth",
-            )  # fmt: skip
+                "v1.DRAPlugin",
+                "v1beta1.DRAPlugin",
+                "v1alpha1.DRAResourceHealth",
+            )
             status = said.RegistrationStatus(registered=True).encode()
             method = f"{said.REGISTRATION}/NotifyRegistrationStatus"
             await world.call(world.files.registry, method, status)
@@ -375,8 +399,13 @@ def test_no_card_is_given_twice_whichever_way_it_is_asked_for(folder: Path) -> N
             await world.prepared(fits)
             second = world.claim("second", share(0, 1, "1Gi"))
             assert "team/fits" in await world.refused(second)
-            other = PodSandbox("s-n", "new", "uid-pod-new", "team",
-                               annotations={names.ALLOCATION: record(10, GIB, "uid-pod-new")})  # fmt: skip
+            other = PodSandbox(
+                "s-n",
+                "new",
+                "uid-pod-new",
+                "team",
+                annotations={names.ALLOCATION: record(10, GIB, "uid-pod-new")},
+            )
             refused = await world.runtime.create(other, Container("c-n", "s-n", "main"), PATIENCE)
             assert "CardFull" in str(refused)
             await world.runtime.removed(container)
@@ -584,12 +613,19 @@ def test_what_pods_hold_is_not_offered_to_claims(folder: Path) -> None:
     async def story(world: World) -> None:
         whole = {"gpu-0": ("80Gi", False), "gpu-1": ("80Gi", False)}
         pods = "/api/v1/pods"
-        world.server.store.create(pods, "team", {
-            "metadata": {"name": "old", "uid": "uid-pod-old",
-                         "annotations": {names.ALLOCATION: record(300, 20 * GIB)}},
-            "spec": {"nodeName": "n", "containers": [{"name": "main"}]},
-            "status": {"phase": "Running"},
-        })  # fmt: skip
+        world.server.store.create(
+            pods,
+            "team",
+            {
+                "metadata": {
+                    "name": "old",
+                    "uid": "uid-pod-old",
+                    "annotations": {names.ALLOCATION: record(300, 20 * GIB)},
+                },
+                "spec": {"nodeName": "n", "containers": [{"name": "main"}]},
+                "status": {"phase": "Running"},
+            },
+        )
         async with world.agent():
             await until(lambda: bool(offered(world)))
             assert offered(world) == {**whole, "gpu-0": ("60Gi", False)}

@@ -75,9 +75,14 @@ def test_a_card_that_can_be_cut_is_what_pods_made_of_it() -> None:
 
 
 SHARES = st.builds(
-    held, minor=st.integers(0, 1), core=st.integers(0, 1100), memory=st.integers(0, 45 * GIB),
-    slots=st.integers(0, 3), sharers=st.none() | st.integers(1, 4), exclusive=st.sampled_from([False] * 4 + [True]),
-)  # fmt: skip
+    held,
+    minor=st.integers(0, 1),
+    core=st.integers(0, 1100),
+    memory=st.integers(0, 45 * GIB),
+    slots=st.integers(0, 3),
+    sharers=st.none() | st.integers(1, 4),
+    exclusive=st.sampled_from([False] * 4 + [True]),
+)
 PLACES = [MigSlice(one.profile, one.start, one.size) for one in AXIS.positions]
 INSTANCES = st.builds(
     lambda one: held(2, 250, 10 * GIB, mode=GrantMode.MIG, mig=one), st.sampled_from(PLACES)

@@ -59,11 +59,18 @@ def _record(uid: str, *places: tuple[int, int]) -> str:
     """Instances of one slice by (card, start)."""
     grants = tuple(
         Grant(
-            "main", DeviceType.GPU, card, f"GPU-{card}", 0, 10 << 30, GrantMode.MIG,
-            protocol="hami", mig=MigSlice("1g.10gb", start, 1),
+            "main",
+            DeviceType.GPU,
+            card,
+            f"GPU-{card}",
+            0,
+            10 << 30,
+            GrantMode.MIG,
+            protocol="hami",
+            mig=MigSlice("1g.10gb", start, 1),
         )
         for card, start in places
-    )  # fmt: skip
+    )
     return record.encode(Allocation(uid, "team", "train", "n", grants))
 
 
@@ -78,10 +85,13 @@ class _World:
     def bound(self, *places: tuple[int, int]) -> PodSandbox:
         """A pod as the scheduler binds it, and as the runtime tells of it."""
         made = self.server.store.create(
-            PODS, "team",
-            {"metadata": {"name": "train", "namespace": "team"},
-             "spec": {"containers": [{"name": "main"}]}},
-        )  # fmt: skip
+            PODS,
+            "team",
+            {
+                "metadata": {"name": "train", "namespace": "team"},
+                "spec": {"containers": [{"name": "main"}]},
+            },
+        )
         uid = made["metadata"]["uid"]
         told = {names.ALLOCATION: _record(uid, *places)}
         bound = {
@@ -110,19 +120,24 @@ class _World:
         """An agent, from its start to its end."""
         stop = asyncio.Event()
         node = CardNode(
-            self.nvml, FileJournals(self.folder / "mig"), self.specs,
-            lambda: str(self.nvml.epoch), self.numbers,
-        )  # fmt: skip
+            self.nvml,
+            FileJournals(self.folder / "mig"),
+            self.specs,
+            lambda: str(self.nvml.epoch),
+            self.numbers,
+        )
         options = AgentOptions(
             self.folder / "journal", plugin=PluginOptions(self.runtime.socket, deadline=30.0)
         )
         async with Client(Config(ClusterConfig(self.server.url), UserConfig())) as client:
             daemon = AgentDaemon(
-                NODE, Context.of(Settings(), FAMILIES), options,
+                NODE,
+                Context.of(Settings(), FAMILIES),
+                options,
                 lambda tallies, notes: NodeInstances(
                     client, "n", node, self.specs, tallies, tracer, notes
                 ),
-            )  # fmt: skip
+            )
             task = asyncio.create_task(daemon.run(stop))
             await self.runtime.plugin.wait()
             try:
@@ -173,21 +188,32 @@ def test_a_bound_pod_gets_its_instances_and_gives_them_back(tmp_path: Path) -> N
             assert (world.starts("GPU-0"), world.starts("GPU-1")) == ([3], [3])
             uuids = [world.nvml.instances(card)[0].computes[0].uuid for card in ("GPU-0", "GPU-1")]
             assert _visible(given) == uuids
-            labels = {"card": "GPU-0", "profile": "1g.10gb", "start": "3", "size": "1",
-                      "mig_uuid": uuids[0], "gpu_instance": "1", "compute_instance": "0",
-                      "pod": pod.uid, "state": "ready"}  # fmt: skip
+            labels = {
+                "card": "GPU-0",
+                "profile": "1g.10gb",
+                "start": "3",
+                "size": "1",
+                "mig_uuid": uuids[0],
+                "gpu_instance": "1",
+                "compute_instance": "0",
+                "pod": pod.uid,
+                "state": "ready",
+            }
             series = daemon.tallies.registry.get_sample_value
             assert series("partage_agent_instance_info", labels) == 1
             assert given.linux is not None
             files = {one.path: (one.major, one.minor) for one in given.linux.devices}
             assert files == {
-                "/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0), "/dev/nvidia1": (195, 1),
-                "/dev/nvidia-uvm": (510, 0), "/dev/nvidia-uvm-tools": (510, 1),
+                "/dev/nvidiactl": (195, 255),
+                "/dev/nvidia0": (195, 0),
+                "/dev/nvidia1": (195, 1),
+                "/dev/nvidia-uvm": (510, 0),
+                "/dev/nvidia-uvm-tools": (510, 1),
                 "/dev/nvidia-caps/nvidia-cap10": (511, 10),
                 "/dev/nvidia-caps/nvidia-cap11": (511, 11),
                 "/dev/nvidia-caps/nvidia-cap110": (511, 110),
                 "/dev/nvidia-caps/nvidia-cap111": (511, 111),
-            }  # fmt: skip
+            }
             world.server.store.delete(PODS, "team", "train")
             await _until(lambda: not world.starts("GPU-0") + world.starts("GPU-1"))
             refused = await world.runtime.create(pod, MAIN, PATIENCE)
@@ -220,8 +246,10 @@ def test_how_long_a_pod_waited_for_its_instances_is_told(tmp_path: Path) -> None
             assert span.attributes["partage.profile"] == "1g.10gb"
             assert span.attributes["partage.start"] == 3
             assert {*span.attributes} <= {*INSTANCE.attributes} | {
-                "k8s.namespace.name", "k8s.pod.name", "k8s.pod.uid",
-            }  # fmt: skip
+                "k8s.namespace.name",
+                "k8s.pod.name",
+                "k8s.pod.uid",
+            }
             assert span.start < span.end
 
     _run(tmp_path, body)

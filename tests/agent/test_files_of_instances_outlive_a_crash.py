@@ -32,10 +32,17 @@ def test_a_journal_reads_back_as_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", '{"v":1}', '{"v":2,"journal":{"card":"GPU-1"}}',
-     '{"v":1,"journal":{"card":"GPU-2"}}', '{"v":1,"journal":{"card":"GPU-1","entries":[{}]}}'],
+    [
+        "",
+        "{",
+        "[]",
+        '{"v":1}',
+        '{"v":2,"journal":{"card":"GPU-1"}}',
+        '{"v":1,"journal":{"card":"GPU-2"}}',
+        '{"v":1,"journal":{"card":"GPU-1","entries":[{}]}}',
+    ],
     ids=["empty", "torn", "list", "no journal", "version", "other card", "empty entry"],
-)  # fmt: skip
+)
 def test_an_unreadable_journal_stops_its_card(tmp_path: Path, text: str) -> None:
     """Nothing on the card is touched, and the fault names the file."""
     nvml = FakeNvml()

@@ -73,9 +73,12 @@ class World:
         self.provider: OwnLibrary | NoIsolation = OwnLibrary(compute=True)
         self.tallies = Tallies()
         self.keeper = Keeper(
-            self._place, Host(self.root), Journal(folder / "journal"), self.tallies,
+            self._place,
+            Host(self.root),
+            Journal(folder / "journal"),
+            self.tallies,
             Isolation(self.rooms, proc=self.proc),
-        )  # fmt: skip
+        )
         self.client = client
         self.clock = 100.0
         self.meter = Meter(lambda: self.clock)
@@ -387,9 +390,11 @@ def _said(name: str, answer: Answer, message: str = "m") -> Statement:
 def test_a_condition_is_as_bad_as_its_worst_container() -> None:
     """And names those."""
     parts = [
-        _said("a", Answer.YES), _said("b", Answer.NO, "no b"), _said("c", Answer.UNKNOWN),
+        _said("a", Answer.YES),
+        _said("b", Answer.NO, "no b"),
+        _said("c", Answer.UNKNOWN),
         _said("d", Answer.NO, "x" * 2000),
-    ]  # fmt: skip
+    ]
 
     said = condition_of(parts)
 
@@ -404,7 +409,11 @@ def test_a_condition_is_as_bad_as_its_worst_container() -> None:
 @pytest.mark.parametrize(
     ("driver", "tried", "said"),
     [
-        ("580.82.07", (), "driver 580.82.07: Partage's library was not tried on branch 580 (tried: none yet)"),
+        (
+            "580.82.07",
+            (),
+            "driver 580.82.07: Partage's library was not tried on branch 580 (tried: none yet)",
+        ),
         ("590.1", (580, 570), "branch 590, which is newer than all that were (tried: 570, 580)"),
         ("550.1", (580, 570), "branch 550 (tried: 570, 580)"),
         ("580.82.07", (580,), ""),
@@ -412,7 +421,7 @@ def test_a_condition_is_as_bad_as_its_worst_container() -> None:
         ("odd", (), ""),
     ],
     ids=["nothing tried", "newer", "older", "tried", "not known", "no number"],
-)  # fmt: skip
+)
 def test_a_driver_that_nobody_tried_is_named(
     driver: str, tried: tuple[int, ...], said: str
 ) -> None:
@@ -542,9 +551,11 @@ def test_cards_pods_and_containers_have_hamis_and_qgpus_series() -> None:
     """Use where it is measured, allocation always."""
     allocation = Allocation("u1", "team", "train", "n1", (SHARE,))
     books = Books(
-        NODE, [Holding("c1", "main", allocation)], {"GPU-0": CardUse(8 * GIB, 0.5, 70_000)},
+        NODE,
+        [Holding("c1", "main", allocation)],
+        {"GPU-0": CardUse(8 * GIB, 0.5, 70_000)},
         {("c1", "GPU-0"): Use(2 * GIB, 0.15, 5 * 10**9, 1, GIB // 2)},
-    )  # fmt: skip
+    )
 
     found = _series(books)
 
@@ -607,9 +618,11 @@ def test_nobody_is_named_where_nobody_is_asked_who_reads() -> None:
     """Cards and sums stay."""
     allocation = Allocation("u1", "team", "train", "n1", (SHARE,))
     books = Books(
-        NODE, [Holding("c1", "main", allocation)], {"GPU-0": CardUse(8 * GIB, 0.5, 70_000)},
+        NODE,
+        [Holding("c1", "main", allocation)],
+        {"GPU-0": CardUse(8 * GIB, 0.5, 70_000)},
         {("c1", "GPU-0"): Use(2 * GIB, 0.15, 5 * 10**9, 1, GIB // 2)},
-    )  # fmt: skip
+    )
 
     told = generate_latest(Nameless(NodeSeries(lambda: books))).decode()
 
@@ -623,8 +636,12 @@ def test_what_nobody_measures_has_no_series() -> None:
     allocation = Allocation("u1", "team", "train", "n1", (SHARE,))
     found = _series(Books(NODE, [Holding("c1", "main", allocation)], {}, {}))
 
-    assert not [name for name in found if "used" in name or "usage" in name or "util" in name
-                if not name.startswith("container_request")]  # fmt: skip
+    assert not [
+        name
+        for name in found
+        if "used" in name or "usage" in name or "util" in name
+        if not name.startswith("container_request")
+    ]
     assert found["hami_vgpu_memory_limit_bytes/vGPU,team,train,main,0,GPU-0"] == 4 * GIB
 
 
@@ -661,8 +678,9 @@ def test_a_pod_and_its_successor_of_the_same_name_have_one_series() -> None:
             Holding("c1b", "side", Allocation("u1", "team", "db-0", "n1", (SHARE,))),
             Holding("c2", "main", Allocation("u2", "team", "db-0", "n1", (SHARE,))),
         ],
-        {}, {("c1", "GPU-0"): Use(GIB, 0.1, 1, 1), ("c2", "GPU-0"): Use(2 * GIB, 0.1, 1, 1)},
-    )  # fmt: skip
+        {},
+        {("c1", "GPU-0"): Use(GIB, 0.1, 1, 1), ("c2", "GPU-0"): Use(2 * GIB, 0.1, 1, 1)},
+    )
 
     found = _series(books)
 

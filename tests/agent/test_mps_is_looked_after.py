@@ -44,8 +44,9 @@ def test_the_driver_is_told_memory_and_threads() -> None:
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
     }
     assert kept.binds == (
-        Bind("/m/pipe", "/m/pipe", writable=True), Bind("/m/shm", "/dev/shm", writable=True),  # noqa: S108
-    )  # fmt: skip
+        Bind("/m/pipe", "/m/pipe", writable=True),
+        Bind("/m/shm", "/dev/shm", writable=True),  # noqa: S108
+    )
     both = _held(dataclasses.replace(SHARES, grants=(SHARE, OTHER)))
     assert both["PINNED_DEVICE_MEM_LIMIT"] == "0=1024M,1=4096M"
     assert both["ACTIVE_THREAD_PERCENTAGE"] == "30"  # of all its cards: no quota is passed

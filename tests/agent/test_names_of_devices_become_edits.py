@@ -82,16 +82,20 @@ def test_the_last_folder_goes_first_and_a_name_twice_stands_for_nothing(tmp_path
     """As runtimes settle it: by folder; within one folder it is a conflict, whatever another says."""
     low, high = tmp_path / "etc", tmp_path / "run"
     for folder, name, devices in (
-        (low, "a", ("0", "1")), (high, "b", ("0",)), (low, "c", ("1",)), (high, "d", ("2",)),
-    ):  # fmt: skip
+        (low, "a", ("0", "1")),
+        (high, "b", ("0",)),
+        (low, "c", ("1",)),
+        (high, "d", ("2",)),
+    ):
         folder.mkdir(exist_ok=True)
         made = [_device(one, env=[f"FROM={name}"]) for one in devices]
         (folder / f"{name}.json").write_text(json.dumps(_spec(*made)))
     specifications = Specifications([low, tmp_path / "missing", high])
 
     assert _env(specifications.edits([f"{KIND}=0"]), specifications.edits([f"{KIND}=2"])) == [
-        "FROM=b", "FROM=d",
-    ]  # fmt: skip
+        "FROM=b",
+        "FROM=d",
+    ]
     with pytest.raises(
         InvalidValue, match=r"no CDI device nvidia.com/gpu=1 .* more than one file"
     ):
@@ -141,37 +145,71 @@ def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
 
 def test_every_kind_of_edit_is_said(tmp_path: Path) -> None:
     """Variables, device files with numbers of the host or of the file, mounts, hooks of all points."""
-    points = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")  # fmt: skip
+    points = (
+        "prestart",
+        "createRuntime",
+        "createContainer",
+        "startContainer",
+        "poststart",
+        "poststop",
+    )
     edits = {
         "env": ["A=b=c", "NVIDIA_VISIBLE_DEVICES=void"],
         "deviceNodes": [
             NULL,
-            {"path": "/dev/caps", "type": "c", "major": 236, "minor": 9, "fileMode": 0o444,
-             "permissions": "rw", "uid": 7, "gid": 0},
+            {
+                "path": "/dev/caps",
+                "type": "c",
+                "major": 236,
+                "minor": 9,
+                "fileMode": 0o444,
+                "permissions": "rw",
+                "uid": 7,
+                "gid": 0,
+            },
             {"path": "/dev/all", "type": "b", "major": 8, "minor": 1},
         ],
-        "mounts": [{"hostPath": "/usr/lib/x.so", "containerPath": "/lib/x.so",
-                    "options": ["ro", "nosuid", "rbind", "rprivate"]}],
-        "hooks": [{"hookName": point, "path": f"/bin/{point}", "args": [point, "now"],
-                   "env": ["H=1"], "timeout": 3} for point in points],
+        "mounts": [
+            {
+                "hostPath": "/usr/lib/x.so",
+                "containerPath": "/lib/x.so",
+                "options": ["ro", "nosuid", "rbind", "rprivate"],
+            }
+        ],
+        "hooks": [
+            {
+                "hookName": point,
+                "path": f"/bin/{point}",
+                "args": [point, "now"],
+                "env": ["H=1"],
+                "timeout": 3,
+            }
+            for point in points
+        ],
         "additionalGids": [0],
-    }  # fmt: skip
+    }
 
     found = _inlined(edits)
 
     assert found.env == (Variable("A", "b=c"), Variable("NVIDIA_VISIBLE_DEVICES", "void"))
-    assert found.linux == LinuxAdjustment((
-        Device("/dev/nvidia0", "c", 1, 3),
-        Device("/dev/caps", "c", 236, 9, Wrapped(0o444), Wrapped(7), Wrapped(0)),
-        Device("/dev/all", "b", 8, 1),
-    ))  # fmt: skip
+    assert found.linux == LinuxAdjustment(
+        (
+            Device("/dev/nvidia0", "c", 1, 3),
+            Device("/dev/caps", "c", 236, 9, Wrapped(0o444), Wrapped(7), Wrapped(0)),
+            Device("/dev/all", "b", 8, 1),
+        )
+    )
     options = ("ro", "nosuid", "rbind", "rprivate")
     assert found.mounts == (Mount("/lib/x.so", "", "/usr/lib/x.so", options),)
     assert found.hooks is not None
     said = (
-        found.hooks.prestart, found.hooks.create_runtime, found.hooks.create_container,
-        found.hooks.start_container, found.hooks.poststart, found.hooks.poststop,
-    )  # fmt: skip
+        found.hooks.prestart,
+        found.hooks.create_runtime,
+        found.hooks.create_container,
+        found.hooks.start_container,
+        found.hooks.poststart,
+        found.hooks.poststop,
+    )
     assert [[hook.path for hook in hooks] for hooks in said] == [[f"/bin/{p}"] for p in points]
     assert found.hooks.prestart[0].timeout == Wrapped(3)
     assert found.cdi_devices == ()
@@ -196,13 +234,16 @@ def test_what_the_agent_gives_and_what_a_specification_says_go_together() -> Non
     found = _inlined(edits, adjustment=adjustment)
 
     assert {one.key: one.value for one in found.env} == {
-        "NVIDIA_VISIBLE_DEVICES": "void", "OURS": "1", "B": "2",
-    }  # fmt: skip
+        "NVIDIA_VISIBLE_DEVICES": "void",
+        "OURS": "1",
+        "B": "2",
+    }
     assert len(found.env) == 3
     assert found.linux is not None
     assert [(one.path, one.major) for one in found.linux.devices] == [
-        ("/dev/nvidia0", 195), ("/dev/x", 1),
-    ]  # fmt: skip
+        ("/dev/nvidia0", 195),
+        ("/dev/x", 1),
+    ]
     assert found.mounts == adjustment.mounts
     assert found.annotations == {"a": "b"}
 
@@ -216,23 +257,34 @@ def test_what_the_agent_gives_and_what_a_specification_says_go_together() -> Non
         pytest.param({"deviceNodes": [{**NULL, "permissions": "r"}]}, "'r' cannot be", id="less"),
         pytest.param({"deviceNodes": [{**NULL, "permissions": "rwx"}]}, "'rwx'", id="nonsense"),
         pytest.param({"deviceNodes": [{**NULL, "type": "b"}]}, "not 'b'", id="another type"),
-        pytest.param({"deviceNodes": [{"path": "/dev/p", "type": "p"}]}, "/dev/p: No such", id="fifo"),
-        pytest.param({"deviceNodes": [{"path": "/p", "type": "u", "major": 1}]}, "'u' cannot", id="u"),
+        pytest.param(
+            {"deviceNodes": [{"path": "/dev/p", "type": "p"}]}, "/dev/p: No such", id="fifo"
+        ),
+        pytest.param(
+            {"deviceNodes": [{"path": "/p", "type": "u", "major": 1}]}, "'u' cannot", id="u"
+        ),
         pytest.param({"deviceNodes": [{"path": "/etc/hostname"}]}, "is no device", id="a file"),
         pytest.param({"deviceNodes": [{"path": "/dev/none"}]}, "No such file", id="not there"),
-        pytest.param({"deviceNodes": [{**NULL, "path": "-/dev/x"}]}, "no absolute path", id="minus"),
         pytest.param(
-            {"deviceNodes": [{**NULL, "fileMode": 0o660, "gid": 44}]}, "uid and gid are needed",
+            {"deviceNodes": [{**NULL, "path": "-/dev/x"}]}, "no absolute path", id="minus"
+        ),
+        pytest.param(
+            {"deviceNodes": [{**NULL, "fileMode": 0o660, "gid": 44}]},
+            "uid and gid are needed",
             id="owner",
         ),
-        pytest.param({"mounts": [{"hostPath": "", "containerPath": "/a"}]}, "no hostPath", id="mount"),
-        pytest.param({"mounts": [{"hostPath": "/a", "containerPath": "-/a"}]}, "absolute", id="unmount"),
+        pytest.param(
+            {"mounts": [{"hostPath": "", "containerPath": "/a"}]}, "no hostPath", id="mount"
+        ),
+        pytest.param(
+            {"mounts": [{"hostPath": "/a", "containerPath": "-/a"}]}, "absolute", id="unmount"
+        ),
         pytest.param({"env": ["-PATH=x"]}, "not NAME=VALUE", id="unset"),
         pytest.param({"env": ["A"]}, "not NAME=VALUE", id="no value"),
         pytest.param({"hooks": [{"hookName": "later", "path": "/a"}]}, "'later'", id="hook"),
         pytest.param({"hooks": [{"hookName": "prestart", "path": ""}]}, "of ''", id="no program"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_said_is_refused(edits: dict[str, Any], why: str) -> None:
     """Nothing is left out: one edit that NRI has no words for refuses the container."""
     with pytest.raises(InvalidValue, match=why):
@@ -251,16 +303,38 @@ def test_a_variable_that_nri_cannot_change_is_refused() -> None:
 @settings(max_examples=150, deadline=None)
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "-", "/a", "A=b", "c"]),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["cdiVersion", "kind", "devices", "name", "containerEdits", "env", "deviceNodes",
-                 "path", "hooks", "mounts", "hookName", "type", "major", "permissions"]
-            ), inner, max_size=4),
+        st.none()
+        | st.booleans()
+        | st.integers(-5, 5)
+        | st.sampled_from(["", "-", "/a", "A=b", "c"]),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "cdiVersion",
+                        "kind",
+                        "devices",
+                        "name",
+                        "containerEdits",
+                        "env",
+                        "deviceNodes",
+                        "path",
+                        "hooks",
+                        "mounts",
+                        "hookName",
+                        "type",
+                        "major",
+                        "permissions",
+                    ]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
         max_leaves=12,
     )
-)  # fmt: skip
+)
 def test_nonsense_grants_nothing(tmp_path_factory: pytest.TempPathFactory, document: Any) -> None:
     """Whatever stands in the file: edits that can be said, or a refusal; never another error."""
     folder = tmp_path_factory.mktemp("cdi")

@@ -19,9 +19,16 @@ from partage.vendors import names
 from partage.vendors.wishes import Policy, Priority, Wishes, bounded
 
 SHARE = Grant(
-    container="main", phase=Phase.MAIN, protocol="hami", type=DeviceType.GPU, minor=0, uuid="GPU-0",
-    core_milli=50, memory_bytes=2**30, mode=GrantMode.SHARE,
-)  # fmt: skip
+    container="main",
+    phase=Phase.MAIN,
+    protocol="hami",
+    type=DeviceType.GPU,
+    minor=0,
+    uuid="GPU-0",
+    core_milli=50,
+    memory_bytes=2**30,
+    mode=GrantMode.SHARE,
+)
 ORDER = [Policy.FIXED_SHARE, Policy.BURST_SHARE, Policy.BEST_EFFORT]
 GREEDY = {names.COMPUTE_POLICY: "best-effort", names.QGPU_APP_CLASS: "online"}
 VARIABLES = {"GPU_CORE_UTILIZATION_POLICY": "disable", "CUDA_TASK_PRIORITY": "0"}
@@ -48,7 +55,9 @@ def test_the_less_of_both_is_given(asked: Policy, most: Policy) -> None:
     assert bounded(Wishes(asked), None, may_be_online=False)[0].policy is asked
 
 
-@pytest.mark.parametrize("how", [{"annotations": GREEDY}, {"known": VARIABLES}], ids=["annotations", "variables"])  # fmt: skip
+@pytest.mark.parametrize(
+    "how", [{"annotations": GREEDY}, {"known": VARIABLES}], ids=["annotations", "variables"]
+)
 def test_no_two_words_take_the_whole_card(how: dict[str, dict[str, str]]) -> None:
     """Neither the node's label nor the agent's own policy is overruled."""
     for policy, agents in (("fixed-share", Policy.BEST_EFFORT), ("", Policy.FIXED_SHARE)):
@@ -61,7 +70,9 @@ def test_no_two_words_take_the_whole_card(how: dict[str, dict[str, str]]) -> Non
         assert len(kept.cut) == 2
 
 
-@pytest.mark.parametrize("how", [{"annotations": GREEDY}, {"known": VARIABLES}], ids=["annotations", "variables"])  # fmt: skip
+@pytest.mark.parametrize(
+    "how", [{"annotations": GREEDY}, {"known": VARIABLES}], ids=["annotations", "variables"]
+)
 def test_other_providers_are_told_no_more(how: dict[str, dict[str, str]]) -> None:
     """HAMi's library does not find what the container's own variables say; MPS holds the threads."""
     kept = HamiCore().keep(shares(**how))

@@ -165,10 +165,12 @@ def test_a_process_costs_no_memory(
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("maps", "mappings"), ("environ", "environment"), ("status", "processes"),
+        ("maps", "mappings"),
+        ("environ", "environment"),
+        ("status", "processes"),
         ("stat", "processes"),
     ],
-)  # fmt: skip
+)
 def test_what_the_kernel_tells_may_be_as_long_as_it_likes(
     node: Node, name: str, what: str
 ) -> None:
@@ -335,9 +337,10 @@ def test_a_maze_of_links_ends(tmp_path: Path) -> None:
 def test_names_of_objects_lead_to_bounded_work(tmp_path: Path) -> None:
     """Sixteen names, looked for in thousands of folders."""
     told = {
-        b"LD_PRELOAD": [" ".join(f"lib{n}.so" for n in range(16))], b"LD_AUDIT": [""],
+        b"LD_PRELOAD": [" ".join(f"lib{n}.so" for n in range(16))],
+        b"LD_AUDIT": [""],
         b"LD_LIBRARY_PATH": [":".join(f"/a/b/c/{n}" for n in range(5000))],
-    }  # fmt: skip
+    }
     (tmp_path / "a/b/c").mkdir(parents=True)
     program = os.open("/proc/self/exe", os.O_RDONLY)
     try:
@@ -585,7 +588,8 @@ def test_it_is_said_once_and_in_the_same_words(node: Node) -> None:
         said.add((one.answer, one.cause, one.message))
     assert said == {
         (
-            Answer.NO, Cause.EXCESS.value,
+            Answer.NO,
+            Cause.EXCESS.value,
             "its processes have more mappings than one look can go through, so what they do is unknown",
         )
-    }  # fmt: skip
+    }

@@ -128,10 +128,13 @@ assert not room.account.parent.exists()
     "story",
     [GROWN, STOLEN, AGAIN, UNSEEN, STAYS],
     ids=[
-        "nothing grows", "a block that was given up", "restart and boot", "unseen by the host",
+        "nothing grows",
+        "a block that was given up",
+        "restart and boot",
+        "unseen by the host",
         "a mount that stays",
     ],
-)  # fmt: skip
+)
 def test_nobody_fills_the_node(tmp_path: Path, story: str) -> None:
     """Nor takes another's room: growing ends at once, and a spoilt seat is whole for the next."""
     enter = ["unshare", "--mount", "--propagation", "private"]

@@ -17,9 +17,7 @@ from partage.vendors.settings import Settings
 from partage.wire.record import encode
 
 GIB = 2**30
-CARD = model.Device(
-    DeviceType.GPU, 0, "GPU-0", vendor="nvidia", memory_bytes=80 * GIB, slots=10
-)  # fmt: skip
+CARD = model.Device(DeviceType.GPU, 0, "GPU-0", vendor="nvidia", memory_bytes=80 * GIB, slots=10)
 PLACE = Place(Node("n1", devices=(CARD,)), Settings(), FAMILIES, HostFacts(lambda *_: Instance()))
 SHARE = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 30 * GIB, GrantMode.SHARE)
 

@@ -150,13 +150,16 @@ def test_any_tree_of_files_has_an_inventory(
     }
 
 
-NODE = Node("n1", devices=(
-    model.Device(DeviceType.GPU, 0, "GPU-0", vendor="nvidia", memory_bytes=16 * GIB),
-))  # fmt: skip
+NODE = Node(
+    "n1",
+    devices=(model.Device(DeviceType.GPU, 0, "GPU-0", vendor="nvidia", memory_bytes=16 * GIB),),
+)
 PLACE = Place(
-    NODE, Settings(), FAMILIES,
+    NODE,
+    Settings(),
+    FAMILIES,
     HostFacts(lambda _pod, _card, _mig: Instance(), provider=OwnLibrary(compute=True)),
-)  # fmt: skip
+)
 GRANT = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, GIB, GrantMode.SHARE, protocol="qgpu")
 KEYS = sorted(value for value in vars(names).values() if isinstance(value, str) and "/" in value)
 
@@ -202,16 +205,21 @@ def test_a_damaged_record_gives_nothing(junk: str, at: int, inserted: str) -> No
 @settings(max_examples=100)
 @given(
     st.dictionaries(
-        st.sampled_from(["lib64/libc.so.6", "lib/libc.so.6", "bin/run", "lib/ld-musl-x86_64.so.1"]),
-        st.binary(max_size=200), max_size=4,
+        st.sampled_from(
+            ["lib64/libc.so.6", "lib/libc.so.6", "bin/run", "lib/ld-musl-x86_64.so.1"]
+        ),
+        st.binary(max_size=200),
+        max_size=4,
     ),
     st.dictionaries(
         st.sampled_from(["lib64", "lib", "bin", "usr/lib64", "loop"]),
-        st.sampled_from(["/", "..", "../../..", "loop", "/loop", "/etc", "lib", "/proc/self/root"]),
+        st.sampled_from(
+            ["/", "..", "../../..", "loop", "/loop", "/etc", "lib", "/proc/self/root"]
+        ),
         max_size=4,
     ),
     st.lists(st.sampled_from(["run", "/bin/run", "../run", "", "x" * 5000]), max_size=2),
-)  # fmt: skip
+)
 def test_any_image_is_judged_inside_its_root(
     files: dict[str, bytes], links: dict[str, str], command: list[str]
 ) -> None:

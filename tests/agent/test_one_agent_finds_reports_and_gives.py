@@ -44,11 +44,27 @@ class World:
     async def agent(self, *options: str) -> AsyncIterator[None]:
         """The agent as a process, that the runtime asks when this begins."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "partage.cli.main", "agent", "--node", "n1", "--port", "0",
-            "--simulated", self.folder / "devices.yaml", "--period", "0.1",
-            "--journal", self.folder / "journal", "--nri-socket", self.runtime.socket,
-            "--host-root", self.folder, *options, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "partage.cli.main",
+            "agent",
+            "--node",
+            "n1",
+            "--port",
+            "0",
+            "--simulated",
+            self.folder / "devices.yaml",
+            "--period",
+            "0.1",
+            "--journal",
+            self.folder / "journal",
+            "--nri-socket",
+            self.runtime.socket,
+            "--host-root",
+            self.folder,
+            *options,
+            stderr=asyncio.subprocess.PIPE,
+        )
         assert process.stderr is not None
         said = ""
         while "metrics at " not in said:
@@ -118,13 +134,15 @@ def run(folder: Path, story: Callable[[World], Awaitable[None]]) -> None:
             kubeconfig.write_text(
                 json.dumps(
                     {
-                        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+                        "apiVersion": "v1",
+                        "kind": "Config",
+                        "current-context": "c",
                         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
                         "users": [{"name": "u", "user": {}}],
                         "clusters": [{"name": "c", "cluster": {"server": url}}],
                     }
                 )
-            )  # fmt: skip
+            )
             await story(World(folder, server, runtime, kubeconfig))
 
     asyncio.run(asyncio.wait_for(told(), SLOWEST))

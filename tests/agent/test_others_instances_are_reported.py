@@ -146,9 +146,12 @@ class Story:
         self.nvml = FakeNvml(cards=2)
         specs = Specs(at / "cdi")
         node = CardNode(
-            self.nvml, FileJournals(at / "mig"), specs, lambda: "1",
+            self.nvml,
+            FileJournals(at / "mig"),
+            specs,
+            lambda: "1",
             lambda: Numbers(195, 510, 511, {}),
-        )  # fmt: skip
+        )
         self.tallies, self.notes = Tallies(), Notes()
         self.instances = NodeInstances(client, "n1", node, specs, self.tallies, notes=self.notes)
 
@@ -211,9 +214,16 @@ def test_the_device_object_follows_the_cards(tmp_path: Path) -> None:
         entry = {"profile": "3g.40gb", "start": 4, "size": 4, "uuids": ["MIG-1"]}
         await world.until({CARD: {"instances": [entry]}})
         shown = {
-            "card": CARD, "profile": "3g.40gb", "start": "4", "size": "4", "mig_uuid": "MIG-1",
-            "gpu_instance": "1", "compute_instance": "0", "pod": "", "state": "foreign",
-        }  # fmt: skip
+            "card": CARD,
+            "profile": "3g.40gb",
+            "start": "4",
+            "size": "4",
+            "mig_uuid": "MIG-1",
+            "gpu_instance": "1",
+            "compute_instance": "0",
+            "pod": "",
+            "state": "foreign",
+        }
         assert world.series(shown) == 1
         del world.nvml.card().instances[foreign.id]
         await world.until({})
@@ -270,9 +280,11 @@ def test_a_new_device_object_is_born_with_it(tmp_path: Path) -> None:
         )
         search: Callable[[], Inventory] = lambda: found  # noqa: E731 # a two-word function
         reporting = AgentReporting(
-            world.client, "n1", search,
+            world.client,
+            "n1",
+            search,
             born_with=lambda: world.instances.annotations({}),
-        )  # fmt: skip
+        )
         await reporting.once()
         assert names.FOREIGN_INSTANCES in seen[0]
         assert json.loads(seen[0][names.FOREIGN_INSTANCES])["v"] == 1
@@ -291,13 +303,19 @@ def decided(device: Body, memory: int) -> Body:
     items: list[Body] = [
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {}},
         {"apiVersion": DEVICES.api_version, "kind": "Device", **device},
-        {"apiVersion": "v1", "kind": "ConfigMap",
-         "metadata": {"name": "hami-device-plugin", "namespace": "kube-system"},
-         "data": {"config.json": json.dumps(config)}},
-        {"apiVersion": "v1", "kind": "Pod",
-         "metadata": {"name": "p", "annotations": {"nvidia.com/vgpu-mode": "mig"}},
-         "spec": {"containers": [container]}},
-    ]  # fmt: skip
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "hami-device-plugin", "namespace": "kube-system"},
+            "data": {"config.json": json.dumps(config)},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p", "annotations": {"nvidia.com/vgpu-mode": "mig"}},
+            "spec": {"containers": [container]},
+        },
+    ]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
     outcome = schedule(assemble([decode("told.json", text)], FAMILIES))
     (found,) = outcome.pods
@@ -317,16 +335,30 @@ def test_the_scheduler_keeps_off_what_the_agent_tells(tmp_path: Path) -> None:
         second = world.nvml.foreign("1g.20gb", 4, card="GPU-1")
         await world.until(
             {
-                CARD: {"instances": [{"profile": "3g.40gb", "start": 0, "size": 4, "uuids": ["MIG-1"]}]},
-                "GPU-1": {"instances": [{"profile": "1g.20gb", "start": 4, "size": 2, "uuids": ["MIG-2"]}]},
+                CARD: {
+                    "instances": [
+                        {"profile": "3g.40gb", "start": 0, "size": 4, "uuids": ["MIG-1"]}
+                    ]
+                },
+                "GPU-1": {
+                    "instances": [
+                        {"profile": "1g.20gb", "start": 4, "size": 2, "uuids": ["MIG-2"]}
+                    ]
+                },
             }
-        )  # fmt: skip
+        )
         device = await world.client.get(DEVICES, "n1", into=Body)
         whole, half = decided(device, 80_000), decided(device, 40_000)
         del world.nvml.card("GPU-1").instances[second.id]
         await world.until(
-            {CARD: {"instances": [{"profile": "3g.40gb", "start": 0, "size": 4, "uuids": ["MIG-1"]}]}}
-        )  # fmt: skip
+            {
+                CARD: {
+                    "instances": [
+                        {"profile": "3g.40gb", "start": 0, "size": 4, "uuids": ["MIG-1"]}
+                    ]
+                }
+            }
+        )
         freed = decided(await world.client.get(DEVICES, "n1", into=Body), 80_000)
 
         assert whole["places"] == []

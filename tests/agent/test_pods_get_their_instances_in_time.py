@@ -25,9 +25,16 @@ PATIENCE = 240.0
 def grant(start: int, container: str = "main", phase: Phase = Phase.MAIN) -> Grant:
     """One instance of a container."""
     return Grant(
-        container, DeviceType.GPU, 0, CARD, 0, 0, GrantMode.MIG, phase,
+        container,
+        DeviceType.GPU,
+        0,
+        CARD,
+        0,
+        0,
+        GrantMode.MIG,
+        phase,
         mig=MigSlice("1g.10gb", start, 1),
-    )  # fmt: skip
+    )
 
 
 def pod(uid: str, *grants: Grant, node: str = "n", age: str = "1", phase: str = "") -> shapes.Pod:
@@ -55,8 +62,10 @@ def test_records_say_what_is_wanted() -> None:
     found = wanted_by(pods, "n")
 
     assert [(one.owner, one.instance.start) for one in found[CARD]] == [
-        ("early", 0), ("early", 5), ("late", 1),
-    ]  # fmt: skip
+        ("early", 0),
+        ("early", 5),
+        ("late", 1),
+    ]
 
 
 def test_a_pod_being_deleted_keeps_its_instance_until_it_ends() -> None:
@@ -94,9 +103,16 @@ def test_a_pod_with_hamis_record_alone_wants_nothing(key: str) -> None:
     """HAMi made its instance, which is there: another would have no place, and it is not ours to end."""
     world = World()
     made = world.nvml.foreign("1g.10gb", 3)
-    placement = {"containerIndex": 0, "deviceIndex": 0, "gpuUUID": CARD, "profile": "1g.10gb",
-                 "placement": {"start": 3, "size": 1}, "migUUID": "MIG-1",
-                 "gpuInstanceID": made.id, "computeInstanceID": 0}  # fmt: skip
+    placement = {
+        "containerIndex": 0,
+        "deviceIndex": 0,
+        "gpuUUID": CARD,
+        "profile": "1g.10gb",
+        "placement": {"start": 3, "size": 1},
+        "migUUID": "MIG-1",
+        "gpuInstanceID": made.id,
+        "computeInstanceID": 0,
+    }
     texts = {
         names.HAMI_ALLOCATED: f"{CARD}[0-3],NVIDIA,9728,14:;",
         names.HAMI_MIG_ALLOCATIONS: json.dumps([placement]),

@@ -91,8 +91,9 @@ def test_nvidia_cards_come_with_all_their_facts(cards: Cards) -> None:
     assert first.architecture == "Ampere"
     assert first.device.topology == Topology(1, ROOT, "0000:38:00.0")
     assert [one.labels for one in found.devices] == [
-        {"partage.io/pci-product": "20B2"}, {"partage.io/mig-mode": "enabled"}
-    ]  # fmt: skip
+        {"partage.io/pci-product": "20B2"},
+        {"partage.io/mig-mode": "enabled"},
+    ]
     assert [one.mig for one in found.found] == [False, True]
     assert found.links == {(UUIDS[0], UUIDS[1]): 2}
     assert first.files[0].endswith("/dev/nvidia0")
@@ -230,9 +231,13 @@ def test_rdma_cards_come_with_their_virtual_functions(node: Node) -> None:
 def test_amd_cards_and_fpgas_come_from_sysfs(node: Node) -> None:
     """Memory and identity as amdgpu tells them; one FPGA for both functions of a board."""
     home = node.pci(
-        "0000:03:00.0", "0x1002", "0x038000",
-        mem_info_vram_total=str(192 * GIB), unique_id="af12", product_name="AMD Instinct MI300X",
-    )  # fmt: skip
+        "0000:03:00.0",
+        "0x1002",
+        "0x038000",
+        mem_info_vram_total=str(192 * GIB),
+        unique_id="af12",
+        product_name="AMD Instinct MI300X",
+    )
     (home / "drm/renderD128").mkdir(parents=True)
     for name in ("kfd", "dri/renderD128"):
         node.write(f"dev/{name}", "")
@@ -251,10 +256,14 @@ def test_vendor_files_describe_what_sysfs_cannot(node: Node) -> None:
     node.pci("0000:81:00.0", "0x19e5", "0x120000")
     assert [one.healthy for one in discover(node.roots).devices] == [False]
     card = {
-        "vendor": "huawei", "model": "Ascend-310P3", "uuid": "185011D4-0", "minor": "0",
+        "vendor": "huawei",
+        "model": "Ascend-310P3",
+        "uuid": "185011D4-0",
+        "minor": "0",
         "resources": {"huawei.com/npu-core": "8", "gpu-memory": "21527Mi"},
-        "topology": {"nodeID": "1", "busID": "0000:81:00.0"}, "status": {"healthy": True},
-    }  # fmt: skip
+        "topology": {"nodeID": "1", "busID": "0000:81:00.0"},
+        "status": {"healthy": True},
+    }
     node.write("files/ic-device", json.dumps([card, {"vendor": 3}]))
     node.write("files/other", "{")
 
@@ -306,8 +315,14 @@ def test_nonsense_in_sysfs_grants_nothing(
 ) -> None:
     """Missing or mad files never raise, and no card is open that does not tell its memory."""
     node = Node(tmp_path_factory.mktemp("n"))
-    paths = ("device", "numa_node", "mem_info_vram_total", "unique_id", "product_name",
-             "current_compute_partition")  # fmt: skip
+    paths = (
+        "device",
+        "numa_node",
+        "mem_info_vram_total",
+        "unique_id",
+        "product_name",
+        "current_compute_partition",
+    )
     home = node.pci("0000:03:00.0", vendor, "0x120000")
     (home / "drm/renderD128").mkdir(parents=True)
     for name in ("kfd", "dri/renderD128"):

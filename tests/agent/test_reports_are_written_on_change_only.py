@@ -48,9 +48,13 @@ class World:
         self.told: list[str] = []
         self.notes = Notes()
         self.reporting = AgentReporting(
-            client, "n1", lambda: self.found, settings, told=self.told.append,
+            client,
+            "n1",
+            lambda: self.found,
+            settings,
+            told=self.told.append,
             notes=lambda: self.notes.text,
-        )  # fmt: skip
+        )
         server.store.observers.append(self._saw)
 
     def _saw(self, change: Change) -> None:
@@ -299,8 +303,10 @@ def test_a_file_of_simulated_devices_is_followed(tmp_path: Path) -> None:
     file = node.write("sim.yaml", "{model: Tesla-T4, cards: 2, rdma: 1, faults: '1=Xid 79'}")
     search = Search(type(node.roots)(simulated=file), "n1")
     assert [(one.type.value, one.healthy) for one in search().devices] == [
-        ("gpu", True), ("gpu", False), ("rdma", True),
-    ]  # fmt: skip
+        ("gpu", True),
+        ("gpu", False),
+        ("rdma", True),
+    ]
 
     file.write_text("{model: Tesla-T4, cards: many}")
     odd = search()

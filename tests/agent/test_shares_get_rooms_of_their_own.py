@@ -134,8 +134,10 @@ def test_a_share_gets_the_library_its_limits_and_its_card(machine: Machine) -> N
     card = read((here / "limits").read_text()).cards[0]
     assert (card.uuid, card.memory_bytes, card.core_milli) == ("GPU-0", 4 * GIB, 300)
     assert (card.policy, card.priority, card.swap_bytes) == (
-        Policy.FIXED_SHARE, Priority.ORDINARY, 0,
-    )  # fmt: skip
+        Policy.FIXED_SHARE,
+        Priority.ORDINARY,
+        0,
+    )
 
 
 def test_tenants_of_a_card_have_seats_of_their_own(machine: Machine) -> None:
@@ -181,17 +183,30 @@ def test_whole_cards_alone_need_nothing(machine: Machine) -> None:
         ({}, ("CUDA_TASK_PRIORITY=0",), Policy.FIXED_SHARE, Priority.ORDINARY),
         ({}, ("CUDA_TASK_PRIORITY=1",), Policy.FIXED_SHARE, Priority.OFFLINE),
         (
-            {}, ("GPU_CORE_UTILIZATION_POLICY=disable",),
-            Policy.FIXED_SHARE, Priority.ORDINARY,
+            {},
+            ("GPU_CORE_UTILIZATION_POLICY=disable",),
+            Policy.FIXED_SHARE,
+            Priority.ORDINARY,
         ),
         (
-            {names.COMPUTE_POLICY: "fs"}, ("GPU_CORE_UTILIZATION_POLICY=disable",),
-            Policy.FIXED_SHARE, Priority.ORDINARY,
+            {names.COMPUTE_POLICY: "fs"},
+            ("GPU_CORE_UTILIZATION_POLICY=disable",),
+            Policy.FIXED_SHARE,
+            Priority.ORDINARY,
         ),
     ],
-    ids=["the node's", "the pod's", "short", "online", "offline", "first", "second",
-         "HAMi's word", "annotation first"],
-)  # fmt: skip
+    ids=[
+        "the node's",
+        "the pod's",
+        "short",
+        "online",
+        "offline",
+        "first",
+        "second",
+        "HAMi's word",
+        "annotation first",
+    ],
+)
 def test_a_pod_chooses_its_policy_and_precedence(
     machine: Machine,
     annotations: dict[str, str],

@@ -62,9 +62,16 @@ def node(*devices: Device) -> Node:
 def card(minor: int, **others: Any) -> Device:
     """One that serves shares and instances."""
     return Device(
-        DeviceType.GPU, minor, f"GPU-{minor}", "nvidia", "A100-SXM4-80GB",
-        memory_bytes=80 * 2**30, mode=SliceMode.EITHER, cutting=CUT, **others,
-    )  # fmt: skip
+        DeviceType.GPU,
+        minor,
+        f"GPU-{minor}",
+        "nvidia",
+        "A100-SXM4-80GB",
+        memory_bytes=80 * 2**30,
+        mode=SliceMode.EITHER,
+        cutting=CUT,
+        **others,
+    )
 
 
 class World:
@@ -199,15 +206,26 @@ def test_slices_that_somebody_changed_or_removed_are_mended() -> None:
     async def story(world: World) -> None:
         theirs = {"metadata": {"name": "x"}, "spec": {"driver": "x.io", "nodeName": "n1"}}
         world.server.store.create(COLLECTION, None, theirs)
-        older = {"metadata": {"name": "old"}, "spec": {"driver": "gpu.partage.io", "nodeName": "n1",
-                 "pool": {"name": "n1", "generation": 7, "resourceSliceCount": 1}}}  # fmt: skip
+        older = {
+            "metadata": {"name": "old"},
+            "spec": {
+                "driver": "gpu.partage.io",
+                "nodeName": "n1",
+                "pool": {"name": "n1", "generation": 7, "resourceSliceCount": 1},
+            },
+        }
         world.server.store.create(COLLECTION, None, older)
         await world.publisher.once(node(card(0)))
         assert set(world.stored) == {
-            "x", "n1-gpu.partage.io-counters-0", "n1-gpu.partage.io-devices-0",
-        }  # fmt: skip
-        assert {part["spec"]["pool"]["generation"] for name, part in world.stored.items()
-                if name != "x"} == {8}  # fmt: skip
+            "x",
+            "n1-gpu.partage.io-counters-0",
+            "n1-gpu.partage.io-devices-0",
+        }
+        assert {
+            part["spec"]["pool"]["generation"]
+            for name, part in world.stored.items()
+            if name != "x"
+        } == {8}
         world.server.store.delete(COLLECTION, None, "n1-gpu.partage.io-devices-0")
         assert await world.publisher.once(node(card(0))) == 2
         assert len(world.devices) == 26

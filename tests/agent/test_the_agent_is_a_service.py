@@ -96,10 +96,23 @@ def test_an_api_server_that_is_away_keeps_nobody_from_serving(tmp_path: Path) ->
 
     async def test() -> None:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "partage.cli.main", "agent", "--node", "n", "--port", "0",
-            "--kubeconfig", config, "--journal", tmp_path / "journal",
-            "--no-discovery", "--nri-socket", tmp_path / "nri.sock", stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "partage.cli.main",
+            "agent",
+            "--node",
+            "n",
+            "--port",
+            "0",
+            "--kubeconfig",
+            config,
+            "--journal",
+            tmp_path / "journal",
+            "--no-discovery",
+            "--nri-socket",
+            tmp_path / "nri.sock",
+            stderr=asyncio.subprocess.PIPE,
+        )
         assert process.stderr is not None
         async with asyncio.timeout(240):
             await _said(process.stderr, "node n cannot be read")
@@ -129,10 +142,19 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
 
     async def test() -> None:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "partage.cli.main", "agent", *NODE, "--port", "0",
-            "--journal", tmp_path / "journal", "--nri-socket", tmp_path / "nri.sock",
+            sys.executable,
+            "-m",
+            "partage.cli.main",
+            "agent",
+            *NODE,
+            "--port",
+            "0",
+            "--journal",
+            tmp_path / "journal",
+            "--nri-socket",
+            tmp_path / "nri.sock",
             stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        )
         assert process.stderr is not None
         url = await _said(process.stderr, r"http://\S+")
         assert (await asyncio.to_thread(_get, f"{url}/readyz"))[0] == 503

@@ -54,14 +54,16 @@ def _pod(name: str, card: int, requests: dict[str, str], milli: int = 100) -> di
     record = encode(Allocation(f"uid-{name}", "team", name, "n1", (grant,)))
     return {
         "metadata": {
-            "name": name, "namespace": "team", "uid": f"uid-{name}",
+            "name": name,
+            "namespace": "team",
+            "uid": f"uid-{name}",
             "annotations": {names.ALLOCATION: record},
         },
         "spec": {
             "nodeName": "n1",
             "containers": [{"name": "main", "resources": {"limits": requests}}],
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
@@ -420,8 +422,18 @@ def test_pods_of_unprotected_containers_are_evicted_once(folder: Path) -> None:
         async with _world(folder) as world:
             store = world.server.store
             store.create(PODS, "team", _pod("early", 0, {}))
-            store.create(PODS, "team", {**_pod("again", 0, {}), "metadata": {
-                "name": "again", "namespace": "team", "uid": "uid-of-its-successor"}})  # fmt: skip
+            store.create(
+                PODS,
+                "team",
+                {
+                    **_pod("again", 0, {}),
+                    "metadata": {
+                        "name": "again",
+                        "namespace": "team",
+                        "uid": "uid-of-its-successor",
+                    },
+                },
+            )
             _unprotected(world.keeper, "early", "again", "gone")
             async with _evicting(world):
                 await _until(lambda: _asked(world) >= 3)

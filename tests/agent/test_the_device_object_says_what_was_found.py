@@ -103,10 +103,13 @@ def test_the_object_is_as_the_seed_prints_it() -> None:
     }
     assert card["conditions"] == [
         {
-            "type": "Healthy", "status": "True", "reason": "DeviceHealthy",
-            "message": "device is healthy", "lastTransitionTime": NOW,
+            "type": "Healthy",
+            "status": "True",
+            "reason": "DeviceHealthy",
+            "message": "device is healthy",
+            "lastTransitionTime": NOW,
         }
-    ]  # fmt: skip
+    ]
     assert document["metadata"]["ownerReferences"][0]["uid"] == "u"
     assert document["status"] == {}
 

@@ -121,12 +121,18 @@ class Library:
             if profile.kind == kind and profile.engines is not None:
                 copy, dec, enc, jpeg, ofa = profile.engines.counts
                 return SimpleNamespace(
-                    id=profile.id, name=f"MIG {profile.name}".encode(),
-                    sliceCount=profile.compute, instanceCount=profile.count,
+                    id=profile.id,
+                    name=f"MIG {profile.name}".encode(),
+                    sliceCount=profile.compute,
+                    instanceCount=profile.count,
                     multiprocessorCount=14 * profile.compute,
-                    memorySizeMB=profile.memory_bytes >> 20, copyEngineCount=copy,
-                    decoderCount=dec, encoderCount=enc, jpegCount=jpeg, ofaCount=ofa,
-                )  # fmt: skip
+                    memorySizeMB=profile.memory_bytes >> 20,
+                    copyEngineCount=copy,
+                    decoderCount=dec,
+                    encoderCount=enc,
+                    jpegCount=jpeg,
+                    ofaCount=ofa,
+                )
         raise NVMLError(2 if kind > 0xC else 3)
 
     def devicegetgpuinstancepossibleplacements(
@@ -211,8 +217,18 @@ def test_profiles_and_places_read_as_the_table_has_them(fake: FakeNvml) -> None:
         sorted(fake.axis(CARD).profiles, key=lambda p: p.kind),
         strict=True,
     ):
-        for name in ("name", "compute", "size", "starts", "memory_bytes", "count", "engines",
-                     "id", "kind", "attributes"):  # fmt: skip
+        for name in (
+            "name",
+            "compute",
+            "size",
+            "starts",
+            "memory_bytes",
+            "count",
+            "engines",
+            "id",
+            "kind",
+            "attributes",
+        ):
             assert getattr(profile, name) == getattr(known, name), (known.name, name)
 
 
@@ -268,10 +284,16 @@ def test_the_genuine_library_has_every_name() -> None:
     there = {name.lower() for name in dir(library)}
 
     assert [name for name in calls if f"nvml{name}" not in there] == []
-    for name in (*CODES, "NVML_GPU_INSTANCE_PROFILE_COUNT", "NVML_DEVICE_ARCH_AMPERE",
-                 "NVML_COMPUTE_INSTANCE_PROFILE_COUNT", "c_nvmlGpuInstancePlacement_t",
-                 "NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED", "c_nvmlGpuInstance_t",
-                 "c_nvmlComputeInstance_t"):  # fmt: skip
+    for name in (
+        *CODES,
+        "NVML_GPU_INSTANCE_PROFILE_COUNT",
+        "NVML_DEVICE_ARCH_AMPERE",
+        "NVML_COMPUTE_INSTANCE_PROFILE_COUNT",
+        "c_nvmlGpuInstancePlacement_t",
+        "NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED",
+        "c_nvmlGpuInstance_t",
+        "c_nvmlComputeInstance_t",
+    ):
         assert hasattr(library, name), name
 
 

@@ -21,8 +21,11 @@ def _asked(folder: Path, program: str) -> "subprocess.CompletedProcess[str]":
     env = {"FAKE_NVML": str(folder / "cards"), "PYTHONPATH": ":".join(sys.path)}
     return subprocess.run(
         [sys.executable, "-c", program, str(folder)],
-        capture_output=True, text=True, check=False, env=env,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
+    )
 
 
 def test_an_agent_that_makes_instances_opens_the_library_it_is_given(tmp_path: Path) -> None:

@@ -123,8 +123,10 @@ def test_instances_go_to_the_card_in_use_from_its_end() -> None:
     assert cards.instance("2g.20gb") == (2, 2)
 
 
-@given(st.lists(st.integers(0, 4), max_size=5), st.dictionaries(
-    st.integers(0, 4), st.tuples(st.booleans(), st.integers(0, 3)), max_size=5))  # fmt: skip
+@given(
+    st.lists(st.integers(0, 4), max_size=5),
+    st.dictionaries(st.integers(0, 4), st.tuples(st.booleans(), st.integers(0, 3)), max_size=5),
+)
 def test_no_card_moves_without_need(before: list[int], left: dict[int, tuple[bool, int]]) -> None:
     """All cards, each once, the least room first; an order that is as good stays as it is."""
     found = arranged(before, left)

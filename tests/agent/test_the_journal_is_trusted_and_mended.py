@@ -34,10 +34,13 @@ from partage.vendors.settings import Settings
 from partage.wire.record import encode
 
 GIB = 2**30
-NODE = Node("n1", devices=tuple(
-    model.Device(DeviceType.GPU, minor, f"GPU-{minor}", vendor="nvidia", memory_bytes=16 * GIB)
-    for minor in range(2)
-))  # fmt: skip
+NODE = Node(
+    "n1",
+    devices=tuple(
+        model.Device(DeviceType.GPU, minor, f"GPU-{minor}", vendor="nvidia", memory_bytes=16 * GIB)
+        for minor in range(2)
+    ),
+)
 SHARE = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 4 * GIB, GrantMode.SHARE, protocol="qgpu")
 WHOLE = msgspec.structs.replace(
     SHARE, mode=GrantMode.WHOLE, core_milli=1000, memory_bytes=16 * GIB
@@ -134,8 +137,10 @@ def test_a_second_agent_is_told_of_the_first(tmp_path: Path) -> None:
     """Two would write over each other's lines; a first one that was killed is no hindrance."""
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD, tmp_path],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as first:  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "open\n"
         with pytest.raises(InvalidDocument, match="another agent uses it"):
@@ -194,9 +199,12 @@ class World:
         own = isinstance(self.provider, OwnLibrary)
         rooms = Rooms(self.folder / "built.so", self.folder / "host/state", "/state", self.folder)
         return Keeper(
-            lambda: place, Host(self.folder / "host"), Journal(self.folder / "journal"),
-            Tallies(), Isolation(rooms) if own else None,
-        )  # fmt: skip
+            lambda: place,
+            Host(self.folder / "host"),
+            Journal(self.folder / "journal"),
+            Tallies(),
+            Isolation(rooms) if own else None,
+        )
 
     @property
     def file(self) -> Path:

@@ -41,9 +41,14 @@ def folder() -> Iterator[Path]:
 
 def _cards(count: int, memory: int = 16, **fields: object) -> tuple[Device, ...]:
     card = Device(
-        DeviceType.GPU, 0, "", "nvidia", "T4", memory_bytes=memory * GIB,
+        DeviceType.GPU,
+        0,
+        "",
+        "nvidia",
+        "T4",
+        memory_bytes=memory * GIB,
         topology=Topology(0, "pci0000:00"),
-    )  # fmt: skip
+    )
     made = (
         replace(card, minor=n, uuid=f"GPU-{n:08d}-0000-0000-0000-000000000000")
         for n in range(count)
@@ -70,8 +75,10 @@ def test_a_node_offers_sharers_percents_and_gibibytes() -> None:
     found = {one.resource: one for one in offers(_node(_cards(2)), Settings())}
 
     assert {name: len(one.units) for name, one in found.items()} == {
-        GPU: 20, names.QGPU_CORE: 200, names.QGPU_MEMORY: 32,
-    }  # fmt: skip
+        GPU: 20,
+        names.QGPU_CORE: 200,
+        names.QGPU_MEMORY: 32,
+    }
     assert found[GPU].units[0] == Unit(
         "GPU-00000000-0000-0000-0000-000000000000::0", _cards(1)[0].uuid, healthy=True, numa=0
     )

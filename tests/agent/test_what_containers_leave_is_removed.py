@@ -170,10 +170,22 @@ def test_folders_of_pods_that_are_gone_are_removed_once_they_are_old(world: Worl
 
 
 OTHERS = (
-    "main", "_main", "notes.txt", f"{uid(7)}", f"{uid(7)}_", f"{uid(7)}_Main", f"{uid(7)}_a_b",
-    f"{uid(7)}_main.old", f"x{uid(7)}_main", "00000007_main", ".hidden", f"{uid(7)}_" + "a" * 64,
-    ".partage-gone-", ".partage-gone-x", ".partage-gone-1.old",
-)  # fmt: skip
+    "main",
+    "_main",
+    "notes.txt",
+    f"{uid(7)}",
+    f"{uid(7)}_",
+    f"{uid(7)}_Main",
+    f"{uid(7)}_a_b",
+    f"{uid(7)}_main.old",
+    f"x{uid(7)}_main",
+    "00000007_main",
+    ".hidden",
+    f"{uid(7)}_" + "a" * 64,
+    ".partage-gone-",
+    ".partage-gone-x",
+    ".partage-gone-1.old",
+)
 
 
 def test_what_is_not_ours_is_left_alone(world: World) -> None:

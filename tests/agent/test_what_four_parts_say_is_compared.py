@@ -31,18 +31,25 @@ from partage.wire.record import encode
 
 GIB = 2**30
 GPU, CORE = "nvidia.com/gpu", "tke.cloud.tencent.com/qgpu-core"
-NODE = Node("n1", devices=tuple(
-    model.Device(DeviceType.GPU, minor, f"GPU-{minor}", vendor="nvidia", memory_bytes=16 * GIB)
-    for minor in range(2)
-))  # fmt: skip
+NODE = Node(
+    "n1",
+    devices=tuple(
+        model.Device(DeviceType.GPU, minor, f"GPU-{minor}", vendor="nvidia", memory_bytes=16 * GIB)
+        for minor in range(2)
+    ),
+)
 PLACE = Place(NODE, Settings(), FAMILIES, HostFacts(lambda _pod, _card, _mig: Instance()))
 OFFERS = tuple(
-    Offer(resource, tuple(
-        Unit(f"GPU-{card}::{number}", f"GPU-{card}", healthy=True)
-        for card in range(2) for number in range(4)
-    ))
+    Offer(
+        resource,
+        tuple(
+            Unit(f"GPU-{card}::{number}", f"GPU-{card}", healthy=True)
+            for card in range(2)
+            for number in range(4)
+        ),
+    )
     for resource in (GPU, CORE)
-)  # fmt: skip
+)
 
 
 def grants(
@@ -108,8 +115,9 @@ def test_four_parts_that_agree_have_no_finding() -> None:
     """Also a pod that waits for its container, and one without devices."""
     world = World()
     world.pods += [
-        Bound("b", "team", "b", record("b", *grants(1, 500, "main"))), Bound("c", "team", "c"),
-    ]  # fmt: skip
+        Bound("b", "team", "b", record("b", *grants(1, 500, "main"))),
+        Bound("c", "team", "c"),
+    ]
     world.units["team", "b", "main"] = {GPU: ("GPU-1::0",)}
     world.running.append(Running("c3", "c", "team", "c", "main"))
 
@@ -154,7 +162,8 @@ A = ("a", "a", "main")
 CASES: dict[str, tuple[Callable[[World], object], list[tuple[Kind, str, str, str]]]] = {
     "its answer never arrived": (lambda w: _runs(w, served=None), [(Kind.NEVER_GIVEN, *A)]),
     "started while nobody was asked": (
-        lambda w: (w.entries.clear(), _runs(w, served=None)), [(Kind.STARTED_UNASKED, *A)],
+        lambda w: (w.entries.clear(), _runs(w, served=None)),
+        [(Kind.STARTED_UNASKED, *A)],
     ),
     "started with a copied record": (
         lambda w: (w.entries.clear(), _runs(w, record=record("x", *HALF), served=None)),
@@ -167,7 +176,8 @@ CASES: dict[str, tuple[Callable[[World], object], list[tuple[Kind, str, str, str
         [(Kind.POD_UNKNOWN, "", "", "odd")],
     ),
     "the journal cannot be read back": (
-        lambda w: _entry(w, record='{"v":9}'), [(Kind.UNREADABLE, *A)],
+        lambda w: _entry(w, record='{"v":9}'),
+        [(Kind.UNREADABLE, *A)],
     ),
     "its pod was deleted by force": (lambda w: w.pods.clear(), [(Kind.POD_GONE, *A)]),
     "its pod is over and it runs": (lambda w: _pod(w, over=True), [(Kind.POD_GONE, *A)]),
@@ -177,10 +187,12 @@ CASES: dict[str, tuple[Callable[[World], object], list[tuple[Kind, str, str, str
     ),
     "its record is gone": (lambda w: _pod(w, record=None), [(Kind.RECORD_CHANGED, *A)]),
     "it runs with units and without a record": (
-        _without_record, [(Kind.RUNS_WITHOUT_RECORD, *A)],
+        _without_record,
+        [(Kind.RUNS_WITHOUT_RECORD, *A)],
     ),
     "it waits with units and without a record": (
-        lambda w: (_without_record(w), w.running.clear()), [(Kind.UNITS_WITHOUT_RECORD, *A)],
+        lambda w: (_without_record(w), w.running.clear()),
+        [(Kind.UNITS_WITHOUT_RECORD, *A)],
     ),
     "the kubelet forgot it": (lambda w: w.units.clear(), [(Kind.NOT_COUNTED, *A)]),
     "the kubelet chose another card": (
@@ -196,17 +208,21 @@ CASES: dict[str, tuple[Callable[[World], object], list[tuple[Kind, str, str, str
         [(Kind.UNKNOWN_UNIT, *A)],
     ),
     "one unit in two pods": (
-        _same_unit, [(Kind.UNIT_TWICE, *A), (Kind.UNIT_TWICE, "b", "b", "main")],
+        _same_unit,
+        [(Kind.UNIT_TWICE, *A), (Kind.UNIT_TWICE, "b", "b", "main")],
     ),
     "two pods on one card": (_held_twice, [(Kind.CARD_OVERFULL, "b", "b", "main")]),
     "a card that is gone": (
         lambda w: [
             _entry(w, record=(gone := record("a", *grants(9, 500, "main")))),
-            _runs(w, record=gone), _pod(w, record=gone), w.units.clear(), _pod(w, asks=None),
+            _runs(w, record=gone),
+            _pod(w, record=gone),
+            w.units.clear(),
+            _pod(w, asks=None),
         ],
         [(Kind.DEVICE_GONE, *A)],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -283,8 +299,14 @@ def test_what_the_parts_send_is_read() -> None:
     )
     devices = [said.ContainerDevices(GPU, (f"GPU-0::{n}",)) for n in range(2)]
     more = said.ContainerDevices("other.io/nic", ("nic-1",))
-    told = said.PodResources("a", "team", (said.ContainerResources("main", (*devices, more)),
-                                           said.ContainerResources("side", (more,))))  # fmt: skip
+    told = said.PodResources(
+        "a",
+        "team",
+        (
+            said.ContainerResources("main", (*devices, more)),
+            said.ContainerResources("side", (more,)),
+        ),
+    )
 
     assert bound_pods([pod, away], "n1") == (
         Bound("a", "team", "a", "{}", over=True, asks={"main": {GPU: 2}}),
@@ -295,8 +317,12 @@ def test_what_the_parts_send_is_read() -> None:
 # --- any world, against a plain oracle ---------------------------------------------------------
 
 RECORDS = {
-    "small": (0, 300), "big": (0, 600), "other": (1, 600), "whole": (0, 1000), "gone": (9, 300),
-}  # fmt: skip
+    "small": (0, 300),
+    "big": (0, 600),
+    "other": (1, 600),
+    "whole": (0, 1000),
+    "gone": (9, 300),
+}
 """Card and thousandths; each is for both containers of a pod, half of it each."""
 SLOTS = tuple(itertools.product("ab", ("main", "side")))
 UNITS = ("GPU-0::0", "GPU-0::1", "GPU-1::0", "GPU-7::0")
@@ -339,14 +365,15 @@ _world = st.builds(
     st.fixed_dictionaries(
         {
             slot: st.builds(
-                Slot, st.just("") | _named | st.just("garbage"),
+                Slot,
+                st.just("") | _named | st.just("garbage"),
                 st.sampled_from(["", "served", "unserved"]),
                 st.frozensets(st.sampled_from(UNITS), max_size=2),
             )
             for slot in SLOTS
         }
     ),
-)  # fmt: skip
+)
 
 
 def _facts(world: Drawn) -> Facts:
@@ -363,12 +390,16 @@ def _facts(world: Drawn) -> Facts:
             units["team", pod, name] = {GPU: tuple(sorted(slot.units))}
     pods = [
         Bound(
-            pod, "team", pod, _text(pod, "small" if says == "over" else says), says == "over",
+            pod,
+            "team",
+            pod,
+            _text(pod, "small" if says == "over" else says),
+            says == "over",
             {name: {GPU: 1} for name in ("main", "side")},
         )
         for pod, says in world.api.items()
         if says
-    ]  # fmt: skip
+    ]
     return Facts(PLACE, entries, OFFERS, pods, units, running)
 
 
@@ -395,9 +426,11 @@ def _of_slot(world: Drawn, pod: str, name: str) -> set[Kind]:
             found.add(Kind.UNREADABLE)
         if api in ("", "over"):
             found.add(Kind.POD_GONE)
-        if api and bound != slot.given and (
-            bound in ("none", "garbage") or slot.given != "garbage"
-        ):  # fmt: skip
+        if (
+            api
+            and bound != slot.given
+            and (bound in ("none", "garbage") or slot.given != "garbage")
+        ):
             found.add(Kind.RECORD_CHANGED)
     return found
 
@@ -473,14 +506,25 @@ def test_silence_accuses_nobody_and_frees_nothing(world: Drawn, silent: str) -> 
     gone = {
         "pods": {Kind.POD_GONE, Kind.RECORD_CHANGED, Kind.OTHER_AMOUNT, Kind.NOT_COUNTED},
         "units": {
-            Kind.UNIT_TWICE, Kind.UNKNOWN_UNIT, Kind.OTHER_AMOUNT, Kind.OTHER_CARD,
-            Kind.RUNS_WITHOUT_RECORD, Kind.UNITS_WITHOUT_RECORD, Kind.NOT_COUNTED,
+            Kind.UNIT_TWICE,
+            Kind.UNKNOWN_UNIT,
+            Kind.OTHER_AMOUNT,
+            Kind.OTHER_CARD,
+            Kind.RUNS_WITHOUT_RECORD,
+            Kind.UNITS_WITHOUT_RECORD,
+            Kind.NOT_COUNTED,
         },
         "running": {
-            Kind.NEVER_GIVEN, Kind.STARTED_UNASKED, Kind.BAD_RECORD, Kind.NOT_IN_JOURNAL,
-            Kind.ENDED, Kind.POD_UNKNOWN, Kind.RUNS_WITHOUT_RECORD, Kind.NOT_COUNTED,
+            Kind.NEVER_GIVEN,
+            Kind.STARTED_UNASKED,
+            Kind.BAD_RECORD,
+            Kind.NOT_IN_JOURNAL,
+            Kind.ENDED,
+            Kind.POD_UNKNOWN,
+            Kind.RUNS_WITHOUT_RECORD,
+            Kind.NOT_COUNTED,
         },
-    }[silent]  # fmt: skip
+    }[silent]
 
     less = reconcile(_without(facts, silent))
 

@@ -28,7 +28,9 @@ from partage.vendors.settings import Settings
 from partage.wire.record import encode
 
 GIB = 2**30
-NODE = Node("n1", devices=(Device(DeviceType.GPU, 0, "GPU-0", vendor="nvidia", memory_bytes=16 * GIB),))  # fmt: skip
+NODE = Node(
+    "n1", devices=(Device(DeviceType.GPU, 0, "GPU-0", vendor="nvidia", memory_bytes=16 * GIB),)
+)
 MINE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 

@@ -309,13 +309,48 @@ MATCHES: dict[str, tuple[dict[str, Any], bool]] = {
         },
         False,
     ),
-    "any": ({"rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"],
-                        "resources": ["*/*"], "scope": "Namespaced"}]}, True),
-    "cluster scope": ({"rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"],
-                                  "resources": ["*"], "scope": "Cluster"}]}, False),
-    "subresource": ({"rules": [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"],
-                                "resources": ["pods/status"]}]}, False),
-}  # fmt: skip
+    "any": (
+        {
+            "rules": [
+                {
+                    "operations": ["*"],
+                    "apiGroups": ["*"],
+                    "apiVersions": ["*"],
+                    "resources": ["*/*"],
+                    "scope": "Namespaced",
+                }
+            ]
+        },
+        True,
+    ),
+    "cluster scope": (
+        {
+            "rules": [
+                {
+                    "operations": ["*"],
+                    "apiGroups": ["*"],
+                    "apiVersions": ["*"],
+                    "resources": ["*"],
+                    "scope": "Cluster",
+                }
+            ]
+        },
+        False,
+    ),
+    "subresource": (
+        {
+            "rules": [
+                {
+                    "operations": ["*"],
+                    "apiGroups": [""],
+                    "apiVersions": ["v1"],
+                    "resources": ["pods/status"],
+                }
+            ]
+        },
+        False,
+    ),
+}
 
 
 @pytest.mark.parametrize(("more", "matched"), MATCHES.values(), ids=MATCHES)

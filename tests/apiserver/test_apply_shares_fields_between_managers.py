@@ -131,8 +131,11 @@ def test_lists_merge_by_key() -> None:
         side = {"name": "side", "image": "two", "env": [{"name": "A", "value": "1"}]}
         ok(await w.patch(path, template([main]), APPLY, fieldManager="one"), 201)
         both = ok(await w.patch(path, template([side]), APPLY, fieldManager="two"))
-        gone = ok(await w.patch(path, template([{"name": "side", "image": "two"}]), APPLY,
-                                fieldManager="two"))  # fmt: skip
+        gone = ok(
+            await w.patch(
+                path, template([{"name": "side", "image": "two"}]), APPLY, fieldManager="two"
+            )
+        )
         alone = ok(await w.patch(path, template([]), APPLY, fieldManager="two"))
 
         def names(value: dict[str, Any]) -> list[str]:

@@ -77,9 +77,19 @@ def test_discovery_in_both_forms() -> None:
     run(story)
 
 
-UNKNOWN = ["/apis/none", "/apis/none/v1", "/api/v2", "/apis/none/v1/things", "/api/v1/things",
-           "/nothing", f"{PODS}/web/none", "/api/v1/pods/web", "/api/v1/namespaces/a/nodes/x",
-           "/openapi/v3/apis/none/v1", "/api/v1/namespaces/a/pods/b/c/d"]  # fmt: skip
+UNKNOWN = [
+    "/apis/none",
+    "/apis/none/v1",
+    "/api/v2",
+    "/apis/none/v1/things",
+    "/api/v1/things",
+    "/nothing",
+    f"{PODS}/web/none",
+    "/api/v1/pods/web",
+    "/api/v1/namespaces/a/nodes/x",
+    "/openapi/v3/apis/none/v1",
+    "/api/v1/namespaces/a/pods/b/c/d",
+]
 
 
 @pytest.mark.parametrize("path", UNKNOWN)
@@ -144,8 +154,12 @@ def test_pods_and_nodes_are_shown_as_people_know_them() -> None:
         ok(await w.post("/api/v1/nodes", node), 201)
         ok(await w.post(PODS, pod(readinessGates=[{"conditionType": "x"}], nodeName="n1")), 201)
         state = {"name": "main", "ready": True, "restartCount": 2, "image": "b", "imageID": ""}
-        status = {"phase": "Running", "podIP": "10.1.1.1", "containerStatuses": [state],
-                  "conditions": [{"type": "x", "status": "True"}]}  # fmt: skip
+        status = {
+            "phase": "Running",
+            "podIP": "10.1.1.1",
+            "containerStatuses": [state],
+            "conditions": [{"type": "x", "status": "True"}],
+        }
         ok(await w.patch(f"{PODS}/web/status", {"status": status}))
         w.around.seconds += 3 * 86400
 
@@ -180,9 +194,12 @@ def test_other_kinds_are_shown_too() -> None:
             ),
             201,
         )
-        done = {"succeeded": 1, "startTime": "2023-11-14T22:13:20Z",
-                "completionTime": "2023-11-14T22:14:20Z",
-                "conditions": [{"type": "Complete", "status": "True"}]}  # fmt: skip
+        done = {
+            "succeeded": 1,
+            "startTime": "2023-11-14T22:13:20Z",
+            "completionTime": "2023-11-14T22:14:20Z",
+            "conditions": [{"type": "Complete", "status": "True"}],
+        }
         ok(await w.patch(f"{batch}/j/status", {"status": done}))
         leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
         ok(
@@ -190,10 +207,14 @@ def test_other_kinds_are_shown_too() -> None:
             201,
         )
         event = {
-            "metadata": {"name": "e"}, "type": "Normal", "reason": "R", "message": "m",
+            "metadata": {"name": "e"},
+            "type": "Normal",
+            "reason": "R",
+            "message": "m",
             "involvedObject": {"kind": "Pod", "name": "web", "namespace": "default"},
-            "source": {"component": "c", "host": "h"}, "lastTimestamp": "2023-11-14T22:13:00Z",
-        }  # fmt: skip
+            "source": {"component": "c", "host": "h"},
+            "lastTimestamp": "2023-11-14T22:13:00Z",
+        }
         ok(await w.post("/api/v1/namespaces/default/events", event), 201)
         ok(await w.post(CONFIGS, config(a="1")), 201)
         services = "/api/v1/namespaces/default/services"
@@ -215,9 +236,21 @@ def test_other_kinds_are_shown_too() -> None:
     run(story)
 
 
-AGES = {0: "0s", 119: "119s", 120: "2m", 330: "5m30s", 660: "11m", 3600 * 2: "120m",
-        3600 * 5 + 60: "5h1m", 3600 * 30: "30h", 86400 * 3 + 7200: "3d2h", 86400 * 30: "30d",
-        86400 * 365 * 3: "3y", 86400 * 365 * 9: "9y", -5: "<invalid>"}  # fmt: skip
+AGES = {
+    0: "0s",
+    119: "119s",
+    120: "2m",
+    330: "5m30s",
+    660: "11m",
+    3600 * 2: "120m",
+    3600 * 5 + 60: "5h1m",
+    3600 * 30: "30h",
+    86400 * 3 + 7200: "3d2h",
+    86400 * 30: "30d",
+    86400 * 365 * 3: "3y",
+    86400 * 365 * 9: "9y",
+    -5: "<invalid>",
+}
 
 
 @pytest.mark.parametrize("seconds", AGES)
@@ -257,12 +290,15 @@ def test_rows_carry_what_is_asked_for() -> None:
 
 
 ACCEPTED = {
-    "nothing": ("", 200), "anything": ("*/*", 200), "application": ("application/*", 200),
-    "with quality": ("application/json;q=0.9", 200), "unknown table":
-    ("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", 200),
+    "nothing": ("", 200),
+    "anything": ("*/*", 200),
+    "application": ("application/*", 200),
+    "with quality": ("application/json;q=0.9", 200),
+    "unknown table": ("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", 200),
     "yaml": ("application/yaml", 200),
-    "protobuf": ("application/vnd.kubernetes.protobuf", 406), "text": ("text/plain", 406),
-}  # fmt: skip
+    "protobuf": ("application/vnd.kubernetes.protobuf", 406),
+    "text": ("text/plain", 406),
+}
 
 
 @pytest.mark.parametrize(("accept", "code"), ACCEPTED.values(), ids=ACCEPTED)
@@ -356,8 +392,9 @@ def piece(number: int, field: Field, value: Any) -> bytes:
         one = Field(field.name, type_.item or type_)
         return b"".join(piece(number, one, item) for item in value)
     if type_.form == "map":
-        pair = Type("struct", numbers={1: Field("k", Type("string")),
-                                       2: Field("v", type_.item or type_)})  # fmt: skip
+        pair = Type(
+            "struct", numbers={1: Field("k", Type("string")), 2: Field("v", type_.item or type_)}
+        )
         one = Field(field.name, pair)
         return b"".join(piece(number, one, {"k": k, "v": v}) for k, v in value.items())
     if type_.form in ("int", "long", "bool"):

@@ -152,10 +152,17 @@ def test_create_edit_and_delete_commands(binary: Path, tmp_path: Path) -> None:
             "create quota q --hard=pods=3",
         ):
             await kubectl(*words.split())
-        await kubectl("patch", "pod", "one", "--type=json", "-p",
-                      '[{"op":"add","path":"/metadata/labels/q","value":"1"}]')  # fmt: skip
-        await kubectl("patch", "pod", "one", "-p",
-                      '{"spec":{"containers":[{"name":"one","image":"new"}]}}')  # fmt: skip
+        await kubectl(
+            "patch",
+            "pod",
+            "one",
+            "--type=json",
+            "-p",
+            '[{"op":"add","path":"/metadata/labels/q","value":"1"}]',
+        )
+        await kubectl(
+            "patch", "pod", "one", "-p", '{"spec":{"containers":[{"name":"one","image":"new"}]}}'
+        )
         await kubectl("replace", "-f", "-", text=await kubectl("get", "pod", "one", "-o", "yaml"))
         found = json.loads(await kubectl("get", "deployment", "web", "-o", "json"))
         assert found["spec"]["replicas"] == 5
@@ -232,19 +239,38 @@ def test_get_describe_and_explain(binary: Path, tmp_path: Path) -> None:
     """Tables, wide tables, selectors, descriptions, schemas."""
 
     async def scene(kubectl: Kubectl, w: World) -> None:
-        node = {"metadata": {"name": "n1"}, "status": {"capacity": {"nvidia.com/gpu": 2, "cpu": 8},
-                "conditions": [{"type": "Ready", "status": "True"}]}}  # fmt: skip
+        node = {
+            "metadata": {"name": "n1"},
+            "status": {
+                "capacity": {"nvidia.com/gpu": 2, "cpu": 8},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }
         ok(await w.post("/api/v1/nodes", node), 201)
         ok(await w.post(PODS, pod()), 201)
         ok(await w.post(f"{PODS}/web/binding", {"target": {"name": "n1"}}), 201)
-        event = {"metadata": {"name": "e"}, "reason": "Why", "message": "because", "type": "Normal",
-                 "involvedObject": {"kind": "Pod", "name": "web", "namespace": "default"},
-                 "lastTimestamp": "2023-11-14T22:13:20Z"}  # fmt: skip
+        event = {
+            "metadata": {"name": "e"},
+            "reason": "Why",
+            "message": "because",
+            "type": "Normal",
+            "involvedObject": {"kind": "Pod", "name": "web", "namespace": "default"},
+            "lastTimestamp": "2023-11-14T22:13:20Z",
+        }
         ok(await w.post("/api/v1/namespaces/default/events", event), 201)
 
         wide = await kubectl("get", "pods", "-o", "wide")
-        assert wide.split()[:9] == ["NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "NODE",
-                                    "NOMINATED", "NODE"]  # fmt: skip
+        assert wide.split()[:9] == [
+            "NAME",
+            "READY",
+            "STATUS",
+            "RESTARTS",
+            "AGE",
+            "IP",
+            "NODE",
+            "NOMINATED",
+            "NODE",
+        ]
         assert "n1" in wide
         on_node = ("get", "pods", "-A", "--field-selector=spec.nodeName=n1", "-o", "name")
         assert await kubectl(*on_node) == "pod/web\n"
@@ -337,9 +363,13 @@ DEVICES = {
                     "openAPIV3Schema": {
                         "type": "object",
                         "properties": {
-                            "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                            "spec": {
+                                "type": "object",
+                                "x-kubernetes-preserve-unknown-fields": True,
+                            },
                             "status": {
-                                "type": "object", "x-kubernetes-preserve-unknown-fields": True,
+                                "type": "object",
+                                "x-kubernetes-preserve-unknown-fields": True,
                             },
                         },
                     }
@@ -347,7 +377,7 @@ DEVICES = {
             }
         ],
     },
-}  # fmt: skip
+}
 
 SEED_ROLES = """
 kind: ClusterRole

@@ -53,8 +53,13 @@ BODIES: list[Any] = [
     pod(
         volumes=[{"name": "v", "hostPath": {"path": "/"}}],
         tolerations=[{"key": "a", "operator": "Exists"}],
-        affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
-            "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In"}]}]}}},
+        affinity={
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In"}]}]
+                }
+            }
+        },
     ),
     config(a="b"),
     deployment(),
@@ -63,13 +68,21 @@ BODIES: list[Any] = [
     {"metadata": {"name": "x"}, "target": {"kind": "Node", "name": "n"}},
     {"metadata": {"name": "x"}, "spec": {"hard": {"pods": "1"}, "scopes": ["BestEffort"]}},
     {"metadata": {"name": "x"}, "spec": {"ports": [{"port": 1}], "type": "ClusterIP"}},
-    {"metadata": {"name": "x"}, "webhooks": [{"name": "a", "rules": [{"resources": ["pods"]}],
-                                              "clientConfig": {"service": {"name": "x"}}}]},
+    {
+        "metadata": {"name": "x"},
+        "webhooks": [
+            {
+                "name": "a",
+                "rules": [{"resources": ["pods"]}],
+                "clientConfig": {"service": {"name": "x"}},
+            }
+        ],
+    },
     {"metadata": {"name": "x"}, "spec": {"schedule": "@daily", "jobTemplate": {"spec": {}}}},
     {"spec": {"replicas": 1}},
     {"gracePeriodSeconds": 1, "propagationPolicy": "Orphan", "preconditions": {"uid": "x"}},
     [{"op": "replace", "path": "/spec", "value": {}}, {"op": "add", "path": "/a/-", "value": 1}],
-]  # fmt: skip
+]
 
 
 @st.composite
@@ -109,23 +122,54 @@ PATHS = [
     PODS,
     "/api/v1/pods",
 ]
-TAILS = ["", "/web", "/settings", "/one", "/x", "/web/status", "/web/scale", "/web/binding",
-         "/web/eviction", "/web/log", "/one/scale", "/one/status", "/default/finalize"]  # fmt: skip
+TAILS = [
+    "",
+    "/web",
+    "/settings",
+    "/one",
+    "/x",
+    "/web/status",
+    "/web/scale",
+    "/web/binding",
+    "/web/eviction",
+    "/web/log",
+    "/one/scale",
+    "/one/status",
+    "/default/finalize",
+]
 QUERIES = st.dictionaries(
     st.sampled_from(
         [
-            "labelSelector", "fieldSelector", "limit", "continue", "resourceVersion", "dryRun",
-            "fieldManager", "force", "fieldValidation", "resourceVersionMatch", "pretty",
-            "gracePeriodSeconds", "propagationPolicy", "includeObject", "container", "tailLines",
+            "labelSelector",
+            "fieldSelector",
+            "limit",
+            "continue",
+            "resourceVersion",
+            "dryRun",
+            "fieldManager",
+            "force",
+            "fieldValidation",
+            "resourceVersionMatch",
+            "pretty",
+            "gracePeriodSeconds",
+            "propagationPolicy",
+            "includeObject",
+            "container",
+            "tailLines",
         ]
     ),
     st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12)
     | st.sampled_from(["1", "true", "All", "Strict", "a=b", "metadata.name=web", "Exact", "0"]),
     max_size=3,
-)  # fmt: skip
+)
 MEDIA = [JSON, MERGE, STRATEGIC, JSON_PATCH, APPLY, "application/yaml", protobuf.MEDIA, ""]
-ACCEPT = [JSON, "*/*", "application/json;as=Table;v=v1;g=meta.k8s.io", "application/yaml",
-          "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"]  # fmt: skip
+ACCEPT = [
+    JSON,
+    "*/*",
+    "application/json;as=Table;v=v1;g=meta.k8s.io",
+    "application/yaml",
+    "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+]
 REQUESTS = st.tuples(
     st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE"]),
     st.sampled_from(PATHS),
@@ -174,14 +218,16 @@ def test_no_request_is_a_fault(requests: list[Any]) -> None:
 @given(
     st.lists(
         st.tuples(
-            st.lists(st.text(max_size=8) | st.sampled_from(["api", "v1", "apis", "namespaces"]),
-                     max_size=6),
+            st.lists(
+                st.text(max_size=8) | st.sampled_from(["api", "v1", "apis", "namespaces"]),
+                max_size=6,
+            ),
             st.binary(max_size=60),
         ),
         min_size=10,
         max_size=30,
     )
-)  # fmt: skip
+)
 def test_no_path_is_a_fault(requests: list[tuple[list[str], bytes]]) -> None:
     """Any path and any bytes, to every method."""
 

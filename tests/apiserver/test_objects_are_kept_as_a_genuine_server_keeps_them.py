@@ -431,13 +431,49 @@ YAML_TWICE = b"metadata:\n  name: x\n  name: x\nnope: 1\n"
 PATCH_TWICE = b'{"data": {"a": "1", "a": "2"}, "nope": 1}'
 OPS_TWICE = b'[{"op": "add", "path": "/nope", "value": "1", "value": "2"}]'
 DOUBTS = {
-    "json": ("POST", CONFIGS, TWICE, JSON, ['duplicate field "metadata.labels.a"', 'unknown field "metadata.nope"']),
-    "yaml": ("POST", CONFIGS, YAML_TWICE, "application/yaml", ['line 3: key "name" already set in map', 'unknown field "nope"']),
-    "put": ("PUT", f"{CONFIGS}/settings", TWICE.replace(b'"x"', b'"settings"'), JSON, ['duplicate field "metadata.labels.a"', 'unknown field "metadata.nope"']),
-    "merge": ("PATCH", f"{CONFIGS}/settings", PATCH_TWICE, MERGE, ['duplicate field "data.a"', 'unknown field "nope"']),
-    "strategic": ("PATCH", f"{CONFIGS}/settings", PATCH_TWICE, STRATEGIC, ['duplicate field "data.a"', 'unknown field "nope"']),
-    "json patch": ("PATCH", f"{CONFIGS}/settings", OPS_TWICE, JSON_PATCH, ['json patch duplicate field "[0].value"', 'unknown field "nope"']),
-}  # fmt: skip
+    "json": (
+        "POST",
+        CONFIGS,
+        TWICE,
+        JSON,
+        ['duplicate field "metadata.labels.a"', 'unknown field "metadata.nope"'],
+    ),
+    "yaml": (
+        "POST",
+        CONFIGS,
+        YAML_TWICE,
+        "application/yaml",
+        ['line 3: key "name" already set in map', 'unknown field "nope"'],
+    ),
+    "put": (
+        "PUT",
+        f"{CONFIGS}/settings",
+        TWICE.replace(b'"x"', b'"settings"'),
+        JSON,
+        ['duplicate field "metadata.labels.a"', 'unknown field "metadata.nope"'],
+    ),
+    "merge": (
+        "PATCH",
+        f"{CONFIGS}/settings",
+        PATCH_TWICE,
+        MERGE,
+        ['duplicate field "data.a"', 'unknown field "nope"'],
+    ),
+    "strategic": (
+        "PATCH",
+        f"{CONFIGS}/settings",
+        PATCH_TWICE,
+        STRATEGIC,
+        ['duplicate field "data.a"', 'unknown field "nope"'],
+    ),
+    "json patch": (
+        "PATCH",
+        f"{CONFIGS}/settings",
+        OPS_TWICE,
+        JSON_PATCH,
+        ['json patch duplicate field "[0].value"', 'unknown field "nope"'],
+    ),
+}
 
 
 @pytest.mark.parametrize("name", DOUBTS)

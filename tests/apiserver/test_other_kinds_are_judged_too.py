@@ -161,8 +161,10 @@ def test_objects_are_completed() -> None:
         node = ok(await w.post("/api/v1/nodes", {**head, "status": {"capacity": {"cpu": 4}}}), 201)
         claim = ok(await w.post(f"{CORE}/persistentvolumeclaims", head), 201)
         rbac = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-        subjects = {"roleRef": {"kind": "ClusterRole", "name": "r"},
-                    "subjects": [{"kind": "User", "name": "u"}]}  # fmt: skip
+        subjects = {
+            "roleRef": {"kind": "ClusterRole", "name": "r"},
+            "subjects": [{"kind": "User", "name": "u"}],
+        }
         bound = ok(await w.post(rbac, {**head, **subjects}), 201)
 
         assert secret["data"] == {"a": "Yg=="}

@@ -73,11 +73,16 @@ OPERATIONS: dict[str, tuple[list[dict[str, Any]], Any]] = {
     "remove": ([{"op": "remove", "path": "/l/1"}], {"l": [1], "m": {"a/b": 1}}),
     "escaped": ([{"op": "remove", "path": "/m/a~1b"}], {"l": [1, 2], "m": {}}),
     "replace": ([{"op": "replace", "path": "/l/0", "value": 9}], {"l": [9, 2], "m": {"a/b": 1}}),
-    "move": ([{"op": "move", "from": "/l/0", "path": "/m/x"}], {"l": [2], "m": {"a/b": 1, "x": 1}}),
-    "copy": ([{"op": "copy", "from": "/l", "path": "/c"}],
-             {"l": [1, 2], "m": {"a/b": 1}, "c": [1, 2]}),
+    "move": (
+        [{"op": "move", "from": "/l/0", "path": "/m/x"}],
+        {"l": [2], "m": {"a/b": 1, "x": 1}},
+    ),
+    "copy": (
+        [{"op": "copy", "from": "/l", "path": "/c"}],
+        {"l": [1, 2], "m": {"a/b": 1}, "c": [1, 2]},
+    ),
     "put": ([{"op": "replace", "path": "/m/a~1b", "value": 2}], {"l": [1, 2], "m": {"a/b": 2}}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("patch", "after"), OPERATIONS.values(), ids=OPERATIONS)

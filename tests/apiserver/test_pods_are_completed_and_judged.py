@@ -50,8 +50,11 @@ def test_a_pod_is_completed() -> None:
         assert main["env"][0]["valueFrom"]["fieldRef"]["apiVersion"] == "v1"
         assert main["resources"] == {}
         assert [max(v) for v in found["volumes"]] == [
-            "name", "name", "name", "projected",
-        ]  # fmt: skip
+            "name",
+            "name",
+            "name",
+            "projected",
+        ]
         assert found["volumes"][0]["emptyDir"] == {}
         assert found["volumes"][1]["configMap"]["defaultMode"] == 420
         assert found["serviceAccountName"] == "default"
@@ -216,7 +219,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "env name": (container(env=[{"name": "A=B"}]), "a valid environment variable name"),
     "env no name": (container(env=[{"value": "x"}]), "env[0].name: Required value"),
     "env twice": (
-        container(env=[{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]),
+        container(
+            env=[{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]
+        ),
         "may not be specified when `value` is not empty",
     ),
     "env from nothing": (container(env=[{"name": "A", "valueFrom": {}}]), "must specify one of"),
@@ -267,7 +272,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "node selector": (pod(nodeSelector={"-": "x"}), "spec.nodeSelector: Invalid value"),
     "service account": (pod(serviceAccountName="nobody"), "error looking up service account"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("value", "why"), REFUSED.values(), ids=REFUSED)

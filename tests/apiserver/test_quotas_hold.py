@@ -67,10 +67,12 @@ def test_init_containers_count_by_maximum_and_sidecars_by_sum() -> None:
         ok(await w.post(QUOTAS, quota(cpu=100)), 201)
         spec = {
             "initContainers": [
-                one("side", 1, restartPolicy="Always"), one("init", 7), one("late", 2),
+                one("side", 1, restartPolicy="Always"),
+                one("init", 7),
+                one("late", 2),
             ],
             "containers": [one("a", 2), one("b", 3)],
-        }  # fmt: skip
+        }
         ok(await w.post(PODS, pod(**spec)), 201)
         await w.server.settle()
 

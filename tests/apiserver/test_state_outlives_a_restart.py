@@ -47,10 +47,15 @@ def test_objects_definitions_and_revisions_survive(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"version": 9, "revision": 1, "objects": {}}',
-     '{"version": 1, "revision": 1, "objects": {"pods": [{}]}}'],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"version": 9, "revision": 1, "objects": {}}',
+        '{"version": 1, "revision": 1, "objects": {"pods": [{}]}}',
+    ],
     ids=["empty", "list", "nothing", "another version", "no metadata"],
-)  # fmt: skip
+)
 def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     """With an error that names it; it is not overwritten."""
     path = tmp_path / "state.json"

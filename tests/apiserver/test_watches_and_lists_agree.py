@@ -252,11 +252,25 @@ def test_pods_are_selected_by_fields(selector: str, names: list[str]) -> None:
 
 
 LABELS = {
-    "a=1": True, "a==1": True, "a!=1": False, "a": True, "!a": False, "!b": True, "b": False,
-    "a in (1, 2)": True, "a notin (1,2)": False, "b notin (1)": True, "b!=1": True,
-    "a>0": True, "a<1": False, "b>0": False, "a=1,b": False, " a = 1 , !b ": True, "": True,
+    "a=1": True,
+    "a==1": True,
+    "a!=1": False,
+    "a": True,
+    "!a": False,
+    "!b": True,
+    "b": False,
+    "a in (1, 2)": True,
+    "a notin (1,2)": False,
+    "b notin (1)": True,
+    "b!=1": True,
+    "a>0": True,
+    "a<1": False,
+    "b>0": False,
+    "a=1,b": False,
+    " a = 1 , !b ": True,
+    "": True,
     "t>1": False,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", LABELS)

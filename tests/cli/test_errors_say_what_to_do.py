@@ -20,19 +20,60 @@ CASES = {
     "no kubeconfig, scheduler": (["scheduler", "--plain"], "no kubeconfig", "correct KUBECONFIG"),
     "no kubeconfig, webhook": (["webhook"], "no kubeconfig", "correct KUBECONFIG"),
     "nobody there": (["top", *NOBODY], "cannot be reached", "Check the address"),
-    "two who answer": (["top", *NOBODY, "--service", "a/b:1"], "exclude each other", "leave one out"),
+    "two who answer": (
+        ["top", *NOBODY, "--service", "a/b:1"],
+        "exclude each other",
+        "leave one out",
+    ),
     "no pod": (["explain", "x", "-f", MIXED], "no pod default/x", "Check the name"),
-    "two namespaces": (["explain", "a/x", "-n", "b", "-f", MIXED], "not in namespace b", "say one"),
+    "two namespaces": (
+        ["explain", "a/x", "-n", "b", "-f", MIXED],
+        "not in namespace b",
+        "say one",
+    ),
     "no node": (["inspect", "x", "-f", MIXED], "no node x", "partage top nodes lists"),
     "no file": (["schedule", "gone.yaml"], "gone.yaml: cannot be read", "name a file or folder"),
-    "no file, up": (["up", "-f", "gone.yaml"], "gone.yaml: cannot be read", "name a file or folder"),
+    "no file, up": (
+        ["up", "-f", "gone.yaml"],
+        "gone.yaml: cannot be read",
+        "name a file or folder",
+    ),
     "no record": (["replay", "gone"], "gone: No such file", "name a file of partage snapshot"),
-    "neither": (["replay", f"{MIXED}/pods.yaml"], "neither a snapshot nor a record", "write one with"),
-    "no trace": (["simulate", "openb", ".", "--trace", "x", "--policy", "fgd"], "nodes.csv", "name a folder with"),
-    "no such node": (["simulate", "cluster", EXAMPLES, "--add-nodes", "x=1"], "no node is called 'x'", "there are"),
+    "neither": (
+        ["replay", f"{MIXED}/pods.yaml"],
+        "neither a snapshot nor a record",
+        "write one with",
+    ),
+    "no trace": (
+        ["simulate", "openb", ".", "--trace", "x", "--policy", "fgd"],
+        "nodes.csv",
+        "name a folder with",
+    ),
+    "no such node": (
+        ["simulate", "cluster", EXAMPLES, "--add-nodes", "x=1"],
+        "no node is called 'x'",
+        "there are",
+    ),
     "no policy": (["schedule", MIXED, "--policy", "x"], "no policy 'x'", "choose one of"),
-    "no mix": (["simulate", "mig", "--model", "A100-80GB", "--cards", "1", "--mix", "1/2", "--rho", "1", "--policy", "partage"], "1/2", "such as"),
-}  # fmt: skip
+    "no mix": (
+        [
+            "simulate",
+            "mig",
+            "--model",
+            "A100-80GB",
+            "--cards",
+            "1",
+            "--mix",
+            "1/2",
+            "--rho",
+            "1",
+            "--policy",
+            "partage",
+        ],
+        "1/2",
+        "such as",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -136,8 +177,16 @@ def test_a_file_without_documents_is_an_error(tmp_path: Path, text: str, command
 
 
 @pytest.mark.parametrize(
-    "command", ["schedule", "explain a -f", "top -f", "inspect -f", "simulate cluster", "simulate repack --may-restart x"]
-)  # fmt: skip
+    "command",
+    [
+        "schedule",
+        "explain a -f",
+        "top -f",
+        "inspect -f",
+        "simulate cluster",
+        "simulate repack --may-restart x",
+    ],
+)
 def test_a_misspelt_field_is_told_and_refused_with_strict(tmp_path: Path, command: str) -> None:
     """By file, document, path and the nearest name, in every command that reads manifests."""
     file = tmp_path / "pod.yaml"

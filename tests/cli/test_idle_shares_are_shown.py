@@ -13,11 +13,17 @@ from click.testing import CliRunner, Result
 from partage.cli.main import main
 
 VALUES = {
-    ("a", "idle"): (50, 1.5, 4096, 100), ("a", "busy"): (50, 40, 4096, 4000),
-    ("b", "small"): (10, 0, 1024, 0), ("b", "unmeasured"): (100, None, 1024, None),
-}  # fmt: skip
-SERIES = ("container_request_gpu_utilization", "avg_over_time(container_gpu_utilization[1h])",
-          "container_request_gpu_memory", "max_over_time(container_gpu_memory_total[1h])")  # fmt: skip
+    ("a", "idle"): (50, 1.5, 4096, 100),
+    ("a", "busy"): (50, 40, 4096, 4000),
+    ("b", "small"): (10, 0, 1024, 0),
+    ("b", "unmeasured"): (100, None, 1024, None),
+}
+SERIES = (
+    "container_request_gpu_utilization",
+    "avg_over_time(container_gpu_utilization[1h])",
+    "container_request_gpu_memory",
+    "max_over_time(container_gpu_memory_total[1h])",
+)
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -33,15 +39,20 @@ class Answers(BaseHTTPRequestHandler):
         result: list[dict[str, Any]] = [
             {
                 "metric": {
-                    "namespace": "partage-system", "pod": "partage-agent-x", "container": "agent",
-                    "exported_namespace": namespace, "exported_pod": pod,
-                    "exported_container": "main", "node": "n1", "card": "0",
+                    "namespace": "partage-system",
+                    "pod": "partage-agent-x",
+                    "container": "agent",
+                    "exported_namespace": namespace,
+                    "exported_pod": pod,
+                    "exported_container": "main",
+                    "node": "n1",
+                    "card": "0",
                 },
                 "value": [0, str(values[column])],
             }
             for (namespace, pod), values in VALUES.items()
             if values[column] is not None
-        ]  # fmt: skip
+        ]
         body = json.dumps({"status": "success", "data": {"result": result}}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))

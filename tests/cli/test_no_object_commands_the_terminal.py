@@ -11,9 +11,19 @@ from partage.cli.structured import to_json, to_yaml
 from partage.cli.visible import visible
 
 COMMANDS = [
-    "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x9b31m", "\x08\x08\x08", "\r", "\x7f", "\x00", "\u202e", "\u2066",
-    "\x1bP", "\x9d", "\u200f",
-]  # fmt: skip
+    "\x1b]0;owned\x07",
+    "\x1b[2J\x1b[H",
+    "\x9b31m",
+    "\x08\x08\x08",
+    "\r",
+    "\x7f",
+    "\x00",
+    "\u202e",
+    "\u2066",
+    "\x1bP",
+    "\x9d",
+    "\u200f",
+]
 
 
 def signs(command: str) -> set[str]:
@@ -44,18 +54,31 @@ def test_ordinary_text_stays() -> None:
 def test_schedule_and_explain_print_none(command: str, tmp_path: Path) -> None:
     """A pod's annotation is told in the reason why it waits; standard error as well."""
     node = {
-        "kind": "Node", "apiVersion": "v1", "metadata": {"name": "n"},
-        "status": {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "9", "koordinator.sh/gpu": "100"}},
-    }  # fmt: skip
-    pod = {
-        "kind": "Pod", "apiVersion": "v1",
-        "metadata": {
-            "name": "p", "namespace": "default",
-            "annotations": {"partage.io/node-policy": f"x{command}y", "hami.io/gpu-scheduler-policy": f"x{command}y"},
+        "kind": "Node",
+        "apiVersion": "v1",
+        "metadata": {"name": "n"},
+        "status": {
+            "allocatable": {"cpu": "8", "memory": "8Gi", "pods": "9", "koordinator.sh/gpu": "100"}
         },
-        "spec": {"schedulerName": "partage-scheduler", "containers": [
-            {"name": f"c{command}", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
-    }  # fmt: skip
+    }
+    pod = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": "p",
+            "namespace": "default",
+            "annotations": {
+                "partage.io/node-policy": f"x{command}y",
+                "hami.io/gpu-scheduler-policy": f"x{command}y",
+            },
+        },
+        "spec": {
+            "schedulerName": "partage-scheduler",
+            "containers": [
+                {"name": f"c{command}", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+            ],
+        },
+    }
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [node, pod]}))
 

@@ -24,8 +24,13 @@ MIXED = str(Path(__file__).parents[2] / "examples/mixed")
 
 def ask(*arguments: str) -> Result:
     """What the command prints, without whatever the environment says of a cluster."""
-    env = {"KUBECONFIG": "/nonexistent", "PARTAGE_SCHEDULER": "", "PARTAGE_SERVICE": "",
-           "HOME": "/nonexistent", "KUBERNETES_SERVICE_HOST": ""}  # fmt: skip
+    env = {
+        "KUBECONFIG": "/nonexistent",
+        "PARTAGE_SCHEDULER": "",
+        "PARTAGE_SERVICE": "",
+        "HOME": "/nonexistent",
+        "KUBERNETES_SERVICE_HOST": "",
+    }
     return CliRunner(env=env).invoke(main, arguments)
 
 
@@ -69,9 +74,13 @@ def test_a_placed_pod_gets_cards_policy_and_annotations() -> None:
 
     assert result.exit_code == 0
     for text in (
-        "is bound on node a100-node", "gpu 0", "40Gi", "policy partage",
-        "another pod like it would go to node a100-node too", "Koordinator's record",
-    ):  # fmt: skip
+        "is bound on node a100-node",
+        "gpu 0",
+        "40Gi",
+        "policy partage",
+        "another pod like it would go to node a100-node too",
+        "Koordinator's record",
+    ):
         assert text in result.stdout
 
 
@@ -108,10 +117,14 @@ def test_the_same_is_said_to_programs() -> None:
     [
         pytest.param(("explain", "nope", "-f", MIXED), 4, "Check the name", id="no-pod"),
         pytest.param(
-            ("explain", "already-running", "-f", MIXED), 4,
-            "there is team-vision/already-running", id="other-namespace",
+            ("explain", "already-running", "-f", MIXED),
+            4,
+            "there is team-vision/already-running",
+            id="other-namespace",
         ),
-        pytest.param(("explain", "a/b", "-n", "c", "-f", MIXED), 2, "say one", id="two-namespaces"),
+        pytest.param(
+            ("explain", "a/b", "-n", "c", "-f", MIXED), 2, "say one", id="two-namespaces"
+        ),
         pytest.param(("inspect", "nope", "-f", MIXED), 4, "partage top nodes", id="no-node"),
         pytest.param(("top", "-f", "/nonexistent.yaml"), 2, "nonexistent", id="no-file"),
         pytest.param(("top",), 2, "--kubeconfig", id="no-kubeconfig"),
@@ -123,7 +136,7 @@ def test_the_same_is_said_to_programs() -> None:
             ("top", "--scheduler", "http://x", "--service", "a/b:1"), 2, "exclude", id="both"
         ),
     ],
-)  # fmt: skip
+)
 def test_an_error_names_thing_and_next_step(
     arguments: tuple[str, ...], code: int, says: str
 ) -> None:
@@ -138,11 +151,13 @@ def test_an_error_names_thing_and_next_step(
 def test_a_service_that_is_not_one_is_told(tmp_path: Path) -> None:
     """`--service` without a port names its form."""
     config = {
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         "users": [{"name": "u", "user": {}}],
-    }  # fmt: skip
+    }
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(config))
 
@@ -245,9 +260,12 @@ def test_top_is_shown_again_and_again_until_a_signal(number: int) -> None:
         MIXED,
     ]
     with subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs,
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
         env=os.environ | {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
-    ) as program:  # fmt: skip
+    ) as program:
         os.close(theirs)
         seen = b""
         while seen.count(b"a100-node") < 3:
@@ -270,17 +288,27 @@ def test_watching_needs_a_terminal_and_a_table(more: list[str]) -> None:
 
 
 NODE = {
-    "name": "n0", "cards": [], "model": "", "vendor": "", "slots": {"used": 0, "total": 0}, "pods": 0, "state": "ok",
-    "core_milli": {"used": 0, "total": 0}, "memory_bytes": {"used": 0, "total": 0},
-}  # fmt: skip
+    "name": "n0",
+    "cards": [],
+    "model": "",
+    "vendor": "",
+    "slots": {"used": 0, "total": 0},
+    "pods": 0,
+    "state": "ok",
+    "core_milli": {"used": 0, "total": 0},
+    "memory_bytes": {"used": 0, "total": 0},
+}
 SERVED = {
     "/api/overview": {
-        "cards": {"idle": 0, "shared": 0, "whole": 0, "closed": 0, "total": 0}, "policy": "partage",
-        "pods": {"placed": 0, "waiting": 0}, "core_milli": NODE["core_milli"], "memory_bytes": NODE["core_milli"],
+        "cards": {"idle": 0, "shared": 0, "whole": 0, "closed": 0, "total": 0},
+        "policy": "partage",
+        "pods": {"placed": 0, "waiting": 0},
+        "core_milli": NODE["core_milli"],
+        "memory_bytes": NODE["core_milli"],
     },
     "/api/nodes": {"total": 5000, "offset": 0, "nodes": [NODE] * 20},
     "/api/pods": {"total": 0, "offset": 0, "pods": []},
-}  # fmt: skip
+}
 
 
 def test_the_brief_asks_the_service_for_what_it_shows() -> None:

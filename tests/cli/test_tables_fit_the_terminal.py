@@ -32,9 +32,11 @@ def shown(name: str, width: int) -> list[str]:
 def test_nothing_is_lost_or_broken(name: str, width: int) -> None:
     """Every word of the wide table is there, whole, but bars and headings of empty columns."""
     wide = {
-        word for line in shown(name, 400) for word in line.split()
+        word
+        for line in shown(name, 400)
+        for word in line.split()
         if len(word) <= 24 and not set(word) & set("█░")
-    }  # fmt: skip
+    }
     narrow = shown(name, width)
 
     assert wide - {"INSTANCES"} <= {word for line in narrow for word in line.split()}

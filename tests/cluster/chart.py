@@ -17,8 +17,14 @@ def helm(plane: ControlPlane, *arguments: str, program: Path = HELM) -> str:
     """
     done = subprocess.run(
         [str(program), *arguments, "--kubeconfig", str(plane.kubeconfig())],
-        capture_output=True, text=True, check=False,
-        env={**os.environ, "HELM_DATA_HOME": str(plane.folder), "HELM_CACHE_HOME": str(plane.folder)},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            "HELM_DATA_HOME": str(plane.folder),
+            "HELM_CACHE_HOME": str(plane.folder),
+        },
+    )
     assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stderr}"
     return done.stdout

@@ -35,14 +35,18 @@ HARDWARE = {
 """What the simulated backend of each node finds."""
 LAYOUT = Layout(
     options=(
-        "--set", "agent.enabled=true,agent.devicePlugin.enabled=true,agent.evictUnprotected=true",
-        "--set", "agent.discovery.qgpu=true,agent.isolation.provider=hami-core",
+        "--set",
+        "agent.enabled=true,agent.devicePlugin.enabled=true,agent.evictUnprotected=true",
+        "--set",
+        "agent.discovery.qgpu=true,agent.isolation.provider=hami-core",
         # An agent that is away is noticed as soon as may be.
-        "--set", "scheduler.agentSilenceSeconds=30",
+        "--set",
+        "scheduler.agentSilenceSeconds=30",
         # Its DaemonSet makes no pods: the test runs what they would run.
-        "--set", "agent.nodeSelector.nowhere=here",
+        "--set",
+        "agent.nodeSelector.nowhere=here",
     )
-)  # fmt: skip
+)
 """The chart with an agent that does all there is but instances, which want a driver."""
 DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 
@@ -95,11 +99,21 @@ class Node:
         library.parent.mkdir()
         library.write_text("the library\n")
         self.stack.agent(
-            self.name, "--host-root", str(root), "--journal", str(folder / "journal"),
-            "--kubelet-dir", str(self.kubelet.folder),
-            "--simulated", str(self.hardware()), "--period", "0.5",
-            "--isolation-library", str(library), *options,
-        )  # fmt: skip
+            self.name,
+            "--host-root",
+            str(root),
+            "--journal",
+            str(folder / "journal"),
+            "--kubelet-dir",
+            str(self.kubelet.folder),
+            "--simulated",
+            str(self.hardware()),
+            "--period",
+            "0.5",
+            "--isolation-library",
+            str(library),
+            *options,
+        )
 
     def offers(self, resource: str) -> str:
         """How much of a resource its status says."""
@@ -186,22 +200,31 @@ def _empty(node: Node) -> None:
 def container(name: str, limits: dict[str, str], script: str = "sleep 1000") -> dict[str, Any]:
     """One that needs nothing from any registry."""
     return {
-        "name": name, "image": cri.IMAGE, "imagePullPolicy": "Never",
-        "command": ["/bin/sh", "-c", script], "resources": {"limits": limits},
-    }  # fmt: skip
+        "name": name,
+        "image": cri.IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", script],
+        "resources": {"limits": limits},
+    }
 
 
 def pod(name: str, *containers: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A pod that brings nothing which a kubelet would have to mount."""
     annotations = more.pop("annotations", {})
     spec = {
-        "containers": list(containers), "hostNetwork": True, "enableServiceLinks": False,
-        "automountServiceAccountToken": False, "terminationGracePeriodSeconds": 1, **more,
-    }  # fmt: skip
+        "containers": list(containers),
+        "hostNetwork": True,
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 1,
+        **more,
+    }
     return {
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "annotations": annotations}, "spec": spec,
-    }  # fmt: skip
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": spec,
+    }
 
 
 def running(stack: Stack, name: str) -> Any:

@@ -43,8 +43,10 @@ def missing() -> str:
         return "unshare is not installed"
     tried = subprocess.run(
         [program, "-m", "sh", "-c", "mount --make-rprivate / && mount -t tmpfs tmpfs /var/lib"],
-        capture_output=True, check=False, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        check=False,
+        text=True,
+    )
     if tried.returncode:
         return f"no mount namespace can be made here: {tried.stderr.strip()}"
     return ""
@@ -114,8 +116,20 @@ class Kubelet:
         path.write_text(json.dumps(config))
         self.plane.run(
             self.process,
-            ["unshare", "-m", "sh", "-c", _RUN, "kubelet", str(self.folder),
-             str(KUBERNETES / "kubelet"), f"--config={path}", f"--root-dir={self.folder}",
-             f"--hostname-override={self.node}", f"--cert-dir={self.folder / 'pki'}",
-             f"--kubeconfig={self.plane.kubeconfig()}", "--v=2"],
-        )  # fmt: skip
+            [
+                "unshare",
+                "-m",
+                "sh",
+                "-c",
+                _RUN,
+                "kubelet",
+                str(self.folder),
+                str(KUBERNETES / "kubelet"),
+                f"--config={path}",
+                f"--root-dir={self.folder}",
+                f"--hostname-override={self.node}",
+                f"--cert-dir={self.folder / 'pki'}",
+                f"--kubeconfig={self.plane.kubeconfig()}",
+                "--v=2",
+            ],
+        )

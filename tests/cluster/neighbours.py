@@ -73,43 +73,60 @@ class Hami:
         """
         settings = {
             "nvidia": {
-                "resourceCountName": "nvidia.com/gpu", "resourceMemoryName": "nvidia.com/gpumem",
+                "resourceCountName": "nvidia.com/gpu",
+                "resourceMemoryName": "nvidia.com/gpumem",
                 "resourceMemoryPercentageName": "nvidia.com/gpumem-percentage",
                 "resourceCoreName": "nvidia.com/gpucores",
-                "resourcePriorityName": "nvidia.com/priority", "defaultMemory": 0,
-                "defaultCores": 0, "defaultGPUNum": 1, "memoryFactor": 1, "deviceSplitCount": 10,
-                "deviceMemoryScaling": 1, "deviceCoreScaling": 1,
+                "resourcePriorityName": "nvidia.com/priority",
+                "defaultMemory": 0,
+                "defaultCores": 0,
+                "defaultGPUNum": 1,
+                "memoryFactor": 1,
+                "deviceSplitCount": 10,
+                "deviceMemoryScaling": 1,
+                "deviceCoreScaling": 1,
             }
-        }  # fmt: skip
+        }
         path = self.plane.folder / "hami-devices.yaml"
         path.write_text(yaml.safe_dump(settings))
         node, card = policy.split("/")
         self.plane.run(
             "hami-extender",
             [
-                str(program("hami-scheduler")), f"--http_bind=127.0.0.1:{self._port}",
+                str(program("hami-scheduler")),
+                f"--http_bind=127.0.0.1:{self._port}",
                 f"--cert_file={self.plane.folder / 'hami.crt'}",
-                f"--key_file={self.plane.folder / 'hami.key'}", f"--scheduler-name={self.name}",
+                f"--key_file={self.plane.folder / 'hami.key'}",
+                f"--scheduler-name={self.name}",
                 f"--metrics-bind-address=127.0.0.1:{free_port()}",
-                f"--node-scheduler-policy={node}", f"--gpu-scheduler-policy={card}",
-                f"--device-config-file={path}", "--kube-qps=500", "--kube-burst=1000",
+                f"--node-scheduler-policy={node}",
+                f"--gpu-scheduler-policy={card}",
+                f"--device-config-file={path}",
+                "--kube-qps=500",
+                "--kube-burst=1000",
             ],
             {
-                "KUBECONFIG": str(self.plane.kubeconfig()), "POD_NAME": "hami-scheduler-0",
+                "KUBECONFIG": str(self.plane.kubeconfig()),
+                "POD_NAME": "hami-scheduler-0",
                 "POD_NAMESPACE": "kube-system",
             },
-        )  # fmt: skip
+        )
         eventually("HAMi's extender answers", lambda: self._get("/healthz"))
         if schedules:
             counted = ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")
             extender = {
-                "urlPrefix": self.url, "enableHTTPS": True, "tlsConfig": {"insecure": True},
-                "filterVerb": "filter", "bindVerb": "bind", "nodeCacheCapable": True,
-                "weight": 1, "httpTimeout": "30s",
+                "urlPrefix": self.url,
+                "enableHTTPS": True,
+                "tlsConfig": {"insecure": True},
+                "filterVerb": "filter",
+                "bindVerb": "bind",
+                "nodeCacheCapable": True,
+                "weight": 1,
+                "httpTimeout": "30s",
                 "managedResources": [
                     {"name": f"nvidia.com/{one}", "ignoredByScheduler": True} for one in counted
                 ],
-            }  # fmt: skip
+            }
             config = {"profiles": [{"schedulerName": self.name}], "extenders": [extender]}
             self.plane.start_scheduler(config, "hami-kube-scheduler")
 
@@ -127,24 +144,33 @@ class Hami:
             "caBundle": base64.b64encode(self._trust.read_bytes()).decode(),
         }
         rule = {
-            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
-            "resources": ["pods"], "scope": "*",
-        }  # fmt: skip
+            "apiGroups": [""],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE"],
+            "resources": ["pods"],
+            "scope": "*",
+        }
         ignored = {"key": "hami.io/webhook", "operator": "NotIn", "values": ["ignore"]}
         return {
-            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
             "metadata": {"name": "hami-webhook"},
             "webhooks": [
                 {
-                    "name": "vgpu.hami.io", "admissionReviewVersions": ["v1beta1"],
-                    "clientConfig": client, "failurePolicy": failure, "sideEffects": "None",
-                    "rules": [rule], "timeoutSeconds": 10, "reinvocationPolicy": "Never",
+                    "name": "vgpu.hami.io",
+                    "admissionReviewVersions": ["v1beta1"],
+                    "clientConfig": client,
+                    "failurePolicy": failure,
+                    "sideEffects": "None",
+                    "rules": [rule],
+                    "timeoutSeconds": 10,
+                    "reinvocationPolicy": "Never",
                     "matchPolicy": "Equivalent",
                     "namespaceSelector": {"matchExpressions": [ignored]},
                     "objectSelector": {"matchExpressions": [ignored]},
                 }
             ],
-        }  # fmt: skip
+        }
 
     def filtered(self, pod: Mapping[str, Any], nodes: list[str]) -> Json:
         """Its answer to kube-scheduler's question; it writes its choice of cards on the pod."""
@@ -156,9 +182,11 @@ class Hami:
         done = {"hami.io/bind-phase": "success", "hami.io/vgpu-devices-to-allocate": ";"}
         merge = "application/merge-patch+json"
         self.plane.call(
-            "PATCH", f"/api/v1/namespaces/default/pods/{name}",
-            {"metadata": {"annotations": done}}, kind=merge,
-        )  # fmt: skip
+            "PATCH",
+            f"/api/v1/namespaces/default/pods/{name}",
+            {"metadata": {"annotations": done}},
+            kind=merge,
+        )
         lock = {"metadata": {"annotations": {"hami.io/mutex.lock": None}}}
         self.plane.call("PATCH", f"/api/v1/nodes/{node}", lock, kind=merge)
 

@@ -56,26 +56,30 @@ class Plugged:
         self.config = {
             **kube_scheduler_config(None, left_to_the_ledger(FAMILIES, Settings())),
             "leaderElection": {
-                "leaderElect": True, "resourceName": LEASE, "resourceNamespace": "kube-system",
+                "leaderElect": True,
+                "resourceName": LEASE,
+                "resourceNamespace": "kube-system",
                 "resourceLock": "leases",
             },
-        }  # fmt: skip
+        }
 
     def start(self) -> None:
         """Everything, and the nodes."""
         definition = (ROOT / "deploy/helm/partage/files/devices.json").read_bytes()
         self.plane.call(
-            "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+            "POST",
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
             json.loads(definition),
-        )  # fmt: skip
+        )
         account = {"metadata": {"name": "default"}, "automountServiceAccountToken": False}
         self.plane.call("POST", "/api/v1/namespaces/default/serviceaccounts", account)
         for name in ("a", "b"):
             self.node(name)
         self.plane.call(
-            "POST", "/apis/scheduling.k8s.io/v1/priorityclasses",
+            "POST",
+            "/apis/scheduling.k8s.io/v1/priorityclasses",
             {"metadata": {"name": "high"}, "value": 1000},
-        )  # fmt: skip
+        )
         self.engine()
         self.scheduler()
 
@@ -84,12 +88,19 @@ class Plugged:
         self.plane.run(
             "engine",
             [
-                sys.executable, "-m", "partage.cli.main", "scheduler", "--plain",
-                "--host=127.0.0.1", f"--port={self.port}", f"--plugin-socket={self.socket}",
-                f"--lease-name={LEASE}", "--lease-namespace=kube-system",
+                sys.executable,
+                "-m",
+                "partage.cli.main",
+                "scheduler",
+                "--plain",
+                "--host=127.0.0.1",
+                f"--port={self.port}",
+                f"--plugin-socket={self.socket}",
+                f"--lease-name={LEASE}",
+                "--lease-namespace=kube-system",
                 f"--kubeconfig={self.plane.kubeconfig()}",
             ],
-        )  # fmt: skip
+        )
 
     def scheduler(self, **environment: str) -> None:
         """kube-scheduler with the plugin."""
@@ -105,12 +116,13 @@ class Plugged:
         """A node of two cards; its Device is served once the definition is."""
         amounts = {"cpu": cpu, "memory": "64Gi", "pods": "50"}
         self.plane.call(
-            "POST", "/api/v1/nodes",
+            "POST",
+            "/api/v1/nodes",
             {
                 "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
                 "status": {"allocatable": amounts, "capacity": amounts},
             },
-        )  # fmt: skip
+        )
         parts = {"gpu-core": "100", "gpu-memory": "16Gi", "gpu-memory-ratio": "100"}
         resources = {f"koordinator.sh/{key}": value for key, value in parts.items()}
         cards = [
@@ -124,9 +136,11 @@ class Plugged:
             for i in range(2)
         ]
         body = {
-            "apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device",
-            "metadata": {"name": name}, "spec": {"devices": cards},
-        }  # fmt: skip
+            "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+            "kind": "Device",
+            "metadata": {"name": name},
+            "spec": {"devices": cards},
+        }
         self.eventually(
             "a Device", lambda: self._made("scheduling.koordinator.sh/v1alpha1/devices", body)
         )
@@ -149,13 +163,19 @@ class Plugged:
         container = {"name": "main", "image": "x", "resources": {"limits": limits or {}}}
         toleration = {"operator": "Exists"}
         self.plane.call(
-            "POST", "/api/v1/namespaces/default/pods",
+            "POST",
+            "/api/v1/namespaces/default/pods",
             {
                 "metadata": {"name": name, "labels": labels or {}},
-                "spec": {"schedulerName": "partage-scheduler", "containers": [container],
-                         "tolerations": [toleration], "terminationGracePeriodSeconds": 0, **spec},
+                "spec": {
+                    "schedulerName": "partage-scheduler",
+                    "containers": [container],
+                    "tolerations": [toleration],
+                    "terminationGracePeriodSeconds": 0,
+                    **spec,
+                },
             },
-        )  # fmt: skip
+        )
 
     def fills(self, name: str, limits: dict[str, str] | None = None, **spec: Any) -> None:
         """A pod on node a that takes its time to end, as pods do that a kubelet stops."""
@@ -181,17 +201,23 @@ class Plugged:
         }
         with contextlib.suppress(urllib.error.HTTPError):  # it is there
             self.plane.call(
-                "POST", "/api/v1/namespaces/default/pods",
+                "POST",
+                "/api/v1/namespaces/default/pods",
                 {
                     "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
-                    "spec": {"schedulerName": "nobody", "containers": [{"name": "main", "image": "x"}]},
+                    "spec": {
+                        "schedulerName": "nobody",
+                        "containers": [{"name": "main", "image": "x"}],
+                    },
                 },
-            )  # fmt: skip
+            )
         condition = {"type": "Ready", "status": str(ready)}
         self.plane.call(
-            "PATCH", f"/api/v1/namespaces/default/pods/{name}/status",
-            {"status": {"conditions": [condition]}}, kind="application/merge-patch+json",
-        )  # fmt: skip
+            "PATCH",
+            f"/api/v1/namespaces/default/pods/{name}/status",
+            {"status": {"conditions": [condition]}},
+            kind="application/merge-patch+json",
+        )
 
     def get(self, name: str) -> dict[str, Any]:
         """The pod."""

@@ -56,9 +56,19 @@ def _strict(value: Any) -> Any:
 def judged(schemas: Path, manifests: str) -> list[str]:
     """What kubeconform says is wrong with manifests, and which kinds it has no schema of."""
     done = subprocess.run(
-        [str(KUBECONFORM), "-strict", "-output", "json", "-schema-location", f"{schemas}/{_LOCATION}"],
-        input=manifests, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            str(KUBECONFORM),
+            "-strict",
+            "-output",
+            "json",
+            "-schema-location",
+            f"{schemas}/{_LOCATION}",
+        ],
+        input=manifests,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout, done.stderr
     return [
         f"{one['kind']} {one['name']}: {one['msg']}"

@@ -168,10 +168,17 @@ class Stack:
         on = "true" if webhook else "false"
         seam = "plugin" if self.layout.plugged else "extender"
         helm(
-            self.plane, "install", RELEASE, str(CHART), "-n", self.layout.system,
-            "--create-namespace", *self.layout.options,
-            "--set", f"{NONE},webhook.enabled={on},scheduler.leaseDuration=5,scheduler.seam={seam}",
-        )  # fmt: skip
+            self.plane,
+            "install",
+            RELEASE,
+            str(CHART),
+            "-n",
+            self.layout.system,
+            "--create-namespace",
+            *self.layout.options,
+            "--set",
+            f"{NONE},webhook.enabled={on},scheduler.leaseDuration=5,scheduler.seam={seam}",
+        )
         eventually(
             "Devices are served",
             lambda: self.plane.call("GET", "/apis/scheduling.koordinator.sh/v1alpha1/devices"),
@@ -210,13 +217,21 @@ class Stack:
         # Tests read the books by the debug API, and name pods.
         extra = (f"--health-port={free_port()}", "--published-reads", *extra)
         if self.layout.plugged:
-            own = [f"--port={read}", f"--plugin-socket={self.socket(name)}",
-                   f"--plugin-user={os.getuid()}"]  # fmt: skip
+            own = [
+                f"--port={read}",
+                f"--plugin-socket={self.socket(name)}",
+                f"--plugin-user={os.getuid()}",
+            ]
         self.partage(
-            self.layout.scheduler, f"--host={self.layout.address}", *own,
-            f"--identity={name}_{verbs}", f"--pod-name={name}",
-            f"--pod-namespace={self.layout.system}", *extra, name=name,
-        )  # fmt: skip
+            self.layout.scheduler,
+            f"--host={self.layout.address}",
+            *own,
+            f"--identity={name}_{verbs}",
+            f"--pod-name={name}",
+            f"--pod-namespace={self.layout.system}",
+            *extra,
+            name=name,
+        )
         if self.layout.plugged:
             self.start_plugged(name)
 
@@ -232,13 +247,19 @@ class Stack:
         token = self.token(self.layout.scheduler)
         own = self.plane.kubeconfig(token)
         self.plane.start_scheduler(
-            config, self.beside(name), f"--authentication-kubeconfig={own}",
-            f"--authorization-kubeconfig={own}", token=token, program=PLUGIN / "kube-scheduler",
+            config,
+            self.beside(name),
+            f"--authentication-kubeconfig={own}",
+            f"--authorization-kubeconfig={own}",
+            token=token,
+            program=PLUGIN / "kube-scheduler",
             env={
-                "PARTAGE_SOCKET": str(self.socket(name)), "PARTAGE_ENGINE_USER": str(os.getuid()),
-                "POD_NAME": name, "POD_NAMESPACE": self.layout.system,
+                "PARTAGE_SOCKET": str(self.socket(name)),
+                "PARTAGE_ENGINE_USER": str(os.getuid()),
+                "POD_NAME": name,
+                "POD_NAMESPACE": self.layout.system,
             },
-        )  # fmt: skip
+        )
 
     def beside(self, name: str) -> str:
         """The process of the kube-scheduler that goes with an instance."""
@@ -288,9 +309,13 @@ class Stack:
             ]
             self.plane.call("PATCH", where, body, kind="application/json-patch+json")
         self.partage(
-            self.layout.webhook, "--host=127.0.0.1", f"--port={port}", f"--url={self.webhook}",
-            f"--claims={self.scheduler}", name="webhook",
-        )  # fmt: skip
+            self.layout.webhook,
+            "--host=127.0.0.1",
+            f"--port={port}",
+            f"--url={self.webhook}",
+            f"--claims={self.scheduler}",
+            name="webhook",
+        )
 
     def stand_behind(self, service: str, namespace: str, address: str, port: int) -> None:
         """Write what Kubernetes writes for a Service whose pods are ready, for the process that stands for one."""
@@ -302,7 +327,8 @@ class Stack:
         }
         ports = self.plane.call("GET", f"/api/v1/namespaces/{namespace}/services/{service}")
         slice_ = {
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
             "metadata": {"name": name, "labels": labels},
             "addressType": "IPv4",
             "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
@@ -310,7 +336,7 @@ class Stack:
                 {"name": one.get("name", ""), "port": port, "protocol": "TCP"}
                 for one in ports["spec"]["ports"]
             ],
-        }  # fmt: skip
+        }
         with suppress(urllib.error.HTTPError):
             self.plane.call("DELETE", f"{path}/{name}")
         self.plane.call("POST", path, slice_)
@@ -334,9 +360,13 @@ class Stack:
         spec = self.plane.call("GET", where)["spec"]["template"]["spec"]
         env = {one["name"]: one["value"] for one in spec["containers"][0].get("env", ())}
         self.plane.start_scheduler(
-            config, name, f"--authentication-kubeconfig={own}",
-            f"--authorization-kubeconfig={own}", token=self.token(self.layout.beside), env=env,
-        )  # fmt: skip
+            config,
+            name,
+            f"--authentication-kubeconfig={own}",
+            f"--authorization-kubeconfig={own}",
+            token=self.token(self.layout.beside),
+            env=env,
+        )
 
     def restart(self, name: str, *, crash: bool = False) -> None:
         """End one of the processes and start it again; etcd and the API server until that is ready.
@@ -380,9 +410,11 @@ class Stack:
         spec = self.plane.call("GET", where)["spec"]["template"]["spec"]
         name, account = f"agent-{node}", spec["serviceAccountName"]
         stands = {
-            "nodeName": node, "serviceAccountName": account, "automountServiceAccountToken": False,
+            "nodeName": node,
+            "serviceAccountName": account,
+            "automountServiceAccountToken": False,
             "containers": [{"name": "agent", "image": "stands-for-a-process"}],
-        }  # fmt: skip
+        }
         head = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}}
         self.plane.call("POST", f"{space}/pods", {**head, "spec": stands})
         ended = {"status": {"phase": "Succeeded"}}
@@ -409,14 +441,18 @@ class Stack:
         """Verbs and resources of the chart's roles of a name, in all namespaces."""
         base = "/apis/rbac.authorization.k8s.io/v1"
         found = [
-            one for kind in ("clusterroles", "roles")
+            one
+            for kind in ("clusterroles", "roles")
             for one in self.plane.call("GET", f"{base}/{kind}")["items"]
             if one["metadata"]["name"] == name
-        ]  # fmt: skip
+        ]
         return {
-            (verb, resource) for one in found for rule in one["rules"]
-            for verb in rule["verbs"] for resource in rule["resources"]
-        }  # fmt: skip
+            (verb, resource)
+            for one in found
+            for rule in one["rules"]
+            for verb in rule["verbs"]
+            for resource in rule["resources"]
+        }
 
     def _audited(self) -> Iterator[dict[str, Any]]:
         """Requests of our programs that were answered, as the API server wrote them down."""
@@ -560,9 +596,11 @@ class Stack:
         path = f"{KUBERNETES}:{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", command],  # noqa: S607 # a document's own words
-            capture_output=True, text=True, check=False,
+            capture_output=True,
+            text=True,
+            check=False,
             env={**os.environ, "PATH": path, "KUBECONFIG": str(self.plane.kubeconfig())},
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -606,10 +644,18 @@ def collection(value: dict[str, Any]) -> str:
     )
     base = f"/api/{version}" if version == "v1" else f"/apis/{version}"
     alone = {
-        "node", "namespace", "device", "customresourcedefinition", "priorityclass", "clusterrole",
-        "clusterrolebinding", "mutatingwebhookconfiguration", "validatingwebhookconfiguration",
-        "validatingadmissionpolicy", "validatingadmissionpolicybinding",
-    }  # fmt: skip
+        "node",
+        "namespace",
+        "device",
+        "customresourcedefinition",
+        "priorityclass",
+        "clusterrole",
+        "clusterrolebinding",
+        "mutatingwebhookconfiguration",
+        "validatingwebhookconfiguration",
+        "validatingadmissionpolicy",
+        "validatingadmissionpolicybinding",
+    }
     space = "" if kind in alone else f"/namespaces/{value['metadata'].get('namespace', 'default')}"
     return f"{base}{space}/{plural}"
 
@@ -653,7 +699,10 @@ def stack(
         AssertionError: the chart's roles lack something that our programs asked for.
     """
     (folder / "audit.json").write_text(json.dumps(AUDIT))
-    audit = (f"--audit-policy-file={folder / 'audit.json'}", f"--audit-log-path={folder / 'audit.log'}")  # fmt: skip
+    audit = (
+        f"--audit-policy-file={folder / 'audit.json'}",
+        f"--audit-log-path={folder / 'audit.log'}",
+    )
     with control_plane(folder, *audit, *flags) as plane:
         plane.start_controllers("--node-monitor-grace-period=6h")
         made = Stack(plane, layout)

@@ -151,20 +151,33 @@ async def test_the_policy_holds_without_any_webhook(plane: Plane) -> None:
             for subresource in ("", "status"):
                 with pytest.raises(ApiError, match="only Partage"):
                     await client.patch(
-                        PODS, "held", {"metadata": {"annotations": change}},
-                        kind=PatchKind.MERGE, namespace="default", subresource=subresource,
+                        PODS,
+                        "held",
+                        {"metadata": {"annotations": change}},
+                        kind=PatchKind.MERGE,
+                        namespace="default",
+                        subresource=subresource,
                         into=msgspec.Raw,
-                    )  # fmt: skip
+                    )
         for name in ("held", "plain"):
             await client.patch(
-                PODS, name, {"metadata": {"annotations": {"own": "b"}}},
-                kind=PatchKind.MERGE, namespace="default", into=msgspec.Raw,
-            )  # fmt: skip
+                PODS,
+                name,
+                {"metadata": {"annotations": {"own": "b"}}},
+                kind=PatchKind.MERGE,
+                namespace="default",
+                into=msgspec.Raw,
+            )
             body = {"status": {"conditions": [{"type": "x", "status": "True"}]}}
             await client.patch(
-                PODS, name, body, kind=PatchKind.STRATEGIC, namespace="default",
-                subresource="status", into=msgspec.Raw,
-            )  # fmt: skip
+                PODS,
+                name,
+                body,
+                kind=PatchKind.STRATEGIC,
+                namespace="default",
+                subresource="status",
+                into=msgspec.Raw,
+            )
 
         uid = plain["metadata"]["uid"]
         with pytest.raises(ApiError, match="only Partage"):
@@ -187,9 +200,13 @@ async def test_no_pod_is_too_costly_to_judge(plane: Plane) -> None:
     ]
     async with plane.client() as client:
         await install(
-            client, Endpoint(), "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
-            "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
-        )  # fmt: skip
+            client,
+            Endpoint(),
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+            "MutatingWebhookConfiguration",
+            "ValidatingWebhookConfiguration",
+        )
         try:
             await until_refused(client, FORGED, "only Partage may write these annotations")
             await until_refused(client, pod("share", SHARE), "failed calling webhook")
@@ -244,11 +261,15 @@ async def test_no_pod_with_devices_names_its_node(plane: Plane) -> None:
         words = "may not name its node"
         await until_refused(client, placed("a", MEMORY), words)
         for made in (
-            placed("a", SHARE), placed("a", MEMORY, schedulerName="default-scheduler"),
-            placed("a", MEMORY, schedulerName="partage-scheduler"), mirror("a", MEMORY),
-            placed("a", {"nvidia.com/gpu": "1"}), placed("a", {"tke.cloud.tencent.com/qgpu-core": "5"}),
-            placed("a", {"metax-tech.com/sgpu": "1"}), placed("a", {"koordinator.sh/rdma": "1"}),
-        ):  # fmt: skip
+            placed("a", SHARE),
+            placed("a", MEMORY, schedulerName="default-scheduler"),
+            placed("a", MEMORY, schedulerName="partage-scheduler"),
+            mirror("a", MEMORY),
+            placed("a", {"nvidia.com/gpu": "1"}),
+            placed("a", {"tke.cloud.tencent.com/qgpu-core": "5"}),
+            placed("a", {"metax-tech.com/sgpu": "1"}),
+            placed("a", {"koordinator.sh/rdma": "1"}),
+        ):
             assert words in await refused(client, made)
             init = json.loads(json.dumps(made))
             init["spec"]["initContainers"] = init["spec"]["containers"]
@@ -278,9 +299,14 @@ async def test_devices_come_to_a_pod_on_its_creation_alone(plane: Plane) -> None
         ):
             with contextlib.suppress(ApiError):
                 await client.patch(
-                    PODS, name, {"spec": spec}, kind=PatchKind.STRATEGIC, namespace="default",
-                    subresource=subresource, into=msgspec.Raw,
-                )  # fmt: skip
+                    PODS,
+                    name,
+                    {"spec": spec},
+                    kind=PatchKind.STRATEGIC,
+                    namespace="default",
+                    subresource=subresource,
+                    into=msgspec.Raw,
+                )
             found = await read(client, PODS, name, "Pod")
             assert "nodeName" not in found["spec"] or name == "later"
             listed = found["spec"]["containers"] + found["spec"].get("ephemeralContainers", [])
@@ -317,9 +343,11 @@ async def test_a_pod_of_many_containers_stays_within_the_budget(plane: Plane, ma
         said = await refused(client, plain)
         assert not said, said[:500]
         await install(
-            client, Endpoint(url=f"https://127.0.0.1:{free_port()}"),
-            "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
-        )  # fmt: skip
+            client,
+            Endpoint(url=f"https://127.0.0.1:{free_port()}"),
+            "MutatingWebhookConfiguration",
+            "ValidatingWebhookConfiguration",
+        )
         try:
             await until_refused(client, pod("share", SHARE), "failed calling webhook")
             assert "failed calling webhook" in (await refused(client, asking))[:500]
@@ -327,9 +355,13 @@ async def test_a_pod_of_many_containers_stays_within_the_budget(plane: Plane, ma
             for field in ("labels", "annotations"):
                 change = {"metadata": {field: {"own": "x"}}}
                 await client.patch(
-                    PODS, "crowd", change, kind=PatchKind.MERGE, namespace="default",
+                    PODS,
+                    "crowd",
+                    change,
+                    kind=PatchKind.MERGE,
+                    namespace="default",
                     into=msgspec.Raw,
-                )  # fmt: skip
+                )
         finally:
             for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
                 await client.delete(Resource(GROUP, "v1", kind, namespaced=False), "partage")

@@ -33,27 +33,31 @@ WRITES = {
 def cluster(stack: Stack) -> Iterator[Wired]:
     """The service behind a wire, and a node with two cards of its own."""
     card = {
-        "type": "gpu", "health": True,
+        "type": "gpu",
+        "health": True,
         "resources": {
-            "koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "80Gi",
+            "koordinator.sh/gpu-core": "100",
+            "koordinator.sh/gpu-memory": "80Gi",
             "koordinator.sh/gpu-memory-ratio": "100",
         },
-    }  # fmt: skip
+    }
     cards = [card | {"id": f"GPU-wired-{number}", "minor": number} for number in range(2)]
     stack.add_nodes(
         [
             {
-                "apiVersion": "v1", "kind": "Node",
+                "apiVersion": "v1",
+                "kind": "Node",
                 "metadata": {"name": NODE, "labels": {"wired": "yes"}},
                 "status": {"allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110"}},
             },
             {
-                "apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device",
+                "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+                "kind": "Device",
                 "metadata": {"name": NODE, "labels": {"node.koordinator.sh/gpu-vendor": "nvidia"}},
                 "spec": {"devices": cards},
             },
         ]
-    )  # fmt: skip
+    )
     with wired(stack, NODE) as made:
         eventually("node totals are written", lambda: totals(stack).get("koordinator.sh/gpu"))
         yield made

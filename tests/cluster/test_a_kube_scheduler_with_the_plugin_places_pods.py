@@ -46,9 +46,13 @@ BOTH = {"koordinator.sh/gpu": "200"}
 def test_the_go_side_passes_its_own_tests(program: Path, package: str) -> None:
     """Against an engine that is played; the build has vetted it."""
     done = subprocess.run(
-        [program.with_name(f"{package}.test"), "-test.v"], cwd=MODULE / package,
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        [program.with_name(f"{package}.test"), "-test.v"],
+        cwd=MODULE / package,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "--- PASS" in done.stdout
 
@@ -89,9 +93,11 @@ def test_a_refusal_is_one_attempt_and_one_event(cluster: Plugged) -> None:
     assert cluster.failures("refused-1") == 1
 
     cluster.plane.call(
-        "PATCH", "/api/v1/namespaces/default/pods/refused-1",
-        {"metadata": {"labels": {"a": "b"}}}, kind="application/merge-patch+json",
-    )  # fmt: skip
+        "PATCH",
+        "/api/v1/namespaces/default/pods/refused-1",
+        {"metadata": {"labels": {"a": "b"}}},
+        kind="application/merge-patch+json",
+    )
     cluster.eventually("another attempt", lambda: cluster.failures("refused-1") > 1)
     cluster.delete("one", "two", "refused-1", "refused-2", "refused-3")
 
@@ -119,13 +125,17 @@ def test_pods_are_spread_as_they_ask(cluster: Plugged) -> None:
     zones = {"a": "east", "b": "west"}
     for node, zone in zones.items():
         cluster.plane.call(
-            "PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": {"zone": zone}}},
+            "PATCH",
+            f"/api/v1/nodes/{node}",
+            {"metadata": {"labels": {"zone": zone}}},
             kind="application/merge-patch+json",
-        )  # fmt: skip
+        )
     evenly = {
-        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway",
+        "maxSkew": 1,
+        "topologyKey": "zone",
+        "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": {"app": "spread"}},
-    }  # fmt: skip
+    }
     pods = [f"spread-{i}" for i in range(4)]
     for name in pods:
         cluster.pod(name, HALF, labels={"app": "spread"}, topologySpreadConstraints=[evenly])
@@ -144,9 +154,11 @@ def test_the_least_important_go_for_devices_and_what_they_leave_is_kept(cluster:
     cluster.plane.call("POST", "/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget)
     cluster.fills("guarded", WHOLE)
     cluster.plane.call(
-        "PATCH", "/api/v1/namespaces/default/pods/guarded",
-        {"metadata": {"labels": {"guarded": "yes"}}}, kind="application/merge-patch+json",
-    )  # fmt: skip
+        "PATCH",
+        "/api/v1/namespaces/default/pods/guarded",
+        {"metadata": {"labels": {"guarded": "yes"}}},
+        kind="application/merge-patch+json",
+    )
     cluster.fills("spare", WHOLE)
     cluster.pod("vip", WHOLE, nodeSelector=AT_A, priorityClassName="high")
 

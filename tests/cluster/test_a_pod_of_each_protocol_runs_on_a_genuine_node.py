@@ -68,9 +68,13 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]
             cuda = by_nri(stack, folder, cleanup)
             maca = added("maca", "2.1", stack, folder, cleanup)
             maca.start_agent(
-                "--cri-socket", str(maca.kubelet.runtime), "--runtime-socket",
-                str(maca.runtime.socket), "--cri-devices", str(folder / "maca/devices"),
-            )  # fmt: skip
+                "--cri-socket",
+                str(maca.kubelet.runtime),
+                "--runtime-socket",
+                str(maca.runtime.socket),
+                "--cri-devices",
+                str(folder / "maca/devices"),
+            )
             complete(cuda, maca)
             plugin = VendorPlugin(maca.kubelet.folder / "device-plugins", SGPU, 32)
             cleanup.callback(plugin.close)
@@ -99,9 +103,11 @@ def test_a_pod_of_each_protocol_runs_with_what_its_record_says(nodes: dict[str, 
     stack = cuda.stack
     koordinator = {"koordinator.sh/gpu-core": "40", "koordinator.sh/gpu-memory-ratio": "40"}
     sgpu = {
-        "koordinator.sh/gpu.shared": "1", "koordinator.sh/gpu-core": "10",
-        "koordinator.sh/gpu-memory": "1Gi", SGPU: "1",
-    }  # fmt: skip
+        "koordinator.sh/gpu.shared": "1",
+        "koordinator.sh/gpu-core": "10",
+        "koordinator.sh/gpu-memory": "1Gi",
+        SGPU: "1",
+    }
     hami = {GPU: "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}
     asked = {
         "koordinator": koordinator,
@@ -116,8 +122,11 @@ def test_a_pod_of_each_protocol_runs_with_what_its_record_says(nodes: dict[str, 
     found = {name: running(stack, name) for name in asked}
 
     assert {name: one["spec"]["nodeName"] for name, one in found.items()} == {
-        "koordinator": "cuda", "qgpu": "cuda", "hami": "cuda", "metax": "maca",
-    }  # fmt: skip
+        "koordinator": "cuda",
+        "qgpu": "cuda",
+        "hami": "cuda",
+        "metax": "maca",
+    }
     for name in ("koordinator", "qgpu", "hami"):
         grant = granted(found[name], "main")
         env = environment(cuda, found[name], "main")
@@ -202,8 +211,14 @@ def test_a_card_that_falls_ill_takes_no_new_pod(nodes: dict[str, Node]) -> None:
         eventually("and of qGPU's compute", lambda: cuda.offers(CORE) == "100", SLOW)
         wanted = {cards[minor]: minor != ill for minor in cards}
         assert {one["id"]: one["health"] for one in cuda.device()["spec"]["devices"]} == wanted
-        asked = {"koordinator": {"koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory-ratio": "10"},
-                 "qgpu": {CORE: "10", MEMORY: "1"}, "hami": share}  # fmt: skip
+        asked = {
+            "koordinator": {
+                "koordinator.sh/gpu-core": "10",
+                "koordinator.sh/gpu-memory-ratio": "10",
+            },
+            "qgpu": {CORE: "10", MEMORY: "1"},
+            "hami": share,
+        }
         for name, limits in asked.items():
             stack.create(pod(name, container("main", limits), nodeSelector=here))
         both = {"koordinator.sh/gpu-core": "200", "koordinator.sh/gpu-memory-ratio": "200"}
@@ -336,9 +351,12 @@ def test_init_containers_sidecars_and_restarts_get_their_own(nodes: dict[str, No
     ends = container("ends", {GPU: "1", "nvidia.com/gpumem": "2000"}, once)
     ends["volumeMounts"] = [{"name": "flag", "mountPath": str(flag)}]
     made = pod(
-        "mixed", container("main", {GPU: "1", "nvidia.com/gpumem": "3000"}), ends,
-        initContainers=[first, helper], volumes=[volume],
-    )  # fmt: skip
+        "mixed",
+        container("main", {GPU: "1", "nvidia.com/gpumem": "3000"}),
+        ends,
+        initContainers=[first, helper],
+        volumes=[volume],
+    )
     cuda.stack.create(made)
 
     def restarted() -> Any:

@@ -102,9 +102,15 @@ def test_upgrade_and_rollback_leave_pods_and_certificates_alone(stack: Stack) ->
     namespaced = ("-n", SYSTEM)
 
     helm(
-        stack.plane, "upgrade", RELEASE, str(CHART), *namespaced, "--reset-then-reuse-values",
-        "--set", "scheduler.auditSeconds=33,placement.policy=binpack",
-    )  # fmt: skip
+        stack.plane,
+        "upgrade",
+        RELEASE,
+        str(CHART),
+        *namespaced,
+        "--reset-then-reuse-values",
+        "--set",
+        "scheduler.auditSeconds=33,placement.policy=binpack",
+    )
     assert "--audit=33" in arguments(stack)
     assert written(stack) == certificates
     assert stack.admits()

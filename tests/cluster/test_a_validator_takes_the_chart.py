@@ -16,11 +16,15 @@ import generate  # a script beside the chart
 
 PROFILES = tuple(generate.NAMESPACES)
 EVERYTHING = (
-    "--set", "agent.enabled=true,agent.mig=true,agent.devicePlugin.enabled=true",
-    "--set", "agent.evictUnprotected=true,agent.cdiKind=nvidia.com/gpu,scheduler.preemption=true",
-    "--set", "agent.dra.enabled=true,scheduler.claims=true",
-    "--set", "agent.isolation.provider=partage,traces.enabled=true,traces.endpoint=http://c:4318",
-)  # fmt: skip
+    "--set",
+    "agent.enabled=true,agent.mig=true,agent.devicePlugin.enabled=true",
+    "--set",
+    "agent.evictUnprotected=true,agent.cdiKind=nvidia.com/gpu,scheduler.preemption=true",
+    "--set",
+    "agent.dra.enabled=true,scheduler.claims=true",
+    "--set",
+    "agent.isolation.provider=partage,traces.enabled=true,traces.endpoint=http://c:4318",
+)
 pytestmark = pytest.mark.skipif(
     not KUBECONFORM.exists(), reason="kubeconform not built; run tests/cluster/build"
 )
@@ -58,8 +62,10 @@ def test_every_plain_manifest_is_taken(own: Path, profile: str) -> None:
     """What the genuine kubectl makes of the kustomization."""
     made = subprocess.run(
         [str(KUBERNETES / "kubectl"), "kustomize", str(CHART.parents[1] / "kustomize" / profile)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
 
     assert not schemas.judged(own, made.stdout)
 

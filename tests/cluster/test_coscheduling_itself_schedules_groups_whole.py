@@ -19,22 +19,34 @@ from plugin_stack import Plugged
 GROUP = "scheduling.x-k8s.io"
 LABEL = f"{GROUP}/pod-group"
 DEFINITION = {
-    "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
     "metadata": {
         "name": f"podgroups.{GROUP}",
-        "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"},
+        "annotations": {
+            "api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"
+        },
     },
     "spec": {
-        "group": GROUP, "scope": "Namespaced",
+        "group": GROUP,
+        "scope": "Namespaced",
         "names": {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"},
         "versions": [
             {
-                "name": "v1alpha1", "served": True, "storage": True, "subresources": {"status": {}},
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
             }
         ],
     },
-}  # fmt: skip
+}
 """What is enough of its definition."""
 OUTPUT = "coscheduling"
 BACK_OFF = 600
@@ -55,12 +67,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
         made.config["profiles"] = [profile]  # one order of the queue for all
         profile["plugins"]["multiPoint"]["enabled"].append({"name": "Coscheduling"})
         profile["plugins"]["queueSort"] = {
-            "enabled": [{"name": "Coscheduling"}], "disabled": [{"name": "*"}]
-        }  # fmt: skip
+            "enabled": [{"name": "Coscheduling"}],
+            "disabled": [{"name": "*"}],
+        }
         args = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "CoschedulingArgs",
-            "permitWaitingTimeSeconds": 600, "podGroupBackoffSeconds": BACK_OFF,
-        }  # fmt: skip
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "CoschedulingArgs",
+            "permitWaitingTimeSeconds": 600,
+            "podGroupBackoffSeconds": BACK_OFF,
+        }
         profile["pluginConfig"].append({"name": "Coscheduling", "args": args})
         made.start()
         # A group that finds the engine starting would fail, and be left alone for that long.
@@ -72,8 +87,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
 
 def group(cluster: Plugged, name: str, size: int, least: int) -> list[str]:
     """A group of pods of a whole card each, of which so many come together at least; their names."""
-    body = {"apiVersion": f"{GROUP}/v1alpha1", "kind": "PodGroup", "metadata": {"name": name},
-            "spec": {"minMember": least}}  # fmt: skip
+    body = {
+        "apiVersion": f"{GROUP}/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": name},
+        "spec": {"minMember": least},
+    }
     cluster.plane.call("POST", f"/apis/{GROUP}/v1alpha1/namespaces/default/podgroups", body)
     names = [f"{name}-{i}" for i in range(size)]
     for one in names:
@@ -85,9 +104,11 @@ def member(cluster: Plugged, name: str, of: str) -> None:
     """One pod of a group."""
     container = {"name": "main", "image": "x", "resources": {"limits": WHOLE}}
     spec: dict[str, Any] = {
-        "schedulerName": "partage-scheduler", "containers": [container],
-        "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 0,
-    }  # fmt: skip
+        "schedulerName": "partage-scheduler",
+        "containers": [container],
+        "tolerations": [{"operator": "Exists"}],
+        "terminationGracePeriodSeconds": 0,
+    }
     head = {"name": name, "labels": {LABEL: of}}
     cluster.plane.call("POST", "/api/v1/namespaces/default/pods", {"metadata": head, "spec": spec})
 

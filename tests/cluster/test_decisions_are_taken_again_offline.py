@@ -67,7 +67,9 @@ def partage(stack: Stack, *words: str, good: tuple[int, ...] = (0,)) -> Any:
     if words[0] != "replay":
         command += ["--kubeconfig", str(stack.plane.kubeconfig())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode in good, f"{' '.join(words)}: {done.returncode} {done.stdout}{done.stderr}"  # fmt: skip
+    assert done.returncode in good, (
+        f"{' '.join(words)}: {done.returncode} {done.stdout}{done.stderr}"
+    )
     return json.loads(done.stdout) if "json" in words else done.stdout + done.stderr
 
 
@@ -127,20 +129,23 @@ def test_questions_reach_the_service_through_the_api_server(stack: Stack) -> Non
         port = {"name": "read", "port": 10251, "protocol": "TCP"}
         stack.create(
             {
-                "apiVersion": "v1", "kind": "Service",
+                "apiVersion": "v1",
+                "kind": "Service",
                 "metadata": {"name": "asked", "namespace": SYSTEM},
                 "spec": {"ports": [{**port, "targetPort": read}]},
             }
-        )  # fmt: skip
+        )
         # The API server's proxy goes to addresses of pods alone, which it finds by Endpoints.
         pods = f"/api/v1/namespaces/{SYSTEM}/pods/reachable"
         told_ip = {"status": {"podIP": address, "podIPs": [{"ip": address}]}}
         stack.plane.call("PATCH", f"{pods}/status", told_ip, kind=MERGE)
         target = {"kind": "Pod", "namespace": SYSTEM, "name": "reachable"}
         stack.plane.call(
-            "POST", f"/api/v1/namespaces/{SYSTEM}/endpoints",
+            "POST",
+            f"/api/v1/namespaces/{SYSTEM}/endpoints",
             {
-                "apiVersion": "v1", "kind": "Endpoints",
+                "apiVersion": "v1",
+                "kind": "Endpoints",
                 "metadata": {"name": "asked", "namespace": SYSTEM},
                 "subsets": [
                     {
@@ -149,7 +154,7 @@ def test_questions_reach_the_service_through_the_api_server(stack: Stack) -> Non
                     }
                 ],
             },
-        )  # fmt: skip
+        )
         crowd(stack)
         service = ("--service", f"{SYSTEM}/asked:10251")
 

@@ -23,14 +23,21 @@ ASKS = {
 def layout(profile: str, folder: Path) -> Layout:
     """As the profile lays itself out, with its agent, which finds a folder of its own where a kubelet's would be."""
     return Layout(
-        system="kube-system", scheduler=f"{profile}-scheduler", beside=f"{profile}-kube-scheduler",
+        system="kube-system",
+        scheduler=f"{profile}-scheduler",
+        beside=f"{profile}-kube-scheduler",
         webhook=f"{profile}-webhook",
-        agent={"qgpu": "qgpu-manager", "hami": "hami-device-plugin"}[profile], settled=False,
+        agent={"qgpu": "qgpu-manager", "hami": "hami-device-plugin"}[profile],
+        settled=False,
         options=(
-            "-f", str(CHART / "profiles" / f"{profile}.yaml"), "--set", "agent.enabled=true",
-            "--set", f"agent.nodeSelector.nowhere=here,agent.mig=false,agent.devicePlugin.kubeletDir={folder}",
+            "-f",
+            str(CHART / "profiles" / f"{profile}.yaml"),
+            "--set",
+            "agent.enabled=true",
+            "--set",
+            f"agent.nodeSelector.nowhere=here,agent.mig=false,agent.devicePlugin.kubeletDir={folder}",
         ),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module", params=ASKS)
@@ -52,10 +59,18 @@ def test_a_pod_of_its_protocol_is_placed(profile: tuple[str, Stack], tmp_path: P
     offers = dict.fromkeys(ASKS[name], "100") | {"cpu": "8", "memory": "32Gi", "pods": "110"}
     stack.add_nodes([{**node, "status": {"allocatable": offers}}])
     stack.agent(
-        "n1", "--host-root", str(tmp_path), "--journal", str(tmp_path / "journal"),
-        "--nri-socket", str(tmp_path / "none"), "--simulated", str(tmp_path / "cards.json"),
-        "--isolation", "none",
-    )  # fmt: skip
+        "n1",
+        "--host-root",
+        str(tmp_path),
+        "--journal",
+        str(tmp_path / "journal"),
+        "--nri-socket",
+        str(tmp_path / "none"),
+        "--simulated",
+        str(tmp_path / "cards.json"),
+        "--isolation",
+        "none",
+    )
 
     def totals() -> object:
         told = stack.plane.call("GET", "/api/v1/nodes/n1")["status"]["allocatable"]

@@ -173,7 +173,18 @@ TAKEN = {
         {"koordinator.sh/gpu": "100"},
         {
             "scheduling.koordinator.sh/device-allocated": json.dumps(
-                {"gpu": [{"minor": 1, "resources": {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "80Gi", "koordinator.sh/gpu-memory-ratio": "100"}}]}
+                {
+                    "gpu": [
+                        {
+                            "minor": 1,
+                            "resources": {
+                                "koordinator.sh/gpu-core": "100",
+                                "koordinator.sh/gpu-memory": "80Gi",
+                                "koordinator.sh/gpu-memory-ratio": "100",
+                            },
+                        }
+                    ]
+                }
             )
         },
     ),
@@ -181,11 +192,22 @@ TAKEN = {
         {"kubernetes.io/gpu": "100"},
         {
             "scheduling.koordinator.sh/device-allocated": json.dumps(
-                {"gpu": [{"minor": 2, "resources": {"kubernetes.io/gpu-core": "100", "kubernetes.io/gpu-memory": "80Gi", "kubernetes.io/gpu-memory-ratio": "100"}}]}
+                {
+                    "gpu": [
+                        {
+                            "minor": 2,
+                            "resources": {
+                                "kubernetes.io/gpu-core": "100",
+                                "kubernetes.io/gpu-memory": "80Gi",
+                                "kubernetes.io/gpu-memory-ratio": "100",
+                            },
+                        }
+                    ]
+                }
             )
         },
     ),
-}  # fmt: skip
+}
 """Pods that HAMi and Koordinator have placed, with their own annotations and none of ours."""
 
 

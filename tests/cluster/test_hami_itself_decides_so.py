@@ -67,12 +67,14 @@ def renamed(world: World, prefix: str) -> World:
             pod,
             name=prefix + pod.name,
             annotations={
-                key: ",".join(prefix + one for one in text.split(",")) if key.endswith("gpuuuid") else text
+                key: ",".join(prefix + one for one in text.split(","))
+                if key.endswith("gpuuuid")
+                else text
                 for key, text in pod.annotations.items()
             },
         )
         for pod in world.pods
-    ]  # fmt: skip
+    ]
     return replace(world, nodes=nodes, pods=pods)
 
 
@@ -133,8 +135,9 @@ class Play:
         """The pod as Partage binds it, which HAMi's webhook leaves alone."""
         manifest = deepcopy(self.manifests[pod.name])
         manifest["metadata"].update(
-            annotations={**pod.annotations, **found.annotations}, labels={"hami.io/webhook": "ignore"}
-        )  # fmt: skip
+            annotations={**pod.annotations, **found.annotations},
+            labels={"hami.io/webhook": "ignore"},
+        )
         manifest["spec"]["nodeName"] = found.node
         for container in manifest["spec"]["containers"]:
             container["image"] = "example"
@@ -192,7 +195,12 @@ def kind(pod: Pod) -> str:
     }
     chain = notes.pop("hami.io/gpu-scheduler-policy", "")
     if notes:
-        wishes = {"numa-bind": "one NUMA node", "type": "card types", "uuid": "card UUIDs", "weights": "weights of scores"}  # fmt: skip
+        wishes = {
+            "numa-bind": "one NUMA node",
+            "type": "card types",
+            "uuid": "card UUIDs",
+            "weights": "weights of scores",
+        }
         return next(words for part, words in wishes.items() if part in next(iter(notes)))
     if chain not in ("", "binpack", "spread"):
         return "several orders of cards" if "topology" not in chain else "links among cards"
@@ -205,9 +213,12 @@ def kind(pod: Pod) -> str:
 
 
 EXPLAINED = {
-    "both wait", "the same node and cards", "the same node, the last of equal cards", "an equal node",
+    "both wait",
+    "the same node and cards",
+    "the same node, the last of equal cards",
+    "an equal node",
     "only Partage places it: several containers",
-}  # fmt: skip
+}
 
 
 def play(hami: Hami, world: World) -> Iterator[tuple[str, str, Json]]:
@@ -224,11 +235,15 @@ def play(hami: Hami, world: World) -> Iterator[tuple[str, str, Json]]:
                 said = run.ask(plain)
                 outcome = compared(state, pod, found, said)
             all_of_it = {
-                "pod": run.manifests[plain.name], "policy": world.policy, "reason": found.reason,
+                "pod": run.manifests[plain.name],
+                "policy": world.policy,
+                "reason": found.reason,
                 "partage": [found.node, [sorted(one) for one in mine(pod, found)]],
                 "hami": [said.node, [sorted(one) for one in said.cards], said.why],
-                "cards": {n.name: [vars(c) for c in n.cards] for n in deepcopy(list(state.values()))},
-            }  # fmt: skip
+                "cards": {
+                    n.name: [vars(c) for c in n.cards] for n in deepcopy(list(state.values()))
+                },
+            }
             yield kind(plain), outcome, all_of_it
             if found.node is not None:
                 for limits, group in zip(pod.containers, mine(pod, found), strict=True):
@@ -253,9 +268,13 @@ def test_hami_itself_decides_what_partage_decides(hami: Hami) -> None:
                 unexplained.append({"outcome": outcome, "kind": sort, **said})
 
     plan = settings(
-        max_examples=cases(500) // 2, derandomize=True, database=None, deadline=None,
-        phases=[Phase.generate], suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+        max_examples=cases(500) // 2,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     for which in (worlds(nodes=1, cards=4), worlds(nodes=3, cards=2)):
         plan(given(which)(one))()
     rows = [[*key, count] for key, count in sorted(table.items())]

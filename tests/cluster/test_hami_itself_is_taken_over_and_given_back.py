@@ -19,10 +19,18 @@ MIB = 16384
 """Of each card of the node."""
 CARDS = ("GPU-h-0", "GPU-h-1")
 REGISTER = [
-    {"id": uuid, "index": index, "count": 10, "devmem": MIB, "devcore": 100,
-     "type": "NVIDIA A100-SXM4-40GB", "mode": "hami-core", "health": True}
+    {
+        "id": uuid,
+        "index": index,
+        "count": 10,
+        "devmem": MIB,
+        "devcore": 100,
+        "type": "NVIDIA A100-SXM4-40GB",
+        "mode": "hami-core",
+        "health": True,
+    }
     for index, uuid in enumerate(CARDS)
-]  # fmt: skip
+]
 NODE = "hami-node"
 OPTIONS = ("--set", "configMaps.hami=false", "--set", "metrics.service.type=ClusterIP")
 Amounts = Counter[str]
@@ -30,10 +38,18 @@ Amounts = Counter[str]
 
 def pod(name: str, mib: int, cores: int = 0, **spec: Any) -> dict[str, Any]:
     """A share by HAMi's protocol; its webhook says which scheduler it is for."""
-    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(mib), "nvidia.com/gpucores": str(cores)}  # fmt: skip
+    limits = {
+        "nvidia.com/gpu": "1",
+        "nvidia.com/gpumem": str(mib),
+        "nvidia.com/gpucores": str(cores),
+    }
     container = {"name": "main", "image": "busybox", "resources": {"limits": limits}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
-            "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec}}  # fmt: skip
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec},
+    }
 
 
 def apply(stack: Stack, *values: Any) -> None:

@@ -70,9 +70,10 @@ def test_the_documents_steps_are_followed_as_printed(koordinator: Stack) -> None
         lambda: "kubernetes.io/gpu" in koordinator.shell("kubectl get node host04 -o yaml"),
     )
     (pod,) = (
-        one for one in documents(EXAMPLES / "host04-pods.yaml")
+        one
+        for one in documents(EXAMPLES / "host04-pods.yaml")
         if one["metadata"]["name"] == "pod-example"
-    )  # fmt: skip
+    )
     file = koordinator.plane.folder / "pod-example.yaml"
     file.write_text(yaml.safe_dump(pod))
     koordinator.shell(f"kubectl apply -f {file}")
@@ -81,8 +82,10 @@ def test_the_documents_steps_are_followed_as_printed(koordinator: Stack) -> None
     notes = shown["metadata"]["annotations"]
     (given,) = json.loads(notes["scheduling.koordinator.sh/device-allocated"])["gpu"]
     assert set(given["resources"]) == {
-        "kubernetes.io/gpu-core", "kubernetes.io/gpu-memory", "kubernetes.io/gpu-memory-ratio",
-    }  # fmt: skip
+        "kubernetes.io/gpu-core",
+        "kubernetes.io/gpu-memory",
+        "kubernetes.io/gpu-memory-ratio",
+    }
 
     # The kubelet's part: it tells the address of the scheduler's pod.
     status = {"status": {"podIP": ADDRESS, "podIPs": [{"ip": ADDRESS}]}}

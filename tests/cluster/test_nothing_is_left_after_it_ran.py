@@ -85,8 +85,9 @@ def test_nothing_is_left(partage: Stack) -> None:
     ).split()
     # The definitions, kept on purpose, and the Job that told what it left, with its pod.
     assert {one for one in left if not one.startswith("customresourcedefinition")} <= {
-        f"job.batch/{JOB}", *(one for one in left if one.startswith(f"pod/{JOB}-")),
-    }  # fmt: skip
+        f"job.batch/{JOB}",
+        *(one for one in left if one.startswith(f"pod/{JOB}-")),
+    }
 
 
 DEVICES_KIND = "devices.scheduling.koordinator.sh"
@@ -139,7 +140,14 @@ def status_of_release(stack: Stack) -> str:
 
 def by_hand(stack: Stack) -> str:
     """What `partage withdraw` prints, as the administrator."""
-    command = [sys.executable, "-m", "partage.cli.main", "withdraw", "--kubeconfig", str(stack.plane.kubeconfig())]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "partage.cli.main",
+        "withdraw",
+        "--kubeconfig",
+        str(stack.plane.kubeconfig()),
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -157,11 +165,27 @@ def agent(stack: Stack, node: str) -> None:
     folder.mkdir()
     (folder / "devices.yaml").write_text("{model: Tesla-T4, cards: 2}")
     command = [
-        sys.executable, "-m", "partage.cli.main", "agent", "--node", node, "--port", "0", "--simulated",
-        str(folder / "devices.yaml"), "--kubeconfig", str(stack.plane.kubeconfig(token)),
-        "--journal", str(folder / "journal"), "--nri-socket", str(folder / "none"), "--period", "0.2",
-        "--config-map", f"{SYSTEM}/hami-scheduler-device",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "partage.cli.main",
+        "agent",
+        "--node",
+        node,
+        "--port",
+        "0",
+        "--simulated",
+        str(folder / "devices.yaml"),
+        "--kubeconfig",
+        str(stack.plane.kubeconfig(token)),
+        "--journal",
+        str(folder / "journal"),
+        "--nri-socket",
+        str(folder / "none"),
+        "--period",
+        "0.2",
+        "--config-map",
+        f"{SYSTEM}/hami-scheduler-device",
+    ]
     stack.plane.run(f"agent-{node}", command)
 
 
@@ -202,16 +226,29 @@ def ran(stack: Stack, found: dict[str, Any]) -> str:
     """Run a pod's program, and report how it ended."""
     (container,) = found["spec"]["containers"]
     config = stack.plane.kubeconfig(given(stack, found))
-    command = [sys.executable, "-m", "partage.cli.main", *container["args"], "--kubeconfig", str(config)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "partage.cli.main",
+        *container["args"],
+        "--kubeconfig",
+        str(config),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     ended = {"exitCode": done.returncode, "reason": "Error" if done.returncode else "Completed"}
     status = {
         "phase": "Failed" if done.returncode else "Succeeded",
         "containerStatuses": [
-            {"name": container["name"], "image": "i", "imageID": "i", "ready": False, "restartCount": 0,
-             "state": {"terminated": ended}}
+            {
+                "name": container["name"],
+                "image": "i",
+                "imageID": "i",
+                "ready": False,
+                "restartCount": 0,
+                "state": {"terminated": ended},
+            }
         ],
-    }  # fmt: skip
+    }
     stack.plane.call(
         "PATCH", f"{PODS}/{found['metadata']['name']}/status", {"status": status}, kind=MERGE
     )

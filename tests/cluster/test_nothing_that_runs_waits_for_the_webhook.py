@@ -87,10 +87,11 @@ def workload(kind: str, name: str, **spec: Any) -> Json:
     if kind != "Job":
         spec["selector"] = {"matchLabels": labels}
     return {
-        "apiVersion": version, "kind": kind,
+        "apiVersion": version,
+        "kind": kind,
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"template": template, **spec},
-    }  # fmt: skip
+    }
 
 
 LONE = ("lone", "evicted", "tainted", "deleted", "patched")
@@ -109,9 +110,10 @@ def away(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Away]:
         )
         plane.call("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
         for one in (
-            workload("Job", "job"), workload("Deployment", "web", replicas=2),
+            workload("Job", "job"),
+            workload("Deployment", "web", replicas=2),
             workload("ReplicaSet", "set", replicas=1),
-        ):  # fmt: skip
+        ):
             plane.call("POST", collection(one), one)
         for name in LONE:
             plane.call("POST", PODS, pod(name, QUARTER))

@@ -30,9 +30,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
 def gang(cluster: Plugged, name: str, size: int, **spec: Any) -> list[str]:
     """A gang of pods of a whole card each; their names."""
     group = {
-        "apiVersion": API, "kind": "PodGroup", "metadata": {"name": name},
+        "apiVersion": API,
+        "kind": "PodGroup",
+        "metadata": {"name": name},
         "spec": {"schedulingPolicy": {"gang": {"minCount": size}}},
-    }  # fmt: skip
+    }
     cluster.plane.call("POST", f"/apis/{API}/namespaces/default/podgroups", group)
     names = [f"{name}-{i}" for i in range(size)]
     for one in names:

@@ -75,9 +75,13 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
             made = added("cuda", "2.1", stack, folder, cleanup)
             (folder / "cuda/nri.sock").symlink_to(made.runtime.nri)
             made.start_agent(
-                "--nri-socket", str(folder / "cuda/nri.sock"), "--dra-kubelet-dir",
-                str(made.kubelet.folder), "--cdi-dir", str(made.runtime.folder / "cdi"),
-            )  # fmt: skip
+                "--nri-socket",
+                str(folder / "cuda/nri.sock"),
+                "--dra-kubelet-dir",
+                str(made.kubelet.folder),
+                "--cdi-dir",
+                str(made.runtime.folder / "cdi"),
+            )
             complete(made)
             eventually("the kubelet has the driver", lambda: registered(made), SLOW)
             eventually("slices are there", lambda: devices(stack, "cuda"), SLOW)
@@ -127,9 +131,11 @@ def claim(stack: Stack, name: str, **exactly: Any) -> None:
     """A claim of one device."""
     request = {"name": "card", "exactly": {"deviceClassName": "share.gpu.partage.io", **exactly}}
     body = {
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
         "spec": {"devices": {"requests": [request]}},
-    }  # fmt: skip
+    }
     stack.plane.call("POST", CLAIMS, body)
 
 
@@ -252,16 +258,22 @@ def test_with_the_leader_away_claims_of_ours_wait_and_no_others(cuda: Node) -> N
     theirs = "gpu.example.com"
     away = stack.plane.processes[stack.layout.pod]
     slice_ = {
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "theirs"},
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": "theirs"},
         "spec": {
-            "driver": theirs, "nodeName": "cuda", "devices": [{"name": "one"}],
+            "driver": theirs,
+            "nodeName": "cuda",
+            "devices": [{"name": "one"}],
             "pool": {"name": "theirs", "generation": 1, "resourceSliceCount": 1},
         },
-    }  # fmt: skip
+    }
     class_ = {
-        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": theirs},
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": theirs},
         "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{theirs}'"}}]},
-    }  # fmt: skip
+    }
     stack.plane.call("POST", f"{API}/resourceslices", slice_)
     stack.plane.call("POST", f"{API}/deviceclasses", class_)
     away.stop()
@@ -445,9 +457,11 @@ def test_the_genuine_allocator_keeps_shares_and_instances_apart(cuda: Node) -> N
         "tolerations": [{"operator": "Exists"}],
     }
     stack.plane.call(
-        "PATCH", f"/api/v1/nodes/{host}", {"metadata": {"labels": {"kubernetes.io/hostname": host}}},
+        "PATCH",
+        f"/api/v1/nodes/{host}",
+        {"metadata": {"labels": {"kubernetes.io/hostname": host}}},
         kind=partage_stack.MERGE,
-    )  # fmt: skip
+    )
     for name in ("low", "high", "more"):
         claim(stack, name, **cut)
         stack.create(user(name, name, **here))
@@ -470,8 +484,9 @@ def test_the_genuine_allocator_keeps_shares_and_instances_apart(cuda: Node) -> N
     assert len(placed()) == 2
     assert "share" not in placed()
     assert {allocated(stack, name)["device"] for name in placed()} == {
-        "gpu-0-mig-3g-40gb-0", "gpu-0-mig-3g-40gb-4",
-    }  # fmt: skip
+        "gpu-0-mig-3g-40gb-0",
+        "gpu-0-mig-3g-40gb-4",
+    }
 
 
 def dgx(host: str, name: str) -> model.Node:
@@ -481,13 +496,18 @@ def dgx(host: str, name: str) -> model.Node:
         host,
         devices=tuple(
             Device(
-                DeviceType.GPU, minor, f"GPU-{minor}", "nvidia", name, memory_bytes=81559 * 2**20,
+                DeviceType.GPU,
+                minor,
+                f"GPU-{minor}",
+                "nvidia",
+                name,
+                memory_bytes=81559 * 2**20,
                 mode=SliceMode.SHARE if known is None else SliceMode.EITHER,
                 cutting=None if known is None else Cutting(known.axis, frozenset()),
             )
             for minor in range(8)
         ),
-    )  # fmt: skip
+    )
 
 
 async def published(stack: Stack, notes: Notes, *nodes: model.Node) -> None:

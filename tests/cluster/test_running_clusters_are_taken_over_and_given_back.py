@@ -26,10 +26,18 @@ MIB = 16384
 """Of each card: two on HAMi's node, two on Koordinator's."""
 HAMIS = ("GPU-h-0", "GPU-h-1")
 REGISTER = [
-    {"id": uuid, "index": index, "count": 10, "devmem": MIB, "devcore": 100,
-     "type": "NVIDIA A100-SXM4-40GB", "mode": "hami-core", "health": True}
+    {
+        "id": uuid,
+        "index": index,
+        "count": 10,
+        "devmem": MIB,
+        "devcore": 100,
+        "type": "NVIDIA A100-SXM4-40GB",
+        "mode": "hami-core",
+        "health": True,
+    }
     for index, uuid in enumerate(HAMIS)
-]  # fmt: skip
+]
 Amounts = Counter[tuple[str, str]]
 THEIRS = (
     ("hami", "kube-system", "hami-scheduler", 31993),
@@ -72,9 +80,10 @@ def wants(mib: int) -> dict[str, str]:
 def of_koordinator(name: str, dialect: str, minor: int, percent: int) -> Any:
     """Placed by Koordinator, in one of its dialects."""
     amounts = {
-        f"{dialect}/gpu-core": str(percent), f"{dialect}/gpu-memory-ratio": str(percent),
+        f"{dialect}/gpu-core": str(percent),
+        f"{dialect}/gpu-memory-ratio": str(percent),
         f"{dialect}/gpu-memory": f"{16 * percent // 100}Gi",
-    }  # fmt: skip
+    }
     told = json.dumps({"gpu": [{"minor": minor, "resources": amounts}]})
     notes = {"scheduling.koordinator.sh/device-allocated": told}
     return pod(name, "koord-scheduler", {f"{dialect}/gpu": str(percent)}, "koord-node", **notes)
@@ -91,13 +100,22 @@ def device() -> Any:
     """What koordlet reports."""
     resources = {"gpu-core": "100", "gpu-memory": "16Gi", "gpu-memory-ratio": "100"}
     cards = [
-        {"type": "gpu", "id": f"GPU-k-{minor}", "minor": minor, "health": True,
-         "resources": {f"koordinator.sh/{key}": text for key, text in resources.items()}}
+        {
+            "type": "gpu",
+            "id": f"GPU-k-{minor}",
+            "minor": minor,
+            "health": True,
+            "resources": {f"koordinator.sh/{key}": text for key, text in resources.items()},
+        }
         for minor in range(2)
-    ]  # fmt: skip
+    ]
     api = "scheduling.koordinator.sh/v1alpha1"
-    return {"apiVersion": api, "kind": "Device", "metadata": {"name": "koord-node"},
-            "spec": {"devices": cards}}  # fmt: skip
+    return {
+        "apiVersion": api,
+        "kind": "Device",
+        "metadata": {"name": "koord-node"},
+        "spec": {"devices": cards},
+    }
 
 
 def apply(stack: Stack, *values: Any) -> None:
@@ -126,12 +144,23 @@ def stopped(space: str, name: str, port: int) -> list[Any]:
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}},
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
-        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta,
-         "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}},
-        {"apiVersion": "v1", "kind": "Service", "metadata": meta,
-         "spec": {"type": "NodePort", "selector": labels,
-                  "ports": [{"port": 9395, "nodePort": port}]}},
-    ]  # fmt: skip
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": meta,
+            "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": meta,
+            "spec": {
+                "type": "NodePort",
+                "selector": labels,
+                "ports": [{"port": 9395, "nodePort": port}],
+            },
+        },
+    ]
 
 
 def running(stack: Stack) -> None:
@@ -147,16 +176,23 @@ def running(stack: Stack) -> None:
     for profile, space, name, port in THEIRS:
         apply(stack, *stopped(space, name, port))
         # Why docs/from install beside them: their own names are taken.
-        likeness = (str(CHART), "-f", str(CHART / "profiles" / f"{profile}.yaml"),
-                    "--set", "crds.devices=false,crds.elasticgpu=false")  # fmt: skip
+        likeness = (
+            str(CHART),
+            "-f",
+            str(CHART / "profiles" / f"{profile}.yaml"),
+            "--set",
+            "crds.devices=false,crds.elasticgpu=false",
+        )
         with pytest.raises(AssertionError, match=f'"{name}" in namespace "{space}" exists'):
             helm(stack.plane, "install", "likeness", *likeness, "-n", space)
     registered = {"hami.io/node-nvidia-register": json.dumps(REGISTER), LOCK: stale}
     apply(stack, node("hami-node", **registered), node("koord-node"))
     apply(stack, device())
     ordinary = {"cpu": "32", "memory": "128Gi", "pods": "110"}
-    more = {"hami-node": {"nvidia.com/gpu": "20"},
-            "koord-node": {"koordinator.sh/gpu-core": "200", "kubernetes.io/gpu": "200"}}  # fmt: skip
+    more = {
+        "hami-node": {"nvidia.com/gpu": "20"},
+        "koord-node": {"koordinator.sh/gpu-core": "200", "kubernetes.io/gpu": "200"},
+    }
     for name, extra in more.items():
         have = {**ordinary, **extra}
         stack.make_ready({"metadata": {"name": name}, "status": {"allocatable": have}})
@@ -173,8 +209,14 @@ def running(stack: Stack) -> None:
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A cluster that both ran before Partage was installed beside them, as docs/from say."""
     folder = tmp_path_factory.mktemp("takeover")
-    layout = Layout(options=("--set", "crds.devices=false,configMaps.hami=false", "--set",
-                             "metrics.service.type=ClusterIP"))  # fmt: skip
+    layout = Layout(
+        options=(
+            "--set",
+            "crds.devices=false,configMaps.hami=false",
+            "--set",
+            "metrics.service.type=ClusterIP",
+        )
+    )
     with started(folder, layout=layout, before=running) as made:
         yield made
 

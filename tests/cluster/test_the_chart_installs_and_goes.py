@@ -34,9 +34,15 @@ from partage.wire.documents import decode  # noqa: E402
 Manifest = dict[str, Any]
 PROFILES = tuple(generate.NAMESPACES)
 RENAMED = (
-    "--set", "resourceName=example.com/vgpu", "--set", "resourceMem=example.com/vmem",
-    "--set", "resourceCores=example.com/vcores", "--set", "resourcePriority=example.com/prio",
-)  # fmt: skip
+    "--set",
+    "resourceName=example.com/vgpu",
+    "--set",
+    "resourceMem=example.com/vmem",
+    "--set",
+    "resourceCores=example.com/vcores",
+    "--set",
+    "resourcePriority=example.com/prio",
+)
 
 
 def objects(profile: str, *options: str) -> list[Manifest]:
@@ -79,7 +85,14 @@ def bare(found: list[Manifest]) -> list[Manifest]:
 def test_admission_is_what_the_program_prints(profile: str) -> None:
     """Every condition, rule and name of the chart's admission is the webhook's own."""
     found = objects(profile)
-    command = [sys.executable, "-m", "partage.cli.main", "webhook", "--manifests", *options_of(found)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "partage.cli.main",
+        "webhook",
+        "--manifests",
+        *options_of(found),
+    ]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert bare(found) == bare(list(yaml.safe_load_all(printed)))
 
@@ -95,14 +108,20 @@ def test_the_second_scheduler_asks_as_the_program_says(profile: str) -> None:
     )
     for own in ("clientConnection", "leaderElection", "parallelism"):
         config.pop(own)
-    services = [o["metadata"] for o in found if o["kind"] == "Service" and o["spec"]["ports"][0]["name"] == "verbs"]  # fmt: skip
+    services = [
+        o["metadata"]
+        for o in found
+        if o["kind"] == "Service" and o["spec"]["ports"][0]["name"] == "verbs"
+    ]
     assert len(services) == (profile in {"extender", "qgpu"})
     access = None
     for service in services:
         access = ExtenderAccess(
             f"https://{service['name']}.{service['namespace']}.svc:8443",
-            "/etc/partage/ca.crt", "/etc/partage/tls.crt", "/etc/partage/tls.key",
-        )  # fmt: skip
+            "/etc/partage/ca.crt",
+            "/etc/partage/tls.crt",
+            "/etc/partage/tls.key",
+        )
     settings = translate_config(
         decode("chart", yaml.safe_dump_all(maps(found)).encode()).documents
     )
@@ -135,7 +154,9 @@ def test_objects_are_valid(profile: str, tmp_path: Path) -> None:
     for name, text in generate.kustomize(str(HELM)).items():
         if name.startswith(profile):
             assert (DEPLOY / "kustomize" / name).read_text() == text, "run deploy/generate.py"
-    done = subprocess.run([str(HELM), "lint", "--strict", str(CHART)], capture_output=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [str(HELM), "lint", "--strict", str(CHART)], capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -143,11 +164,23 @@ def test_objects_are_valid(profile: str, tmp_path: Path) -> None:
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """An API server of its own, without controllers: objects count, nothing runs."""
     folder = tmp_path_factory.mktemp("chart")
-    written = {"level": "Request", "verbs": ["create", "update", "patch"], "resources": [{"group": "admissionregistration.k8s.io"}]}  # fmt: skip
+    written = {
+        "level": "Request",
+        "verbs": ["create", "update", "patch"],
+        "resources": [{"group": "admissionregistration.k8s.io"}],
+    }
     rules = [written, {"level": "Metadata", "verbs": ["delete"]}, {"level": "None"}]
-    policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}  # fmt: skip
+    policy = {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": rules,
+    }
     (folder / "audit.json").write_text(json.dumps(policy))
-    flags = (f"--audit-policy-file={folder / 'audit.json'}", f"--audit-log-path={folder / 'audit.log'}")  # fmt: skip
+    flags = (
+        f"--audit-policy-file={folder / 'audit.json'}",
+        f"--audit-log-path={folder / 'audit.log'}",
+    )
     with control_plane(folder, *flags) as made:
         yield made
 
@@ -193,12 +226,19 @@ def test_a_server_would_take_every_object(plane: ControlPlane, profile: str) -> 
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": space}})
     done = subprocess.run(
         [
-            str(KUBERNETES / "kubectl"), f"--kubeconfig={plane.kubeconfig()}", "apply",
-            "--server-side", "--validate=strict", "--dry-run=server",
-            "-k", str(DEPLOY / "kustomize" / profile),
+            str(KUBERNETES / "kubectl"),
+            f"--kubeconfig={plane.kubeconfig()}",
+            "apply",
+            "--server-side",
+            "--validate=strict",
+            "--dry-run=server",
+            "-k",
+            str(DEPLOY / "kustomize" / profile),
         ],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -206,11 +246,13 @@ def test_a_server_would_take_every_object(plane: ControlPlane, profile: str) -> 
     ("values", "told"),
     [
         pytest.param("scheduler.replica=3", "replica", id="a name that is not a value"),
-        pytest.param("schedulerNames={default-scheduler}", "schedulerNames", id="the cluster's own"),
+        pytest.param(
+            "schedulerNames={default-scheduler}", "schedulerNames", id="the cluster's own"
+        ),
         pytest.param("metrics.service.port=0", "port", id="no port"),
         pytest.param("scheduler.featureGates=Other=true", "featureGates", id="an unknown gate"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_value_is_refused_by_name(values: str, told: str) -> None:
     """Helm says which value breaks the schema."""
     with pytest.raises(subprocess.CalledProcessError) as error:
@@ -295,10 +337,13 @@ def test_published_objects_have_their_published_names() -> None:
 HELMS = [
     pytest.param(HELM, id="helm 4"),
     pytest.param(
-        HELM3, id="helm 3",
-        marks=pytest.mark.skipif(not HELM3.exists(), reason="helm 3 not built; run tests/cluster/build"),
+        HELM3,
+        id="helm 3",
+        marks=pytest.mark.skipif(
+            not HELM3.exists(), reason="helm 3 not built; run tests/cluster/build"
+        ),
     ),
-]  # fmt: skip
+]
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 BAD = 400
 """From this status on a request has changed nothing."""
@@ -335,7 +380,16 @@ def test_an_upgrade_brings_definitions_and_new_defaults(
     given = ("-n", space, "--create-namespace", "--set", "placement.policy=binpack")
     helm(plane, "install", "partage", str(CHART), *given, program=program)
 
-    helm(plane, "upgrade", "partage", str(newer), "-n", space, "--reset-then-reuse-values", program=program)  # fmt: skip
+    helm(
+        plane,
+        "upgrade",
+        "partage",
+        str(newer),
+        "-n",
+        space,
+        "--reset-then-reuse-values",
+        program=program,
+    )
 
     kept = f"{DEFINITIONS}/{definition['metadata']['name']}"
     assert plane.call("GET", kept)["spec"]["names"]["categories"] == ["newer"]
@@ -345,7 +399,12 @@ def test_an_upgrade_brings_definitions_and_new_defaults(
     container, _ = plane.call("GET", path)["spec"]["template"]["spec"]["containers"]
     assert "--audit=61" in container["args"]
     helm(plane, "uninstall", "partage", "-n", space, "--no-hooks", program=program)
-    kubectl(plane, "delete", "crd", *(one["metadata"]["name"] for one in plane.call("GET", DEFINITIONS)["items"]))  # fmt: skip
+    kubectl(
+        plane,
+        "delete",
+        "crd",
+        *(one["metadata"]["name"] for one in plane.call("GET", DEFINITIONS)["items"]),
+    )
 
 
 @pytest.mark.parametrize("program", HELMS)
@@ -390,8 +449,16 @@ def jobs_done(plane: ControlPlane, namespace: str) -> Iterator[None]:
             with suppress(OSError):
                 for found in plane.call("GET", jobs)["items"]:
                     now = found["metadata"]["creationTimestamp"]
-                    ended = [{"type": one, "status": "True"} for one in ("SuccessCriteriaMet", "Complete")]  # fmt: skip
-                    status = {"startTime": now, "completionTime": now, "succeeded": 1, "conditions": ended}  # fmt: skip
+                    ended = [
+                        {"type": one, "status": "True"}
+                        for one in ("SuccessCriteriaMet", "Complete")
+                    ]
+                    status = {
+                        "startTime": now,
+                        "completionTime": now,
+                        "succeeded": 1,
+                        "conditions": ended,
+                    }
                     path = f"{jobs}/{found['metadata']['name']}/status"
                     plane.call("PATCH", path, {"status": status}, kind=MERGE)
 
@@ -408,7 +475,12 @@ def test_plain_manifests_go_and_leave_others_objects(plane: ControlPlane) -> Non
     """What the page types deletes all programs, webhook configurations first, and nobody's Device."""
     folder = DEPLOY / "kustomize" / "default"
     kubectl(plane, "apply", "-k", str(folder))
-    device = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": "n1"}, "spec": {"devices": []}}  # fmt: skip
+    device = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Device",
+        "metadata": {"name": "n1"},
+        "spec": {"devices": []},
+    }
     eventually("koordlet reports a node", lambda: put(plane, device))
     log = plane.folder / "audit.log"
     before = len(log.read_text().splitlines())
@@ -416,9 +488,15 @@ def test_plain_manifests_go_and_leave_others_objects(plane: ControlPlane) -> Non
     kubectl(plane, "delete", "-f", str(folder / "partage.yaml"))
 
     webhooks_went_first(log.read_text().splitlines()[before:])
-    files = {name: list(yaml.safe_load_all((folder / name).read_text())) for name in ("partage.yaml", "definitions.yaml")}  # fmt: skip
+    files = {
+        name: list(yaml.safe_load_all((folder / name).read_text()))
+        for name in ("partage.yaml", "definitions.yaml")
+    }
     assert not left(plane, files["partage.yaml"])
-    assert len(left(plane, [*files["definitions.yaml"], device])) == len(files["definitions.yaml"]) + 1  # fmt: skip
+    assert (
+        len(left(plane, [*files["definitions.yaml"], device]))
+        == len(files["definitions.yaml"]) + 1
+    )
     space = plane.call("GET", "/api/v1/namespaces/partage-system")
     assert space["status"]["phase"] == "Active"
 

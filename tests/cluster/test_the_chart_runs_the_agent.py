@@ -66,9 +66,13 @@ def test_what_is_switched_on_is_mounted_and_no_more() -> None:
 
     usual = paths(*ON)
     assert usual == {
-        "/var/lib/partage", "/var/run/nri", "/dev", "/sys", "/proc",
+        "/var/lib/partage",
+        "/var/run/nri",
+        "/dev",
+        "/sys",
+        "/proc",
         "/var/run/koordlet/xpu-device-infos",
-    }  # fmt: skip
+    }
     assert paths(*ON, "--set", "agent.mig=true") - usual == {"/var/run/cdi"}
     kubelet = paths(*ON, "--set", "agent.devicePlugin.enabled=true") - usual
     assert {Path(one).name for one in kubelet} == {"device-plugins", "pod-resources"}
@@ -90,23 +94,36 @@ def test_rights_follow_what_is_switched_on(
 ) -> None:
     """The role has what the options need."""
     role = next(
-        one for one in objects(*options)
+        one
+        for one in objects(*options)
         if one["kind"] == "ClusterRole" and one["metadata"]["name"] == "partage-agent"
-    )  # fmt: skip
+    )
     have = {(r, v) for rule in role["rules"] for r in rule["resources"] for v in rule["verbs"]}
-    assert have == {
-        ("nodes", "get"), ("nodes", "patch"), ("devices", "get"), ("devices", "create"),
-        ("devices", "patch"), ("pods", "get"), ("pods/status", "patch"),
-    } | more  # fmt: skip
+    assert (
+        have
+        == {
+            ("nodes", "get"),
+            ("nodes", "patch"),
+            ("devices", "get"),
+            ("devices", "create"),
+            ("devices", "patch"),
+            ("pods", "get"),
+            ("pods/status", "patch"),
+        }
+        | more
+    )
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        "isolation.provider=magic", "stateDir=relative", "isolation.beyondGrant=much", "port=x",
+        "isolation.provider=magic",
+        "stateDir=relative",
+        "isolation.beyondGrant=much",
+        "port=x",
         "isolation.memorySlack=much",
     ],
-)  # fmt: skip
+)
 def test_values_that_cannot_be_are_refused(value: str) -> None:
     """The schema names the value."""
     with pytest.raises(subprocess.CalledProcessError):
@@ -132,19 +149,32 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """An API server with the chart's objects, two Nodes and a pod of the agent on the first."""
     with control_plane(tmp_path_factory.mktemp("agent")) as made:
         helm(
-            made, "install", "partage", str(CHART), "-n", NAMESPACE, "--create-namespace",
-            "--set", "webhook.enabled=false", *SIMULATED,
-        )  # fmt: skip
+            made,
+            "install",
+            "partage",
+            str(CHART),
+            "-n",
+            NAMESPACE,
+            "--create-namespace",
+            "--set",
+            "webhook.enabled=false",
+            *SIMULATED,
+        )
         for name in ("n1", "n2"):
             body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
             made.call("POST", "/api/v1/nodes", body)
         for name, node in (("agent-n1", "n1"), ("train", "n1"), ("other", "n2")):
             body = {
-                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-                "spec": {"nodeName": node, "serviceAccountName": "partage-agent",
-                         "automountServiceAccountToken": False,
-                         "containers": [{"name": "main", "image": "i"}]},
-            }  # fmt: skip
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name},
+                "spec": {
+                    "nodeName": node,
+                    "serviceAccountName": "partage-agent",
+                    "automountServiceAccountToken": False,
+                    "containers": [{"name": "main", "image": "i"}],
+                },
+            }
             made.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
         yield made
 
@@ -154,10 +184,14 @@ def token(plane: ControlPlane) -> str:
     """What the kubelet of n1 gives to the agent's pod."""
     reference = {"kind": "Pod", "apiVersion": "v1", "name": "agent-n1"}
     answer = plane.call(
-        "POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/partage-agent/token",
-        {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-         "spec": {"boundObjectRef": reference}},
-    )  # fmt: skip
+        "POST",
+        f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/partage-agent/token",
+        {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"boundObjectRef": reference},
+        },
+    )
     text: str = answer["status"]["token"]
     return text
 
@@ -166,12 +200,30 @@ def _agent(plane: ControlPlane, token: str, node: str, folder: Path) -> subproce
     (folder / "devices.yaml").write_text("{model: Tesla-T4, cards: 2}")
     with (folder / "log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "partage.cli.main", "agent", "--node", node, "--port", "0",
-             "--simulated", folder / "devices.yaml", "--kubeconfig", plane.kubeconfig(token),
-             "--journal", folder / "journal", "--nri-socket", folder / "none", "--period", "0.2",
-             "--config-map", f"{NAMESPACE}/hami-scheduler-device"],
+            [
+                sys.executable,
+                "-m",
+                "partage.cli.main",
+                "agent",
+                "--node",
+                node,
+                "--port",
+                "0",
+                "--simulated",
+                folder / "devices.yaml",
+                "--kubeconfig",
+                plane.kubeconfig(token),
+                "--journal",
+                folder / "journal",
+                "--nri-socket",
+                folder / "none",
+                "--period",
+                "0.2",
+                "--config-map",
+                f"{NAMESPACE}/hami-scheduler-device",
+            ],
             stderr=log,
-        )  # fmt: skip
+        )
 
 
 def _found(plane: ControlPlane, path: str) -> Manifest | None:
@@ -242,10 +294,14 @@ def test_conditions_are_of_its_own_pods(
         async with Client(config, environ={}) as client:
             try:
                 await client.patch(
-                    PODS, name, {"status": {"conditions": [condition]}},
-                    kind=PatchKind.STRATEGIC, namespace=NAMESPACE, subresource="status",
+                    PODS,
+                    name,
+                    {"status": {"conditions": [condition]}},
+                    kind=PatchKind.STRATEGIC,
+                    namespace=NAMESPACE,
+                    subresource="status",
                     into=Manifest,
-                )  # fmt: skip
+                )
             except KubeError as error:
                 return str(error)
         return ""

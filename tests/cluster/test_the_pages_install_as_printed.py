@@ -75,10 +75,12 @@ STORIES = {
     "docs/how-to/trace-a-pod.md": Story(
         before=(INSTALL,), then={"kubectl get pod my-pod": "kubectl create -f pod.yaml"}
     ),
-    "docs/how-to/upgrade.md": Story(before=(INSTALL,), then={"kubectl -n partage-system rollout": ROLLED}),
+    "docs/how-to/upgrade.md": Story(
+        before=(INSTALL,), then={"kubectl -n partage-system rollout": ROLLED}
+    ),
     "docs/how-to/uninstall.md": Story(before=("kubectl apply -k deploy/kustomize/default",)),
     "docs/how-to/watch-it.md": Story(before=("kubectl create -f monitoring.yaml", INSTALL)),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -101,10 +103,15 @@ def definition(kind: str, plural: str) -> dict[str, Any]:
             "scope": "Namespaced",
             "names": {"kind": kind, "plural": plural},
             "versions": [
-                {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                }
             ],
         },
-    }  # fmt: skip
+    }
 
 
 def prepared(reader: Typist) -> None:

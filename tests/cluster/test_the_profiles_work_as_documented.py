@@ -83,8 +83,15 @@ def test_hamis_steps_are_followed_as_printed(hami: Stack) -> None:
     )
     shown = hami.shell("kubectl describe cm hami-device-plugin -n kube-system")
     assert "nodeconfig" in shown
-    table = {"nodeconfig": [{"name": "mig-node-a", "operatingmode": "mig",
-                             "filterdevices": {"uuid": [], "index": []}}]}  # fmt: skip
+    table = {
+        "nodeconfig": [
+            {
+                "name": "mig-node-a",
+                "operatingmode": "mig",
+                "filterdevices": {"uuid": [], "index": []},
+            }
+        ]
+    }
     text = json.dumps({"data": {"config.json": json.dumps(table)}})
     hami.shell(f"kubectl patch cm hami-device-plugin -n kube-system --type merge -p '{text}'")
 

@@ -76,7 +76,9 @@ def test_koordinator(stack: Stack) -> None:
     totals = yaml.safe_load(stack.shell("kubectl get node host04 -o yaml"))["status"]
     assert totals["allocatable"]["kubernetes.io/gpu"] == "200"
 
-    for name in [d["metadata"]["name"] for d in documents(EXAMPLES / "koordinator/host04-pods.yaml")]:  # fmt: skip
+    for name in [
+        d["metadata"]["name"] for d in documents(EXAMPLES / "koordinator/host04-pods.yaml")
+    ]:
         if name != "pod-example":
             continue
         apply(stack, named("koordinator/host04-pods.yaml", name))
@@ -162,7 +164,15 @@ def test_hami(stack: Stack) -> None:
     nodes(stack, "hami/node.yaml")
     shown = stack.shell(f"kubectl describe cm hami-device-plugin -n {SYSTEM}")
     assert "nodeconfig" in shown
-    table = {"nodeconfig": [{"name": "mig-node-a", "operatingmode": "mig", "filterdevices": {"uuid": [], "index": []}}]}  # fmt: skip
+    table = {
+        "nodeconfig": [
+            {
+                "name": "mig-node-a",
+                "operatingmode": "mig",
+                "filterdevices": {"uuid": [], "index": []},
+            }
+        ]
+    }
     text = json.dumps({"data": {"config.json": json.dumps(table)}})
     before = stack.plane.call("GET", f"/api/v1/namespaces/{SYSTEM}/configmaps/hami-device-plugin")
     stack.shell(f"kubectl -n {SYSTEM} patch cm hami-device-plugin --type merge -p '{text}'")
@@ -178,9 +188,11 @@ def test_hami(stack: Stack) -> None:
         assert 'nodeid="mig-node-a",zone="vGPU"} 1' in metrics
     finally:
         stack.plane.call(
-            "PATCH", f"/api/v1/namespaces/{SYSTEM}/configmaps/hami-device-plugin",
-            {"data": before["data"]}, kind=MERGE,
-        )  # fmt: skip
+            "PATCH",
+            f"/api/v1/namespaces/{SYSTEM}/configmaps/hami-device-plugin",
+            {"data": before["data"]},
+            kind=MERGE,
+        )
 
 
 def test_metax(stack: Stack) -> None:
@@ -229,12 +241,14 @@ def eight(stack: Stack, alone: None) -> None:
         ({"kubernetes.io/gpu": "400"}, {"kubernetes.io/gpu": "200"}),
         ({"nvidia.com/gpu": "4"}, {"nvidia.com/gpu": "2"}),
         ({"koordinator.sh/gpu": "400"}, {"koordinator.sh/gpu": "200"}),
-        ({"tke.cloud.tencent.com/qgpu-core": "400"}, {"tke.cloud.tencent.com/qgpu-core": "50",
-                                                     "tke.cloud.tencent.com/qgpu-memory": "10"}),
+        (
+            {"tke.cloud.tencent.com/qgpu-core": "400"},
+            {"tke.cloud.tencent.com/qgpu-core": "50", "tke.cloud.tencent.com/qgpu-memory": "10"},
+        ),
         ({"nvidia.com/gpu": "4"}, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000"}),
     ],
     ids=["kubernetes.io", "whole cards", "koordinator", "qgpu", "hami"],
-)  # fmt: skip
+)
 def test_an_important_pod_preempts(
     stack: Stack, eight: None, less: dict[str, str], more: dict[str, str]
 ) -> None:
@@ -332,7 +346,10 @@ def test_a_dry_run_hands_out_nothing(stack: Stack, eight: None) -> None:
 def test_containers_of_one_pod_have_cards_of_their_own(stack: Stack, eight: None) -> None:
     """Two containers of two protocols, and one without a device."""
     value = pod("many", {"tke.cloud.tencent.com/qgpu-core": "100"})
-    for name, limits in (("slice", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000"}), ("none", {"cpu": "1"})):  # fmt: skip
+    for name, limits in (
+        ("slice", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000"}),
+        ("none", {"cpu": "1"}),
+    ):
         extra = {"name": name, "image": "example", "resources": {"limits": limits}}
         value["spec"]["containers"].append(extra)
     apply(stack, value)

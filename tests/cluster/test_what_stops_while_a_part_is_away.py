@@ -70,9 +70,12 @@ class Cluster:
             "PATCH", f"/api/v1/nodes/{METAX}", {"metadata": {"labels": {HOST: METAX}}}, kind=MERGE
         )
         self.stack.partage(
-            self.stack.layout.webhook, "--host=127.0.0.1", f"--port={self.webhooks['webhook-b']}",
-            f"--url={self.stack.webhook}", name="webhook-b",
-        )  # fmt: skip
+            self.stack.layout.webhook,
+            "--host=127.0.0.1",
+            f"--port={self.webhooks['webhook-b']}",
+            f"--url={self.stack.webhook}",
+            name="webhook-b",
+        )
         for kind, path in (("mutating", "mutate"), ("validating", "validate")):
             where = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/partage"
             url = f"https://127.0.0.1:{self.relay.port}/webhook/{path}"

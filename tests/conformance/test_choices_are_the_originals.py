@@ -174,10 +174,13 @@ def test_hamis_own_policy_puts_small_pods_on_different_cards() -> None:
 def test_qgpu_spreads_to_the_node_with_more_left() -> None:
     """Eight cards with one share on them have more left than one idle card (the qGPU document)."""
     nodes = [
-        node(name, {f"{QGPU}core": str(100 * cards), f"{QGPU}memory": str(32 * cards)},
-             labels={"qgpu-device-enable": "enable"})
+        node(
+            name,
+            {f"{QGPU}core": str(100 * cards), f"{QGPU}memory": str(32 * cards)},
+            labels={"qgpu-device-enable": "enable"},
+        )
         for name, cards in (("small", 1), ("large", 8))
-    ]  # fmt: skip
+    ]
     asked = {f"{QGPU}core": "20", f"{QGPU}memory": "4"}
     pods = [pod(name, asked) for name in ("first", "second")]
 

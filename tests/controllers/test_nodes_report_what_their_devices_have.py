@@ -90,7 +90,11 @@ def test_totals_are_those_that_schedule_prints(tmp_path: Path) -> None:
 CHANGES: dict[str, tuple[Manifest, dict[str, str]]] = {
     "an unhealthy card drops out": (
         device("n1", card(0), card(1, health=False), version=2),
-        {"koordinator.sh/gpu": "100", "kubernetes.io/gpu-memory": "16Gi", "koordinator.sh/gpu.shared": "100"},
+        {
+            "koordinator.sh/gpu": "100",
+            "kubernetes.io/gpu-memory": "16Gi",
+            "koordinator.sh/gpu.shared": "100",
+        },
     ),
     "a larger card counts": (
         device("n1", card(0), card(1, "48Gi"), version=2),
@@ -101,11 +105,20 @@ CHANGES: dict[str, tuple[Manifest, dict[str, str]]] = {
         {},
     ),
     "network cards have names of their own": (
-        device("n1", {"type": "rdma", "id": "0000:1f:00.0", "minor": 0, "health": True,
-                      "resources": {"koordinator.sh/rdma": "100"}}, version=2),
+        device(
+            "n1",
+            {
+                "type": "rdma",
+                "id": "0000:1f:00.0",
+                "minor": 0,
+                "health": True,
+                "resources": {"koordinator.sh/rdma": "100"},
+            },
+            version=2,
+        ),
         {"koordinator.sh/rdma": "100", "kubernetes.io/rdma": "100"},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("changed", "expected"), CHANGES.values(), ids=CHANGES)
@@ -170,12 +183,16 @@ def test_nothing_is_written_while_nothing_changes() -> None:
 def test_equal_amounts_in_other_words_are_equal() -> None:
     """32Gi and its bytes are the same amount: no write."""
     words = {
-        "koordinator.sh/gpu": "200", "kubernetes.io/gpu": "0.2k",
-        "koordinator.sh/gpu-core": "200", "kubernetes.io/gpu-core": "200000m",
-        "koordinator.sh/gpu-memory": str(32 * 2**30), "kubernetes.io/gpu-memory": "32768Mi",
-        "koordinator.sh/gpu-memory-ratio": "2e2", "kubernetes.io/gpu-memory-ratio": "200",
+        "koordinator.sh/gpu": "200",
+        "kubernetes.io/gpu": "0.2k",
+        "koordinator.sh/gpu-core": "200",
+        "kubernetes.io/gpu-core": "200000m",
+        "koordinator.sh/gpu-memory": str(32 * 2**30),
+        "kubernetes.io/gpu-memory": "32768Mi",
+        "koordinator.sh/gpu-memory-ratio": "2e2",
+        "kubernetes.io/gpu-memory-ratio": "200",
         "koordinator.sh/gpu.shared": "200",
-    }  # fmt: skip
+    }
     one, two = document(node(totals=words)), document(device())
     context = Context.of(Settings(), ())
     read = translate_node(one, two, context)

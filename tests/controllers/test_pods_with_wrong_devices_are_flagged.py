@@ -15,9 +15,15 @@ def record(
 ) -> Manifest:
     """One device of our record; the pod's uid is filled in when the pod is there."""
     return {
-        "type": "gpu", "minor": minor, "uuid": uid, "milli": 500, "bytes": 8 * 2**30,
-        "mode": "share", "protocol": protocol, **more,
-    }  # fmt: skip
+        "type": "gpu",
+        "minor": minor,
+        "uuid": uid,
+        "milli": 500,
+        "bytes": 8 * 2**30,
+        "mode": "share",
+        "protocol": protocol,
+        **more,
+    }
 
 
 def pod(name: str = "web", limits: dict[str, str] | None = None, **meta: Any) -> Manifest:
@@ -101,11 +107,13 @@ def test_a_pod_that_bypassed_admission_is_flagged_once() -> None:
 @pytest.mark.parametrize(
     "protocols_own",
     [
-        {"scheduling.koordinator.sh/device-allocated": '{"gpu":[{"minor":0,"resources":{'
-         '"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory-ratio":"50","koordinator.sh/gpu-memory":"8Gi"}}]}'},
+        {
+            "scheduling.koordinator.sh/device-allocated": '{"gpu":[{"minor":0,"resources":{'
+            '"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory-ratio":"50","koordinator.sh/gpu-memory":"8Gi"}}]}'
+        },
     ],
     ids=["koordinator's"],
-)  # fmt: skip
+)
 def test_a_pod_that_somebody_else_placed_with_a_record_is_taken_over(
     protocols_own: dict[str, str],
 ) -> None:

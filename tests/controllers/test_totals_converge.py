@@ -16,9 +16,14 @@ from partage.wire.nodes import device_totals, translate_node
 
 OURS = sorted(koordinator_reports(Settings()))
 FOREIGN = [
-    "cpu", "nvidia.com/gpu", "metax-tech.com/sgpu", "example.com/x", "kubernetes.io/batch-cpu",
-    "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory",
-]  # fmt: skip
+    "cpu",
+    "nvidia.com/gpu",
+    "metax-tech.com/sgpu",
+    "example.com/x",
+    "kubernetes.io/batch-cpu",
+    "tke.cloud.tencent.com/qgpu-core",
+    "tke.cloud.tencent.com/qgpu-memory",
+]
 AMOUNTS = st.sampled_from(["0", "7", "100", "200", "16Gi", "2e2", "0.1k"])
 TOTALS = st.dictionaries(st.sampled_from([*OURS, *FOREIGN]), AMOUNTS, max_size=8)
 CARDS = st.lists(

@@ -31,8 +31,18 @@ SECRET: Final = (*SCHEDULER, "--tls-secret", "tls", "--tls-host", "localhost")
 PLAIN: Final = (*SCHEDULER, "--plain")
 ALONE: Final = (*PLAIN, "--no-leader-elect")
 WEBHOOK: Final = ("webhook", "--host", "127.0.0.1", "--port", "0")
-AGENT: Final = ("agent", "--node", "n", "--port", "0", "--journal", "{folder}/journal",
-                "--nri-socket", "{folder}/nri.sock", "--no-discovery")  # fmt: skip
+AGENT: Final = (
+    "agent",
+    "--node",
+    "n",
+    "--port",
+    "0",
+    "--journal",
+    "{folder}/journal",
+    "--nri-socket",
+    "{folder}/nri.sock",
+    "--no-discovery",
+)
 FINDING: Final = (*AGENT[:-1], "--host-root", "{folder}")
 PROXY: Final = (
     *AGENT,
@@ -213,7 +223,11 @@ async def test_it_ends_though_the_api_server_falls_silent_while_it_leads(tmp_pat
 async def full(nodes: int) -> AsyncIterator[tuple[str, asyncio.Event]]:
     """An API server of many nodes of eight cards, and nothing else; its URL, and whether nodes were listed."""
     listed = asyncio.Event()
-    memory = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "80Gi", "koordinator.sh/gpu-memory-ratio": "100"}  # fmt: skip
+    memory = {
+        "koordinator.sh/gpu-core": "100",
+        "koordinator.sh/gpu-memory": "80Gi",
+        "koordinator.sh/gpu-memory-ratio": "100",
+    }
     devices = [
         {"type": "gpu", "id": f"GPU-{i}", "minor": i, "health": True, "resources": memory}
         for i in range(8)
@@ -276,7 +290,10 @@ IN_ITS_OWN: Final = ("unshare", "--pid", "--fork", "--kill-child")
     subprocess.run([*IN_ITS_OWN, "true"], check=False, capture_output=True).returncode != 0,
     reason="no process namespaces here",
 )
-@pytest.mark.parametrize(("arguments", "how"), [(SECRET, "is away"), (PLAIN, "is silent"), (WEBHOOK, "is away"), (AGENT, "is silent")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "how"),
+    [(SECRET, "is away"), (PLAIN, "is silent"), (WEBHOOK, "is away"), (AGENT, "is silent")],
+)
 async def test_it_ends_as_the_first_process_of_a_container(
     tmp_path: Path, arguments: Sequence[str], how: str
 ) -> None:

@@ -99,10 +99,14 @@ def _review(cluster: World, name: str, *results: Any, **request: Any) -> dict[st
     """What an API server asks where a claim's status is set."""
     stored = cluster.stored(name, CLAIMS)
     given = {
-        "uid": f"ask-{name}", "operation": "UPDATE", "subResource": "status",
+        "uid": f"ask-{name}",
+        "operation": "UPDATE",
+        "subResource": "status",
         "resource": {"group": "resource.k8s.io", "version": "v1", "resource": "resourceclaims"},
-        "object": {**stored, "status": claim(*results)["status"]}, "oldObject": stored, **request,
-    }  # fmt: skip
+        "object": {**stored, "status": claim(*results)["status"]},
+        "oldObject": stored,
+        **request,
+    }
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": given}
 
 
@@ -180,9 +184,10 @@ async def test_the_webhook_passes_the_question_on() -> None:
         endpoint = Endpoint(url=f"https://127.0.0.1:{port}")
         context = Context.of(Settings(), FAMILIES)
         (config,) = [
-            one for one in installation(endpoint, context, Admission(), claims=True)
+            one
+            for one in installation(endpoint, context, Admission(), claims=True)
             if one["kind"] == "ValidatingWebhookConfiguration"
-        ]  # fmt: skip
+        ]
         await cluster.api.create(
             "validatingwebhookconfigurations.admissionregistration.k8s.io", config
         )

@@ -112,9 +112,12 @@ async def test_the_whole_identity_is_shown() -> None:
         await readers.may_read(JANE, "team")
         attributes = {"namespace": "team", "verb": "get", "resource": "pods"}
         assert judge.last == {
-            "user": "jane", "uid": "7", "groups": ["dev"], "extra": {"a": ["b"]},
+            "user": "jane",
+            "uid": "7",
+            "groups": ["dev"],
+            "extra": {"a": ["b"]},
             "resourceAttributes": attributes,
-        }  # fmt: skip
+        }
 
 
 async def test_answers_are_believed_for_a_while_a_no_for_less() -> None:
@@ -228,7 +231,10 @@ async def test_a_user_who_asks_for_everything_takes_no_turn_of_others() -> None:
         assert not await readers.may_read(JOHN, "team", "10.0.0.2")
         clock.pass_time(120)
         judge.gate.clear()
-        greedy = [asyncio.create_task(asks(readers, "token-of-john", "10.0.0.2", f"n{n}")) for n in range(1000)]  # fmt: skip
+        greedy = [
+            asyncio.create_task(asks(readers, "token-of-john", "10.0.0.2", f"n{n}"))
+            for n in range(1000)
+        ]
         await until(lambda: sum(task.done() for task in greedy) >= 1000 - 16 - 4)
         honest = asyncio.create_task(asks(readers, "token-of-jane", "10.0.0.2"))
         before = judge.asked["token"]

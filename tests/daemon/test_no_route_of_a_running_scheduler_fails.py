@@ -27,14 +27,39 @@ TRIES = 40
 SEED = 4
 HALF = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
 JUNK: tuple[Any, ...] = (
-    None, True, 0, -1, 2**70, 1.5, "", "\x00", "ü" * 50, "a" * 400, "n0", "1e99", "8Gi", [], {},
-    [None], {"": None}, [[]], {"n0": {"Pods": [None]}}, "koordinator.sh/gpu", "unheard-of",
-)  # fmt: skip
+    None,
+    True,
+    0,
+    -1,
+    2**70,
+    1.5,
+    "",
+    "\x00",
+    "ü" * 50,
+    "a" * 400,
+    "n0",
+    "1e99",
+    "8Gi",
+    [],
+    {},
+    [None],
+    {"": None},
+    [[]],
+    {"n0": {"Pods": [None]}},
+    "koordinator.sh/gpu",
+    "unheard-of",
+)
 TEXTS = ("n0", "default", "a", "", ".", "..", "%", "\x00", "ü", "a/b", "a" * 300, "?x=1", "-1")
 QUERIES = (
-    "", "?limit=-1", "?limit=x&continue=%00", "?namespace=&text=%ff", "?order=used&only=free",
-    "?state=waiting&page=99999999999999999999", "?a=1&a=2&=", "?watch=true",
-)  # fmt: skip
+    "",
+    "?limit=-1",
+    "?limit=x&continue=%00",
+    "?namespace=&text=%ff",
+    "?order=used&only=free",
+    "?state=waiting&page=99999999999999999999",
+    "?a=1&a=2&=",
+    "?watch=true",
+)
 
 
 @asynccontextmanager
@@ -92,7 +117,7 @@ def bodies(stored: Manifest) -> list[Manifest]:
         {"Pod": stored, "NodeNameToMetaVictims": {"n0": {"Pods": [{"UID": "x"}]}}},
         {"Pod": stored, "NodeNameToVictims": {"n0": {"Pods": [stored]}}},
         {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": review},
-    ]  # fmt: skip
+    ]
 
 
 def spoiled(body: Any, chance: random.Random) -> Any:

@@ -49,9 +49,13 @@ class Game:
         """Somebody who has not looked yet."""
         self.registry = CollectorRegistry()
         return AgentSilence(
-            self.client, lambda: self.daemon.service.books, self.recorder, lambda: self.leads,
-            SilenceSettings(limit), self.registry,
-        )  # fmt: skip
+            self.client,
+            lambda: self.daemon.service.books,
+            self.recorder,
+            lambda: self.leads,
+            SilenceSettings(limit),
+            self.registry,
+        )
 
     async def renews(self, *nodes: str) -> None:
         """Agents say that they are alive."""

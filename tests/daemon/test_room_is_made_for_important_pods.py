@@ -60,9 +60,11 @@ class Game:
         """Kube-scheduler tries a pod once more, in vain."""
         assert not (await self.cluster.filter(self.daemon.url, name))["NodeNames"]
         condition = {
-            "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
             "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }  # fmt: skip
+        }
         await self.cluster.api.patch(
             "pods", "default", name, {"status": {"conditions": [condition]}}, sub="status"
         )
@@ -195,7 +197,11 @@ async def test_rows_of_pods_for_which_nothing_helps_leave_time_to_others(
     async with game(nodes=2, cards=2, preemption=None) as g:
         await g.runs("calm", HALF, priorityClassName="low")
         for number in range(8):
-            await g.waits(f"vip{number}", {"koordinator.sh/gpu": str(300 + 100 * number)}, priorityClassName="high")  # fmt: skip
+            await g.waits(
+                f"vip{number}",
+                {"koordinator.sh/gpu": str(300 + 100 * number)},
+                priorityClassName="high",
+            )
         books = g.daemon.service.books
         for number in range(8):
             vip = g.uid(f"vip{number}")
@@ -296,9 +302,12 @@ BUDGET = {
 async def _budget(g: Game, allowed: int, name: str) -> None:
     await g.cluster.api.create("poddisruptionbudgets.policy", BUDGET, "default")
     await g.cluster.api.patch(
-        "poddisruptionbudgets.policy", "default", "keep",
-        {"status": {"disruptionsAllowed": allowed}}, sub="status",
-    )  # fmt: skip
+        "poddisruptionbudgets.policy",
+        "default",
+        "keep",
+        {"status": {"disruptionsAllowed": allowed}},
+        sub="status",
+    )
     labels = {"metadata": {"labels": {"app": "kept"}}}
     await g.cluster.api.patch("pods", "default", name, labels)
     await until(lambda: _labelled(g, name))

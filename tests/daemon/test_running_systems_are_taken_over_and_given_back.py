@@ -22,11 +22,19 @@ LOCK = "hami.io/mutex.lock"
 CARDS = ("GPU-0", "GPU-1")
 REGISTER = json.dumps(
     [
-        {"id": uuid, "index": index, "count": 10, "devmem": 16384, "devcore": 100,
-         "type": "NVIDIA A100-SXM4-40GB", "mode": "hami-core", "health": True}
+        {
+            "id": uuid,
+            "index": index,
+            "count": 10,
+            "devmem": 16384,
+            "devcore": 100,
+            "type": "NVIDIA A100-SXM4-40GB",
+            "mode": "hami-core",
+            "health": True,
+        }
         for index, uuid in enumerate(CARDS)
     ]
-)  # fmt: skip
+)
 OPTIONS = SchedulerOptions(tick=0.05, controllers=ControllerSettings(grace=0.1))
 Amounts = Counter[tuple[str, str, str]]
 
@@ -179,9 +187,10 @@ async def test_a_running_koordinator_is_taken_over_and_gets_its_cluster_back() -
 
     def placed(name: str, dialect: str, minor: int, percent: int) -> dict[str, Any]:
         amounts = {
-            f"{dialect}/gpu-core": str(percent), f"{dialect}/gpu-memory-ratio": str(percent),
+            f"{dialect}/gpu-core": str(percent),
+            f"{dialect}/gpu-memory-ratio": str(percent),
             f"{dialect}/gpu-memory": f"{16 * percent // 100}Gi",
-        }  # fmt: skip
+        }
         asked = {f"{dialect}/gpu": str(percent)}
         value = pod(name, asked, schedulerName="koord-scheduler", nodeName="n0")
         told = {"gpu": [{"minor": minor, "resources": amounts}]}

@@ -52,9 +52,18 @@ async def test_it_serves_until_sigterm(tmp_path: Path) -> None:
     async with world(nodes=1) as cluster:
         write_kubeconfig(kubeconfig, cluster.url)
         process = await started(
-            "--kubeconfig", str(kubeconfig), "--host", "127.0.0.1", "--port", "0",
-            "--token-file", str(tokens), "--no-leader-elect", "--log-format", "json",
-        )  # fmt: skip
+            "--kubeconfig",
+            str(kubeconfig),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--token-file",
+            str(tokens),
+            "--no-leader-elect",
+            "--log-format",
+            "json",
+        )
         url = (await line_with(process, "listening on"))["message"].split()[-1]
         await line_with(process, "leading")
 

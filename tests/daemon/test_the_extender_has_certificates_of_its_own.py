@@ -20,7 +20,13 @@ from partage.extender.server import Faces
 from partage.serving.access import Access
 
 NAMESPACE, SECRET = "default", "extender-tls"
-BODY = {"Pod": {"metadata": {"name": "a", "namespace": "default", "uid": "u"}, "spec": {"containers": []}}, "NodeNames": []}  # fmt: skip
+BODY = {
+    "Pod": {
+        "metadata": {"name": "a", "namespace": "default", "uid": "u"},
+        "spec": {"containers": []},
+    },
+    "NodeNames": [],
+}
 
 
 @pytest.mark.parametrize("required", [True, False])

@@ -217,9 +217,12 @@ async def test_replicas_that_start_together_agree() -> None:
         await install(found, place(ports[0]))
         async with contextlib.AsyncExitStack() as stack:
             endpoint = place(ports[0])
-            await asyncio.gather(*(
-                stack.enter_async_context(replica(found, port, endpoint=endpoint)) for port in ports
-            ))  # fmt: skip
+            await asyncio.gather(
+                *(
+                    stack.enter_async_context(replica(found, port, endpoint=endpoint))
+                    for port in ports
+                )
+            )
             pem = kept(found)["tls.crt"]
             for port in ports:
                 await until_served(port, pem)
@@ -334,9 +337,19 @@ async def test_the_command_serves_until_sigterm(tmp_path: Path) -> None:
         await install(found, place(port))
         write_kubeconfig(kubeconfig, found.url)
         process = await asyncio.create_subprocess_exec(
-            *PROGRAM, "--kubeconfig", str(kubeconfig), "--host", "127.0.0.1", "--port", str(port),
-            "--url", f"https://127.0.0.1:{port}", stdout=PIPE, stderr=PIPE, env={**os.environ},
-        )  # fmt: skip
+            *PROGRAM,
+            "--kubeconfig",
+            str(kubeconfig),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--url",
+            f"https://127.0.0.1:{port}",
+            stdout=PIPE,
+            stderr=PIPE,
+            env={**os.environ},
+        )
         assert process.stderr is not None
         async with asyncio.timeout(PATIENCE):
             while b"listening on" not in (line := await process.stderr.readline()):
@@ -380,9 +393,18 @@ async def test_what_cannot_be_used_is_refused_by_name(
 async def test_the_manifests_can_be_applied() -> None:
     """What is printed is what the API server takes, the switches included."""
     process = await asyncio.create_subprocess_exec(
-        *PROGRAM, "--manifests", "--namespace", "gpu", "--exclude-namespace", "infra",
-        "--writer", "system:serviceaccount:metax:plugin", "--break-glass", "sre", stdout=PIPE,
-    )  # fmt: skip
+        *PROGRAM,
+        "--manifests",
+        "--namespace",
+        "gpu",
+        "--exclude-namespace",
+        "infra",
+        "--writer",
+        "system:serviceaccount:metax:plugin",
+        "--break-glass",
+        "sre",
+        stdout=PIPE,
+    )
     async with asyncio.timeout(PATIENCE):
         printed, _ = await process.communicate()
     objects = list(yaml.safe_load_all(printed))

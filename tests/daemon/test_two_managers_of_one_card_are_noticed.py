@@ -205,8 +205,9 @@ async def test_pods_of_nvidias_plugin_alone_close_as_many_cards_as_they_may_have
     """The cluster's own scheduler counts cards and tells nobody which: with two such pods none is given."""
     async with shared() as (cluster, daemon):
         for count, name in enumerate(("plain", "other"), 1):
-            value = pod(name, {"nvidia.com/gpu": "1"}, schedulerName="default-scheduler",
-                        nodeName="n0")  # fmt: skip
+            value = pod(
+                name, {"nvidia.com/gpu": "1"}, schedulerName="default-scheduler", nodeName="n0"
+            )
             await placed_by_rival(cluster, value)
             doubts = daemon.service.books.engine.ledger.suspicions
             await until(partial(_so_many, doubts, count))

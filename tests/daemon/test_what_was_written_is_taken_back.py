@@ -35,9 +35,13 @@ SLOWEST = 240.0
 def noted(manager: str, fields: Manifest, subresource: str = "") -> Manifest:
     """An entry of managedFields as the API server writes it."""
     entry: Manifest = {
-        "manager": manager, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
-        "time": "2026-01-01T00:00:00Z", "fieldsV1": fields,
-    }  # fmt: skip
+        "manager": manager,
+        "operation": "Update",
+        "apiVersion": "v1",
+        "fieldsType": "FieldsV1",
+        "time": "2026-01-01T00:00:00Z",
+        "fieldsV1": fields,
+    }
     return {**entry, "subresource": subresource} if subresource else entry
 
 
@@ -48,16 +52,32 @@ def keys(*names: str) -> Manifest:
 
 def node(name: str = "n1") -> Manifest:
     """A node on which operator, Partage, Koordinator's manager and kubelet have written."""
-    totals = {"kubernetes.io/gpu": "200", "koordinator.sh/gpu-core": "200", "koordinator.sh/rdma": "100"}  # fmt: skip
+    totals = {
+        "kubernetes.io/gpu": "200",
+        "koordinator.sh/gpu-core": "200",
+        "koordinator.sh/rdma": "100",
+    }
     fields = [
         noted("kubectl-label", {"f:metadata": {"f:labels": keys("qgpu-device-enable")}}),
-        noted("partage", {"f:metadata": {"f:labels": keys(MODEL, "gone"),
-                                         "f:annotations": keys(REGISTERED)}}),
-        noted("koord-manager", {"f:status": {"f:allocatable": keys("koordinator.sh/rdma")}}, "status"),
+        noted(
+            "partage",
+            {"f:metadata": {"f:labels": keys(MODEL, "gone"), "f:annotations": keys(REGISTERED)}},
+        ),
+        noted(
+            "koord-manager", {"f:status": {"f:allocatable": keys("koordinator.sh/rdma")}}, "status"
+        ),
         noted("kubelet", {"f:status": {"f:allocatable": keys("cpu")}}, "status"),
-        noted("partage", {"f:status": {part: keys("kubernetes.io/gpu", "koordinator.sh/gpu-core")
-                                       for part in ("f:allocatable", "f:capacity")}}, "status"),
-    ]  # fmt: skip
+        noted(
+            "partage",
+            {
+                "f:status": {
+                    part: keys("kubernetes.io/gpu", "koordinator.sh/gpu-core")
+                    for part in ("f:allocatable", "f:capacity")
+                }
+            },
+            "status",
+        ),
+    ]
     return {
         "metadata": {
             "name": name,
@@ -101,13 +121,16 @@ def test_only_what_is_noted_for_us_goes() -> None:
 
     assert first.body == {
         "metadata": {
-            "uid": "u", "labels": {MODEL: None}, "annotations": {REGISTERED: None},
+            "uid": "u",
+            "labels": {MODEL: None},
+            "annotations": {REGISTERED: None},
         },
-    }  # fmt: skip
+    }
     gone = {"kubernetes.io/gpu": None, "koordinator.sh/gpu-core": None}
     assert second.body == {
-        "metadata": {"uid": "u"}, "status": {"allocatable": gone, "capacity": gone},
-    }  # fmt: skip
+        "metadata": {"uid": "u"},
+        "status": {"allocatable": gone, "capacity": gone},
+    }
     assert (first.subresource, second.subresource) == ("", "status")
 
 
@@ -138,7 +161,10 @@ async def written(server: ApiServer, client: Client) -> None:
         bare = node(name)
         head, status = bare["metadata"], bare["status"]
         labels, notes = dict(head["labels"]), dict(head["annotations"])
-        ours = {"labels": {MODEL: labels.pop(MODEL)}, "annotations": {REGISTERED: notes.pop(REGISTERED)}}  # fmt: skip
+        ours = {
+            "labels": {MODEL: labels.pop(MODEL)},
+            "annotations": {REGISTERED: notes.pop(REGISTERED)},
+        }
         await server.create(
             "nodes", {"metadata": {"name": name, "labels": labels, "annotations": notes}}
         )

@@ -99,15 +99,19 @@ _ASKING: Final = "docs/reference/asking.md"
 _TRACE: Final = "docs/how-to/trace-a-pod.md"
 _TRACED: Final = "tests/tracing/test_collectors_are_sent_otlp.py"
 _FOLLOWED: Final = "tests/embedded/test_the_pages_are_followed.py"
-_OFFLINE: Final = "tests/packaging/test_the_package_is_whole.py::test_it_installs_offline_from_a_folder_of_wheels"  # fmt: skip
-_IMAGE: Final = "tests/pods/test_the_images_have_what_they_need_and_no_more.py::test_it_says_what_it_is"  # fmt: skip
+_OFFLINE: Final = "tests/packaging/test_the_package_is_whole.py::test_it_installs_offline_from_a_folder_of_wheels"
+_IMAGE: Final = (
+    "tests/pods/test_the_images_have_what_they_need_and_no_more.py::test_it_says_what_it_is"
+)
 _IMAGES: Final = "docs/how-to/build-the-images.md"
 _UNINSTALL: Final = "docs/how-to/uninstall.md"
 _LEFT: Final = "tests/cluster/test_nothing_is_left_after_it_ran.py::test_nothing_is_left"
 _FILES: Final = "tests/docs/test_what_pages_show_comes_out.py::test_a_nodes_files_go"
 UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
     (_INSTALL, "make image"): Untyped("no registry has the bases where tests run", _IMAGE),
-    (_INSTALL, "for image in partage kube-scheduler"): Untyped("there is no registry to push to", _IMAGE),
+    (_INSTALL, "for image in partage kube-scheduler"): Untyped(
+        "there is no registry to push to", _IMAGE
+    ),
     (_INSTALL, "kubectl get --raw /api/v1/namespaces/partage-system/services"): Untyped(
         "no API server of the tests reaches Services of pods; the chart has this one",
         "tests/docs/test_every_block_has_a_proof.py::test_the_port_that_the_page_asks_is_the_charts",
@@ -116,8 +120,12 @@ UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
     (_INSTALL, "pip install"): Untyped("it would change the environment of the tests", _OFFLINE),
     (_TRACE, "docker run"): Untyped("there is no runtime of images where tests run", _TRACED),
     (_TRACE, "pip install"): Untyped("it would change the environment of the tests", _TRACED),
-    (_TRACE, "OTEL_BSP_SCHEDULE_DELAY"): Untyped("it needs the collector of the line before", _TRACED),
-    (_UNINSTALL, "helm uninstall"): Untyped("it runs a Job, and the page's cluster has no nodes", _LEFT),
+    (_TRACE, "OTEL_BSP_SCHEDULE_DELAY"): Untyped(
+        "it needs the collector of the line before", _TRACED
+    ),
+    (_UNINSTALL, "helm uninstall"): Untyped(
+        "it runs a Job, and the page's cluster has no nodes", _LEFT
+    ),
     (_UNINSTALL, "awk"): Untyped("it is for a node's own root folder", _FILES),
     (_UNINSTALL, "rm -rf"): Untyped("the same", _FILES),
     (_ASKING, "source <(partage completion zsh)"): Untyped(
@@ -126,7 +134,7 @@ UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
     (_ASKING, "partage completion fish"): Untyped(
         "fish is not there; what it would read is looked at", f"{_FOLLOWED}::STORIES"
     ),
-}  # fmt: skip
+}
 """Page and beginning of a line, to why nothing types it. `make` is asked what it would do instead:
 `make run` starts what the followed pages start, and `make test` runs these tests."""
 _SHOWN: Final = "tests/docs/test_what_pages_show_comes_out.py"
@@ -138,31 +146,52 @@ GROUND: Final[Mapping[tuple[str, str], str]] = {
     ("docs/concepts.md", "user ── pod"): f"{_SHOWN}::test_the_drawings_use_words_that_exist",
     ("docs/concepts.md", "webhook away"): f"{_SHOWN}::test_the_drawings_use_words_that_exist",
     (_INSTALL, "agent:"): f"{_SHOWN}::test_values_for_the_agent_are_values_of_the_chart",
-    ("docs/how-to/first-card.md", "python3 bench/gpu.py"):
-        "tests/native/test_the_gpu_script_runs.py::test_it_runs_to_its_end_with_nothing_but_python",
+    (
+        "docs/how-to/first-card.md",
+        "python3 bench/gpu.py",
+    ): "tests/native/test_the_gpu_script_runs.py::test_it_runs_to_its_end_with_nothing_but_python",
     ("docs/how-to/run-the-agent.md", "[plugins"): _NRI,
     ("docs/reference/agent.md", "[plugins"): _NRI,
-    ("docs/how-to/run-the-scheduler.md", "apiVersion: kubescheduler"):
-        f"{_SHOWN}::test_the_second_scheduler_is_configured_as_the_program_does",
-    (_IMAGES, "image:"): "tests/packaging/test_the_chart_takes_values_as_typed.py::test_a_digest_goes_before_the_tag",
-    ("docs/reference/plugin.md", "apiVersion: kubescheduler"):
-        f"{_SHOWN}::test_the_plugin_is_configured_as_the_page_says",
-    (_INSTANCES, '{"nodeconfig"'):
-        f"{_SHOWN}::test_a_node_is_put_in_mode_mig_and_gives_two_instances",
+    (
+        "docs/how-to/run-the-scheduler.md",
+        "apiVersion: kubescheduler",
+    ): f"{_SHOWN}::test_the_second_scheduler_is_configured_as_the_program_does",
+    (
+        _IMAGES,
+        "image:",
+    ): "tests/packaging/test_the_chart_takes_values_as_typed.py::test_a_digest_goes_before_the_tag",
+    (
+        "docs/reference/plugin.md",
+        "apiVersion: kubescheduler",
+    ): f"{_SHOWN}::test_the_plugin_is_configured_as_the_page_says",
+    (
+        _INSTANCES,
+        '{"nodeconfig"',
+    ): f"{_SHOWN}::test_a_node_is_put_in_mode_mig_and_gives_two_instances",
     (_INSTANCES, "needs 3g.20gb"): f"{_SHOWN}::test_a_pod_in_the_way_is_told_as_printed",
     (_INSTANCES, "needs 3g.40gb"): f"{_SHOWN}::test_others_instances_are_told_as_printed",
     (_INSTANCES, "batch/big waits"): f"{_SHOWN}::test_a_plan_of_restarts_is_printed_as_shown",
-    ("docs/how-to/watch-it.md", "scrape_configs"):
-        f"{_SHOWN}::test_prometheus_finds_every_program_by_its_labels_and_ports",
-    ("docs/how-to/watch-it.md", "rule_files"):
-        f"{_SHOWN}::test_the_rules_have_the_name_that_the_page_loads",
-    ("docs/isolation.md", "partage-limits 2"):
-        f"{_SHOWN}::test_the_file_of_limits_is_what_the_agent_writes",
-    ("docs/reference/agent-discovery.md", "model:"):
-        f"{_SHOWN}::test_simulated_devices_are_those_of_the_file",
-    ("docs/reference/schedule.md", '{"pods"'):
-        f"{_SHOWN}::test_the_outline_of_the_json_has_the_keys_that_come",
-}  # fmt: skip
+    (
+        "docs/how-to/watch-it.md",
+        "scrape_configs",
+    ): f"{_SHOWN}::test_prometheus_finds_every_program_by_its_labels_and_ports",
+    (
+        "docs/how-to/watch-it.md",
+        "rule_files",
+    ): f"{_SHOWN}::test_the_rules_have_the_name_that_the_page_loads",
+    (
+        "docs/isolation.md",
+        "partage-limits 2",
+    ): f"{_SHOWN}::test_the_file_of_limits_is_what_the_agent_writes",
+    (
+        "docs/reference/agent-discovery.md",
+        "model:",
+    ): f"{_SHOWN}::test_simulated_devices_are_those_of_the_file",
+    (
+        "docs/reference/schedule.md",
+        '{"pods"',
+    ): f"{_SHOWN}::test_the_outline_of_the_json_has_the_keys_that_come",
+}
 """Page and beginning of a block that is neither typed nor applied, to the test that holds it to the
 program."""
 _INSTALLERS: Final = ("helm", "kubectl", "curl")

@@ -27,8 +27,11 @@ CHART = ROOT / "deploy/helm/partage"
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_a_block_is_typed_applied_or_proven(block: Block) -> None:
     """A new block of another kind needs a test and an entry in `page_blocks.GROUND`."""
-    proof = [test for (page, first), test in GROUND.items()
-             if page == block.page and block.first.startswith(first)]  # fmt: skip
+    proof = [
+        test
+        for (page, first), test in GROUND.items()
+        if page == block.page and block.first.startswith(first)
+    ]
 
     assert is_shell(block) + is_manifest(block) + len(proof) == 1, (
         f"{block}: lines of a shell, manifests, or one entry in GROUND"
@@ -76,8 +79,10 @@ def test_a_fence_of_any_kind_is_found() -> None:
     text = "1. x\n\n   ```sh\n   a\n   ```\n~~~\nb\n~~~\n````md\n```\nc\n```\n````\n"
 
     assert [(b.line, b.language, b.text) for b in read("p", text)] == [
-        (3, "sh", "a\n"), (6, "", "b\n"), (9, "md", "```\nc\n```\n"),
-    ]  # fmt: skip
+        (3, "sh", "a\n"),
+        (6, "", "b\n"),
+        (9, "md", "```\nc\n```\n"),
+    ]
     with pytest.raises(ValueError, match="p: the block of line 1"):
         list(read("p", "```\na\n"))
 

@@ -111,7 +111,20 @@ def test_values_that_helm_is_given_exist(given: Line) -> None:
 @pytest.mark.parametrize("given", _of("kubectl"), ids=str)
 def test_kubectl_is_asked_for_what_it_has(given: Line) -> None:
     """A verb of kubectl; folders and files that are applied are there."""
-    verbs = ("get", "describe", "apply", "patch", "delete", "annotate", "logs", "create", "scale", "rollout", "partage", "label")  # fmt: skip
+    verbs = (
+        "get",
+        "describe",
+        "apply",
+        "patch",
+        "delete",
+        "annotate",
+        "logs",
+        "create",
+        "scale",
+        "rollout",
+        "partage",
+        "label",
+    )
     words = given.words
     verb = next(word for word in words[1:] if word in verbs or not _is_option(words, word))
 
@@ -138,10 +151,21 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """Every page is in the navigation, every link and anchor leads somewhere."""
     pytest.importorskip("material", reason="mkdocs-material is not installed (group docs)")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
-        cwd=ROOT, capture_output=True, text=True, check=False,
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--site-dir",
+            str(tmp_path / "site"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )  # fmt: skip
+    )
 
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr

@@ -26,7 +26,10 @@ def is_module(name: str) -> bool:
     for size in range(len(parts), 0, -1):
         file = PACKAGE.joinpath(*parts[:size])
         if file.is_dir():
-            return size == len(parts) or (file / "__init__.py").read_text("utf-8").find(parts[size]) >= 0  # fmt: skip
+            return (
+                size == len(parts)
+                or (file / "__init__.py").read_text("utf-8").find(parts[size]) >= 0
+            )
         if file.with_suffix(".py").is_file():
             text = file.with_suffix(".py").read_text("utf-8")
             return all(re.search(rf"\b{word}\b", text) for word in parts[size:])

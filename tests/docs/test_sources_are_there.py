@@ -33,8 +33,11 @@ def texts() -> Iterator[tuple[str, str]]:
     """Every text file that git knows."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],  # noqa: S607 # the developer's own
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout.split("\n")  # fmt: skip
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split("\n")
     for name in listed:
         if re.search(r"\.(py|md|go|c|h|yaml|sh|toml)$", name) and (ROOT / name).is_file():
             yield name, (ROOT / name).read_text(encoding="utf-8")

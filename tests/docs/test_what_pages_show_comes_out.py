@@ -43,16 +43,26 @@ def block(page: str, begins: str) -> Block:
 
 def card(uuid: str, model: str, memory: int, *, mode: str = "mig", name: str = "n") -> Document:
     """A node with one card that HAMi has registered."""
-    told = [{"id": uuid, "count": 10, "devmem": memory, "devcore": 100, "type": model,
-             "mode": mode, "health": True}]  # fmt: skip
+    told = [
+        {
+            "id": uuid,
+            "count": 10,
+            "devmem": memory,
+            "devcore": 100,
+            "type": model,
+            "mode": mode,
+            "health": True,
+        }
+    ]
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
-            "name": name, "annotations": {"hami.io/node-nvidia-register": json.dumps(told)},
+            "name": name,
+            "annotations": {"hami.io/node-nvidia-register": json.dumps(told)},
         },
         "status": {"allocatable": {"nvidia.com/gpu": "10", "pods": "99", "cpu": "9"}},
-    }  # fmt: skip
+    }
 
 
 def pod(name: str, profile: str, namespace: str = "default") -> Document:
@@ -62,18 +72,24 @@ def pod(name: str, profile: str, namespace: str = "default") -> Document:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": name, "namespace": namespace, "uid": name,
+            "name": name,
+            "namespace": namespace,
+            "uid": name,
             "annotations": {"nvidia.com/vgpu-mode": "mig", "partage.io/mig-profile": profile},
         },
         "spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}]},
-    }  # fmt: skip
+    }
 
 
 def scheduled(*documents: Document | str) -> Document:
     """What `partage schedule` makes of these."""
     given = yaml.safe_dump_all(
-        [d for one in documents for d in (yaml.safe_load_all(one) if isinstance(one, str) else [one])]
-    )  # fmt: skip
+        [
+            d
+            for one in documents
+            for d in (yaml.safe_load_all(one) if isinstance(one, str) else [one])
+        ]
+    )
     done = CliRunner().invoke(main, ["schedule", "-", "-o", "json"], input=given)
     assert done.exit_code in (0, 3), done.output
     return dict(json.loads(done.stdout))
@@ -102,22 +118,37 @@ def bound(asked: Document, allocation: Document, node: str) -> Document:
     """A pod with its record, as after its Binding."""
     return {
         **asked,
-        "metadata": {**asked["metadata"], "annotations": {
-            **asked["metadata"]["annotations"], **allocation,
-        }},
+        "metadata": {
+            **asked["metadata"],
+            "annotations": {
+                **asked["metadata"]["annotations"],
+                **allocation,
+            },
+        },
         "spec": {**asked["spec"], "nodeName": node},
-    }  # fmt: skip
+    }
 
 
 def record(name: str, profile: str, start: int, size: int, namespace: str = "default") -> Document:
     """The annotation of a pod that holds an instance of card GPU-a on node n."""
     held = {
-        "type": "gpu", "uuid": "GPU-a", "minor": 0, "milli": 142, "bytes": 4864 << 20,
-        "mode": "mig", "protocol": "hami", "mig": {"profile": profile, "start": start, "size": size},
-    }  # fmt: skip
-    document = {"v": 1, "uid": name, "node": "n", "containers": [
-        {"name": "main", "phase": "main", "devices": [held]},
-    ]}  # fmt: skip
+        "type": "gpu",
+        "uuid": "GPU-a",
+        "minor": 0,
+        "milli": 142,
+        "bytes": 4864 << 20,
+        "mode": "mig",
+        "protocol": "hami",
+        "mig": {"profile": profile, "start": start, "size": size},
+    }
+    document = {
+        "v": 1,
+        "uid": name,
+        "node": "n",
+        "containers": [
+            {"name": "main", "phase": "main", "devices": [held]},
+        ],
+    }
     return {names.ALLOCATION: json.dumps(document)}
 
 
@@ -161,23 +192,40 @@ def test_a_profile_that_is_too_small_is_told() -> None:
 def test_others_instances_are_told_as_printed() -> None:
     """One that nobody here made, and a pod's beside it."""
     sentence = block(INSTANCES, "needs 3g.40gb").text.strip()
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
-            "status": {"allocatable": {"pods": "99", "cpu": "9"}}}  # fmt: skip
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n"},
+        "status": {"allocatable": {"pods": "99", "cpu": "9"}},
+    }
     foreign = encode_foreign({"GPU-a": OnCard((ForeignInstance(MigSlice("3g.40gb", 0, 4)),))})
     device = {
         "apiVersion": "scheduling.koordinator.sh/v1alpha1",
         "kind": "Device",
         "metadata": {
-            "name": "n", "annotations": {names.FOREIGN_INSTANCES: foreign},
-            "labels": {"node.koordinator.sh/gpu-vendor": "nvidia",
-                       "node.koordinator.sh/gpu-model": "A100-SXM4-80GB"},
+            "name": "n",
+            "annotations": {names.FOREIGN_INSTANCES: foreign},
+            "labels": {
+                "node.koordinator.sh/gpu-vendor": "nvidia",
+                "node.koordinator.sh/gpu-model": "A100-SXM4-80GB",
+            },
         },
-        "spec": {"devices": [{
-            "type": "gpu", "id": "GPU-a", "minor": 0, "health": True,
-            "resources": {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "80Gi",
-                          "koordinator.sh/gpu-memory-ratio": "100"},
-        }]},
-    }  # fmt: skip
+        "spec": {
+            "devices": [
+                {
+                    "type": "gpu",
+                    "id": "GPU-a",
+                    "minor": 0,
+                    "health": True,
+                    "resources": {
+                        "koordinator.sh/gpu-core": "100",
+                        "koordinator.sh/gpu-memory": "80Gi",
+                        "koordinator.sh/gpu-memory-ratio": "100",
+                    },
+                }
+            ]
+        },
+    }
     config = json.dumps({"nodeconfig": [{"name": "n", "operatingmode": "mig"}]})
     settings = {
         "apiVersion": "v1",
@@ -328,9 +376,10 @@ def test_prometheus_finds_every_program_by_its_labels_and_ports() -> None:
         path.read_text("utf-8") for path in (ROOT / "deploy/kustomize/default").glob("*.yaml")
     )
     programs = [
-        one["spec"]["template"] for one in yaml.safe_load_all(text)
+        one["spec"]["template"]
+        for one in yaml.safe_load_all(text)
         if one and one["kind"] in ("Deployment", "DaemonSet")
-    ]  # fmt: skip
+    ]
     kept = {rule["source_labels"][0]: rule["regex"] for rule in plain_job["relabel_configs"][:2]}
     part = kept["__meta_kubernetes_pod_label_app_kubernetes_io_part_of"]
     ports = kept["__meta_kubernetes_pod_container_port_name"].split("|")
@@ -340,9 +389,11 @@ def test_prometheus_finds_every_program_by_its_labels_and_ports() -> None:
     component = webhook_job["relabel_configs"][0]["regex"]
     assert component in {one["app.kubernetes.io/component"] for one in labels}
     served = {
-        port["name"] for template in programs for container in template["spec"]["containers"]
+        port["name"]
+        for template in programs
+        for container in template["spec"]["containers"]
         for port in container.get("ports", ())
-    }  # fmt: skip
+    }
     assert "read" in ports
     assert served & {*ports}
 
@@ -393,7 +444,11 @@ def test_the_drawings_use_words_that_exist() -> None:
     assert codes <= {one.value for one in ReasonCode}
     assert len(codes) == 3
     devices = {one.id: one.devices for one in OUTAGES}
-    for part, row in (("webhook", "webhook"), ("kube-scheduler", "kube-scheduler"), ("service", "scheduler service")):  # fmt: skip
+    for part, row in (
+        ("webhook", "webhook"),
+        ("kube-scheduler", "kube-scheduler"),
+        ("service", "scheduler service"),
+    ):
         (line,) = (one for one in away.splitlines() if one.startswith(f"{row} away"))
         assert f"new pods with devices: {devices[part]}" in line
 
@@ -416,10 +471,17 @@ def test_a_nodes_files_go(tmp_path: Path) -> None:
     lines = block("docs/how-to/uninstall.md", "awk").text.replace("/var/run", "/run")
 
     subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", "bash", "-c",  # noqa: S607 # util-linux
-         f"{script}\n{lines}\nfind /var/lib /run -type f > {left}"],
+        [  # noqa: S607 # util-linux
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            "bash",
+            "-c",
+            f"{script}\n{lines}\nfind /var/lib /run -type f > {left}",
+        ],
         check=True,
-    )  # fmt: skip
+    )
 
     assert left.read_text().split() == ["/run/cdi/nvidia.yaml"]
     assert not (tmp_path / "lib/partage").exists()

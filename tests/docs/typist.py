@@ -81,9 +81,13 @@ class Typist:
         """Exit code of a line, and all that it prints."""
         done = subprocess.run(
             ["/bin/bash", "-o", "pipefail", "-c", text],
-            cwd=self.folder, env=self.environment, capture_output=True, text=True,
-            timeout=PATIENCE, check=False,
-        )  # fmt: skip
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
         return done.returncode, done.stdout + done.stderr
 
     def type(self, text: str) -> str:
@@ -127,9 +131,13 @@ class Typist:
         log = self.folder / f"{words[1]}.log"
         with log.open("w", encoding="utf-8") as output:
             running = subprocess.Popen(
-                [*words, option, str(port), *extra], cwd=self.folder, env=self.environment,
-                stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
+                [*words, option, str(port), *extra],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
         try:
             deadline = time.monotonic() + PATIENCE
             while not _ready(port, words):

@@ -60,8 +60,11 @@ def world() -> WORLD:
     """A sound cluster of one node."""
     config = kube_scheduler_config(ExtenderAccess("https://partage:8443"), [])
     totals = {"koordinator.sh/gpu-core": "100", "kubernetes.io/gpu-core": "100"}
-    resources = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "80Gi",
-                 "koordinator.sh/gpu-memory-ratio": "100"}  # fmt: skip
+    resources = {
+        "koordinator.sh/gpu-core": "100",
+        "koordinator.sh/gpu-memory": "80Gi",
+        "koordinator.sh/gpu-memory-ratio": "100",
+    }
     device = {"type": "gpu", "id": "GPU-0", "minor": 0, "health": True, "resources": resources}
     bundle = {"caBundle": authority(NOW)}
     return {
@@ -205,7 +208,9 @@ CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
     "sampling-default": (configured(percentageOfNodesToScore=0), "sampling"),
     "no-record": (added("Pod", asking("bare", AMOUNTS, nodeName="n0")), "bound-without-record"),
     "rival": (
-        added("Pod", pod("x", containers=[{"name": "main", "image": "projecthami/hami-scheduler:2"}])),
+        added(
+            "Pod", pod("x", containers=[{"name": "main", "image": "projecthami/hami-scheduler:2"}])
+        ),
         "other-scheduler",
     ),
     "gates": (added("Pod", pod("api", containers=GATE)), "feature-gate"),
@@ -216,18 +221,29 @@ CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
     "left-over": (added("Device", {"metadata": {"name": "gone"}}), "device-stale"),
     "not-ready": (unready, "device-stale"),
     "no-agent": (
-        added("Node", {"metadata": {"name": "n1"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}),
+        added(
+            "Node",
+            {"metadata": {"name": "n1"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}},
+        ),
         "node-unlabelled",
     ),
     "silent": (
-        added("Lease", {"metadata": {"name": "partage-agent-n0"},
-                        "spec": {"renewTime": "2026-11-19T23:54:00.000000Z"}}),
+        added(
+            "Lease",
+            {
+                "metadata": {"name": "partage-agent-n0"},
+                "spec": {"renewTime": "2026-11-19T23:54:00.000000Z"},
+            },
+        ),
         "agent-silent",
     ),
     "agent's note": (noted, "agent-note"),
     "no-totals": (total("koordinator.sh/gpu-core", None), "totals-missing"),
     "contended": (total("kubernetes.io/gpu-core", "800"), "totals-contended"),
-    "two-plugins": (added("Pod", plugin("nv", "nvcr.io/nvidia/k8s-device-plugin:1")), "second-plugin"),
+    "two-plugins": (
+        added("Pod", plugin("nv", "nvcr.io/nvidia/k8s-device-plugin:1")),
+        "second-plugin",
+    ),
     "runtime": (added("Pod", pod("r", runtimeClassName="nvidia")), "runtime-class"),
     "quarantine": (added("Pod", LIAR), "quarantine"),
     "twice": (twice, "card-given-twice"),
@@ -237,7 +253,7 @@ CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
         "config-refused",
     ),
     "config elsewhere": (elsewhere, "config-unread"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("breaks", "check"), CASES.values(), ids=CASES)
@@ -271,13 +287,17 @@ def plugged() -> WORLD:
     given["ConfigMap"][0]["data"]["c"] = yaml.safe_dump(config)
     mounts = [{"name": "engine", "mountPath": "/run/partage"}]
     engine = {
-        "name": "scheduler", "image": "r:5000/partage:0.2.0", "volumeMounts": mounts,
+        "name": "scheduler",
+        "image": "r:5000/partage:0.2.0",
+        "volumeMounts": mounts,
         "args": ["scheduler", "--plugin-socket=/run/partage/engine.sock"],
-    }  # fmt: skip
+    }
     kube = {
-        "name": "kube-scheduler", "image": "r:5000/kube-scheduler:0.2.0", "volumeMounts": mounts,
+        "name": "kube-scheduler",
+        "image": "r:5000/kube-scheduler:0.2.0",
+        "volumeMounts": mounts,
         "env": [{"name": "PARTAGE_SOCKET", "value": "/run/partage/engine.sock"}],
-    }  # fmt: skip
+    }
     both = pod("both", containers=[engine, kube])
     both["status"]["containerStatuses"] = [
         {"name": one["name"], "ready": True} for one in (engine, kube)
@@ -302,32 +322,51 @@ PLUGGED: dict[str, tuple[Callable[[WORLD], object], list[str]]] = {
     "sound": (lambda _: None, []),
     "both seams": (
         lambda given: _config(
-            given, lambda c: c.update(extenders=kube_scheduler_config(ExtenderAccess("https://x"), [])["extenders"], percentageOfNodesToScore=100)
+            given,
+            lambda c: c.update(
+                extenders=kube_scheduler_config(ExtenderAccess("https://x"), [])["extenders"],
+                percentageOfNodesToScore=100,
+            ),
         ),
         ["plugin-and-extender"],
     ),
     "a profile without": (
-        lambda given: _config(given, lambda c: c["profiles"][1].pop("plugins")), ["plugin-incomplete"],
+        lambda given: _config(given, lambda c: c["profiles"][1].pop("plugins")),
+        ["plugin-incomplete"],
     ),
     "weight": (
-        lambda given: _config(given, lambda c: c["profiles"][0]["plugins"]["multiPoint"]["enabled"][0].update(weight=1)),
+        lambda given: _config(
+            given,
+            lambda c: c["profiles"][0]["plugins"]["multiPoint"]["enabled"][0].update(weight=1),
+        ),
         ["plugin-incomplete"] * 4,  # YAML's anchors: all profiles are one
     ),
     "order": (
-        lambda given: _config(given, lambda c: c["profiles"][0].update(plugins={"multiPoint": {"enabled": [{"name": "Partage", "weight": 20}]}})),
+        lambda given: _config(
+            given,
+            lambda c: c["profiles"][0].update(
+                plugins={"multiPoint": {"enabled": [{"name": "Partage", "weight": 20}]}}
+            ),
+        ),
         ["plugin-incomplete"],
     ),
     "no engine": (lambda given: _both(given)["spec"]["containers"].pop(0), ["plugin-socket"]),
     "another path": (
-        lambda given: _both(given)["spec"]["containers"][1]["env"][0].update(value="/run/other.sock"),
+        lambda given: _both(given)["spec"]["containers"][1]["env"][0].update(
+            value="/run/other.sock"
+        ),
         ["plugin-socket"],
     ),
     "another volume": (
-        lambda given: _both(given)["spec"]["containers"][1].update(volumeMounts=[{"name": "x", "mountPath": "/run/partage"}]),
+        lambda given: _both(given)["spec"]["containers"][1].update(
+            volumeMounts=[{"name": "x", "mountPath": "/run/partage"}]
+        ),
         ["plugin-socket"],
     ),
     "another release": (
-        lambda given: _both(given)["spec"]["containers"][1].update(image="r:5000/kube-scheduler:0.3.0"),
+        lambda given: _both(given)["spec"]["containers"][1].update(
+            image="r:5000/kube-scheduler:0.3.0"
+        ),
         ["plugin-version"],
     ),
     "engine away": (
@@ -336,11 +375,12 @@ PLUGGED: dict[str, tuple[Callable[[WORLD], object], list[str]]] = {
     ),
     "not yet running": (
         lambda given: (
-            _both(given)["status"].update(phase="Pending"), _both(given)["spec"]["containers"].pop(0),
+            _both(given)["status"].update(phase="Pending"),
+            _both(given)["spec"]["containers"].pop(0),
         ),
         [],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("breaks", "found"), PLUGGED.values(), ids=PLUGGED)
@@ -373,28 +413,86 @@ def test_a_node_of_closed_cards_need_not_report_them() -> None:
 
 
 FILES = {
-    "nri": ("etc/containerd/config.toml", "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\n", "nri-off"),
-    "cdi": ("etc/containerd/config.toml", "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n", "cdi-off"),
+    "nri": (
+        "etc/containerd/config.toml",
+        "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\n",
+        "nri-off",
+    ),
+    "cdi": (
+        "etc/containerd/config.toml",
+        "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n",
+        "cdi-off",
+    ),
     "toml": ("etc/containerd/config.toml", "version = = 3\n", "unreadable"),
     "checkpoint": (
         "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
-        json.dumps({"Data": {"RegisteredDevices": {"a/b": ["1"]}, "PodDeviceEntries": [
-            {"PodUID": "u", "ResourceName": "a/b", "DeviceIDs": {"-1": ["2"]}}]}}),
+        json.dumps(
+            {
+                "Data": {
+                    "RegisteredDevices": {"a/b": ["1"]},
+                    "PodDeviceEntries": [
+                        {"PodUID": "u", "ResourceName": "a/b", "DeviceIDs": {"-1": ["2"]}}
+                    ],
+                }
+            }
+        ),
         "stale-checkpoint",
     ),
-    "gate": ("var/lib/kubelet/config.yaml", "featureGates: {KubeletPodResources: false}\n", "feature-gate"),
-    "static": ("etc/kubernetes/manifests/kube-scheduler.yaml", "spec: {containers: [{command: [kube-scheduler]}]}\n", "extender-lost"),
+    "gate": (
+        "var/lib/kubelet/config.yaml",
+        "featureGates: {KubeletPodResources: false}\n",
+        "feature-gate",
+    ),
+    "static": (
+        "etc/kubernetes/manifests/kube-scheduler.yaml",
+        "spec: {containers: [{command: [kube-scheduler]}]}\n",
+        "extender-lost",
+    ),
     "cdi-spec": ("var/run/cdi/x.json", "{", "cdi-spec"),
-    "library": ("var/lib/partage/isolation/lib/libpartage-isolation-0000000000000000.so", "x", "isolation-library"),
-    "image": ("var/lib/partage/isolation/containers/c1/spared", "the image has musl", "not-enforceable"),
-    "finding": ("var/lib/partage/agent/findings.json", json.dumps({"v": 1, "at": "2026-01-01T00:00:00Z", "findings": [
-        {"kind": "PodGone", "pod": "team/a", "container": "main", "message": "m", "done": "report", "fix": "f"}]}), "agent-finding"),
-    "findings of a newer agent": ("var/lib/partage/agent/findings.json", '{"v": 2, "at": "", "findings": []}', "unreadable"),
+    "library": (
+        "var/lib/partage/isolation/lib/libpartage-isolation-0000000000000000.so",
+        "x",
+        "isolation-library",
+    ),
+    "image": (
+        "var/lib/partage/isolation/containers/c1/spared",
+        "the image has musl",
+        "not-enforceable",
+    ),
+    "finding": (
+        "var/lib/partage/agent/findings.json",
+        json.dumps(
+            {
+                "v": 1,
+                "at": "2026-01-01T00:00:00Z",
+                "findings": [
+                    {
+                        "kind": "PodGone",
+                        "pod": "team/a",
+                        "container": "main",
+                        "message": "m",
+                        "done": "report",
+                        "fix": "f",
+                    }
+                ],
+            }
+        ),
+        "agent-finding",
+    ),
+    "findings of a newer agent": (
+        "var/lib/partage/agent/findings.json",
+        '{"v": 2, "at": "", "findings": []}',
+        "unreadable",
+    ),
     "torn findings": ("var/lib/partage/agent/findings.json", '{"v": 1, ', "unreadable"),
-    "no findings": ("var/lib/partage/agent/findings.json", '{"v": 1, "at": "", "findings": []}', ""),
+    "no findings": (
+        "var/lib/partage/agent/findings.json",
+        '{"v": 1, "at": "", "findings": []}',
+        "",
+    ),
     "sound": ("etc/containerd/config.toml", "version = 3\n", ""),
     "nothing": ("etc/other", "", ""),
-}  # fmt: skip
+}
 
 
 SOCKETS = {
@@ -403,17 +501,20 @@ SOCKETS = {
     "by the other name": (["var/run/crio/crio.sock", "var/run/nri/nri.sock"], "", []),
     "proxy": (
         ["run/containerd/containerd.sock", "run/partage/cri.sock"],
-        "containerRuntimeEndpoint: unix:///run/partage/cri.sock\n", [],
+        "containerRuntimeEndpoint: unix:///run/partage/cri.sock\n",
+        [],
     ),
     "proxy by flag": (
         ["run/containerd/containerd.sock", "run/partage/cri.sock"],
-        "--container-runtime-endpoint=unix:///run/partage/cri.sock", [],
+        "--container-runtime-endpoint=unix:///run/partage/cri.sock",
+        [],
     ),
     "proxy beside the way": (
         ["run/containerd/containerd.sock", "run/partage/cri.sock"],
-        "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n", ["proxy-unused"],
+        "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n",
+        ["proxy-unused"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("sockets", "kubelet", "found"), SOCKETS.values(), ids=SOCKETS)
@@ -466,8 +567,9 @@ def test_what_agents_say_is_told_with_what_to_do() -> None:
     found = diagnosed(asyncio.run(facts_of(given, NOW, ())))
 
     assert [one.rule for one in found] == [
-        "its agent says: DriverUntried: driver 999", "its agent says: New: m",
-    ]  # fmt: skip
+        "its agent says: DriverUntried: driver 999",
+        "its agent says: New: m",
+    ]
     assert "bench/gpu.py" in found[0].fix
     assert "log of Partage's agent on n0" in found[1].fix
     for broken in ("x", "[1]", '[{"code":1}]', "{}"):

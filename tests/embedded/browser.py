@@ -17,17 +17,28 @@ PATIENCE = 240.0
 """Seconds for what must come; a loaded machine may take long."""
 
 PROGRAM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome")
-     if (found := shutil.which(name))),
+    (
+        found
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (found := shutil.which(name))
+    ),
     None,
-)  # fmt: skip
+)
 """The browser, or None where there is none."""
 
 _FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--disable-dev-shm-usage", "--remote-debugging-port=0", "--window-size=1300,900",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--remote-debugging-port=0",
+    "--window-size=1300,900",
+)
 
 
 class Page:
@@ -125,9 +136,13 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             given = {"text": text} if text and kind == "keyDown" else {}
             await self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=key,
-                windowsVirtualKeyCode=code, **given,
-            )  # fmt: skip
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                **given,
+            )
 
 
 @contextlib.asynccontextmanager
@@ -140,8 +155,9 @@ async def browsing(folder: Path) -> AsyncIterator[Page]:
     assert PROGRAM is not None
     process = subprocess.Popen(  # noqa: ASYNC220 # ended below; starting it takes no time
         [PROGRAM, *_FLAGS, f"--user-data-dir={folder}", "about:blank"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         port = await _port(folder / "DevToolsActivePort", process)
         async with aiohttp.ClientSession() as http:

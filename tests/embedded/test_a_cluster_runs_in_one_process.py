@@ -68,8 +68,9 @@ def test_the_debug_api_and_the_node_agree_on_what_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/metrics", "/healthz", "/readyz", "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"]
-)  # fmt: skip
+    "path",
+    ["/", "/metrics", "/healthz", "/readyz", "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"],
+)
 def test_every_path_of_the_scheduler_is_served(path: str) -> None:
     """On the scheduler's URL, which is the dashboard's too."""
 
@@ -89,11 +90,13 @@ def test_the_webhook_is_served_over_http_too() -> None:
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "request": {
-            "uid": "1", "operation": "CREATE", "namespace": "default",
+            "uid": "1",
+            "operation": "CREATE",
+            "namespace": "default",
             "resource": {"group": "", "version": "v1", "resource": "pods"},
             "object": pod("web", {"nvidia.com/gpu": "100"}),
         },
-    }  # fmt: skip
+    }
 
     async def story() -> None:
         async with running([node()]) as w:
@@ -151,9 +154,10 @@ def test_pods_that_pass_every_scheduler_by_close_next_to_nothing() -> None:
         async with running([node(cards=3)]) as w:
             mirror = {"annotations": {"kubernetes.io/config.mirror": "x"}}
             for made in (
-                pod("a", little, nodeName="n0", **other), pod("a", little, nodeName="n0"),
+                pod("a", little, nodeName="n0", **other),
+                pod("a", little, nodeName="n0"),
                 pod("a", little, nodeName="n0", meta=mirror, **other),
-            ):  # fmt: skip
+            ):
                 code, said = await w.send("POST", PODS, made)
                 assert code == 422
                 assert "may not name its node" in said["message"]
@@ -237,8 +241,12 @@ def test_priority_goes_first() -> None:
     run(story())
 
 
-URGENT = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
-          "metadata": {"name": "urgent"}, "value": 10}  # fmt: skip
+URGENT = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "urgent"},
+    "value": 10,
+}
 
 
 def test_the_extender_and_the_loop_share_one_ledger() -> None:
@@ -399,9 +407,11 @@ def test_nodes_come_and_go_while_it_runs() -> None:
     """A described node gets its devices and takes pods; it goes with its description."""
     path = "/apis/partage.io/v1alpha1/simulatednodes"
     described: dict[str, Any] = {
-        "apiVersion": "partage.io/v1alpha1", "kind": "SimulatedNode",
-        "metadata": {"name": "late"}, "spec": {"model": "H200", "count": 2, "cards": 1},
-    }  # fmt: skip
+        "apiVersion": "partage.io/v1alpha1",
+        "kind": "SimulatedNode",
+        "metadata": {"name": "late"},
+        "spec": {"model": "H200", "count": 2, "cards": 1},
+    }
 
     async def story() -> None:
         async with running([node(cards=1)]) as w:
@@ -474,10 +484,15 @@ def test_the_examples_come_out_as_their_readmes_say() -> None:
             refused = {one.manifest.name for one in w.cluster.outcome.refused}
 
             assert {
-                "default/pod-example", "default/qgpu-whole-card", "default/slice-by-size",
-                "default/test-metax-sGPU", "team-vision/already-running",
-                "team-text/hami-on-t4", "team-vision/metax-third", "default/gpu-with-rdma",
-            } <= placed  # fmt: skip
+                "default/pod-example",
+                "default/qgpu-whole-card",
+                "default/slice-by-size",
+                "default/test-metax-sGPU",
+                "team-vision/already-running",
+                "team-text/hami-on-t4",
+                "team-vision/metax-third",
+                "default/gpu-with-rdma",
+            } <= placed
             assert waiting["waiting/too-big-for-t4"] == "InsufficientMemory"
             assert waiting["waiting/on-broken-a10"] == "Unhealthy"
             assert waiting["small-team/over-quota"] == "QuotaExceeded"

@@ -44,9 +44,17 @@ def crowd(name: str, *asks: dict[str, str], **spec: object) -> Document:
 def far(terms: int) -> Document:
     """Node affinity of many terms, none of which a node meets."""
     listed = [
-        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [f"x{i}-{j}" for j in range(20)]}]}
+        {
+            "matchExpressions": [
+                {
+                    "key": "kubernetes.io/hostname",
+                    "operator": "In",
+                    "values": [f"x{i}-{j}" for j in range(20)],
+                }
+            ]
+        }
         for i in range(terms)
-    ]  # fmt: skip
+    ]
     return {
         "nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": listed}
@@ -58,13 +66,20 @@ HARD = [
     crowd("every-slot", *[share(1, 100, 1)] * 64),
     crowd("more-than-half", *[share(1, 100, 51)] * 64),
     crowd("no-gap", *(share(1, 100 + i, PARTS[i % 19] + (3 if i < 14 else 2)) for i in range(24))),
-    crowd("no-gap-again", *(share(1, 200 + i, PARTS[i % 19] + (3 if i < 14 else 2)) for i in range(24))),
+    crowd(
+        "no-gap-again",
+        *(share(1, 200 + i, PARTS[i % 19] + (3 if i < 14 else 2)) for i in range(24)),
+    ),
     crowd("all-different", *(share(1, 100 + 7 * i, 13 + i % 5) for i in range(64))),
     crowd("sets", *(share(2 + i % 6, 100 + i, 30) for i in range(12))),
     crowd("all-cards", *[share(8, 100, 1)] * 11),
-    pod("no-function", {"koordinator.sh/gpu": "500", "koordinator.sh/rdma": "100"}, meta={"annotations": NOTES}),
+    pod(
+        "no-function",
+        {"koordinator.sh/gpu": "500", "koordinator.sh/rdma": "100"},
+        meta={"annotations": NOTES},
+    ),
     pod("nowhere", {"koordinator.sh/gpu": "100"}, affinity=far(120)),
-]  # fmt: skip
+]
 REFUSED = [
     crowd("too-many", *[share(1, 100, 1)] * 81),
     pod("too-far", {"koordinator.sh/gpu": "100"}, affinity=far(1000)),
@@ -125,29 +140,70 @@ GPU = {"koordinator.sh/gpu": "100"}
 DEEP = "[" * 100_000
 NINES = "9" * 5000
 ODD = {
-    "deep hint": pod("x", GPU, meta={"annotations": {"scheduling.koordinator.sh/device-allocate-hint": DEEP}}),
-    "deep partition": pod("x", GPU, meta={"annotations": {"scheduling.koordinator.sh/gpu-partition-spec": '{"a":' * 40_000}}),
-    "number in a hint": pod("x", GPU, meta={"annotations": {"scheduling.koordinator.sh/device-allocate-hint": '{"gpu":1e999999999}'}}),
+    "deep hint": pod(
+        "x", GPU, meta={"annotations": {"scheduling.koordinator.sh/device-allocate-hint": DEEP}}
+    ),
+    "deep partition": pod(
+        "x",
+        GPU,
+        meta={"annotations": {"scheduling.koordinator.sh/gpu-partition-spec": '{"a":' * 40_000}},
+    ),
+    "number in a hint": pod(
+        "x",
+        GPU,
+        meta={
+            "annotations": {
+                "scheduling.koordinator.sh/device-allocate-hint": '{"gpu":1e999999999}'
+            }
+        },
+    ),
     "digits": pod("x", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": NINES}),
     "exponent": pod("x", {"koordinator.sh/gpu": "1e999999999"}),
     "tiny exponent": pod("x", {"koordinator.sh/gpu": "1e-999999999"}),
     "other digits": pod("x", {"koordinator.sh/gpu": "\uff11\uff10\uff10"}),
     "no text": pod("x", {"koordinator.sh/gpu": [1]}),
-    "commas": pod("x", share(1, 100, 1), meta={"annotations": {"nvidia.com/use-gpuuuid": "," * 200_000}}),
-    "weights": pod("x", share(1, 100, 1), meta={"annotations": {"hami.io/device-scoring-weights": '{"a":NaN}'}}),
-    "profiles": pod("x", share(1, 100, 1), meta={"annotations": {"partage.io/mig-profile": "1g.5gb," * 2000}}),
-    "variables": pod("x", GPU, container={"env": [{"name": f"E{i}", "value": "$(E0)"} for i in range(20_000)]}),
-    "init containers": pod("x", GPU, initContainers=[{"name": f"i{i}", "image": "x"} for i in range(1000)]),
+    "commas": pod(
+        "x", share(1, 100, 1), meta={"annotations": {"nvidia.com/use-gpuuuid": "," * 200_000}}
+    ),
+    "weights": pod(
+        "x",
+        share(1, 100, 1),
+        meta={"annotations": {"hami.io/device-scoring-weights": '{"a":NaN}'}},
+    ),
+    "profiles": pod(
+        "x", share(1, 100, 1), meta={"annotations": {"partage.io/mig-profile": "1g.5gb," * 2000}}
+    ),
+    "variables": pod(
+        "x", GPU, container={"env": [{"name": f"E{i}", "value": "$(E0)"} for i in range(20_000)]}
+    ),
+    "init containers": pod(
+        "x", GPU, initContainers=[{"name": f"i{i}", "image": "x"} for i in range(1000)]
+    ),
     "volumes": pod("x", GPU, volumes=[{"name": f"v{i}", "emptyDir": {}} for i in range(20_000)]),
-    "claims": pod("x", GPU, resourceClaims=[{"name": f"c{i}", "resourceClaimName": "c"} for i in range(5000)]),
+    "claims": pod(
+        "x", GPU, resourceClaims=[{"name": f"c{i}", "resourceClaimName": "c"} for i in range(5000)]
+    ),
     "labels": pod("x", GPU, meta={"labels": {f"k{i}": "v" for i in range(20_000)}}),
     "gates": pod("x", GPU, schedulingGates=[{"name": f"a/{i}"} for i in range(5000)]),
-    "greater than": pod("x", GPU, affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-        {"matchExpressions": [{"key": "a", "operator": "Gt", "values": [NINES]}]}]}}}),
+    "greater than": pod(
+        "x",
+        GPU,
+        affinity={
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {"matchExpressions": [{"key": "a", "operator": "Gt", "values": [NINES]}]}
+                    ]
+                }
+            }
+        },
+    ),
     "priority": pod("x", GPU, priority=10**30),
-    "gang": pod("x", GPU, meta={"annotations": {"gang.scheduling.koordinator.sh/min-available": NINES}}),
+    "gang": pod(
+        "x", GPU, meta={"annotations": {"gang.scheduling.koordinator.sh/min-available": NINES}}
+    ),
     "name": pod("x", GPU, schedulerName="y" * 5000),
-}  # fmt: skip
+}
 
 
 def test_odd_pods_are_answered_and_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,10 +290,16 @@ def test_an_ordinary_pod_has_its_turn_before_hard_ones_have_their_next(
                     await w.create(
                         "/apis/apps/v1/namespaces/default/deployments",
                         {
-                            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
-                            "spec": {"replicas": 30, "selector": {"matchLabels": {"app": name}}, "template": template},
+                            "apiVersion": "apps/v1",
+                            "kind": "Deployment",
+                            "metadata": {"name": name},
+                            "spec": {
+                                "replicas": 30,
+                                "selector": {"matchLabels": {"app": name}},
+                                "template": template,
+                            },
                         },
-                    )  # fmt: skip
+                    )
                 await w.create("/api/v1/namespaces", {"metadata": {"name": "bad"}})
                 for number in range(60):
                     await w.create("/api/v1/namespaces/bad/pods", no_gap(number))

@@ -12,10 +12,15 @@ from partage.vendors import names
 ONLY = {"nvidia.com/vgpu-mode": "mig"}
 ASKED = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 8000}
 MODELS = [
-    pytest.param("A100-SXM4-40GB", "2g.10gb", ["2g.10gb-0", "2g.10gb-1", "2g.10gb-2", "1g.5gb-3"], id="A100-40GB"),
+    pytest.param(
+        "A100-SXM4-40GB",
+        "2g.10gb",
+        ["2g.10gb-0", "2g.10gb-1", "2g.10gb-2", "1g.5gb-3"],
+        id="A100-40GB",
+    ),
     pytest.param("A100-SXM4-80GB", "1g.10gb", [f"1g.10gb-{i}" for i in range(7)], id="A100-80GB"),
     pytest.param("H100-80GB-HBM3", "1g.10gb", ["1g.10gb-0", "1g.10gb-1"], id="H100"),
-]  # fmt: skip
+]
 
 
 def configured(*modes: tuple[str, str]) -> dict[str, Any]:
@@ -27,10 +32,11 @@ def configured(*modes: tuple[str, str]) -> dict[str, Any]:
         ]
     }
     return {
-        "apiVersion": "v1", "kind": "ConfigMap",
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
         "metadata": {"name": "hami-device-plugin", "namespace": "kube-system"},
         "data": {"config.json": json.dumps(config)},
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(("model", "profile", "slots"), MODELS)
@@ -41,8 +47,11 @@ def test_the_pages_pod_gets_two_instances(model: str, profile: str, slots: list[
     """
 
     async def story() -> None:
-        table = [one for one in from_files(EXAMPLES / "hami/config.yaml").objects
-                 if one.name == "hami-scheduler-device"]  # fmt: skip
+        table = [
+            one
+            for one in from_files(EXAMPLES / "hami/config.yaml").objects
+            if one.name == "hami-scheduler-device"
+        ]
         assert table
         simulated = node("mig-node", model, 2, registers=("hami",))
         async with running([simulated], table) as w:
@@ -58,8 +67,9 @@ def test_the_pages_pod_gets_two_instances(model: str, profile: str, slots: list[
             given = [one["mig"]["profile"] for one in container["devices"]]
             assert given == [profile] * 2
             metrics = str(await w.get("/metrics", scheduler=True))
-            lines = [line for line in metrics.splitlines()
-                     if line.startswith("nodeGPUMigInstance{")]  # fmt: skip
+            lines = [
+                line for line in metrics.splitlines() if line.startswith("nodeGPUMigInstance{")
+            ]
             uuids = {one["uuid"] for one in container["devices"]}
             shown = [
                 line.split('migname="')[1].split('"')[0]
@@ -100,15 +110,17 @@ def test_nobody_goes_where_others_cut_a_card() -> None:
             patch = {"metadata": {"annotations": {names.FOREIGN_INSTANCES: told}}}
             await w.patch(f"{DEVICES}/n0", patch)
             whole = {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 100}
-            await w.create("/api/v1/namespaces/default/pods",
-                           pod_("whole", whole, meta={"annotations": ONLY}))  # fmt: skip
+            await w.create(
+                "/api/v1/namespaces/default/pods", pod_("whole", whole, meta={"annotations": ONLY})
+            )
             why = await w.refused("whole")
             assert "blocked by an instance that partage did not make at 4" in why
             explained = await w.get("/api/explain/default/whole", scheduler=True)
             assert "an instance that partage did not make at 4" in json.dumps(explained)
             half = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 40000}
-            await w.create("/api/v1/namespaces/default/pods",
-                           pod_("half", half, meta={"annotations": ONLY}))  # fmt: skip
+            await w.create(
+                "/api/v1/namespaces/default/pods", pod_("half", half, meta={"annotations": ONLY})
+            )
             bound = await w.phase("half", "Running")
             record = json.loads(bound["metadata"]["annotations"][names.ALLOCATION])
             assert record["containers"][0]["devices"][0]["mig"]["start"] == 0

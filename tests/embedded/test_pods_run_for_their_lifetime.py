@@ -9,11 +9,21 @@ from partage.vendors import names
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("30", 30.0), ("1.5s", 1.5), ("5m", 300.0), ("1h30m", 5400.0), ("2d", 172800.0),
-        ("250ms", 0.25), (" 10s ", 10.0), ("", None), ("soon", None), ("5m later", None),
-        ("-5s", None), ("1.2.3", None), ("s", None),
+        ("30", 30.0),
+        ("1.5s", 1.5),
+        ("5m", 300.0),
+        ("1h30m", 5400.0),
+        ("2d", 172800.0),
+        ("250ms", 0.25),
+        (" 10s ", 10.0),
+        ("", None),
+        ("soon", None),
+        ("5m later", None),
+        ("-5s", None),
+        ("1.2.3", None),
+        ("s", None),
     ],
-)  # fmt: skip
+)
 def test_a_duration_is_read(text: str, seconds: float | None) -> None:
     """Numbers with units, or seconds; nothing else."""
     assert duration(text) == seconds

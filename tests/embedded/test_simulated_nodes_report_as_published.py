@@ -151,8 +151,9 @@ def described(**spec: Any) -> dict[str, Any]:
 def test_a_row_of_nodes_is_numbered() -> None:
     """With a count there are that many, without one there is one of that name."""
     assert [one.name for one in simulated_nodes(described(count=2), "x")] == [
-        "trainer-0", "trainer-1",
-    ]  # fmt: skip
+        "trainer-0",
+        "trainer-1",
+    ]
     assert [one.name for one in simulated_nodes(described(), "x")] == ["trainer"]
 
 

@@ -43,9 +43,23 @@ def test_the_page_and_what_it_loads_come_from_here_alone() -> None:
 
     async def story() -> None:
         async with running([node()]) as world:
-            scripts = [f"/dashboard/{name}.js" for name in
-                       ("app", "api", "cards", "compare", "draw", "fleet", "format", "nodes",
-                        "overview", "parts", "picture", "pods")]  # fmt: skip
+            scripts = [
+                f"/dashboard/{name}.js"
+                for name in (
+                    "app",
+                    "api",
+                    "cards",
+                    "compare",
+                    "draw",
+                    "fleet",
+                    "format",
+                    "nodes",
+                    "overview",
+                    "parts",
+                    "picture",
+                    "pods",
+                )
+            ]
             library = "/dashboard/vendor/preact.mjs"
             for path in ("/", "/dashboard/style.css", "/dashboard/icon.svg", library, *scripts):
                 code, headers, text = await fetch(world, path)
@@ -235,10 +249,13 @@ def test_names_follow_the_readers_rights() -> None:
         async with serving(Team()) as (url, http):
             mine = {"Authorization": "Bearer team"}
             for path, headers, code in (
-                ("/api/pods", mine, 403), ("/api/pods?namespace=other", mine, 403),
-                ("/api/pods?namespace=team", mine, 200), ("/api/pods?namespace=team", {}, 403),
-                ("/api/overview", {}, 200), ("/api/nodes", {}, 200),
-            ):  # fmt: skip
+                ("/api/pods", mine, 403),
+                ("/api/pods?namespace=other", mine, 403),
+                ("/api/pods?namespace=team", mine, 200),
+                ("/api/pods?namespace=team", {}, 403),
+                ("/api/overview", {}, 200),
+                ("/api/nodes", {}, 200),
+            ):
                 async with http.get(url + path, headers=headers) as answer:
                     assert answer.status == code, path
             async with http.get(url + "/api/overview", headers=mine) as answer:

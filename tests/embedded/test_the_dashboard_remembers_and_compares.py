@@ -73,8 +73,10 @@ def test_a_card_remembers_who_came_and_went() -> None:
             assert seen["cards"]["gpu 0"][0]["detail"] == "Xid 79"
             first = seen["cards"]["gpu 0"][-1]
             assert (first["namespace"], first["core_milli"], first["protocol"]) == (
-                "default", 500, "koordinator",
-            )  # fmt: skip
+                "default",
+                500,
+                "koordinator",
+            )
             assert datetime.fromisoformat(seen["since"]) <= datetime.fromisoformat(first["at"])
 
     run(story())
@@ -161,8 +163,10 @@ def test_fragmentation_is_the_published_measure() -> None:
         async with running([node(cards=2), node("n1", cards=2)]) as world:
             fragments = Fragments()
             assert fragments.of(books_of(world).engine.ledger, {}) == {
-                "free_milli": 4000, "unusable_milli": 0, "asks": 0,
-            }  # fmt: skip
+                "free_milli": 4000,
+                "unusable_milli": 0,
+                "asks": 0,
+            }
             for shares in ((70,), (70, 60), (70, 60, 70)):
                 await world.create(PODS, pod(f"p{len(shares)}", share(shares[-1])))
                 await world.phase(f"p{len(shares)}", "Running")
@@ -226,7 +230,12 @@ def test_the_policy_in_force_is_compared_first() -> None:
             books.engine.handle(PolicyChanged(mixed))
             found = await comparison_document(books)
             assert [row["policy"] for row in found["rows"]] == [
-                "spread/binpack", "spread/binpack", "partage", "binpack", "spread", "fgd",
-            ]  # fmt: skip
+                "spread/binpack",
+                "spread/binpack",
+                "partage",
+                "binpack",
+                "spread",
+                "fgd",
+            ]
 
     run(story())

@@ -310,9 +310,10 @@ def test_pictures_are_saved_to_be_sent_to_others() -> None:
 
     async def tell(_world: World, page: Page, url: str) -> None:
         for view, says in (
-            ("#/node/n0", "fits"), ("#/fleet", "Fleet by compute used"),
+            ("#/node/n0", "fits"),
+            ("#/fleet", "Fleet by compute used"),
             ("#/pod/default/waits", "InsufficientCards"),
-        ):  # fmt: skip
+        ):
             await page.open(f"{url}/?{len(says)}{view}", shown(view))
             await page.until("document.querySelectorAll('.saving button').length === 2")
             await page.value(
@@ -373,8 +374,11 @@ def test_it_fits_a_phone_and_a_wall() -> None:
         for width in (380, 800, 2560):
             await page.call(
                 "Emulation.setDeviceMetricsOverride",
-                width=width, height=800, deviceScaleFactor=1, mobile=False,
-            )  # fmt: skip
+                width=width,
+                height=800,
+                deviceScaleFactor=1,
+                mobile=False,
+            )
             for view in VIEWS:
                 await page.open(f"{url}/{view}", shown(view))
                 over = await page.value(

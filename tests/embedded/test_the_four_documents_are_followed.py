@@ -86,8 +86,9 @@ def test_koordinators_page(binary: Path | str, tmp_path: Path) -> None:
             hand = user(binary, w, tmp_path)
             device = await hand.get("device", "host04")
             assert [one["id"][:12] for one in device["spec"]["devices"]] == [
-                "GPU-04cea5cd", "GPU-3680858f",
-            ]  # fmt: skip
+                "GPU-04cea5cd",
+                "GPU-3680858f",
+            ]
             node = await hand.get("node", "host04")
             for part in ("allocatable", "capacity"):
                 totals = node["status"][part]

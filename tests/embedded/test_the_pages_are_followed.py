@@ -94,7 +94,7 @@ _QUICK = Story(
         "kubectl annotate node host05 simulate.partage.io/unhealthy-": "! partage inspect host05 | grep Unhealthy",
     },
     alone=True,
-)  # fmt: skip
+)
 STORIES = {
     "README.md": Story(
         shows={"partage explain": "try: ", "partage top": "WAITING", "partage inspect": "gpu 7"}
@@ -104,12 +104,8 @@ STORIES = {
         before=tuple(line.text for line in typed(DUMP)[:2]),
         shows={"partage simulate cluster cluster.json devices.json --policy": "spread"},
     ),
-    "docs/how-to/find-out-why-a-pod-waits.md": Story(
-        shows={"kubectl partage explain": "try: "}
-    ),
-    "docs/how-to/take-a-decision-again.md": Story(
-        shows={"partage replay decisions": "same"}
-    ),
+    "docs/how-to/find-out-why-a-pod-waits.md": Story(shows={"kubectl partage explain": "try: "}),
+    "docs/how-to/take-a-decision-again.md": Story(shows={"partage replay decisions": "same"}),
     "docs/how-to/upgrade.md": Story(before=("partage snapshot -o before.snapshot",)),
     "docs/how-to/run-the-agent.md": Story(
         words={"NODE": "n1", "/etc/partage/": "./"},
@@ -133,7 +129,7 @@ STORIES = {
     "docs/reference/agent.md": Story(words={"FILE": "devices.yaml"}),
     "docs/reference/up.md": Story(then={"kubectl annotate": "partage inspect trainer-0"}),
     "docs/reference/webhook.md": Story(alone=True),
-}  # fmt: skip
+}
 """Pages that need more than to be typed."""
 TRANSLATED = "docs/zh/quick-start.md"
 """Its lines are those of the English page, which tests/docs holds, and are typed there."""
@@ -150,11 +146,22 @@ def cluster(folder: Path) -> Iterator[Path]:
     with (folder / "up.log").open("w") as log:
         up = subprocess.Popen(
             [
-                sys.executable, "-m", "partage.cli.main", "up", "-o", "json", "--kubeconfig",
-                str(kubeconfig), "-f", str(folder / "more.yaml"),
+                sys.executable,
+                "-m",
+                "partage.cli.main",
+                "up",
+                "-o",
+                "json",
+                "--kubeconfig",
+                str(kubeconfig),
+                "-f",
+                str(folder / "more.yaml"),
             ],
-            stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
     try:
         assert up.stdout is not None
         told = up.stdout.readline()

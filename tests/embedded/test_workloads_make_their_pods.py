@@ -31,8 +31,12 @@ def workload(kind: str, limits: dict[str, str], command: str = "", **spec: Any) 
     else:
         spec["selector"] = {"matchLabels": {"app": "web"}}
     version = "batch/v1" if kind == "Job" else "apps/v1"
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": "web"},
-            "spec": {**spec, "template": template}}  # fmt: skip
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": "web"},
+        "spec": {**spec, "template": template},
+    }
 
 
 async def running_pods(w: World) -> list[dict[str, Any]]:

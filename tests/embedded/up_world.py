@@ -115,9 +115,13 @@ def node(
 
 
 def pod(
-    name: str, limits: Mapping[str, Any] | None = None, *, meta: Document | None = None,
-    container: Document | None = None, **spec: Any,
-) -> Document:  # fmt: skip
+    name: str,
+    limits: Mapping[str, Any] | None = None,
+    *,
+    meta: Document | None = None,
+    container: Document | None = None,
+    **spec: Any,
+) -> Document:
     """A pod with one container."""
     inner = {"name": "main", "image": "busybox", **(container or {})}
     if limits:

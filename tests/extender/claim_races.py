@@ -26,9 +26,21 @@ NODES = ("n1", "n2")
 SHARES = ((30, 4), (50, 8), (70, 2), (100, 16), (10, 10))
 """Percent and GiB of a card of 16 GiB that one may ask for."""
 WEIGHTS = {
-    "pod": 8, "allocate": 12, "land": 10, "lose": 2, "hear": 16, "scheduler_hears": 8, "share_claim": 2,
-    "deallocate": 5, "delete_claim": 2, "end_pod": 4, "time": 3, "fail_over": 1, "remake": 1, "dry_run": 1,
-}  # fmt: skip
+    "pod": 8,
+    "allocate": 12,
+    "land": 10,
+    "lose": 2,
+    "hear": 16,
+    "scheduler_hears": 8,
+    "share_claim": 2,
+    "deallocate": 5,
+    "delete_claim": 2,
+    "end_pod": 4,
+    "time": 3,
+    "fail_over": 1,
+    "remake": 1,
+    "dry_run": 1,
+}
 
 
 def sequence(seed: int, most: int = 45) -> list[Step]:
@@ -104,8 +116,13 @@ class Races:
         name = f"pod-{self._count}"
         core, memory = SHARES[one % len(SHARES)]
         manifest = pod(
-            name, {"nvidia.com/gpu": "1", "nvidia.com/gpucores": str(core), "nvidia.com/gpumem": str(memory * 1024)}
-        )  # fmt: skip
+            name,
+            {
+                "nvidia.com/gpu": "1",
+                "nvidia.com/gpucores": str(core),
+                "nvidia.com/gpumem": str(memory * 1024),
+            },
+        )
         self.api.pods[name] = manifest
         self._tell_pod(name)
         if two % 4 == 0:
@@ -114,9 +131,11 @@ class Races:
         answer = json.loads(self.leader.filter(json.dumps(body).encode()))
         if answer.get("NodeNames"):
             bound = {
-                "PodName": name, "PodNamespace": "team", "PodUID": f"uid-{name}",
+                "PodName": name,
+                "PodNamespace": "team",
+                "PodUID": f"uid-{name}",
                 "Node": answer["NodeNames"][three % len(answer["NodeNames"])],
-            }  # fmt: skip
+            }
             await self.leader.bind(json.dumps(bound).encode())
             self._tell_pod(name)
         self.api.answers, self.api.takes = [], []
@@ -220,8 +239,13 @@ class Races:
         if stored is not None and stored["status"].get("allocation"):
             pods = [{"resource": "pods", "name": f"p{n}"} for n in range(two % 4)]
             self._write(
-                claim(*_results(stored), name=stored["metadata"]["name"], uid=stored["metadata"]["uid"], reservedFor=pods)
-            )  # fmt: skip
+                claim(
+                    *_results(stored),
+                    name=stored["metadata"]["name"],
+                    uid=stored["metadata"]["uid"],
+                    reservedFor=pods,
+                )
+            )
 
     async def _deallocate(self, one: int, _two: int, _three: int) -> None:
         stored = self.claims.get(f"claim-{one % 5}")

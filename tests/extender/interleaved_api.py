@@ -44,10 +44,13 @@ class Stored:
     def manifest(self) -> Manifest:
         """The document in plain values."""
         meta: Manifest = {
-            "name": self.name, "namespace": "team", "uid": self.uid,
+            "name": self.name,
+            "namespace": "team",
+            "uid": self.uid,
             "resourceVersion": str(self.version),
-            "annotations": dict(self.annotations), "labels": dict(self.labels),
-        }  # fmt: skip
+            "annotations": dict(self.annotations),
+            "labels": dict(self.labels),
+        }
         if self.deleting:
             meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         spec = {**self.spec, "nodeName": self.node} if self.node else self.spec

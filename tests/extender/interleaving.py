@@ -38,11 +38,31 @@ ASKS: tuple[dict[str, str], ...] = (
 NODES = ("n1", "n2", "n3")
 FATES = ("done",) * 6 + ("slow", "slow", "refused", "lost", "unanswered", "late", "late")
 WEIGHTS = {
-    "create": 10, "schedule": 14, "filter": 5, "prioritize": 1, "bind": 4, "deliver": 10,
-    "delete": 4, "finish": 2, "mark": 1, "replace": 1, "answer": 4, "arrive": 2, "repeat": 2,
-    "reorder": 2, "gap": 2, "time": 5, "silence": 1, "restart": 1, "mend": 1, "flip": 2,
-    "node": 1, "devices": 1, "nominate": 1, "audit": 1,
-}  # fmt: skip
+    "create": 10,
+    "schedule": 14,
+    "filter": 5,
+    "prioritize": 1,
+    "bind": 4,
+    "deliver": 10,
+    "delete": 4,
+    "finish": 2,
+    "mark": 1,
+    "replace": 1,
+    "answer": 4,
+    "arrive": 2,
+    "repeat": 2,
+    "reorder": 2,
+    "gap": 2,
+    "time": 5,
+    "silence": 1,
+    "restart": 1,
+    "mend": 1,
+    "flip": 2,
+    "node": 1,
+    "devices": 1,
+    "nominate": 1,
+    "audit": 1,
+}
 
 _MOST_ROUNDS = 60
 
@@ -269,8 +289,11 @@ class Interleaving:
             return
         self.api.fates = [fate]
         body = {
-            "PodName": pod.name, "PodNamespace": "team", "PodUID": uid or pod.uid, "Node": node,
-        }  # fmt: skip
+            "PodName": pod.name,
+            "PodNamespace": "team",
+            "PodUID": uid or pod.uid,
+            "Node": node,
+        }
         task = asyncio.get_running_loop().create_task(self.service.bind(json.dumps(body).encode()))
         self.binds.append(task)
         await self._others()
@@ -566,11 +589,14 @@ def _device(name: str, sick: int | None = None) -> Manifest:
     amounts = {"gpu-core": "100", "gpu-memory": "16Gi", "gpu-memory-ratio": "100"}
     cards = [
         {
-            "type": "gpu", "id": f"GPU-{name}-{minor}", "minor": minor, "health": minor != sick,
+            "type": "gpu",
+            "id": f"GPU-{name}-{minor}",
+            "minor": minor,
+            "health": minor != sick,
             "resources": {f"koordinator.sh/{key}": value for key, value in amounts.items()},
         }
         for minor in range(2)
-    ]  # fmt: skip
+    ]
     return {"kind": "Device", "metadata": {}, "spec": {"devices": cards}}
 
 

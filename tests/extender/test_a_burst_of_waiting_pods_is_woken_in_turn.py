@@ -184,8 +184,15 @@ async def test_room_is_not_kept_for_ever_for_who_never_comes() -> None:
     world = await World().start(node(), device())
     await world.place(pod("victim", whole(2)))
     world.filter(world.create(pod("vip", whole(2), priority=HIGH)))
-    world.create(pod("vip", whole(2), status={"nominatedNodeName": "n1"}, priority=HIGH,
-                     meta={"resourceVersion": "2"}))  # fmt: skip
+    world.create(
+        pod(
+            "vip",
+            whole(2),
+            status={"nominatedNodeName": "n1"},
+            priority=HIGH,
+            meta={"resourceVersion": "2"},
+        )
+    )
     world.filter(world.create(pod("other", whole(2))))
     world.service.pod_gone("uid-victim")
     kept = world.service.books.engine.states
@@ -195,8 +202,15 @@ async def test_room_is_not_kept_for_ever_for_who_never_comes() -> None:
         assert (kept.get("uid-vip") is State.HELD) == (second < 119)
     assert "uid-other" in world.woken
     for version in range(3, 10):
-        world.create(pod("vip", whole(2), status={"nominatedNodeName": "n1"}, priority=HIGH,
-                         meta={"resourceVersion": str(version)}))  # fmt: skip
+        world.create(
+            pod(
+                "vip",
+                whole(2),
+                status={"nominatedNodeName": "n1"},
+                priority=HIGH,
+                meta={"resourceVersion": str(version)},
+            )
+        )
         assert "uid-vip" not in kept
     assert world.filter(pod("vip", whole(2), priority=HIGH))["NodeNames"] == ["n1"]
 
@@ -209,8 +223,15 @@ async def test_what_is_free_is_not_kept_for_ever_beside_a_victim_that_stays() ->
     world.api.pods["slow"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     world.seen("slow")
     world.filter(world.create(pod("vip", whole(2), priority=HIGH)))
-    world.create(pod("vip", whole(2), status={"nominatedNodeName": "n1"}, priority=HIGH,
-                     meta={"resourceVersion": "2"}))  # fmt: skip
+    world.create(
+        pod(
+            "vip",
+            whole(2),
+            status={"nominatedNodeName": "n1"},
+            priority=HIGH,
+            meta={"resourceVersion": "2"},
+        )
+    )
     states = world.service.books.engine.states
     assert states["uid-vip"] is State.CLEARING
     other = world.create(pod("other", whole()))

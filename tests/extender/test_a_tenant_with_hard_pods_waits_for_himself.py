@@ -40,7 +40,11 @@ CALLS_EACH = 8_000
 
 def share(cards: int, memory: int, cores: int) -> dict[str, str]:
     """A share of cards, in names of HAMi."""
-    return {"nvidia.com/gpu": str(cards), "nvidia.com/gpumem": str(memory), "nvidia.com/gpucores": str(cores)}  # fmt: skip
+    return {
+        "nvidia.com/gpu": str(cards),
+        "nvidia.com/gpumem": str(memory),
+        "nvidia.com/gpucores": str(cores),
+    }
 
 
 def pod(name: str, asks: list[dict[str, str]], namespace: str = "bad") -> Manifest:
@@ -62,7 +66,9 @@ def pod(name: str, asks: list[dict[str, str]], namespace: str = "bad") -> Manife
 
 def no_gap(number: int) -> list[dict[str, str]]:
     """24 shares that are 800 percent together: no node takes them, and only a search can tell."""
-    return [share(1, 100 + i + 24 * number, PARTS[i % 19] + (3 if i < 14 else 2)) for i in range(24)]  # fmt: skip
+    return [
+        share(1, 100 + i + 24 * number, PARTS[i % 19] + (3 if i < 14 else 2)) for i in range(24)
+    ]
 
 
 def small_gap(number: int) -> list[dict[str, str]]:
@@ -305,9 +311,11 @@ def test_the_plugins_pods_wait_for_their_own_namespace_too() -> None:
 
 
 @given(
-    steps=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 12_000), st.floats(0, 3)), max_size=80),
+    steps=st.lists(
+        st.tuples(st.sampled_from("abcd"), st.integers(0, 12_000), st.floats(0, 3)), max_size=80
+    ),
     owed=st.integers(10_000, 100_000),
-)  # fmt: skip
+)
 def test_what_is_owed_is_bounded_and_paid(steps: list[tuple[str, int, float]], owed: int) -> None:
     """Whoever has a turn owes less than its part; time pays what it pays, and never more."""
     allowance = Allowance(AllowanceSettings(owed, owed // 4, 2 * owed))

@@ -55,9 +55,22 @@ class Model:
         await self.world.start(*self.manifests())
         for _ in range(STEPS):
             step = self.chance.choice(
-                (self.create, self.cycle, self.cycle, self.cycle, self.group, self.bind, self.bind,
-                 self.unreserve, self.again, self.stale, self.disconnect, self.rebuild, self.delete)
-            )  # fmt: skip
+                (
+                    self.create,
+                    self.cycle,
+                    self.cycle,
+                    self.cycle,
+                    self.group,
+                    self.bind,
+                    self.bind,
+                    self.unreserve,
+                    self.again,
+                    self.stale,
+                    self.disconnect,
+                    self.rebuild,
+                    self.delete,
+                )
+            )
             await step()
             self.world.check()
             self.look()

@@ -438,11 +438,17 @@ async def test_a_pod_that_is_spread_is_proposed_the_best_nodes_of_each_domain() 
 @pytest.mark.parametrize(
     "frame",
     [
-        b"", b"{}", b"[]", b"\xff", b'{"verb": "hello"}', b'{"verb": "no", "id": 1}',
+        b"",
+        b"{}",
+        b"[]",
+        b"\xff",
+        b'{"verb": "hello"}',
+        b'{"verb": "no", "id": 1}',
         b'{"verb": "propose", "id": 1, "uid": 3, "attempt": 1}',
-        b'{"verb": "propose", "id": 1, "uid": "u", "attempt": "1"}', b"[" * 100_000,
+        b'{"verb": "propose", "id": 1, "uid": "u", "attempt": "1"}',
+        b"[" * 100_000,
     ],
-)  # fmt: skip
+)
 def test_what_is_no_message_is_refused(frame: bytes) -> None:
     """With a sentence."""
     with pytest.raises(InvalidDocument, match="message of the plugin"):

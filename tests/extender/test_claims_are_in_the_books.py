@@ -202,15 +202,21 @@ STEPS = st.lists(
         st.sampled_from(["x", "y"]),
         st.sampled_from(
             [
-                (), (share(),), (share("gpu-1", cores="55", memory="3Gi"),), (result("gpu-1"),),
-                (share(), share("gpu-1", pool="n2")), (share("odd", pool="n2"),), (share(cores="?"),),
-                (share(driver="gpu.nvidia.com"),), None,
+                (),
+                (share(),),
+                (share("gpu-1", cores="55", memory="3Gi"),),
+                (result("gpu-1"),),
+                (share(), share("gpu-1", pool="n2")),
+                (share("odd", pool="n2"),),
+                (share(cores="?"),),
+                (share(driver="gpu.nvidia.com"),),
+                None,
             ]
         ),
         st.integers(0, 3),
     ),
     max_size=8,
-)  # fmt: skip
+)
 
 
 @given(STEPS, st.randoms(use_true_random=False))

@@ -113,10 +113,20 @@ async def test_percent_is_added_up_from_the_records(
 @run
 async def test_idle_unhealthy_and_other_devices_are_printed_as_upstream_does() -> None:
     """An idle node has empty maps, an unhealthy card no amounts; RDMA and FPGA have their names."""
-    nic = {"type": "rdma", "id": "0000:1f:00.0", "minor": 1, "health": True,
-           "resources": {"koordinator.sh/rdma": "100"}}  # fmt: skip
-    fpga = {"type": "fpga", "id": "f0", "minor": 0, "health": True,
-            "resources": {"koordinator.sh/fpga": "100"}}  # fmt: skip
+    nic = {
+        "type": "rdma",
+        "id": "0000:1f:00.0",
+        "minor": 1,
+        "health": True,
+        "resources": {"koordinator.sh/rdma": "100"},
+    }
+    fpga = {
+        "type": "fpga",
+        "id": "f0",
+        "minor": 0,
+        "health": True,
+        "resources": {"koordinator.sh/fpga": "100"},
+    }
     world = await World().start(node(), device("n1", card(0, health=False), nic, fpga))
 
     idle = summary(world.service.books, "n1")

@@ -120,18 +120,20 @@ SHAPES: dict[str, Manifest] = {
     "a card in percent": pod("rogue", {"nvidia.com/gpu": "100"}),
     "a v1.4 name": pod("rogue", {"kubernetes.io/gpu": "100"}),
     "an annotation that breaks it": pod(
-        "rogue", {"nvidia.com/gpumem": "1"},
+        "rogue",
+        {"nvidia.com/gpumem": "1"},
         meta={"annotations": {"partage.io/node-policy": "sideways"}},
     ),
-    "two protocols": pod(
-        "rogue", {"nvidia.com/gpumem": "1", "koordinator.sh/gpu": "100"}
-    ),
+    "two protocols": pod("rogue", {"nvidia.com/gpumem": "1", "koordinator.sh/gpu": "100"}),
     "an amount that is none": pod("rogue", {"tke.cloud.tencent.com/qgpu-core": "7"}),
-    "init containers": pod("rogue", initContainers=[
-        {"name": f"i{number}", "resources": {"limits": {"nvidia.com/gpumem": "1"}}}
-        for number in range(5)
-    ]),
-}  # fmt: skip
+    "init containers": pod(
+        "rogue",
+        initContainers=[
+            {"name": f"i{number}", "resources": {"limits": {"nvidia.com/gpumem": "1"}}}
+            for number in range(5)
+        ],
+    ),
+}
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
@@ -335,8 +337,19 @@ async def test_a_quota_holds_for_pods_that_come_after_it() -> None:
 @run
 async def test_who_registers_the_nodes_decides_whose_a_lone_count_is() -> None:
     """Once HAMi registered every node, `nvidia.com/gpu` alone is HAMi's."""
-    register = json.dumps([{"id": "GPU-7", "index": 0, "count": 10, "devmem": 16384,
-                            "devcore": 100, "type": "NVIDIA A100", "health": True}])  # fmt: skip
+    register = json.dumps(
+        [
+            {
+                "id": "GPU-7",
+                "index": 0,
+                "count": 10,
+                "devmem": 16384,
+                "devcore": 100,
+                "type": "NVIDIA A100",
+                "health": True,
+            }
+        ]
+    )
     world = await World().start(node(annotations={names.HAMI_REGISTER: register}))
     world.create(pod("web", {"nvidia.com/gpu": "1"}))
 

@@ -55,8 +55,13 @@ def test_namespaces_are_told_what_their_pods_hold_by_protocol(
 
 def test_hamis_series_have_the_published_names_labels_and_units() -> None:
     """Bytes for memory, percent for compute, and the zone that every HAMi series carries."""
-    base = {"node": "n1", "device_uuid": "GPU-0", "device_index": "0", "device_type": "A100",
-            "zone": "vGPU"}  # fmt: skip
+    base = {
+        "node": "n1",
+        "device_uuid": "GPU-0",
+        "device_index": "0",
+        "device_type": "A100",
+        "zone": "vGPU",
+    }
     with _scene() as site:
         site.run(site.world.place(pod("web", HAMI)))
         found = _scrape(site)
@@ -79,8 +84,13 @@ def test_hamis_series_have_the_published_names_labels_and_units() -> None:
 
 def test_hamis_older_names_are_there_too() -> None:
     """Dashboards of up to 2.8 read nothing else."""
-    old = {"nodeid": "n1", "deviceuuid": "GPU-0", "deviceidx": "0", "devicetype": "A100",
-           "zone": "vGPU"}  # fmt: skip
+    old = {
+        "nodeid": "n1",
+        "deviceuuid": "GPU-0",
+        "deviceidx": "0",
+        "devicetype": "A100",
+        "zone": "vGPU",
+    }
     with _scene() as site:
         site.run(site.world.place(pod("web", HAMI)))
         found = _scrape(site)
@@ -122,14 +132,25 @@ def test_series_of_pods_are_written_where_asked_for() -> None:
         found = _scrape(site)
 
     assert "hami_vgpu_memory_allocated_bytes" not in default
-    today = {"namespace": "team", "node": "n1", "pod": "web", "container_index": "1",
-             "device_uuid": "GPU-0", "zone": "vGPU"}  # fmt: skip
+    today = {
+        "namespace": "team",
+        "node": "n1",
+        "pod": "web",
+        "container_index": "1",
+        "device_uuid": "GPU-0",
+        "zone": "vGPU",
+    }
     assert found["hami_vgpu_memory_allocated_bytes"] == [(today, 4 * 2**30)]
     assert found["hami_vgpu_core_allocated_ratio"] == [(today, 25)]
     assert found["vGPUMemoryAllocated"][0][0]["podname"] == "web"
     assert found["vGPUCoreAllocated"][0][1] == 25
-    qgpu = {"card": "0", "node": "n1", "container_name": "main", "namespace": "team",
-            "pod_name": "web"}  # fmt: skip
+    qgpu = {
+        "card": "0",
+        "node": "n1",
+        "container_name": "main",
+        "namespace": "team",
+        "pod_name": "web",
+    }
     assert found["gpu_core_allocated"] == [(qgpu, 25)]
     assert found["gpu_mem_allocated"] == [(qgpu, 4096)]
 

@@ -13,9 +13,12 @@ GIB = 1 << 30
 MODEL = "NVIDIA A100-SXM4-40GB"
 TABLE = MigGeometry(
     (MODEL,),
-    ((("1g.5gb", 5120, 7),), (("2g.10gb", 10240, 3), ("1g.5gb", 5120, 1)),
-     (("3g.20gb", 20480, 2),)),
-)  # fmt: skip
+    (
+        (("1g.5gb", 5120, 7),),
+        (("2g.10gb", 10240, 3), ("1g.5gb", 5120, 1)),
+        (("3g.20gb", 20480, 2),),
+    ),
+)
 FIRST = "GPU-936619fc-f6a1-74a8-0bc6-ecf6b3269313"
 SECOND = "GPU-30f90f49-43ab-0a78-bf5c-93ed41ef2da2"
 PRINTED = f"""\
@@ -35,10 +38,19 @@ def _ledger(
 ) -> Ledger:
     cutting, _ = cutting_of(CardFacts(MODEL, "", 40 * GIB, 1000), settings)
     cards = tuple(
-        Device(DeviceType.GPU, minor, uuid, "nvidia", MODEL, memory_bytes=40 * GIB,
-               mode=SliceMode.MIG, cutting=cutting, foreign=others if uuid == FIRST else ())
+        Device(
+            DeviceType.GPU,
+            minor,
+            uuid,
+            "nvidia",
+            MODEL,
+            memory_bytes=40 * GIB,
+            mode=SliceMode.MIG,
+            cutting=cutting,
+            foreign=others if uuid == FIRST else (),
+        )
         for minor, uuid in enumerate((FIRST, SECOND, "GPU-idle"))
-    )  # fmt: skip
+    )
     ledger = Ledger()
     ledger.upsert_node(Node("aio-node15", devices=cards))
     for minor, (uuid, instances) in enumerate(held.items()):
@@ -95,11 +107,14 @@ def test_anothers_instance_is_used_and_has_a_series_of_its_own() -> None:
     other = ForeignInstance(MigSlice("3g.20gb", 4, 4), ("MIG-x",))
     table, exact = HamiSettings(geometries=(TABLE,)), HamiSettings()
 
-    for settings, wanted in ((table, [("3g.20gb-0", "1"), ("3g.20gb-1", "0")]),
-                             (exact, [("3g.20gb-0", "1")])):  # fmt: skip
+    for settings, wanted in (
+        (table, [("3g.20gb-0", "1"), ("3g.20gb-1", "0")]),
+        (exact, [("3g.20gb-0", "1")]),
+    ):
         lines = mig_series(_ledger(settings, {}, (other,)), hami=False, legacy=True).decode()
-        found = [(line.split('migname="')[1].split('"')[0], line[-1]) for line in
-                 lines.splitlines()[2:]]  # fmt: skip
+        found = [
+            (line.split('migname="')[1].split('"')[0], line[-1]) for line in lines.splitlines()[2:]
+        ]
         assert found == wanted
     ledger = _ledger(exact, {}, (other,))
     assert len(mig_series(ledger, hami=True, legacy=False).decode().splitlines()) == 2

@@ -62,11 +62,19 @@ def network(number: int) -> Manifest:
     address = f"0000:{0x40 + number:02x}:00"
     functions = [{"busID": f"{address}.{i}", "minor": i} for i in range(2, 6)]
     return {
-        "type": "rdma", "id": f"{address}.0", "minor": number + 1, "health": True,
+        "type": "rdma",
+        "id": f"{address}.0",
+        "minor": number + 1,
+        "health": True,
         "resources": {"koordinator.sh/rdma": "100"},
-        "topology": {"socketID": -1, "nodeID": number // 2, "pcieID": f"pci0000:{number:02x}", "busID": f"{address}.0"},
+        "topology": {
+            "socketID": -1,
+            "nodeID": number // 2,
+            "pcieID": f"pci0000:{number:02x}",
+            "busID": f"{address}.0",
+        },
         "vfGroups": [{"vfs": functions, "labels": {"type": "general"}}],
-    }  # fmt: skip
+    }
 
 
 def machine(number: int) -> list[Manifest]:
@@ -75,7 +83,12 @@ def machine(number: int) -> list[Manifest]:
     cards = [card(minor) for minor in range(8)]
     if number % 2 == 0:
         for minor, one in enumerate(cards):
-            one["topology"] = {"socketID": -1, "nodeID": minor // 4, "pcieID": f"pci0000:{minor // 2:02x}", "busID": f"0000:{minor:02x}:00.0"}  # fmt: skip
+            one["topology"] = {
+                "socketID": -1,
+                "nodeID": minor // 4,
+                "pcieID": f"pci0000:{minor // 2:02x}",
+                "busID": f"0000:{minor:02x}:00.0",
+            }
         cards += [network(number) for number in range(4)]
     return [node(name), device(name, *cards)]
 
@@ -114,12 +127,16 @@ def pod(
         "metadata": {"name": "", "namespace": "team", "uid": "", "annotations": {**(notes or {})}},
         "spec": {"schedulerName": "ours", "containers": containers, **spec},
         "status": {"phase": "Pending"},
-    }  # fmt: skip
+    }
 
 
 def share(cards: int = 1, memory: int = 100, cores: int = 1) -> dict[str, str]:
     """A share of cards, in names of HAMi."""
-    return {"nvidia.com/gpu": str(cards), "nvidia.com/gpumem": str(memory), "nvidia.com/gpucores": str(cores)}  # fmt: skip
+    return {
+        "nvidia.com/gpu": str(cards),
+        "nvidia.com/gpumem": str(memory),
+        "nvidia.com/gpucores": str(cores),
+    }
 
 
 def affinity(terms: list[Manifest]) -> Manifest:
@@ -136,7 +153,11 @@ def preferring(terms: list[Manifest]) -> Manifest:
 
 def term(key: str, operator: str, *values: str) -> Manifest:
     """A term with one expression."""
-    return {"matchExpressions": [{"key": key, "operator": operator, **({"values": list(values)} if values else {})}]}  # fmt: skip
+    return {
+        "matchExpressions": [
+            {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+        ]
+    }
 
 
 def many(count: int, *asks: Mapping[str, str]) -> list[Manifest]:
@@ -148,7 +169,17 @@ LAST = container("last", share(8, 100, 95))
 SIDECARS = [container(f"s{i}", share(1, 100 + i, 12), restartPolicy="Always") for i in range(60)]
 SAME = '{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}'
 NOBODY = '{"rdma":{"allocateStrategy":"ApplyForAll","vfSelector":{"matchLabels":{"type":"none"}}}}'
-ODD = json.dumps({"gpu": {"selector": {"matchExpressions": [{"key": f"k{i}", "operator": "NotIn", "values": ["x"]} for i in range(200)]}}})  # fmt: skip
+ODD = json.dumps(
+    {
+        "gpu": {
+            "selector": {
+                "matchExpressions": [
+                    {"key": f"k{i}", "operator": "NotIn", "values": ["x"]} for i in range(200)
+                ]
+            }
+        }
+    }
+)
 
 SHAPES: dict[str, Manifest] = {
     "one more share than slots": pod(many(64, share(2))),
@@ -158,33 +189,123 @@ SHAPES: dict[str, Manifest] = {
     "shares of more than half": pod(many(17, share(1, 100, 51))),
     "shares of memory of more than half": pod(many(17, share(1, 50_000, 1))),
     "a whole card too many": pod(many(9, share(1, 100, 100))),
-    "whole cards beside shares": pod(many(34, *[share(1, 100, 100)] * 4, *[share(1, 100, 51)] * 30)),
-    "three sizes that add up": pod(many(24, *(share(1, 100 + i, 26 + 7 * (i % 3)) for i in range(24)))),
-    "as many sizes as containers": pod(many(64, *(share(1, 100 + 7 * i, 13 + i % 5) for i in range(64)))),
+    "whole cards beside shares": pod(
+        many(34, *[share(1, 100, 100)] * 4, *[share(1, 100, 51)] * 30)
+    ),
+    "three sizes that add up": pod(
+        many(24, *(share(1, 100 + i, 26 + 7 * (i % 3)) for i in range(24)))
+    ),
+    "as many sizes as containers": pod(
+        many(64, *(share(1, 100 + 7 * i, 13 + i % 5) for i in range(64)))
+    ),
     "sets of two to seven": pod(many(12, *(share(2 + i % 6, 100 + i, 30) for i in range(12)))),
     "sets of three": pod(many(20, *(share(3, 100 + i, 9 + i) for i in range(20)))),
     "sets of four of eight": pod(many(9, *(share(4, 100 + i, 24 + i) for i in range(9)))),
-    "steps of five percent": pod(many(60, *({"tke.cloud.tencent.com/qgpu-core": str(5 + 5 * i), "tke.cloud.tencent.com/qgpu-memory": "1"} for i in range(5)))),
-    "percent of memory": pod(many(30, *({"nvidia.com/gpu": "2", "nvidia.com/gpumem-percentage": str(20 + i), "nvidia.com/gpucores": str(10 + i % 4)} for i in range(30)))),
-    "init containers": pod(many(1, share()), initContainers=[*(container(f"i{i}", share(1 + i % 8, 100 + i, 9)) for i in range(62)), LAST]),
+    "steps of five percent": pod(
+        many(
+            60,
+            *(
+                {
+                    "tke.cloud.tencent.com/qgpu-core": str(5 + 5 * i),
+                    "tke.cloud.tencent.com/qgpu-memory": "1",
+                }
+                for i in range(5)
+            ),
+        )
+    ),
+    "percent of memory": pod(
+        many(
+            30,
+            *(
+                {
+                    "nvidia.com/gpu": "2",
+                    "nvidia.com/gpumem-percentage": str(20 + i),
+                    "nvidia.com/gpucores": str(10 + i % 4),
+                }
+                for i in range(30)
+            ),
+        )
+    ),
+    "init containers": pod(
+        many(1, share()),
+        initContainers=[
+            *(container(f"i{i}", share(1 + i % 8, 100 + i, 9)) for i in range(62)),
+            LAST,
+        ],
+    ),
     "sidecars before an init container": pod(many(1, share()), initContainers=[*SIDECARS, LAST]),
-    "a function that no card has": pod([container("a", {"koordinator.sh/gpu": "500", "koordinator.sh/rdma": "100"})], {JOINT: SAME, HINT: NOBODY}),
-    "cards and network cards of one switch": pod([container("a", {"koordinator.sh/gpu": "300", "koordinator.sh/rdma": "400"})], {JOINT: SAME}),
+    "a function that no card has": pod(
+        [container("a", {"koordinator.sh/gpu": "500", "koordinator.sh/rdma": "100"})],
+        {JOINT: SAME, HINT: NOBODY},
+    ),
+    "cards and network cards of one switch": pod(
+        [container("a", {"koordinator.sh/gpu": "300", "koordinator.sh/rdma": "400"})],
+        {JOINT: SAME},
+    ),
     "a selector of devices' labels": pod([container("a", KOORD)], {HINT: ODD}),
-    "a hint beyond all measure": pod([container("a", KOORD)], {HINT: json.dumps({"gpu": {"selector": {"matchLabels": {f"k{i}": "v" for i in range(9000)}}}})}),
-    "terms of names": pod([container("a", KOORD)], affinity=affinity([term("kubernetes.io/hostname", "In", *(f"x{i}-{j}" for j in range(20))) for i in range(120)])),
-    "a thousand terms": pod([container("a", KOORD)], affinity=affinity([term("kubernetes.io/hostname", "In", f"x{i}") for i in range(1000)])),
-    "terms that compare numbers": pod([container("a", KOORD)], affinity=affinity([term("kubernetes.io/hostname", "Gt", str(i)) for i in range(120)])),
-    "preferred terms": pod([container("a", KOORD)], affinity=preferring([term("kubernetes.io/hostname", "NotIn", f"x{i}") for i in range(120)])),
-    "one term of many names": pod([container("a", KOORD)], affinity=affinity([term("kubernetes.io/hostname", "NotIn", *(f"x{i}" for i in range(4000)))])),
-    "a selector of many labels": pod([container("a", KOORD)], nodeSelector={f"k{i}": "v" for i in range(LIMITS["node selector labels"])}),
-    "tolerations": pod([container("a", KOORD)], tolerations=[{"key": f"k{i}", "operator": "Exists"} for i in range(250)]),
-    "uuids": pod(many(20, share()), {"nvidia.com/nouse-gpuuuid": ",".join(f"GPU-{i:08x}" for i in range(250))}),
-    "uuids beyond all measure": pod(many(1, share()), {"nvidia.com/use-gpuuuid": ",".join(f"GPU-{i:08x}" for i in range(6000))}),
-    "models": pod(many(64, *(share(1, 100 + i, 13) for i in range(64))), {"nvidia.com/nouse-gputype": ",".join(f"X{i}" for i in range(250))}),
-    "resource names": pod([container("a", {**KOORD, **{f"x.example/r{i}": "1" for i in range(8000)}})]),
-    "some resource names": pod([container("a", {**KOORD, **{f"x.example/r{i}": "1" for i in range(100)}})]),
-}  # fmt: skip
+    "a hint beyond all measure": pod(
+        [container("a", KOORD)],
+        {
+            HINT: json.dumps(
+                {"gpu": {"selector": {"matchLabels": {f"k{i}": "v" for i in range(9000)}}}}
+            )
+        },
+    ),
+    "terms of names": pod(
+        [container("a", KOORD)],
+        affinity=affinity(
+            [
+                term("kubernetes.io/hostname", "In", *(f"x{i}-{j}" for j in range(20)))
+                for i in range(120)
+            ]
+        ),
+    ),
+    "a thousand terms": pod(
+        [container("a", KOORD)],
+        affinity=affinity([term("kubernetes.io/hostname", "In", f"x{i}") for i in range(1000)]),
+    ),
+    "terms that compare numbers": pod(
+        [container("a", KOORD)],
+        affinity=affinity([term("kubernetes.io/hostname", "Gt", str(i)) for i in range(120)]),
+    ),
+    "preferred terms": pod(
+        [container("a", KOORD)],
+        affinity=preferring(
+            [term("kubernetes.io/hostname", "NotIn", f"x{i}") for i in range(120)]
+        ),
+    ),
+    "one term of many names": pod(
+        [container("a", KOORD)],
+        affinity=affinity(
+            [term("kubernetes.io/hostname", "NotIn", *(f"x{i}" for i in range(4000)))]
+        ),
+    ),
+    "a selector of many labels": pod(
+        [container("a", KOORD)],
+        nodeSelector={f"k{i}": "v" for i in range(LIMITS["node selector labels"])},
+    ),
+    "tolerations": pod(
+        [container("a", KOORD)],
+        tolerations=[{"key": f"k{i}", "operator": "Exists"} for i in range(250)],
+    ),
+    "uuids": pod(
+        many(20, share()),
+        {"nvidia.com/nouse-gpuuuid": ",".join(f"GPU-{i:08x}" for i in range(250))},
+    ),
+    "uuids beyond all measure": pod(
+        many(1, share()), {"nvidia.com/use-gpuuuid": ",".join(f"GPU-{i:08x}" for i in range(6000))}
+    ),
+    "models": pod(
+        many(64, *(share(1, 100 + i, 13) for i in range(64))),
+        {"nvidia.com/nouse-gputype": ",".join(f"X{i}" for i in range(250))},
+    ),
+    "resource names": pod(
+        [container("a", {**KOORD, **{f"x.example/r{i}": "1" for i in range(8000)}})]
+    ),
+    "some resource names": pod(
+        [container("a", {**KOORD, **{f"x.example/r{i}": "1" for i in range(100)}})]
+    ),
+}
 
 
 def ask(world: World, manifest: Manifest, *, searching: bool = False) -> Manifest:
@@ -230,10 +351,22 @@ def rare(number: int) -> list[Manifest]:
     name, model = f"n{number}", "NVIDIA A100-SXM4-80GB"
     cards = [card(minor, "80Gi") for minor in range(8)]
     told = [
-        {"id": one["id"], "count": 10, "devmem": 81920, "devcore": 100, "type": f"X{number}" if minor < 7 else model, "numa": 0, "health": True, "mode": "hami-core" if minor < 7 else "mig"}
+        {
+            "id": one["id"],
+            "count": 10,
+            "devmem": 81920,
+            "devcore": 100,
+            "type": f"X{number}" if minor < 7 else model,
+            "numa": 0,
+            "health": True,
+            "mode": "hami-core" if minor < 7 else "mig",
+        }
         for minor, one in enumerate(cards)
-    ]  # fmt: skip
-    return [node(name, annotations={"hami.io/node-nvidia-register": json.dumps(told)}), device(name, *cards)]  # fmt: skip
+    ]
+    return [
+        node(name, annotations={"hami.io/node-nvidia-register": json.dumps(told)}),
+        device(name, *cards),
+    ]
 
 
 async def test_words_and_cards_that_a_pod_names_are_compared_once_for_all_its_containers() -> None:
@@ -244,7 +377,13 @@ async def test_words_and_cards_that_a_pod_names_are_compared_once_for_all_its_co
         "nvidia.com/nouse-gputype": ",".join(f"Y{i}" for i in range(100)),
         "nvidia.com/vgpu-mode": "either",
     }
-    listed = many(10, *({"nvidia.com/gpu": str(1 + i % 3), "nvidia.com/gpumem": str(100 + i)} for i in range(10)))  # fmt: skip
+    listed = many(
+        10,
+        *(
+            {"nvidia.com/gpu": str(1 + i % 3), "nvidia.com/gpumem": str(100 + i)}
+            for i in range(10)
+        ),
+    )
     ask(world, pod(listed, notes))
 
 
@@ -271,14 +410,30 @@ def test_a_pod_that_the_search_takes_too_long_for_is_placed_at_the_first_try(wor
 @st.composite
 def pods(draw: st.DrawFn) -> Manifest:
     """Pods of many containers, of few or many sizes, main and init, alone or in sets."""
-    sizes = draw(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 80_000), st.integers(0, 100)), min_size=1, max_size=12))  # fmt: skip
+    sizes = draw(
+        st.lists(
+            st.tuples(st.integers(1, 8), st.integers(1, 80_000), st.integers(0, 100)),
+            min_size=1,
+            max_size=12,
+        )
+    )
     count = draw(st.integers(1, 64))
     initial = draw(st.integers(0, count - 1))
     asks = [share(*size) for size in sizes]
     if draw(st.booleans()):
         # Other protocols in containers of their own.
-        asks.append({"koordinator.sh/gpu-core": str(sizes[0][2] or 1), "koordinator.sh/gpu-memory-ratio": str(sizes[0][2] or 1)})  # fmt: skip
-        asks.append({"tke.cloud.tencent.com/qgpu-core": str(5 * (1 + sizes[-1][2] % 19)), "tke.cloud.tencent.com/qgpu-memory": "1"})  # fmt: skip
+        asks.append(
+            {
+                "koordinator.sh/gpu-core": str(sizes[0][2] or 1),
+                "koordinator.sh/gpu-memory-ratio": str(sizes[0][2] or 1),
+            }
+        )
+        asks.append(
+            {
+                "tke.cloud.tencent.com/qgpu-core": str(5 * (1 + sizes[-1][2] % 19)),
+                "tke.cloud.tencent.com/qgpu-memory": "1",
+            }
+        )
     # Each container a little larger than the one before: none is another's equal.
     step = draw(st.integers(0, 40))
     listed = many(count, *asks)
@@ -292,11 +447,15 @@ def pods(draw: st.DrawFn) -> Manifest:
             one["restartPolicy"] = "Always"
     notes = {}
     if draw(st.booleans()):
-        notes["hami.io/gpu-scheduler-policy"] = draw(st.sampled_from(["binpack", "spread", "topology-aware"]))  # fmt: skip
+        notes["hami.io/gpu-scheduler-policy"] = draw(
+            st.sampled_from(["binpack", "spread", "topology-aware"])
+        )
     if draw(st.booleans()):
         notes["nvidia.com/numa-bind"] = "true"
     if draw(st.booleans()):
-        notes[draw(st.sampled_from(["nvidia.com/nouse-gpuuuid", "nvidia.com/use-gputype"]))] = ",".join(f"GPU-{i}" for i in range(draw(st.integers(1, 250))))  # fmt: skip
+        notes[draw(st.sampled_from(["nvidia.com/nouse-gpuuuid", "nvidia.com/use-gputype"]))] = (
+            ",".join(f"GPU-{i}" for i in range(draw(st.integers(1, 250))))
+        )
     if draw(st.booleans()):
         notes[JOINT] = SAME
     spec: Manifest = {}

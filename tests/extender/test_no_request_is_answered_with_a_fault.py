@@ -15,14 +15,23 @@ from partage.serving.limits import Limits
 from partage.webhook.server import review_routes
 
 POSTS = (
-    "/scheduler/filter", "/scheduler/prioritize", "/scheduler/priorities", "/scheduler/bind",
-    "/scheduler/preempt", "/webhook/mutate", "/webhook/validate",
-)  # fmt: skip
+    "/scheduler/filter",
+    "/scheduler/prioritize",
+    "/scheduler/priorities",
+    "/scheduler/bind",
+    "/scheduler/preempt",
+    "/webhook/mutate",
+    "/webhook/validate",
+)
 GETS = (
-    "/", "/healthz", "/readyz", "/metrics", "/api/explain/{}/{}",
+    "/",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/api/explain/{}/{}",
     "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries",
     "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries/{}",
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,23 +48,51 @@ def running() -> Iterator[Running]:
 
 
 TEXTS = st.sampled_from(
-    ["n1", "n2", "web", "", "uid-web", "Always", "default-scheduler", "50", "1e99", "-1", "8Gi", "\x00",
-     "ü" * 50, "a" * 300, "koordinator.sh/gpu", "nvidia.com/gpu", "kubernetes.io/gpu-core"]
-)  # fmt: skip
+    [
+        "n1",
+        "n2",
+        "web",
+        "",
+        "uid-web",
+        "Always",
+        "default-scheduler",
+        "50",
+        "1e99",
+        "-1",
+        "8Gi",
+        "\x00",
+        "ü" * 50,
+        "a" * 300,
+        "koordinator.sh/gpu",
+        "nvidia.com/gpu",
+        "kubernetes.io/gpu-core",
+    ]
+)
 LEAVES = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | TEXTS
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3)
 )
 RESOURCES = (
-    "koordinator.sh/gpu", "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio",
-    "koordinator.sh/gpu-memory", "koordinator.sh/gpu.shared", "kubernetes.io/gpu",
-    "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores", "cpu", "koordinator.sh/rdma",
-    "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory", "metax-tech.com/sgpu",
-)  # fmt: skip
+    "koordinator.sh/gpu",
+    "koordinator.sh/gpu-core",
+    "koordinator.sh/gpu-memory-ratio",
+    "koordinator.sh/gpu-memory",
+    "koordinator.sh/gpu.shared",
+    "kubernetes.io/gpu",
+    "nvidia.com/gpu",
+    "nvidia.com/gpumem",
+    "nvidia.com/gpucores",
+    "cpu",
+    "koordinator.sh/rdma",
+    "tke.cloud.tencent.com/qgpu-core",
+    "tke.cloud.tencent.com/qgpu-memory",
+    "metax-tech.com/sgpu",
+)
 AMOUNTS = st.dictionaries(
-    st.sampled_from(RESOURCES), st.sampled_from(["1", "50", "100", "200", "3000", "8Gi", 1, -1, "x", 2**70, 1e300]),
+    st.sampled_from(RESOURCES),
+    st.sampled_from(["1", "50", "100", "200", "3000", "8Gi", 1, -1, "x", 2**70, 1e300]),
     max_size=3,
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -72,12 +109,26 @@ def pods(draw: st.DrawFn) -> Manifest:
 
 
 PLACES = (
-    ("metadata",), ("metadata", "name"), ("metadata", "uid"), ("metadata", "namespace"),
-    ("metadata", "annotations"), ("metadata", "labels"), ("spec",), ("spec", "containers"),
-    ("spec", "initContainers"), ("spec", "affinity"), ("spec", "nodeName"), ("spec", "tolerations"),
-    ("spec", "topologySpreadConstraints"), ("spec", "schedulerName"), ("spec", "overhead"),
-    ("spec", "resources"), ("status",), ("spec", "priority"), ("kind",),
-)  # fmt: skip
+    ("metadata",),
+    ("metadata", "name"),
+    ("metadata", "uid"),
+    ("metadata", "namespace"),
+    ("metadata", "annotations"),
+    ("metadata", "labels"),
+    ("spec",),
+    ("spec", "containers"),
+    ("spec", "initContainers"),
+    ("spec", "affinity"),
+    ("spec", "nodeName"),
+    ("spec", "tolerations"),
+    ("spec", "topologySpreadConstraints"),
+    ("spec", "schedulerName"),
+    ("spec", "overhead"),
+    ("spec", "resources"),
+    ("status",),
+    ("spec", "priority"),
+    ("kind",),
+)
 ODD_NAMES = st.lists(TEXTS, max_size=4) | VALUES
 
 
@@ -179,9 +230,18 @@ def test_a_fingerprint_tells_sets_of_names_apart_and_orders_not(
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"[]", b"[1]", b'["a",1,"b"]', b'["a" , "b"]', b'["\\u0061"]', b'["a"',
-            b'["' + b"a" * 300 + b'"]']
-)  # fmt: skip
+    "raw",
+    [
+        b"",
+        b"[]",
+        b"[1]",
+        b'["a",1,"b"]',
+        b'["a" , "b"]',
+        b'["\\u0061"]',
+        b'["a"',
+        b'["' + b"a" * 300 + b'"]',
+    ],
+)
 def test_lists_that_must_be_read_have_no_fingerprint(raw: bytes) -> None:
     """Escapes, other values, odd spacing and absurd names go the slow way."""
     assert fingerprint(raw) is None

@@ -22,12 +22,18 @@ def hard(name: str, number: int = 0) -> dict[str, Any]:
     """A pod of two dozen shares that hardly fit, and are different from every other pod's."""
     found = pod(name, {})
     found["spec"]["containers"] = [
-        {"name": f"c{i}", "resources": {"limits": {
-            "nvidia.com/gpu": "1", "nvidia.com/gpumem": str(100 + i + 24 * number),
-            "nvidia.com/gpucores": str(PARTS[i % 19] + (3 if i < 14 else 2)),
-        }}}
+        {
+            "name": f"c{i}",
+            "resources": {
+                "limits": {
+                    "nvidia.com/gpu": "1",
+                    "nvidia.com/gpumem": str(100 + i + 24 * number),
+                    "nvidia.com/gpucores": str(PARTS[i % 19] + (3 if i < 14 else 2)),
+                }
+            },
+        }
         for i in range(24)
-    ]  # fmt: skip
+    ]
     return found
 
 
@@ -83,7 +89,11 @@ def test_pods_that_differ_in_what_nobody_reads_fill_no_memory() -> None:
     """A tenant who writes another 200 KiB into an annotation each time."""
     translation = Translation(Context.of(Settings(), FAMILIES))
     for number in range(1000):
-        manifest = pod("web", {"koordinator.sh/gpu": "100"}, meta={"annotations": {"x": f"{number}" + "y" * 200_000}})  # fmt: skip
+        manifest = pod(
+            "web",
+            {"koordinator.sh/gpu": "100"},
+            meta={"annotations": {"x": f"{number}" + "y" * 200_000}},
+        )
         translation.read(document(manifest))
     assert translation._bytes <= 32 * 2**20
     assert len(translation._known) < 200

@@ -35,7 +35,10 @@ STEPS = st.lists(
         st.tuples(st.just("node gone"), NAMED),
         st.tuples(st.just("waits"), st.sampled_from(PODS), st.integers(0, 2)),
         st.tuples(
-            st.just("bound"), st.sampled_from(PODS), NAMED, st.integers(0, 2),
+            st.just("bound"),
+            st.sampled_from(PODS),
+            NAMED,
+            st.integers(0, 2),
             st.sampled_from(SHARES),
         ),
         st.tuples(st.just("ended"), st.sampled_from(PODS)),
@@ -45,25 +48,46 @@ STEPS = st.lists(
         st.tuples(st.just("rebuilt")),
     ),
     max_size=12,
-)  # fmt: skip
+)
 BEGUN: list[tuple[Any, ...]] = [
     *(("node", name, False) for name in NODES),
     *(("cards", name, "A100", 3) for name in NODES),
-    ("bound", "a", "n1", 0, 10), ("bound", "b", "n1", 1, 50), ("waits", "B", 1),
-]  # fmt: skip
+    ("bound", "a", "n1", 0, 10),
+    ("bound", "b", "n1", 1, 50),
+    ("waits", "B", 1),
+]
 NODE_QUERIES = [
-    NodeQuery(), NodeQuery(order="used"), NodeQuery(order="free"), NodeQuery(only="used"),
-    NodeQuery(only="free"), NodeQuery(only="closed"), NodeQuery(text="n3"),
-    NodeQuery(model="A100"), NodeQuery(protocol="koordinator"), NodeQuery(vendor="x"),
-    NodeQuery(text="t4", order="used"), NodeQuery(text="gpu-2"), NodeQuery(offset=1, limit=1),
-]  # fmt: skip
+    NodeQuery(),
+    NodeQuery(order="used"),
+    NodeQuery(order="free"),
+    NodeQuery(only="used"),
+    NodeQuery(only="free"),
+    NodeQuery(only="closed"),
+    NodeQuery(text="n3"),
+    NodeQuery(model="A100"),
+    NodeQuery(protocol="koordinator"),
+    NodeQuery(vendor="x"),
+    NodeQuery(text="t4", order="used"),
+    NodeQuery(text="gpu-2"),
+    NodeQuery(offset=1, limit=1),
+]
 POD_QUERIES = [
-    PodQuery(), PodQuery(state="placed"), PodQuery(state="waiting"), PodQuery(text="b"),
-    PodQuery(text="N1"), PodQuery(namespace="team"), PodQuery(namespace="tea"),
-    PodQuery(code=CODES[0].value), PodQuery(code=CODES[0].value, state="placed"),
-    PodQuery(offset=1, limit=2), PodQuery(protocol="koordinator"), PodQuery(order="node"),
-    PodQuery(order="compute", reverse="yes"), PodQuery(order="memory"), PodQuery(order="age"),
-]  # fmt: skip
+    PodQuery(),
+    PodQuery(state="placed"),
+    PodQuery(state="waiting"),
+    PodQuery(text="b"),
+    PodQuery(text="N1"),
+    PodQuery(namespace="team"),
+    PodQuery(namespace="tea"),
+    PodQuery(code=CODES[0].value),
+    PodQuery(code=CODES[0].value, state="placed"),
+    PodQuery(offset=1, limit=2),
+    PodQuery(protocol="koordinator"),
+    PodQuery(order="node"),
+    PodQuery(order="compute", reverse="yes"),
+    PodQuery(order="memory"),
+    PodQuery(order="age"),
+]
 
 
 class Told:
@@ -127,17 +151,22 @@ class Told:
             case ("bound", _, place, minor, percent) if known is None or known.pod.node is None:
                 self._lives += 1
                 uid = known.pod.uid if known else f"{name}-{self._lives}"
-                asked = {f"koordinator.sh/gpu-{what}": str(percent)
-                         for what in ("core", "memory-ratio")}  # fmt: skip
+                asked = {
+                    f"koordinator.sh/gpu-{what}": str(percent) for what in ("core", "memory-ratio")
+                }
                 record = json.dumps({"gpu": [{"minor": minor, "resources": asked}]})
                 yield from self._seen(
                     name, uid, asked, {names.DEVICE_ALLOCATED: record}, nodeName=place
                 )
 
     def _seen(
-        self, name: str, uid: str, asked: dict[str, str] | None = None,
-        annotations: dict[str, str] | None = None, **more: Any,
-    ) -> Iterator[Any]:  # fmt: skip
+        self,
+        name: str,
+        uid: str,
+        asked: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+        **more: Any,
+    ) -> Iterator[Any]:
         meta = {"uid": uid, "resourceVersion": str(self._next()), "annotations": annotations or {}}
         yield from self.books.cluster_cache.pod_changed(
             document(pod(name, asked or half(), meta=meta, **more))

@@ -99,8 +99,9 @@ async def test_nodes_where_that_hurts_least_come_first() -> None:
     world.create(important("vip", whole()))
 
     assert list((await offered(world, "vip")).items()) == [
-        ("n2", ["uid-cheap"]), ("n1", ["uid-dear"]),
-    ]  # fmt: skip
+        ("n2", ["uid-cheap"]),
+        ("n1", ["uid-dear"]),
+    ]
 
 
 @run

@@ -242,8 +242,13 @@ async def test_a_nominated_pod_is_woken_for_its_room() -> None:
     world = await World().start(node(), device())
     await world.place(pod("victim", whole(2)))
     world.filter(world.create(pod("vip", whole(2), priority=5)))
-    nominated = pod("vip", whole(2), status={"nominatedNodeName": "n1"}, priority=5,
-                    meta={"resourceVersion": "2"})  # fmt: skip
+    nominated = pod(
+        "vip",
+        whole(2),
+        status={"nominatedNodeName": "n1"},
+        priority=5,
+        meta={"resourceVersion": "2"},
+    )
     world.create(nominated)
     assert world.woken == []
 

@@ -28,9 +28,11 @@ from partage.vendors import names
 
 MINE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SGPU = {
-    "metax-tech.com/sgpu": "1", "koordinator.sh/gpu.shared": "1",
-    "koordinator.sh/gpu-core": "20", "koordinator.sh/gpu-memory": "2Gi",
-}  # fmt: skip
+    "metax-tech.com/sgpu": "1",
+    "koordinator.sh/gpu.shared": "1",
+    "koordinator.sh/gpu-core": "20",
+    "koordinator.sh/gpu-memory": "2Gi",
+}
 
 
 def world(kept: KeptSpans, **settings: Any) -> World:

@@ -171,9 +171,13 @@ class Bed:
         return await self.stack.enter_async_context(Client(config, **more))
 
     async def daemon(
-        self, name: str = "one", options: SchedulerOptions = QUICK, fence: float = 0.1,
-        pod: tuple[str, str] | None = None, **more: Any,
-    ) -> SchedulerDaemon:  # fmt: skip
+        self,
+        name: str = "one",
+        options: SchedulerOptions = QUICK,
+        fence: float = 0.1,
+        pod: tuple[str, str] | None = None,
+        **more: Any,
+    ) -> SchedulerDaemon:
         """Another instance in this process; the first needs no long fence."""
         election = ElectionOptions("default", times=TIMES, fence=fence, pod=pod)
         options = replace(options, identity=name, election=election)
@@ -354,9 +358,12 @@ def told(scenario: str, seconds: float) -> None:
 
 @contextlib.asynccontextmanager
 async def bed(
-    *nodes: SimulatedNode, settings: Settings | None = None, folder: Path | None = None,
-    foreign: Collection[str] = (), seam: str = "extender",
-) -> AsyncIterator[Bed]:  # fmt: skip
+    *nodes: SimulatedNode,
+    settings: Settings | None = None,
+    folder: Path | None = None,
+    foreign: Collection[str] = (),
+    seam: str = "extender",
+) -> AsyncIterator[Bed]:
     """A cluster of these nodes, without an instance of the scheduler.
 
     Args:
@@ -392,15 +399,27 @@ async def bed(
         excused = frozenset(foreign)
         watchman = Watchman(http, url, kubelet.handed, excused)
         made = Bed(
-            server, url, wire, relay, http, kube, watchman, kubelet.handed, stack, folder, excused,
+            server,
+            url,
+            wire,
+            relay,
+            http,
+            kube,
+            watchman,
+            kubelet.handed,
+            stack,
+            folder,
+            excused,
             clock,
-        )  # fmt: skip
+        )
         await stack.enter_async_context(
             _running(
-                agents=agents.run(), kubelet=kubelet.run(),
-                scheduling=kube.run(), watchman=watchman.run(),
+                agents=agents.run(),
+                kubelet=kubelet.run(),
+                scheduling=kube.run(),
+                watchman=watchman.run(),
             )
-        )  # fmt: skip
+        )
         instances = await stack.enter_async_context(contextlib.AsyncExitStack())
         made.stack = instances
         try:

@@ -65,16 +65,20 @@ SHAPES = {
         {"kubernetes.io/gpu-core": "25", "kubernetes.io/gpu-memory-ratio": "25"}
     ),
     "koordinator two cards": Shape({"koordinator.sh/gpu": "200"}, 4),
-    "qgpu": Shape({"tke.cloud.tencent.com/qgpu-core": "30", "tke.cloud.tencent.com/qgpu-memory": "16"}),
+    "qgpu": Shape(
+        {"tke.cloud.tencent.com/qgpu-core": "30", "tke.cloud.tencent.com/qgpu-memory": "16"}
+    ),
     "hami": Shape(HAMI),
     "hami mig": Shape(
-        {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "9000"}, 4, notes={names.HAMI_VGPU_MODE: "mig"}
+        {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "9000"},
+        4,
+        notes={names.HAMI_VGPU_MODE: "mig"},
     ),
     "metax": Shape({names.SGPU: "1", **HALF}, 1),
     "several containers": Shape(QUARTER, 4, more=(QUARTER, HAMI)),
     "init and sidecar": Shape(QUARTER, 4, more=(QUARTER,), first=HALF, sidecar=QUARTER),
     "no devices": Shape({"cpu": "100m"}, 4),
-}  # fmt: skip
+}
 
 
 @dataclass(slots=True)
@@ -100,9 +104,15 @@ class Churn:
     """
 
     def __init__(
-        self, cluster: Bed, rate: float, chance: random.Random, most: int = 2000, *,
-        shapes: Mapping[str, Shape] = SHAPES, asked: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        cluster: Bed,
+        rate: float,
+        chance: random.Random,
+        most: int = 2000,
+        *,
+        shapes: Mapping[str, Shape] = SHAPES,
+        asked: bool = False,
+    ) -> None:
         """Nothing is made yet.
 
         Args:

@@ -72,16 +72,34 @@ class Spawned:
             own = [str(self.socket)] if self.socket else []
             return [str(QUICK), str(self.kubeconfig), str(self.port), self.name, *own]
         start = [str(SKEWED), str(self.skew)] if self.skew else ["-m", "partage.cli.main"]
-        common = ["--kubeconfig", str(self.kubeconfig), "--host", "127.0.0.1",
-                  "--port", str(self.port), "--log-format", "json"]  # fmt: skip
+        common = [
+            "--kubeconfig",
+            str(self.kubeconfig),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--log-format",
+            "json",
+        ]
         if self.program:
             return [*start, *self.program, *common, *self.more]
         return [
-            *start, "scheduler", "--plain", *common, "--lease-namespace", "default",
-            "--lease-duration", str(self.lease), "--audit", str(self.audit),
-            "--identity", self.name,
-            *(["--plugin-socket", str(self.socket)] if self.socket else []), *self.more,
-        ]  # fmt: skip
+            *start,
+            "scheduler",
+            "--plain",
+            *common,
+            "--lease-namespace",
+            "default",
+            "--lease-duration",
+            str(self.lease),
+            "--audit",
+            str(self.audit),
+            "--identity",
+            self.name,
+            *(["--plugin-socket", str(self.socket)] if self.socket else []),
+            *self.more,
+        ]
 
     @property
     def pid(self) -> int:

@@ -36,10 +36,26 @@ from seen import (
 from waiting import Room, absent, untrue
 
 __all__ = [
-    "DEVICES", "NODES", "PODS", "SUMMARIES", "Cards", "Document", "Findings", "Handed", "amount",
-    "asks", "capacities", "findings", "live", "look", "misplaced", "over_capacity", "record", "series",
+    "DEVICES",
+    "NODES",
+    "PODS",
+    "SUMMARIES",
+    "Cards",
+    "Document",
+    "Findings",
+    "Handed",
+    "amount",
+    "asks",
+    "capacities",
+    "findings",
+    "live",
+    "look",
+    "misplaced",
+    "over_capacity",
+    "record",
+    "series",
     "unlike",
-]  # fmt: skip
+]
 
 SUMMARIES = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
 DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"

@@ -46,12 +46,28 @@ class Node:
         self.runtime.plugin.clear()
         write_kubeconfig(self.folder / "kubeconfig", self.wire.url)
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "partage.cli.main", "agent", "--node", "n1", "--port", "0",
-            "--simulated", self.folder / "devices.yaml", "--period", "0.1",
-            "--journal", self.folder / "journal", "--nri-socket", self.runtime.socket,
-            "--host-root", self.folder, "--kubeconfig", self.folder / "kubeconfig",
+            sys.executable,
+            "-m",
+            "partage.cli.main",
+            "agent",
+            "--node",
+            "n1",
+            "--port",
+            "0",
+            "--simulated",
+            self.folder / "devices.yaml",
+            "--period",
+            "0.1",
+            "--journal",
+            self.folder / "journal",
+            "--nri-socket",
+            self.runtime.socket,
+            "--host-root",
+            self.folder,
+            "--kubeconfig",
+            self.folder / "kubeconfig",
             stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        )
         assert self.process.stderr is not None
         said = ""
         while "metrics at " not in said:

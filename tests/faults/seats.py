@@ -105,9 +105,13 @@ class Seat:
             while not self._lives():  # noqa: ASYNC110 # a process tells nobody that it lives
                 await asyncio.sleep(_AGAIN)
             self._elector = _Elector(
-                self._client, namespace="default", name="partage-scheduler", identity=self.name,
-                lead=self._lead, settings=self._times,
-            )  # fmt: skip
+                self._client,
+                namespace="default",
+                name="partage-scheduler",
+                identity=self.name,
+                lead=self._lead,
+                settings=self._times,
+            )
             self._greeted.clear()
             work = [
                 asyncio.create_task(one)
@@ -287,9 +291,11 @@ class ExtenderSeam:
     async def bind(self, record: Record, choice: Choice) -> str:
         """Have the service send the Binding."""
         body = {
-            "PodName": record.name, "PodNamespace": record.namespace,
-            "PodUID": record.uid, "Node": choice.node,
-        }  # fmt: skip
+            "PodName": record.name,
+            "PodNamespace": record.namespace,
+            "PodUID": record.uid,
+            "Node": choice.node,
+        }
         try:
             answer = await self._ask("bind", msgspec.json.encode(body))
         except OSError as error:
@@ -404,7 +410,9 @@ class PluggedKubeScheduler(KubeScheduler):
                     "pods", victim.namespace, victim.name, DeleteOptions(uid=victim.uid)
                 )
             await self._server.patch(
-                "pods", record.namespace, record.name,
+                "pods",
+                record.namespace,
+                record.name,
                 {"metadata": {"uid": record.uid}, "status": {"nominatedNodeName": node}},
                 sub="status",
-            )  # fmt: skip
+            )

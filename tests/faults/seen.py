@@ -11,9 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = [
-    "RECORD", "Cards", "Document", "Findings", "Handed", "amount", "asks", "capacities", "live",
-    "record", "taken",
-]  # fmt: skip
+    "RECORD",
+    "Cards",
+    "Document",
+    "Findings",
+    "Handed",
+    "amount",
+    "asks",
+    "capacities",
+    "live",
+    "record",
+    "taken",
+]
 
 Document = Mapping[str, Any]
 Cards = Mapping[tuple[str, str], Counter[str]]
@@ -23,10 +32,24 @@ Handed = Mapping[str, Mapping[str, frozenset[str]]]
 
 RECORD = "partage.io/allocation"
 _DOMAINS = (
-    "koordinator.sh/", "kubernetes.io/", "nvidia.com/", "tke.cloud.tencent.com/", "metax-tech.com/",
-)  # fmt: skip
+    "koordinator.sh/",
+    "kubernetes.io/",
+    "nvidia.com/",
+    "tke.cloud.tencent.com/",
+    "metax-tech.com/",
+)
 _ORDINARY = ("cpu", "memory", "ephemeral-storage", "pods")
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
 
 
 def amount(text: str) -> int:

@@ -100,8 +100,11 @@ class Soak:
         self.given = given
         chance = random.Random(given.seed)  # noqa: S311 # repeatable, nothing secret
         self.churn = Churn(
-            cluster, given.rate, random.Random(chance.random()), asked=not given.no_webhook  # noqa: S311 # same
-        )  # fmt: skip
+            cluster,
+            given.rate,
+            random.Random(chance.random()),  # noqa: S311 # same
+            asked=not given.no_webhook,
+        )
         self.trouble = Trouble(cluster, chance, nodes[:-1], given.only, given.peace)
         self.lane = Lane(cluster, self._quiet)
         self.audits = 0
@@ -229,11 +232,18 @@ class Soak:
         seconds = calm["milliseconds"] / 1000
         shapes = {name: churn.bound_by_shape[name] for name in SHAPES}
         return {
-            "minutes": self.given.minutes, "seed": self.given.seed, "nodes": self.given.nodes,
-            "seam": self.given.seam, "rate": self.given.rate, "lease": _LEASE, "quiet": self.given.quiet,
+            "minutes": self.given.minutes,
+            "seed": self.given.seed,
+            "nodes": self.given.nodes,
+            "seam": self.given.seam,
+            "rate": self.given.rate,
+            "lease": _LEASE,
+            "quiet": self.given.quiet,
             "only": self.given.only,
             "pods": {
-                "made": churn.made, "bound": churn.bound, "bound_by_shape": shapes,
+                "made": churn.made,
+                "bound": churn.bound,
+                "bound_by_shape": shapes,
                 "not_made_because_too_many_waited": churn.spared,
                 "made_per_second": round(churn.made / (self.given.minutes * 60), 1),
                 "kept_out_while_the_webhook_was_away": churn.refused,
@@ -249,31 +259,36 @@ class Soak:
             },
             "seconds_to_bind_p90_by_shape": {n: _at(one, 0.9) for n, one in churn.waits.items()},
             "release_to_next_binding": {
-                "all": self.lane.released, "counted": len(self.lane.gaps),
-                "p50_s": _at(self.lane.gaps, 0.5), "p99_s": _at(self.lane.gaps, 0.99),
+                "all": self.lane.released,
+                "counted": len(self.lane.gaps),
+                "p50_s": _at(self.lane.gaps, 0.5),
+                "p99_s": _at(self.lane.gaps, 0.99),
                 "max_s": _at(self.lane.gaps, 1.0),
             },
             "faults": {name: self.trouble.made[name] for name in self.trouble.kinds},
             "requests_hit": dict(self.cluster.wire.hit),
             "leader_lost": {
                 how: {
-                    "times": len(gaps), "mean_s": round(statistics.fmean(gaps or [0.0]), 1),
+                    "times": len(gaps),
+                    "mean_s": round(statistics.fmean(gaps or [0.0]), 1),
                     "max_s": round(max(gaps, default=0.0), 1),
                 }
                 for how, gaps in self.trouble.gaps.items()
             },
             "changes_looked_at": self.cluster.watchman.seen,
-            "audits": self.audits, "audits_least": int(seconds / _AUDIT_SECONDS / 2),
+            "audits": self.audits,
+            "audits_least": int(seconds / _AUDIT_SECONDS / 2),
             "audits_that_found_something": self.dirty,
             "broken_invariants": self.cluster.watchman.wrong[:20],
             "units_left_at_the_end": found.metrics.get(allocated),
             "crashes": self.fallen,
             "tracebacks": {one.name: len(one.tracebacks) for one in spawned},
             "cpu_seconds": {
-                **{one.name: _cpu(one) for one in spawned}, "all else": round(time.process_time(), 1),
+                **{one.name: _cpu(one) for one in spawned},
+                "all else": round(time.process_time(), 1),
             },
             "memory_mib": self._memory(),
-        }  # fmt: skip
+        }
 
     def _memory(self) -> dict[str, float]:
         """Medians of the second and the last fifth of the run; of a short run they say nothing."""
@@ -282,10 +297,11 @@ class Soak:
         late = [mib for at, mib in self.memory if 0.8 * whole <= at < whole]
         seen = self.given.minutes >= _LONG_MINUTES and early and late
         return {
-            "seen": bool(seen), "early": round(statistics.median(early or [0.0])),
+            "seen": bool(seen),
+            "early": round(statistics.median(early or [0.0])),
             "late": round(statistics.median(late or [0.0])),
             "most": round(max((mib for _, mib in self.memory), default=0.0)),
-        }  # fmt: skip
+        }
 
 
 def say(text: str) -> None:

@@ -8,24 +8,38 @@ from churn import SHAPES
 from verdict import failed, failover_failed
 
 GOOD: dict[str, Any] = {
-    "minutes": 20.0, "rate": 50.0, "lease": 15, "seam": "extender", "quiet": False, "only": "",
+    "minutes": 20.0,
+    "rate": 50.0,
+    "lease": 15,
+    "seam": "extender",
+    "quiet": False,
+    "only": "",
     "pods": {
-        "made": 60_000, "bound": 59_000, "bound_by_shape": dict.fromkeys(SHAPES, 100),
+        "made": 60_000,
+        "bound": 59_000,
+        "bound_by_shape": dict.fromkeys(SHAPES, 100),
     },
     "outside_of_announced_faults": {
-        "seconds": 800, "made_per_second": 49.9, "bound_per_second": 49.5,
+        "seconds": 800,
+        "made_per_second": 49.9,
+        "bound_per_second": 49.5,
     },
     "release_to_next_binding": {"counted": 400, "p99_s": 0.9},
     "faults": {"requests fail": 40, "the leader is killed": 3},
     "leader_lost": {
-        "killed": {"times": 3, "max_s": 22.0}, "stood still": {"times": 3, "max_s": 30.0},
+        "killed": {"times": 3, "max_s": 22.0},
+        "stood still": {"times": 3, "max_s": 30.0},
     },
     "changes_looked_at": 400_000,
-    "audits": 500, "audits_least": 200, "audits_that_found_something": [],
-    "broken_invariants": [], "units_left_at_the_end": 0.0, "crashes": [],
+    "audits": 500,
+    "audits_least": 200,
+    "audits_that_found_something": [],
+    "broken_invariants": [],
+    "units_left_at_the_end": 0.0,
+    "crashes": [],
     "tracebacks": {"steady": 0},
     "memory_mib": {"seen": True, "early": 110, "late": 120},
-}  # fmt: skip
+}
 
 BROKEN: dict[str, tuple[str, Any]] = {
     "no audit": ("audits", 0),
@@ -99,6 +113,10 @@ def test_a_short_run_need_not_meet_every_fault() -> None:
 def test_a_fail_over_keeps_its_promise(change: dict[str, Any], lacks: int) -> None:
     """Lease, time-out of a Binding and 3 s; with the defaults 28 s, and 21 by the plugin."""
     run = {
-        "kills": 5, "bound": 600, "tracebacks": [], "seam": "extender", "worst": {"binding": 27.9}
-    }  # fmt: skip
+        "kills": 5,
+        "bound": 600,
+        "tracebacks": [],
+        "seam": "extender",
+        "worst": {"binding": 27.9},
+    }
     assert len(failover_failed(run | change, lease=15, kills=5)) == lacks

@@ -134,11 +134,15 @@ async def test_of_two_pods_for_the_last_card_one_gets_it_however_often_it_is_ask
 
         await asyncio.gather(
             *(
-                ask(cluster, daemon.url, "filter",
-                    {"Pod": cluster.stored(name), "NodeNames": ["n0"]})
+                ask(
+                    cluster,
+                    daemon.url,
+                    "filter",
+                    {"Pod": cluster.stored(name), "NodeNames": ["n0"]},
+                )
                 for name in names * 3
             )
-        )  # fmt: skip
+        )
         answers = await asyncio.gather(
             *(ask(cluster, daemon.url, "bind", bind_body(cluster, name)) for name in names * 3)
         )

@@ -100,8 +100,10 @@ async def test_a_webhook_is_trusted_though_its_writes_fail(fault: str, tmp_path:
             for method, path in cluster.wire.struck
         }
         assert {one for _, one in struck} == {
-            "secrets", "mutatingwebhookconfigurations", "validatingwebhookconfigurations",
-        }  # fmt: skip
+            "secrets",
+            "mutatingwebhookconfigurations",
+            "validatingwebhookconfigurations",
+        }
 
 
 async def test_what_an_agent_writes_arrives_whatever_fails(tmp_path: Path) -> None:

@@ -73,8 +73,10 @@ async def test_pods_without_devices_never_wait_for_the_books() -> None:
         await cluster.bound("a")
         value = pod("plain", {"cpu": "1"}, schedulerName="nobody")
         with cluster.wire.outage():
-            body = {"Pod": value | {"metadata": {**value["metadata"], "uid": "u"}},
-                    "NodeNames": ["n0"]}  # fmt: skip
+            body = {
+                "Pod": value | {"metadata": {**value["metadata"], "uid": "u"}},
+                "NodeNames": ["n0"],
+            }
             async with cluster.http.post(f"{daemon.url}/scheduler/filter", json=body) as answer:
                 assert (await answer.json())["NodeNames"] == ["n0"]
         await cluster.pod("b", HALF)

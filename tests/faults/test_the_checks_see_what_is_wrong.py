@@ -16,21 +16,30 @@ DEVICE = {
     "metadata": {"name": "n0"},
     "spec": {
         "devices": [
-            {"id": CARD, "minor": 0, "resources": {"koordinator.sh/gpu-core": "100",
-                                                   "koordinator.sh/gpu-memory": "80Gi"}}
+            {
+                "id": CARD,
+                "minor": 0,
+                "resources": {
+                    "koordinator.sh/gpu-core": "100",
+                    "koordinator.sh/gpu-memory": "80Gi",
+                },
+            }
         ]
     },
-}  # fmt: skip
+}
 CARDS = capacities([DEVICE])
 
 
 def bound(*containers: tuple[str, str, int], name: str = "a", **record: Any) -> dict[str, Any]:
     """A pod with a record: of each container its phase, its name and what it takes of the card."""
     given = [
-        {"name": one, "phase": phase, "devices": [
-            {"type": "gpu", "uuid": CARD, "milli": milli, "bytes": milli}]}
+        {
+            "name": one,
+            "phase": phase,
+            "devices": [{"type": "gpu", "uuid": CARD, "milli": milli, "bytes": milli}],
+        }
         for phase, one, milli in containers
-    ]  # fmt: skip
+    ]
     said = {"uid": name, "node": "n0", "containers": given} | record
     init = [
         {"name": one} | ({"restartPolicy": "Always"} if phase == "sidecar" else {})
@@ -38,9 +47,13 @@ def bound(*containers: tuple[str, str, int], name: str = "a", **record: Any) -> 
         if phase != "main"
     ]
     return {
-        "metadata": {"name": name, "uid": name, "annotations": {names.ALLOCATION: json.dumps(said)}},
+        "metadata": {
+            "name": name,
+            "uid": name,
+            "annotations": {names.ALLOCATION: json.dumps(said)},
+        },
         "spec": {"nodeName": "n0", "initContainers": init},
-    }  # fmt: skip
+    }
 
 
 SIDECAR, FIRST, MAIN = ("sidecar", "s", 300), ("init", "f", 600), ("main", "m", 500)
@@ -96,7 +109,7 @@ def waiting(limits: dict[str, str] | None = None) -> dict[str, Any]:
         "metadata": {"name": "w", "namespace": "default", "uid": "w"},
         "spec": {"containers": [{"name": "main", "resources": {"limits": limits or WHOLE}}]},
         "status": {"conditions": [told]},
-    }  # fmt: skip
+    }
 
 
 def reason(
@@ -104,7 +117,9 @@ def reason(
 ) -> dict[str, Any]:
     """What is said to the pod that waits: of one node, by its only card."""
     cards = [{"minor": 0, "code": code} | card]
-    return {"reason": {"code": code, "message": line, "nodes": {name: {"code": code, "cards": cards}}}}  # fmt: skip
+    return {
+        "reason": {"code": code, "message": line, "nodes": {name: {"code": code, "cards": cards}}}
+    }
 
 
 def moment() -> Findings:
@@ -122,11 +137,15 @@ def moment() -> Findings:
     held = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "40Gi"}
     line = "0/1 nodes: 1 no idle card (asked 100, most free 50 on n0 card 0)"
     return Findings(
-        pods=[half, waiting()], devices=[device], nodes=["n0"], metrics={"partage_audit_clean": 1},
+        pods=[half, waiting()],
+        devices=[device],
+        nodes=["n0"],
+        metrics={"partage_audit_clean": 1},
         summaries={"n0": {"allocateSet": {"gpu": {"default/a": {"0": held}}}}},
         explained={"w": reason(line=line)},
-        standing={"n0": {"metadata": {"name": "n0"}, "spec": {}, "status": {}}}, quotas=[],
-    )  # fmt: skip
+        standing={"n0": {"metadata": {"name": "n0"}, "spec": {}, "status": {}}},
+        quotas=[],
+    )
 
 
 def metric(name: str, value: float) -> Callable[[Findings], object]:
@@ -176,16 +195,28 @@ def unsaid(seen: Findings) -> None:
 QUARTER_HELD = {"koordinator.sh/gpu-core": "25", "koordinator.sh/gpu-memory": "40Gi"}
 HALF_HELD = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "40Gi"}
 WRONG = {
-    "I2: the audit found something": (metric("partage_audit_clean", 0), "I2: the audit is not clean"),
+    "I2: the audit found something": (
+        metric("partage_audit_clean", 0),
+        "I2: the audit is not clean",
+    ),
     "I2: no audit": (lambda seen: seen.metrics.clear(), "I2: the audit is not clean"),
     "I2: units leaked": (metric('partage_audit_leaked_units{d="x"}', 5), "I2: the audit finds 5"),
-    "I2: units missing": (metric('partage_audit_missing_units{d="x"}', 7), "I2: the audit finds 7"),
+    "I2: units missing": (
+        metric('partage_audit_missing_units{d="x"}', 7),
+        "I2: the audit finds 7",
+    ),
     "I2: less in the books": (given(a=QUARTER_HELD), "I2: the books say"),
     "I2: nothing in the books": (given(a=None), "I2: the books say {}"),
     "I2: more in the books": (given(w=HALF_HELD), "I2: the books say"),
     "I4: a hold": (metric("partage_holds", 1), "I4: partage_holds is 1"),
-    "I4: a Binding": (metric("partage_bindings_in_flight", 2), "I4: partage_bindings_in_flight is 2"),
-    "I4: an unknown Binding": (metric("partage_bindings_unknown", 1), "I4: partage_bindings_unknown"),
+    "I4: a Binding": (
+        metric("partage_bindings_in_flight", 2),
+        "I4: partage_bindings_in_flight is 2",
+    ),
+    "I4: an unknown Binding": (
+        metric("partage_bindings_unknown", 1),
+        "I4: partage_bindings_unknown",
+    ),
     "I4: kept for who waits": (given(w=HALF_HELD), "I4: n0 keeps devices for default/w"),
     "I4: kept for nobody": (given(x=HALF_HELD), "I4: n0 keeps devices for default/x"),
     "I5: nothing said": (lambda seen: seen.explained.clear(), "nobody says why"),
@@ -193,22 +224,31 @@ WRONG = {
     "I5: no condition": (unsaid, "its condition does not say why"),
     "I5: a node that is gone": (told(name="n7"), "node n7 is told of, which is not there"),
     "I5: a node in the line": (
-        told(line="0/1 nodes: 1 x (asked 1, most free 0 on n8 card 0)"), "node n8 is told of",
+        told(line="0/1 nodes: 1 x (asked 1, most free 0 on n8 card 0)"),
+        "node n8 is told of",
     ),
     "I5: a card that is gone": (told(minor=5), "cards [5] of n0 are not there"),
     "I5: a card in the line": (
-        told(line="0/1 nodes: 1 x (asked 1, at most 0 on n0 card 6)"), "cards [6] of n0 are not",
+        told(line="0/1 nodes: 1 x (asked 1, at most 0 on n0 card 6)"),
+        "cards [6] of n0 are not",
     ),
-    "I5: more nodes than there are": (told(line="0/2 nodes: 2 x"), "2 nodes are told of, there are 1"),
+    "I5: more nodes than there are": (
+        told(line="0/2 nodes: 2 x"),
+        "2 nodes are told of, there are 1",
+    ),
     "I5: no such quota": (told(code="QuotaExceeded"), "a quota is told of, and default has none"),
-    "I5: want, and the card is free": (gone, "CardNotIdle is told of n0, whose cards [0] have room"),
+    "I5: want, and the card is free": (
+        gone,
+        "CardNotIdle is told of n0, whose cards [0] have room",
+    ),
     "I5: want, and half is free": (
-        lambda seen: seen.pods.__setitem__(1, waiting(HALF)), "whose cards [0] have room",
+        lambda seen: seen.pods.__setitem__(1, waiting(HALF)),
+        "whose cards [0] have room",
     ),
     "I5: ill, and all is well": (told(code="Unhealthy"), "told to be ill, and all are well"),
     "I5: closed, and it is open": (told(code="NodeUnschedulable"), "told to be closed"),
     "I5: no such taint": (told(code="Taint"), "told to have a taint, and it has none"),
-}  # fmt: skip
+}
 """Of each invariant but I1 and I3: what is changed in a sound moment, and what must be said of it."""
 
 

@@ -28,18 +28,30 @@ __all__ = ["Room", "absent", "untrue"]
 Wish = tuple[int, int]
 """How many cards a pod asks, and how many percent of each."""
 _WANT = {
-    "InsufficientCards", "InsufficientCore", "InsufficientMemory", "InsufficientSlots", "CardNotIdle",
-}  # fmt: skip
+    "InsufficientCards",
+    "InsufficientCore",
+    "InsufficientMemory",
+    "InsufficientSlots",
+    "CardNotIdle",
+}
 """Codes by which a pod waits since others have what it asks."""
 _NARROWING = (
-    "affinity", "initContainers", "nodeSelector", "overhead", "resourceClaims",
-    "resources", "topologySpreadConstraints",
-)  # fmt: skip
+    "affinity",
+    "initContainers",
+    "nodeSelector",
+    "overhead",
+    "resourceClaims",
+    "resources",
+    "topologySpreadConstraints",
+)
 """Fields of a pod with which more than its cards decides where it may go."""
 _OWN = (
-    RECORD, "partage.io/woken", "scheduling.koordinator.sh/bind-timestamp",
-    "scheduling.koordinator.sh/device-allocated", "scheduling.koordinator.sh/gpu-minors",
-)  # fmt: skip
+    RECORD,
+    "partage.io/woken",
+    "scheduling.koordinator.sh/bind-timestamp",
+    "scheduling.koordinator.sh/device-allocated",
+    "scheduling.koordinator.sh/gpu-minors",
+)
 """What is written on a pod, and not by who asks."""
 _MOST_FREE = re.compile(r"(?:most free|at most) \S+ on (\S+?)(?: card ([0-9]+))?\)")
 

@@ -25,9 +25,11 @@ async def start_webhook(cluster: Bed) -> Spawned:
     """
     port = await install_webhook(cluster)
     made = await cluster.spawn(
-        WEBHOOK, program=("webhook", "--namespace", NAMESPACE), port=port,
+        WEBHOOK,
+        program=("webhook", "--namespace", NAMESPACE),
+        port=port,
         more=("--url", f"https://127.0.0.1:{port}"),
-    )  # fmt: skip
+    )
     await until(lambda: trusted(cluster), "the webhook is trusted")
     return made
 

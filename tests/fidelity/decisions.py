@@ -48,13 +48,19 @@ def decided(documents: Iterable[Mapping[str, Any]], policy: str) -> list[Decisio
             pod["node"],
             pod["reason"]["code"] if pod["reason"] else None,
             tuple(
-                (a["container"], a["type"], a["minor"], a["uuid"], a["vf"]["busID"] if a["vf"] else "")
+                (
+                    a["container"],
+                    a["type"],
+                    a["minor"],
+                    a["uuid"],
+                    a["vf"]["busID"] if a["vf"] else "",
+                )
                 for a in pod["allocations"]
             ),
             pod["annotations"],
         )
         for pod in outcome["pods"]
-    ]  # fmt: skip
+    ]
 
 
 def node(name: str, totals: Mapping[str, str], metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,8 +75,11 @@ def node(name: str, totals: Mapping[str, str], metadata: Mapping[str, Any]) -> d
 
 
 def pod(
-    name: str, containers: Iterable[Mapping[str, str]], annotations: Mapping[str, str], scheduler: str
-) -> dict[str, Any]:  # fmt: skip
+    name: str,
+    containers: Iterable[Mapping[str, str]],
+    annotations: Mapping[str, str],
+    scheduler: str,
+) -> dict[str, Any]:
     """A Pod whose containers `c0`, `c1` and so on have these limits."""
     return {
         "apiVersion": "v1",

@@ -50,11 +50,18 @@ class World:
 def _node(node: hami.Node) -> dict[str, Any]:
     registered = [
         {
-            "id": c.uuid, "index": c.index, "count": c.count, "devmem": c.memory, "devcore": c.cores,
-            "type": c.type, "numa": c.numa, "mode": "hami-core", "health": c.healthy,
+            "id": c.uuid,
+            "index": c.index,
+            "count": c.count,
+            "devmem": c.memory,
+            "devcore": c.cores,
+            "type": c.type,
+            "numa": c.numa,
+            "mode": "hami-core",
+            "health": c.healthy,
         }
         for c in node.cards
-    ]  # fmt: skip
+    ]
     notes = {
         "hami.io/node-nvidia-register": json.dumps(registered),
         "hami.io/device-cordon": ",".join(c.uuid for c in node.cards if c.cordoned),
@@ -85,9 +92,16 @@ def _nodes(draw: st.DrawFn, name: str, most: int, *, alike: bool, linked: bool) 
         numa = draw(st.integers(0, 1))
         cards.append(
             hami.Card(
-                f"{name}-{index}", index, numa, kind, count, memory, health != "unhealthy", health == "cordoned"
+                f"{name}-{index}",
+                index,
+                numa,
+                kind,
+                count,
+                memory,
+                health != "unhealthy",
+                health == "cordoned",
             )
-        )  # fmt: skip
+        )
     links = {}
     if linked:
         for one in cards:
@@ -109,19 +123,35 @@ _CONTAINER = st.builds(
     lambda count, memory, cores: {"nvidia.com/gpu": str(count)} | memory | cores,
     st.sampled_from((1, 1, 1, 2, 2, 3)),
     st.one_of(
-        st.sampled_from((1000, 2000, 4000, 4000, 8000, 0)).map(lambda n: {"nvidia.com/gpumem": str(n)}),
-        st.sampled_from((10, 25, 50, 100, 0)).map(lambda n: {"nvidia.com/gpumem-percentage": str(n)}),
+        st.sampled_from((1000, 2000, 4000, 4000, 8000, 0)).map(
+            lambda n: {"nvidia.com/gpumem": str(n)}
+        ),
+        st.sampled_from((10, 25, 50, 100, 0)).map(
+            lambda n: {"nvidia.com/gpumem-percentage": str(n)}
+        ),
         st.just({}),
     ),
     st.sampled_from(("", "", "0", "10", "30", "50", "100")).map(
         lambda text: {"nvidia.com/gpucores": text} if text else {}
     ),
-)  # fmt: skip
+)
 
 
 def _annotations(uuids: list[str], *, linked: bool) -> st.SearchStrategy[dict[str, str]]:
-    chains = ["binpack", "spread", "mutex", "numa", "numa,spread", "numa,binpack", "binpack,numa",
-              "spread,numa", "mutex,binpack", "spread,mutex", "mutex,numa", "spread,binpack,numa"]  # fmt: skip
+    chains = [
+        "binpack",
+        "spread",
+        "mutex",
+        "numa",
+        "numa,spread",
+        "numa,binpack",
+        "binpack,numa",
+        "spread,numa",
+        "mutex,binpack",
+        "spread,mutex",
+        "mutex,numa",
+        "spread,binpack,numa",
+    ]
     if linked:
         chains += ["topology-aware", "topology-aware,binpack"]
     words = {
@@ -132,9 +162,12 @@ def _annotations(uuids: list[str], *, linked: bool) -> st.SearchStrategy[dict[st
         "nvidia.com/nouse-gputype": ["t4", "H100"],
         "nvidia.com/use-gpuuuid": [uuids[0], ",".join(uuids[-2:])],
         "nvidia.com/nouse-gpuuuid": [uuids[0]],
-        "hami.io/device-scoring-weights": ["slot=0,core=0,memory=1", "slot=5,core=1,memory=1",
-                                           "slot=0,core=2,memory=0"],
-    }  # fmt: skip
+        "hami.io/device-scoring-weights": [
+            "slot=0,core=0,memory=1",
+            "slot=5,core=1,memory=1",
+            "slot=0,core=2,memory=0",
+        ],
+    }
     often = ("hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy")
     usual = st.fixed_dictionaries({}, optional={key: st.sampled_from(words[key]) for key in often})
     rare = [key for key in words if key not in often]

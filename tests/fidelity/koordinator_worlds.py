@@ -180,18 +180,22 @@ def _cards(
         whole.map(lambda n: (_amounts({"gpu": 100 * n}), {"core": 100, "ratio": 100}, n)),
         whole.map(
             lambda n: (
-                _amounts({"gpu-core": 100 * n, "gpu-memory-ratio": 100 * n}), {"core": 100, "ratio": 100}, n,
+                _amounts({"gpu-core": 100 * n, "gpu-memory-ratio": 100 * n}),
+                {"core": 100, "ratio": 100},
+                n,
             )
         ),
         whole.map(lambda n: ({"nvidia.com/gpu": str(n)}, {"core": 100, "ratio": 100}, n)),
         st.tuples(share, st.integers(1, 3)).map(
             lambda x: (
-                _amounts({"gpu.shared": x[1], "gpu-core": x[0] * x[1], "gpu-memory-ratio": x[0] * x[1]}),
+                _amounts(
+                    {"gpu.shared": x[1], "gpu-core": x[0] * x[1], "gpu-memory-ratio": x[0] * x[1]}
+                ),
                 {"core": x[0], "ratio": x[0]},
                 x[1],
             )
         ),
-    ]  # fmt: skip
+    ]
     if uneven:
         forms += [
             share.map(lambda x: (_amounts({"gpu-memory-ratio": x}), {"ratio": x}, 1)),
@@ -244,8 +248,15 @@ def _pods(draw: st.DrawFn, name: str, most: int, *, uneven: bool, nics: bool, ta
 
 
 @st.composite
-def worlds(draw: st.DrawFn, *, nodes: int = 1, sizes: tuple[int, ...] = (1, 2, 3, 4, 8),
-           uneven: bool = False, nics: bool = False, tables: bool = False) -> World:  # fmt: skip
+def worlds(
+    draw: st.DrawFn,
+    *,
+    nodes: int = 1,
+    sizes: tuple[int, ...] = (1, 2, 3, 4, 8),
+    uneven: bool = False,
+    nics: bool = False,
+    tables: bool = False,
+) -> World:
     """A world of so many nodes; with network cards, partitions, and pods that ask unlike parts of compute and memory."""
     size = draw(st.sampled_from(sizes))
     packs = draw(st.sampled_from((False, False, True)))
@@ -257,7 +268,15 @@ def worlds(draw: st.DrawFn, *, nodes: int = 1, sizes: tuple[int, ...] = (1, 2, 3
         for index in range(nodes)
     ]
     pods = [
-        draw(_pods(f"p{number}", min(size, 4) if not tables else size, uneven=uneven, nics=nics, tables=tables))
+        draw(
+            _pods(
+                f"p{number}",
+                min(size, 4) if not tables else size,
+                uneven=uneven,
+                nics=nics,
+                tables=tables,
+            )
+        )
         for number in range(draw(st.integers(1, 8)))
-    ]  # fmt: skip
+    ]
     return World(found, pods)

@@ -35,9 +35,13 @@ def _problem(node: koordinator.Node, ask: koordinator.Ask, mine: Given, *, choic
     if theirs is None or theirs.gpus != mine.gpus:
         if not koordinator.jointly(ask):  # Q15 reads joint allocation otherwise
             return f"{mine} instead of {theirs}" if choice or theirs is None else ""
-        if theirs and choice and (
-            _beside_usable(node, ask, theirs.gpus) or not _beside_usable(node, ask, mine.gpus)
-        ):  # fmt: skip
+        if (
+            theirs
+            and choice
+            and (
+                _beside_usable(node, ask, theirs.gpus) or not _beside_usable(node, ask, mine.gpus)
+            )
+        ):
             return f"{mine} instead of {theirs}"
         theirs = koordinator.given(node, ask, list(mine.gpus))
     if choice and (theirs is None or theirs.nics != mine.nics):

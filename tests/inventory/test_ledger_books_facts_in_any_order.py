@@ -209,9 +209,12 @@ def test_a_hundred_pods_that_ask_for_little_close_no_card_that_is_held() -> None
 def test_only_cards_of_the_vendor_that_was_asked_for_are_closed() -> None:
     """And those whose vendor is not known; those that are ill or cordoned need no closing."""
     cards = [
-        card(0, vendor="metax"), card(1, vendor="nvidia"), card(2, vendor=""),
-        card(3, vendor="nvidia", healthy=False), card(4, vendor="nvidia", cordoned=True),
-    ]  # fmt: skip
+        card(0, vendor="metax"),
+        card(1, vendor="nvidia"),
+        card(2, vendor=""),
+        card(3, vendor="nvidia", healthy=False),
+        card(4, vendor="nvidia", cordoned=True),
+    ]
     ledger = ledger_of(make_node(devices=cards))
 
     ledger.suspect("p", unknown(MayUse(GPU, 9, ("nvidia",))))

@@ -44,9 +44,10 @@ async def test_a_token_is_presented() -> None:
 async def test_impersonation_and_passwords_are_presented() -> None:
     """Groups as one header each."""
     user = UserConfig(
-        username="me", password="pw",  # noqa: S106
+        username="me",
+        password="pw",  # noqa: S106
         impersonation=(("Impersonate-User", "jane"), ("Impersonate-Group", "a")),
-    )  # fmt: skip
+    )
     async with KubeServer() as server, client_of(server, user=user) as client:
         put(server, "a")
         await ask(client)
@@ -179,9 +180,11 @@ async def test_a_plugin_is_told_about_the_cluster_if_it_wants(tmp_path: Path) ->
     """And always that it has no terminal."""
     user, runs = plugin_of(tmp_path, provide_cluster=True)
     cluster = {
-        "authority": Material(data=b"pem"), "server_name": "n", "verify": False,
+        "authority": Material(data=b"pem"),
+        "server_name": "n",
+        "verify": False,
         "exec_config": {"audience": "x"},
-    }  # fmt: skip
+    }
     async with KubeServer() as server, client_of(server, user=user, cluster=cluster) as client:
         put(server, "a")
         await ask(client)
@@ -205,15 +208,14 @@ BROKEN = [
     pytest.param("print('s3cr3t')", "not an ExecCredential", id="prints-anything"),
     pytest.param(ANSWER % ("v0", "{{}}"), f"not an ExecCredential of {V1}", id="version"),
     pytest.param(ANSWER % (V1, "null"), "neither a token nor a certificate", id="nothing"),
-    pytest.param(
-        ANSWER % (V1, '{{"clientKeyData":"s3cr3t"}}'), "go together", id="half-a-pair"
-    ),
+    pytest.param(ANSWER % (V1, '{{"clientKeyData":"s3cr3t"}}'), "go together", id="half-a-pair"),
     pytest.param(
         ANSWER % (V1, '{{"token":"t","expirationTimestamp":"2026-01-01T00:00:00"}}'),
-        "no time zone", id="no-zone",
+        "no time zone",
+        id="no-zone",
     ),
     pytest.param("import time; time.sleep(30)", "no answer in 0.1 s", id="hangs"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("script", "message"), BROKEN)
@@ -275,8 +277,10 @@ def pair_of(authority: trustme.CA) -> tuple[bytes, bytes]:
 
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "in-files"])
 async def test_both_sides_show_certificates(
-    inline: bool, authority: trustme.CA, tmp_path: Path  # noqa: FBT001
-) -> None:  # fmt: skip
+    inline: bool,  # noqa: FBT001
+    authority: trustme.CA,
+    tmp_path: Path,
+) -> None:
     """Authority, certificate and key, in the document or in files."""
     parts = [pem(authority), *pair_of(authority)]
     materials = [Material(data=part) for part in parts]
@@ -298,9 +302,10 @@ async def test_a_plugin_may_give_a_certificate(authority: trustme.CA, tmp_path: 
     """In place of a token."""
     chain, key = pair_of(authority)
     document = {
-        "apiVersion": V1, "kind": "ExecCredential",
+        "apiVersion": V1,
+        "kind": "ExecCredential",
         "status": {"clientCertificateData": chain.decode(), "clientKeyData": key.decode()},
-    }  # fmt: skip
+    }
     file = written(tmp_path / "credential", msgspec.json.encode(document).decode())
     user = UserConfig(plugin=ExecPlugin("/bin/cat", (str(file),)))
     async with KubeServer(server_tls(authority, clients=True)) as server:

@@ -79,14 +79,18 @@ def test_a_blocked_eviction_is_told_from_a_busy_server() -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        pytest.param(status(404, "NotFound", "no\n  such"), "GET /x: 404 NotFound: no such", id="status"),
-        pytest.param(b"<html>Bad gateway</html>", "GET /x: 404: <html>Bad gateway</html>", id="page"),
+        pytest.param(
+            status(404, "NotFound", "no\n  such"), "GET /x: 404 NotFound: no such", id="status"
+        ),
+        pytest.param(
+            b"<html>Bad gateway</html>", "GET /x: 404: <html>Bad gateway</html>", id="page"
+        ),
         pytest.param(b"", "GET /x: 404", id="empty"),
         pytest.param(b"[" * 99_999, f"GET /x: 404: {'[' * 300}", id="deep"),
         pytest.param(b'{"message": 7}', 'GET /x: 404: {"message": 7}', id="other-types"),
         pytest.param(b'{"message": null, "details": null}', "GET /x: 404", id="nulls"),
     ],
-)  # fmt: skip
+)
 def test_messages_are_one_line(body: bytes, text: str) -> None:
     """Method, path, status, reason and the server's words."""
     assert str(api_error("GET", "/x", 404, body)) == text

@@ -198,7 +198,11 @@ async def test_an_event_looks_as_describe_expects() -> None:
             "apiVersion": "v1",
             "kind": "Event",
             "involvedObject": {
-                "apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": "team", "uid": "uid-p",
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "name": "p",
+                "namespace": "team",
+                "uid": "uid-p",
             },
             "type": "Normal",
             "reason": "Bound",
@@ -209,7 +213,7 @@ async def test_an_event_looks_as_describe_expects() -> None:
             "source": {"component": "tester"},
             "reportingComponent": "tester",
             "reportingInstance": "tester-0",
-        }  # fmt: skip
+        }
 
 
 async def test_repetitions_update_the_same_event() -> None:

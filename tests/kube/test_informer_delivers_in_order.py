@@ -345,9 +345,13 @@ async def _dispatched(
 
     async with asyncio.TaskGroup() as group:
         dispatcher: Dispatcher[str, tuple[str, int]] = Dispatcher(
-            handle, group=group, name="d", failed=lambda _value, _error: None,
-            limit=limit, limit_per_key=limit_per_key,
-        )  # fmt: skip
+            handle,
+            group=group,
+            name="d",
+            failed=lambda _value, _error: None,
+            limit=limit,
+            limit_per_key=limit_per_key,
+        )
         for index, key in enumerate(keys):
             await dispatcher.put(key, (key, index))
             assert dispatcher.pending <= limit

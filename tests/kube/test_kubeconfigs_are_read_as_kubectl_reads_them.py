@@ -29,11 +29,13 @@ def kubeconfig(
             "kind": "Config",
             "current-context": "main",
             "contexts": [{"name": "main", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": {"server": "https://api:6443/", **(cluster or {})}}],
+            "clusters": [
+                {"name": "c", "cluster": {"server": "https://api:6443/", **(cluster or {})}}
+            ],
             "users": [{"name": "u", "user": user or {}}],
             **more,
         }
-    ).encode()  # fmt: skip
+    ).encode()
 
 
 def parse(document: bytes, context: str | None = None) -> Config:
@@ -71,9 +73,13 @@ def test_everything_a_cluster_may_say_is_read() -> None:
     )
 
     assert config.cluster == ClusterConfig(
-        "https://api:6443", Material(data=b"pem"), True, "kubernetes",
-        "http://me:pw@proxy:3128", {"audience": "x"},
-    )  # fmt: skip
+        "https://api:6443",
+        Material(data=b"pem"),
+        True,
+        "kubernetes",
+        "http://me:pw@proxy:3128",
+        {"audience": "x"},
+    )
 
 
 def test_files_are_relative_to_their_document() -> None:
@@ -130,8 +136,14 @@ def test_a_plugin_is_read(command: str, expected: str) -> None:
     }
 
     assert parse(kubeconfig(user={"exec": plugin})).user.plugin == ExecPlugin(
-        expected, ("token",), {"A": "b"}, "client.authentication.k8s.io/v1", True, "install it", "Never"
-    )  # fmt: skip
+        expected,
+        ("token",),
+        {"A": "b"},
+        "client.authentication.k8s.io/v1",
+        True,
+        "install it",
+        "Never",
+    )
 
 
 def test_documents_merge_and_the_first_wins() -> None:
@@ -151,9 +163,13 @@ WRONG = [
     pytest.param(b"\x00", "not YAML", id="not-text"),
     pytest.param(b"- 1", "not a kubeconfig", id="a-list"),
     pytest.param(b"", "no current-context", id="empty"),
-    pytest.param(kubeconfig(contexts=None), "no context named 'main' (there are: none)", id="no-context"),
+    pytest.param(
+        kubeconfig(contexts=None), "no context named 'main' (there are: none)", id="no-context"
+    ),
     pytest.param(kubeconfig(clusters=[]), "no cluster named 'c'", id="no-cluster"),
-    pytest.param(kubeconfig(users=[{"name": "x"}]), "no user named 'u' (there are: x)", id="no-user"),
+    pytest.param(
+        kubeconfig(users=[{"name": "x"}]), "no user named 'u' (there are: x)", id="no-user"
+    ),
     pytest.param(kubeconfig({"server": ""}), "cluster 'c': server: not a URL", id="no-server"),
     pytest.param(kubeconfig({"server": "ftp://x"}), "not a URL of http or https", id="scheme"),
     pytest.param(kubeconfig({"server": "https://x:port"}), "server: not a URL", id="port"),
@@ -161,23 +177,35 @@ WRONG = [
     pytest.param(kubeconfig({"certificate-authority-data": "*"}), "is not base64", id="base64"),
     pytest.param(
         kubeconfig({"certificate-authority": "x", "insecure-skip-tls-verify": True}),
-        "certificate-authority with insecure-skip-tls-verify", id="insecure-with-ca",
+        "certificate-authority with insecure-skip-tls-verify",
+        id="insecure-with-ca",
     ),
     pytest.param(kubeconfig(user={"client-key": "x"}), "go together", id="half-a-pair"),
-    pytest.param(kubeconfig(user={"auth-provider": {"name": "gcp"}}), "gcp was removed in", id="removed"),
-    pytest.param(kubeconfig(user={"auth-provider": {"name": "oidc"}}), "oidc is not known here", id="oidc"),
+    pytest.param(
+        kubeconfig(user={"auth-provider": {"name": "gcp"}}), "gcp was removed in", id="removed"
+    ),
+    pytest.param(
+        kubeconfig(user={"auth-provider": {"name": "oidc"}}), "oidc is not known here", id="oidc"
+    ),
     pytest.param(kubeconfig(user={"auth-provider": []}), "is not known here", id="no-provider"),
     pytest.param(kubeconfig(user={"as-groups": ["x"]}), "need as", id="groups-alone"),
-    pytest.param(kubeconfig(user={"token": 7}), "Expected `str | null`, got `int`", id="token-type"),
-    pytest.param(kubeconfig(user={"exec": {"command": "x"}}), "exec.apiVersion ''", id="exec-version"),
     pytest.param(
-        kubeconfig(user={"exec": {"command": "", "apiVersion": V1}}), "command is empty", id="exec-empty"
+        kubeconfig(user={"token": 7}), "Expected `str | null`, got `int`", id="token-type"
+    ),
+    pytest.param(
+        kubeconfig(user={"exec": {"command": "x"}}), "exec.apiVersion ''", id="exec-version"
+    ),
+    pytest.param(
+        kubeconfig(user={"exec": {"command": "", "apiVersion": V1}}),
+        "command is empty",
+        id="exec-empty",
     ),
     pytest.param(
         kubeconfig(user={"exec": {"command": "x", "apiVersion": V1, "interactiveMode": "always"}}),
-        "'always' is not Never, IfAvailable, Always", id="exec-interactive",
+        "'always' is not Never, IfAvailable, Always",
+        id="exec-interactive",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("document", "message"), WRONG)
@@ -207,10 +235,14 @@ def test_noise_is_refused(document: bytes) -> None:
 
 TREE = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=2)
-    | st.dictionaries(st.sampled_from(["name", "user", "cluster", "server", "exec", "token"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["name", "user", "cluster", "server", "exec", "token"]), inner
+        )
+    ),
     max_leaves=8,
-)  # fmt: skip
+)
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(("clusters", "users", "contexts"), TREE)))

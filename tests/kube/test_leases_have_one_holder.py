@@ -315,9 +315,13 @@ async def electing(
         for name in names:
             client = await stack.enter_async_context(client_of(server, clock=clock, attempts=1))
             elector = LeaderElector(
-                client, namespace="kube-system", name="lock", identity=name,
-                lead=functools.partial(office.hold, name), **options,
-            )  # fmt: skip
+                client,
+                namespace="kube-system",
+                name="lock",
+                identity=name,
+                lead=functools.partial(office.hold, name),
+                **options,
+            )
             electors.append(elector)
             tasks.append(started(elector.run()))
         try:
@@ -548,9 +552,13 @@ async def test_work_that_ends_gives_the_lease_back() -> None:
     async with KubeServer() as server, client_of(server, clock=clock) as client:
         left_in_order(server)
         elector = LeaderElector(
-            client, namespace="kube-system", name="lock", identity="a",
-            lead=lambda: office.hold("a"), mark="stops",
-        )  # fmt: skip
+            client,
+            namespace="kube-system",
+            name="lock",
+            identity="a",
+            lead=lambda: office.hold("a"),
+            mark="stops",
+        )
         task = started(elector.run())
         await eventually(lambda: office.leading)
         office.end.set()
@@ -716,19 +724,25 @@ async def test_a_lease_that_runs_out_is_taken_at_that_moment() -> None:
 
 @pytest.mark.parametrize(
     ("mark", "quiet"),
-    [("2026-01-01T00:00:00.000000Z 9", 9.0), ("2025-01-01T00:00:00.000000Z 9", 15.0), ("x", 15.0),
-     ("2026-01-01T00:00:00.000000Z nan", 15.0), ("", 15.0)],
+    [
+        ("2026-01-01T00:00:00.000000Z 9", 9.0),
+        ("2025-01-01T00:00:00.000000Z 9", 15.0),
+        ("x", 15.0),
+        ("2026-01-01T00:00:00.000000Z nan", 15.0),
+        ("", 15.0),
+    ],
     ids=["of this renewal", "of an earlier one", "nonsense", "no number", "none"],
-)  # fmt: skip
+)
 async def test_what_a_holder_says_holds_for_that_renewal_alone(mark: str, quiet: float) -> None:
     """Another program that renews leaves the annotation as it was, and keeps its own deadline."""
     clock, office = SteppedClock(), Office()
     async with KubeServer() as server:
         meta = {"name": "lock", "annotations": {"stops": mark}}
         held = {
-            "holderIdentity": "gone", "leaseDurationSeconds": 15,
+            "holderIdentity": "gone",
+            "leaseDurationSeconds": 15,
             "renewTime": "2026-01-01T00:00:00.000000Z",
-        }  # fmt: skip
+        }
         server.store.create(LEASES_PATH, "kube-system", {"metadata": meta, "spec": held})
         seen = clock.monotonic()
         async with electing(server, clock, office, "a", mark="stops") as (elector,):

@@ -59,7 +59,12 @@ def test_a_server_by_plain_http_is_told_of_nobody(user: dict[str, Any]) -> None:
 )
 async def test_nor_does_a_program_send_any_to_another_machine(user: UserConfig) -> None:
     """Whoever made the configuration; it is said before anything is sent."""
-    for url in ("http://api.example", "http://10.0.0.1", "http://localhost.example", "http://[fd00::1]"):  # fmt: skip
+    for url in (
+        "http://api.example",
+        "http://10.0.0.1",
+        "http://localhost.example",
+        "http://[fd00::1]",
+    ):
         async with client_of(url, user=user) as client:
             with pytest.raises(ConfigError, match="by plain HTTP; use https"):
                 await client.get(PODS, "a", namespace="default", into=msgspec.Raw)
@@ -91,26 +96,40 @@ def test_wrapped_data_is_read() -> None:
 
 PROXY = "http://proxy:3128"
 BYPASSED = [
-    ("https://api.example", ""), ("https://api.example", "other.example"),
-    ("https://api.example", "pi.example"), ("https://api.example:6443", "api.example:443"),
-    ("https://api.example", ".api.example"), ("https://10.1.2.3", "10.2.0.0/16"),
-    ("https://10.1.2.3", "10.1.2.30"), ("https://[fd00::1]:6443", "[fd00::1]:443"),
+    ("https://api.example", ""),
+    ("https://api.example", "other.example"),
+    ("https://api.example", "pi.example"),
+    ("https://api.example:6443", "api.example:443"),
+    ("https://api.example", ".api.example"),
+    ("https://10.1.2.3", "10.2.0.0/16"),
+    ("https://10.1.2.3", "10.1.2.30"),
+    ("https://[fd00::1]:6443", "[fd00::1]:443"),
     ("https://10.1.2.3", "nonsense/99"),
-]  # fmt: skip
+]
 DIRECT = [
-    ("https://api.example", "*"), ("https://api.example", "other, API.example"),
-    ("https://api.example", "example"), ("https://api.example", ".example"),
-    ("https://api.example", "*.example"), ("https://api.example:6443", "api.example:6443"),
-    ("https://10.1.2.3", "10.1.0.0/16"), ("https://10.1.2.3", "10.1.2.3"),
-    ("https://[fd00::1]", "fd00::/8"), ("https://[fd00::1]", "fd00::1"),
-    ("https://localhost", ""), ("https://127.0.0.2", ""), ("https://[::1]", ""),
-]  # fmt: skip
+    ("https://api.example", "*"),
+    ("https://api.example", "other, API.example"),
+    ("https://api.example", "example"),
+    ("https://api.example", ".example"),
+    ("https://api.example", "*.example"),
+    ("https://api.example:6443", "api.example:6443"),
+    ("https://10.1.2.3", "10.1.0.0/16"),
+    ("https://10.1.2.3", "10.1.2.3"),
+    ("https://[fd00::1]", "fd00::/8"),
+    ("https://[fd00::1]", "fd00::1"),
+    ("https://localhost", ""),
+    ("https://127.0.0.2", ""),
+    ("https://[::1]", ""),
+]
 
 
 @pytest.mark.parametrize(("server", "listed"), BYPASSED)
 def test_the_environments_proxy_is_used(server: str, listed: str) -> None:
     """Where NO_PROXY does not list the server; names in small letters count too."""
-    for environ in ({"HTTPS_PROXY": PROXY, "NO_PROXY": listed}, {"https_proxy": PROXY, "no_proxy": listed}):  # fmt: skip
+    for environ in (
+        {"HTTPS_PROXY": PROXY, "NO_PROXY": listed},
+        {"https_proxy": PROXY, "no_proxy": listed},
+    ):
         assert proxy_of(server, environ) == PROXY
     assert proxy_of(server, {"HTTP_PROXY": PROXY}) is None
 

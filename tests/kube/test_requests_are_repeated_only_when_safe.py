@@ -472,8 +472,11 @@ def test_a_rate_limit_refills_only_up_to_its_burst() -> None:
     clock.pass_time(100)
 
     assert [(limit.ready(), limit.reserve()) for _ in range(4)] == [
-        (True, 0), (True, 0), (False, 1), (False, 2),
-    ]  # fmt: skip
+        (True, 0),
+        (True, 0),
+        (False, 1),
+        (False, 2),
+    ]
 
 
 @pytest.mark.parametrize(("rate", "burst"), [(0.0, 1), (-1.0, 1), (1.0, 0)], ids=str)

@@ -27,8 +27,9 @@ async def test_an_object_is_created_read_replaced_and_deleted() -> None:
         read = await client.get(PODS, "a", namespace="default", into=Pod)
         body = pod("a")
         body["metadata"] |= {
-            "resourceVersion": read.metadata.resource_version, "labels": {"l": "7"},
-        }  # fmt: skip
+            "resourceVersion": read.metadata.resource_version,
+            "labels": {"l": "7"},
+        }
         replaced = await client.update(PODS, "a", body, namespace="default", into=Pod)
         await client.delete(PODS, "a", namespace="default")
 
@@ -92,9 +93,14 @@ async def test_the_status_is_changed_apart_from_the_object() -> None:
         patch = {"status": {"phase": "Failed"}}
 
         await client.patch(
-            PODS, "a", patch, kind=PatchKind.MERGE, subresource="status",
-            namespace="default", into=msgspec.Raw,
-        )  # fmt: skip
+            PODS,
+            "a",
+            patch,
+            kind=PatchKind.MERGE,
+            subresource="status",
+            namespace="default",
+            into=msgspec.Raw,
+        )
 
         assert server.store.get(PODS_PATH, "default", "a")["status"]["phase"] == "Failed"
         assert server.requests[-1].path.endswith("/pods/a/status")
@@ -106,9 +112,13 @@ async def test_a_binding_carries_annotations_in_one_change() -> None:
         waiting = put(server, "a")
 
         await client.bind(
-            "default", "a", "node-1", uid=waiting.metadata.uid,
-            annotations={"x/y": "z"}, labels={"l": "v"},
-        )  # fmt: skip
+            "default",
+            "a",
+            "node-1",
+            uid=waiting.metadata.uid,
+            annotations={"x/y": "z"},
+            labels={"l": "v"},
+        )
 
         bound = msgspec.convert(server.store.get(PODS_PATH, "default", "a"), Pod)
         assert bound.spec.node_name == "node-1"
@@ -180,9 +190,14 @@ async def test_a_dry_run_leaves_no_trace() -> None:
 
         await client.create(PODS, pod("b"), namespace="default", into=Pod, dry_run=True)
         await client.patch(
-            PODS, "a", LABELLED, kind=PatchKind.MERGE, namespace="default",
-            into=Pod, dry_run=True,
-        )  # fmt: skip
+            PODS,
+            "a",
+            LABELLED,
+            kind=PatchKind.MERGE,
+            namespace="default",
+            into=Pod,
+            dry_run=True,
+        )
         await client.delete(PODS, "a", namespace="default", dry_run=True)
 
         assert server.store.version == before

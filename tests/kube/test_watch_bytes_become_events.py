@@ -33,9 +33,13 @@ def test_each_kind_of_event_is_told_apart() -> None:
     """Five kinds, in order, objects in the caller's type."""
     status = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
     stream = (
-        line("ADDED") + line("MODIFIED", version="2") + line("DELETED", version="3")
-        + line("BOOKMARK", version="9") + json.dumps(status).encode() + b"\n"
-    )  # fmt: skip
+        line("ADDED")
+        + line("MODIFIED", version="2")
+        + line("DELETED", version="3")
+        + line("BOOKMARK", version="9")
+        + json.dumps(status).encode()
+        + b"\n"
+    )
 
     added, modified, deleted, bookmark, failed = WatchDecoder(Pod).feed(stream)
 

@@ -179,9 +179,11 @@ async def test_cancelling_workers_leaves_nothing_behind() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "later", "take", "done", "fail", "wait"]), st.sampled_from("abc")),
+    st.tuples(
+        st.sampled_from(["add", "later", "take", "done", "fail", "wait"]), st.sampled_from("abc")
+    ),
     max_size=40,
-)  # fmt: skip
+)
 
 
 @given(STEPS)

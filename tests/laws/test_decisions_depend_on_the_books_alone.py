@@ -163,10 +163,15 @@ def test_counts_in_large_clusters_are_those_of_each_node(data: st.DataObject) ->
         for node in patterns
     ]
     moved = [
-        structs.replace(a, uid=f"{a.uid}-{copy}", node=f"{a.node}{'' if copy == 0 else f'-{copy}'}",
-                grants=tuple(structs.replace(g, uuid="") for g in a.grants))
-        for copy in range(copies) for a in held
-    ]  # fmt: skip
+        structs.replace(
+            a,
+            uid=f"{a.uid}-{copy}",
+            node=f"{a.node}{'' if copy == 0 else f'-{copy}'}",
+            grants=tuple(structs.replace(g, uuid="") for g in a.grants),
+        )
+        for copy in range(copies)
+        for a in held
+    ]
     blind = [
         structs.replace(a, grants=tuple(structs.replace(g, uuid="") for g in a.grants))
         for a in held

@@ -42,10 +42,14 @@ def _nodes(data: st.DataObject) -> list[Node]:
 def _pod(data: st.DataObject, number: int) -> Pod:
     phases = st.sampled_from([Phase.MAIN, Phase.MAIN, Phase.INIT])
     groups = [
-        RequestGroup("hami", replace(data.draw(plain_requests()), instances=True),
-                     (ContainerAsk(f"c{i}", phase, position=i),), phase)
+        RequestGroup(
+            "hami",
+            replace(data.draw(plain_requests()), instances=True),
+            (ContainerAsk(f"c{i}", phase, position=i),),
+            phase,
+        )
         for i, phase in enumerate(data.draw(st.lists(phases, min_size=1, max_size=3)))
-    ]  # fmt: skip
+    ]
     groups.sort(key=lambda group: group.phase is Phase.INIT)
     return Pod(f"uid-{number}", "default", f"pod-{number}", request=PodRequest(tuple(groups)))
 

@@ -206,7 +206,13 @@ def test_columns_of_labels_agree_with_the_plain_rule(data: st.DataObject) -> Non
         data.draw(st.one_of(st.none(), st.lists(terms, max_size=3).map(tuple))),
         tuple((5, one) for one in data.draw(st.lists(terms, max_size=2))),
     )
-    pod = Pod("u", "team", "p", constraint=constraint, tolerations=tuple(data.draw(st.lists(tolerations, max_size=2))))  # fmt: skip
+    pod = Pod(
+        "u",
+        "team",
+        "p",
+        constraint=constraint,
+        tolerations=tuple(data.draw(st.lists(tolerations, max_size=2))),
+    )
     judged = Eligibility(pod, columns)
     for version in range(2, 5):
         judged.refresh(ledger)

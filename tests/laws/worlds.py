@@ -59,12 +59,21 @@ _AXIS: Final = MigAxis(
     "quarters",
     (
         MigProfile("1g.2gb", 1, 1, (0, 1, 2, 3), 2 * GIB, 250, 4),
-        MigProfile("1g.2gb+me", 1, 1, (0, 1, 2, 3), 2 * GIB, 250, 1, Engines(jpeg=1),
-                   attributes=frozenset({MigAttribute.MEDIA})),
+        MigProfile(
+            "1g.2gb+me",
+            1,
+            1,
+            (0, 1, 2, 3),
+            2 * GIB,
+            250,
+            1,
+            Engines(jpeg=1),
+            attributes=frozenset({MigAttribute.MEDIA}),
+        ),
         MigProfile("2g.4gb", 2, 2, (0, 2), 4 * GIB, 500, 2),
         MigProfile("4g.8gb", 4, 4, (0,), 8 * GIB, 1000, 1, Engines(jpeg=1)),
     ),
-)  # fmt: skip
+)
 _PLAIN: Final = frozenset({"1g.2gb", "2g.4gb", "4g.8gb"})
 _SLOTS: Final = ((("1g.2gb", 4),), (("2g.4gb", 1), ("1g.2gb", 2)), (("4g.8gb", 1),))
 CUTTINGS: Final = (
@@ -194,10 +203,14 @@ def nodes(draw: st.DrawFn, name: str, version: int = 0) -> Node:
 
 def _pairs(draw: st.DrawFn, count: int) -> tuple[Partition, ...]:
     pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
-    return tuple(
-        Partition(pair, score=draw(st.integers(1, 2)))
-        for pair in draw(st.lists(st.sampled_from(pairs), max_size=3, unique=True))
-    ) if pairs else ()  # fmt: skip
+    return (
+        tuple(
+            Partition(pair, score=draw(st.integers(1, 2)))
+            for pair in draw(st.lists(st.sampled_from(pairs), max_size=3, unique=True))
+        )
+        if pairs
+        else ()
+    )
 
 
 def _links(draw: st.DrawFn, cards: list[Device]) -> dict[tuple[str, str], int]:
@@ -238,9 +251,16 @@ def device_requests(draw: st.DrawFn, type_: DeviceType = DeviceType.GPU) -> Devi
     wanted = draw(card_filters())
     if draw(st.integers(0, 3)) == 0:
         return DeviceRequest(
-            type_, count, 1000, memory_milli=1000, whole=True, filter=wanted, scope=scope,
-            scope_exclusive=fence, instances=fence is None and draw(st.booleans()),
-        )  # fmt: skip
+            type_,
+            count,
+            1000,
+            memory_milli=1000,
+            whole=True,
+            filter=wanted,
+            scope=scope,
+            scope_exclusive=fence,
+            instances=fence is None and draw(st.booleans()),
+        )
     npu = draw(_rarely(True, False))
     memory = draw(st.sampled_from(["none", "bytes", "milli"]))
     amount = draw(st.sampled_from([1, 2, 5, 8]))

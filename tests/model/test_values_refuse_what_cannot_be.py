@@ -64,13 +64,17 @@ INIT, SIDECAR = Phase.INIT, Phase.SIDECAR
         pytest.param(
             [grant("s", SIDECAR, 2), grant("i", INIT, 3), grant("a", core=4)], 6, 2, id="all three"
         ),
-        pytest.param([grant("i", INIT, 3), grant("i", INIT, 4)], 7, 2, id="init twice on the card"),
         pytest.param(
-            [grant("s", SIDECAR, 1), grant("i", INIT, 3), grant("i", INIT, 4)], 8, 3,
+            [grant("i", INIT, 3), grant("i", INIT, 4)], 7, 2, id="init twice on the card"
+        ),
+        pytest.param(
+            [grant("s", SIDECAR, 1), grant("i", INIT, 3), grant("i", INIT, 4)],
+            8,
+            3,
             id="init twice beside a sidecar",
         ),
     ],
-)  # fmt: skip
+)
 def test_charges_add_what_runs_together(grants: list[Grant], core: int, slots: int) -> None:
     """Containers that run together add up; the largest moment counts, in every dimension."""
     (charge,) = charges_of(grants)
@@ -90,9 +94,16 @@ def test_charges_join_conditions_of_all_containers() -> None:
     (charge,) = charges_of(grants)
 
     assert charge == Charge(
-        GPU, 0, "GPU-0", slots=2, extras=(("x", 9), ("y", 1)), exclusive=True, sharers=2,
-        functions=("f0", "f1"), fence=Scope.NUMA,
-    )  # fmt: skip
+        GPU,
+        0,
+        "GPU-0",
+        slots=2,
+        extras=(("x", 9), ("y", 1)),
+        exclusive=True,
+        sharers=2,
+        functions=("f0", "f1"),
+        fence=Scope.NUMA,
+    )
 
 
 def test_charges_are_one_a_device_in_order() -> None:

@@ -88,12 +88,14 @@ def test_a_linked_program_calls_ours(driver: Driver, world: World, tmp_path: Pat
     declared = "".join(f"extern void {name}(void);\n" for name in every)
     table = ", ".join(f'{{"{name}", {name}}}' for name in every)
     source.write_text(
-        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n" + declared + "int main(void)\n{\n"
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n"
+        + declared
+        + "int main(void)\n{\n"
         f"    struct {{ const char *name; void (*at)(void); }} all[] = {{{table}}};\n    Dl_info home;\n"
         "    for (unsigned i = 0; i < sizeof all / sizeof *all; i++)\n"
         '        if (dladdr((void *)all[i].at, &home)) printf("%s %s\\n", all[i].name, home.dli_fname);\n'
         "    return 0;\n}\n"
-    )  # fmt: skip
+    )
     made = tmp_path / "linked"
     libraries = [f"-l:{library}" for library in names]
     command = [

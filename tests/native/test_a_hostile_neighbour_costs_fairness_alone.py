@@ -66,9 +66,19 @@ def _lies(path: Path) -> None:
     """Its turn since now and for ever, online, first of all; and the bell rings all the time."""
     now = time.monotonic_ns()
     words = [
-        SEAT_MAGIC, 99, now, 1, 0, 2 << 40 | 1 << 32 | 1000, 0, now,
-        now // 64 << 8 | HOSTILE + 1, now + 30_000_000, 2**62, now & 0xFFFFFFFF,
-    ]  # fmt: skip
+        SEAT_MAGIC,
+        99,
+        now,
+        1,
+        0,
+        2 << 40 | 1 << 32 | 1000,
+        0,
+        now,
+        now // 64 << 8 | HOSTILE + 1,
+        now + 30_000_000,
+        2**62,
+        now & 0xFFFFFFFF,
+    ]
     with path.open("r+b", buffering=0) as file:
         file.write(b"".join(word.to_bytes(8, "little") for word in words))
 

@@ -161,8 +161,11 @@ def test_a_file_mounted_over_the_library_is_not_the_library(world: World) -> Non
     del environment["LD_PRELOAD"]
     with subprocess.Popen(
         ["unshare", "-rm", "sh", "-c", mount, *program],
-        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as running:  # fmt: skip
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
         assert running.stdout is not None
         while not running.stdout.readline().startswith("total"):
             assert running.poll() is None
@@ -213,8 +216,11 @@ class Grower:
     def __init__(self, world: World, tenant: Tenant) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", STEPS],
-            env=tenant.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env=tenant.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self._line() == "ready"
         # The driver itself, in the name of that process: what it takes so nobody counts.
         self._driver = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

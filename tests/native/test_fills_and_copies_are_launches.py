@@ -12,15 +12,34 @@ FILLS = [
     for form in ("_v2", "_v2_ptds", "Async", "Async_ptsz")
 ]
 COPIES = [
-    *(f"cuMemcpy{kind}{form}" for kind in ("DtoD", "DtoA", "AtoD", "AtoA") for form in ("_v2", "_v2_ptds")),
+    *(
+        f"cuMemcpy{kind}{form}"
+        for kind in ("DtoD", "DtoA", "AtoD", "AtoA")
+        for form in ("_v2", "_v2_ptds")
+    ),
     *("cuMemcpyDtoDAsync_v2", "cuMemcpyDtoDAsync_v2_ptsz"),
-]  # fmt: skip
-TOLD = ["cuMemcpy2D_v2", "cuMemcpy2D_v2_ptds", "cuMemcpy2DUnaligned_v2", "cuMemcpy2DUnaligned_v2_ptds",
-        "cuMemcpy2DAsync_v2", "cuMemcpy2DAsync_v2_ptsz", "cuMemcpy3D_v2", "cuMemcpy3D_v2_ptds",
-        "cuMemcpy3DAsync_v2", "cuMemcpy3DAsync_v2_ptsz"]  # fmt: skip
+]
+TOLD = [
+    "cuMemcpy2D_v2",
+    "cuMemcpy2D_v2_ptds",
+    "cuMemcpy2DUnaligned_v2",
+    "cuMemcpy2DUnaligned_v2_ptds",
+    "cuMemcpy2DAsync_v2",
+    "cuMemcpy2DAsync_v2_ptsz",
+    "cuMemcpy3D_v2",
+    "cuMemcpy3D_v2_ptds",
+    "cuMemcpy3DAsync_v2",
+    "cuMemcpy3DAsync_v2_ptsz",
+]
 """Copies whose description tells where the ends lie, or leaves it to the driver."""
-UNTOLD = ["cuMemcpy", "cuMemcpy_ptds", "cuMemcpyAsync", "cuMemcpyAsync_ptsz",
-          "cuMemcpyWithAttributesAsync", "cuMemcpyWithAttributesAsync_ptsz"]  # fmt: skip
+UNTOLD = [
+    "cuMemcpy",
+    "cuMemcpy_ptds",
+    "cuMemcpyAsync",
+    "cuMemcpyAsync_ptsz",
+    "cuMemcpyWithAttributesAsync",
+    "cuMemcpyWithAttributesAsync_ptsz",
+]
 
 
 def charged(world: World, *command: str) -> int:

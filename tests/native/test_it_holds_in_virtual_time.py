@@ -119,8 +119,15 @@ def test_fixed_shares_are_kept(build: Path, model: str, points: int, tenants: in
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
     ("what", "least"),
-    [("waits", 195), ("never waits", 195), ("graphs", 195), ("small", 195), ("threads", 195), ("long", 175)],
-)  # fmt: skip
+    [
+        ("waits", 195),
+        ("never waits", 195),
+        ("graphs", 195),
+        ("small", 195),
+        ("threads", 195),
+        ("long", 175),
+    ],
+)
 def test_a_fixed_share_is_kept_even_alone(build: Path, model: str, what: str, least: int) -> None:
     """However work is launched, a quota of 20 % of an idle card is what it gets, with kernels of 400 ms too."""
     number = ["waits", "never waits", "graphs", "small", "threads", "long"].index(what)
@@ -245,7 +252,7 @@ def test_a_frameworks_program_alone_does_what_it_does_without(
 @pytest.mark.parametrize(
     ("model", "tenants"),
     [("measured", 2), ("measured", 8), ("measured", 16), ("optimistic", 3), ("hostile", 16)],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("trace", TRACES)
 def test_frameworks_programs_get_even_parts(
     build: Path, trace: str, model: str, tenants: int

@@ -34,7 +34,21 @@ def test_a_node_that_can_never_fit_is_refused_when_it_is_added(world: World) -> 
 @pytest.mark.parametrize("way", ["dlsym", "proc", "linked"])
 def test_a_launch_is_refused_where_memory_is_held(world: World, way: str) -> None:
     """By a graph or otherwise; and passes when it was freed."""
-    steps = ["a=K600", "b=K600", "i:a", "i:b", "l:a", "l:b", "p:600", "m", "f:a", "l:b", "f:b", "p:600", "l:a"]  # fmt: skip
+    steps = [
+        "a=K600",
+        "b=K600",
+        "i:a",
+        "i:b",
+        "l:a",
+        "l:b",
+        "p:600",
+        "m",
+        "f:a",
+        "l:b",
+        "f:b",
+        "p:600",
+        "l:a",
+    ]
 
     got = answers(world.tenant(memory=CAP), *steps, way=way)
 
@@ -60,7 +74,20 @@ def test_memory_used_twice_in_a_graph_counts_once(world: World) -> None:
 
 def test_graphs_take_turns_at_the_cap(world: World) -> None:
     """Each waits for the work before it on its stream, and takes the memory that this gave back."""
-    steps = ["a=T600", "b=T600", "i:a", "i:b", "l:a", "w:30", "l:b", "w:30", "l:a", "w:30", "l:b", "m"]  # fmt: skip
+    steps = [
+        "a=T600",
+        "b=T600",
+        "i:a",
+        "i:b",
+        "l:a",
+        "w:30",
+        "l:b",
+        "w:30",
+        "l:a",
+        "w:30",
+        "l:b",
+        "m",
+    ]
 
     got = answers(world.tenant(memory=CAP), *steps)
 

@@ -26,10 +26,23 @@ COMMANDS = [
     ["odd", "mixed"],
     ["odd", "pools"],
     ["odd", "ordered"],
-    ["graphs", "linked", "a=K200", "b=K200", "d=K200", "i:a", "i:b", "i:d", "T:abd", "s", "d:a", "m"],
+    [
+        "graphs",
+        "linked",
+        "a=K200",
+        "b=K200",
+        "d=K200",
+        "i:a",
+        "i:b",
+        "i:d",
+        "T:abd",
+        "s",
+        "d:a",
+        "m",
+    ],
     ["load", "--way", "linked", "--seconds", "0.4", "--threads", "3", "--size", "50000"],
     ["load", "--way", "linked", "--seconds", "0.4", "--threads", "2", "--how", "graph"],
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module", params=KINDS)

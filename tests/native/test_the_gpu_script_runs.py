@@ -47,9 +47,21 @@ def run(
     """The script with little time."""
     where = {**world.plain_environment(), **({"OUT": str(out)} if out else {})}
     return subprocess.run(
-        [sys.executable, "-I", "-S", script or ROOT / "bench/gpu.py", "--seconds", "0.2", *options],
-        env=where, capture_output=True, text=True, check=False, timeout=WAIT,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            script or ROOT / "bench/gpu.py",
+            "--seconds",
+            "0.2",
+            *options,
+        ],
+        env=where,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT,
+    )
 
 
 BUDGETS = (24, 120, 480)
@@ -76,13 +88,30 @@ def ran_to_its_end(done: subprocess.CompletedProcess[str], out: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = done.stdout
     assert re.findall(r"^  (\w+) +\d+ MiB +.*2 +ok$", told, re.MULTILINE) == [
-        "plain", "small", "pitch", "managed", "handle", "pool", "newpool", "array",
-        "graph", "node", "capture",
-    ]  # fmt: skip
+        "plain",
+        "small",
+        "pitch",
+        "managed",
+        "handle",
+        "pool",
+        "newpool",
+        "array",
+        "graph",
+        "node",
+        "capture",
+    ]
     assert re.findall(r"^  (.+) held +[+-]\d+\.\d\d MiB .*ok$", told, re.MULTILINE) == [
-        "plain, half", "pitch", "handle", "array",
-        "pool", "newpool", "graph", "node", "capture", "sum of graphs",
-    ]  # fmt: skip
+        "plain, half",
+        "pitch",
+        "handle",
+        "array",
+        "pool",
+        "newpool",
+        "graph",
+        "node",
+        "capture",
+        "sum of graphs",
+    ]
     assert re.search(r"^  /etc/ld.so.preload +(in force .*ok|left out: .*)$", told, re.MULTILINE)
     assert re.search(r"gated, cap not reached +\d+ ns +p99 \d+ ns", told)
     assert "PyTorch" in told
@@ -114,8 +143,12 @@ def test_each_way_of_the_card_is_asked_for_itself(world: World) -> None:
     """Of what the modelled card has, it says what it is built to do."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", ROOT / "bench/card_probes.py"],
-        env=world.plain_environment(), capture_output=True, text=True, check=False, timeout=WAIT,
-    )  # fmt: skip
+        env=world.plain_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT,
+    )
     told = {one["probe"]: one for one in map(json.loads, done.stdout.splitlines())}
 
     assert list(told) == list(card_probes.PROBES), done.stderr
@@ -184,8 +217,11 @@ def test_a_probe_that_falls_or_hangs_is_told_and_the_next_is_asked(
     wrong = gpu.asked((), {}, 60)
 
     assert [(one[0], one[2]) for one in gpu.RECORD["assumptions"]] == [
-        ("first", True), ("falls", None), ("hangs", None), ("last", False),
-    ]  # fmt: skip
+        ("first", True),
+        ("falls", None),
+        ("hangs", None),
+        ("last", False),
+    ]
     assert wrong == ["last"]
     assert capsys.readouterr().out.count("hangs or falls") == 2
 

@@ -93,10 +93,23 @@ def programs(world: World, name: str, *flags: str) -> Path:
         path for path in (NATIVE / "tools", NATIVE / "tests") if (path / f"{name}.c").exists()
     )
     subprocess.run(
-        ["gcc", "-std=gnu11", "-O1", "-Iinclude", "-Isrc", "-o", folder / name, source / f"{name}.c",
-         "tools/driver.c", "-lpthread", "-ldl", *flags],
-        cwd=NATIVE, check=True,
-    )  # fmt: skip
+        [
+            "gcc",
+            "-std=gnu11",
+            "-O1",
+            "-Iinclude",
+            "-Isrc",
+            "-o",
+            folder / name,
+            source / f"{name}.c",
+            "tools/driver.c",
+            "-lpthread",
+            "-ldl",
+            *flags,
+        ],
+        cwd=NATIVE,
+        check=True,
+    )
     return folder
 
 

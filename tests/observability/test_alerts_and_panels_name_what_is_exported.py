@@ -125,7 +125,9 @@ def grouped(expression: str) -> set[str]:
     return {label.strip() for names in lists for label in names.split(",")}
 
 
-@pytest.mark.parametrize(("where", "expression", "text"), EXPRESSIONS, ids=[e[0] for e in EXPRESSIONS])  # fmt: skip
+@pytest.mark.parametrize(
+    ("where", "expression", "text"), EXPRESSIONS, ids=[e[0] for e in EXPRESSIONS]
+)
 def test_every_series_and_label_is_exported(
     where: str, expression: str, text: str, live: Exported
 ) -> None:

@@ -60,9 +60,12 @@ def promtool(*arguments: str) -> None:
         AssertionError: it finds a fault; says which.
     """
     done = subprocess.run(
-        [tool("promtool"), *arguments], cwd=DEPLOY / "observability", capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        [tool("promtool"), *arguments],
+        cwd=DEPLOY / "observability",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -102,7 +105,7 @@ def checked(generation: str, folder: Path, dashboards: dict[str, str]) -> list[s
         f'import type * as dash from "{generation}";',
         f'import type * as series from "./node_modules/{generation}/dist/esm/raw/composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen";',
         _PLAIN,
-    ]  # fmt: skip
+    ]
     for number, text in enumerate(dashboards.values()):
         board = json.loads(text)
         panels = board.pop("panels")
@@ -120,12 +123,24 @@ def checked(generation: str, folder: Path, dashboards: dict[str, str]) -> list[s
     (folder / "boards.ts").write_text("\n".join(lines), encoding="utf-8")
     done = subprocess.run(
         [
-            str(TYPES / "node_modules/.bin/tsc"), "--noEmit", "--strict", "--skipLibCheck",
-            "--module", "esnext", "--moduleResolution", "bundler", "--target", "es2022",
-            "--preserveSymlinks", "boards.ts",
+            str(TYPES / "node_modules/.bin/tsc"),
+            "--noEmit",
+            "--strict",
+            "--skipLibCheck",
+            "--module",
+            "esnext",
+            "--moduleResolution",
+            "bundler",
+            "--target",
+            "es2022",
+            "--preserveSymlinks",
+            "boards.ts",
         ],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode == 0) == (not done.stdout), done.stdout + done.stderr
     return done.stdout.splitlines()
 
@@ -183,11 +198,15 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
     with (folder / "prometheus.log").open("w") as log:
         server = subprocess.Popen(
             [
-                tool("prometheus"), f"--config.file={folder / 'prometheus.yaml'}",
-                f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}",
+                tool("prometheus"),
+                f"--config.file={folder / 'prometheus.yaml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
             ],
-            stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

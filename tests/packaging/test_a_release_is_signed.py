@@ -82,9 +82,19 @@ def run(dist: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """As it is typed."""
     key = dist.parent / ("release.pub" if "--verify" in options else "release.key")
     return subprocess.run(
-        [sys.executable, str(ROOT / "deploy" / "evidence.py"), str(dist), "--key", str(key), *options],
-        capture_output=True, text=True, check=False, env={"RELEASE_KEY_PASSWORD": "offline", "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+        [
+            sys.executable,
+            str(ROOT / "deploy" / "evidence.py"),
+            str(dist),
+            "--key",
+            str(key),
+            *options,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"RELEASE_KEY_PASSWORD": "offline", "PATH": "/usr/bin:/bin"},
+    )
 
 
 def test_what_was_signed_is_verified_and_openssl_says_so_too(dist: Path) -> None:
@@ -105,9 +115,20 @@ def test_what_was_signed_is_verified_and_openssl_says_so_too(dist: Path) -> None
         raw = dist.parent / "raw.sig"
         raw.write_bytes(base64.b64decode((dist / f"{name}.sig").read_bytes()))
         done = subprocess.run(
-            [openssl, "dgst", "-sha256", "-verify", str(dist.parent / "release.pub"), "-signature", str(raw), str(dist / name)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [
+                openssl,
+                "dgst",
+                "-sha256",
+                "-verify",
+                str(dist.parent / "release.pub"),
+                "-signature",
+                str(raw),
+                str(dist / name),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.stdout == "Verified OK\n", done.stderr
 
 
@@ -144,9 +165,14 @@ def gone(dist: Path) -> None:
 
 @pytest.mark.parametrize(
     ("what", "named"),
-    [(changed, "partage-0.1.0-py3-none-any.whl: not signed"), (added, "partage-0.1.1-py3-none-any.whl"),
-     (swapped, "another file of this name"), (told_otherwise, "provenance.intoto.json"), (gone, "partage.tar")],
-)  # fmt: skip
+    [
+        (changed, "partage-0.1.0-py3-none-any.whl: not signed"),
+        (added, "partage-0.1.1-py3-none-any.whl"),
+        (swapped, "another file of this name"),
+        (told_otherwise, "provenance.intoto.json"),
+        (gone, "partage.tar"),
+    ],
+)
 def test_what_was_changed_afterwards_is_refused_by_name(
     dist: Path, what: object, named: str
 ) -> None:
@@ -168,7 +194,10 @@ def test_the_bill_has_what_is_locked_and_what_the_image_installed(
     assert (told["bomFormat"], told["specVersion"]) == ("CycloneDX", "1.6")
     purls = [one["purl"] for one in told["components"]]
     assert len(purls) == len(set(purls)) == len({one["bom-ref"] for one in told["components"]})
-    assert {"pkg:deb/debian/libc6@2.41-12?arch=amd64", "pkg:deb/debian/python3@3.13.5-1?arch=amd64"} < {*purls}  # fmt: skip
+    assert {
+        "pkg:deb/debian/libc6@2.41-12?arch=amd64",
+        "pkg:deb/debian/python3@3.13.5-1?arch=amd64",
+    } < {*purls}
     locked = (ROOT / "requirements/image.txt").read_text()
     for line in (one for one in locked.splitlines() if "==" in one and not one.startswith(" ")):
         name, version = line.split(" ")[0].split("==")
@@ -184,11 +213,21 @@ def test_the_statement_names_the_commit_and_the_locks(dist: Path) -> None:
     envelope = json.loads((dist / "provenance.intoto.json").read_text())
     payload = json.loads(base64.b64decode(envelope["payload"]))
     definition = payload["predicate"]["buildDefinition"]
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607 # fmt: skip
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     source, *inputs = definition["resolvedDependencies"]
     assert source["digest"]["gitCommit"] == commit.stdout.strip()
     assert {one["uri"] for one in inputs} >= {"requirements/image.txt", "kube-scheduler/go.sum"}
-    assert [one["name"] for one in payload["subject"]] == ["partage-0.1.0-py3-none-any.whl", "partage.tar", "sbom.cdx.json"]  # fmt: skip
+    assert [one["name"] for one in payload["subject"]] == [
+        "partage-0.1.0-py3-none-any.whl",
+        "partage.tar",
+        "sbom.cdx.json",
+    ]
 
 
 def test_what_cannot_be_signed_is_told(dist: Path, tmp_path: Path) -> None:
@@ -203,9 +242,12 @@ def test_what_cannot_be_signed_is_told(dist: Path, tmp_path: Path) -> None:
         (dist, "other.key", "evidence: "),
     ):
         done = subprocess.run(
-            [*script, str(folder), "--key", str(tmp_path / key)], capture_output=True, text=True,
-            check=False, env={"RELEASE_KEY_PASSWORD": "offline", "PATH": "/usr/bin:/bin"},
-        )  # fmt: skip
+            [*script, str(folder), "--key", str(tmp_path / key)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"RELEASE_KEY_PASSWORD": "offline", "PATH": "/usr/bin:/bin"},
+        )
         assert done.returncode == 2
         assert words in done.stderr
         assert "Traceback" not in done.stderr

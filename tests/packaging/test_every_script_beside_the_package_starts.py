@@ -20,7 +20,7 @@ def test_a_script_finds_all_that_it_imports(script: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", IMPORTED, str(script), str(script.parent)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path}
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -111,29 +111,68 @@ def test_a_pod_is_charged_for_nothing_but_what_the_file_tells_to_cover() -> None
     outputs = {name for row in ROWS for name in row.get("outputs", {})}
 
     assert {row["strategy"] for row in ROWS} == {"Replace"}
-    assert {name for name in outputs if name not in OWN} == {*re.findall(r"^#   (partage\.io/\S+) ", TEXT, re.MULTILINE)}  # fmt: skip
+    assert {name for name in outputs if name not in OWN} == {
+        *re.findall(r"^#   (partage\.io/\S+) ", TEXT, re.MULTILINE)
+    }
 
 
 @pytest.mark.parametrize(
     ("asked", "charged"),
     [
-        pytest.param({"tke.cloud.tencent.com/qgpu-core": 30, "tke.cloud.tencent.com/qgpu-memory": 10},
-                     {"card-percent": 30, "card-memory": 10 * 2**30}, id="qGPU"),
-        pytest.param({"tke.cloud.tencent.com/qgpu-core": 200}, {"card-percent": 200}, id="qGPU, whole cards"),
-        pytest.param({"koordinator.sh/gpu": 50}, {"card-percent": 50, "card-memory-percent": 50}, id="Koordinator"),
-        pytest.param({"koordinator.sh/gpu-memory-ratio": 50}, {"card-memory-percent": 50}, id="Koordinator, memory alone"),
-        pytest.param({"kubernetes.io/gpu-core": 50, "kubernetes.io/gpu-memory": "8Gi"},
-                     {"card-percent": 50, "card-memory": 8 * 2**30}, id="Koordinator of v1.4"),
-        pytest.param({"amd.com/gpu": 2}, {"card-percent": 200, "card-memory-percent": 200}, id="cards of AMD"),
-        pytest.param({"koordinator.sh/gpu.shared": 1, "koordinator.sh/gpu-core": 10, "koordinator.sh/gpu-memory": "1Gi", "metax-tech.com/sgpu": 1},
-                     {"card-percent": 10, "card-memory": 2**30}, id="MetaX"),
-        pytest.param({"nvidia.com/gpu": 2, "nvidia.com/gpucores": 30, "nvidia.com/gpumem": 1000},
-                     {"devices": 2, "card-percent": 60, "card-memory": 2000 * 2**20}, id="HAMi, of each card"),
-        pytest.param({"nvidia.com/gpumem": 1000}, {"card-memory": 1000 * 2**20}, id="HAMi, no count is one"),
-        pytest.param({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50}, {"devices": 1, "card-memory-percent": 50}, id="HAMi, percent of memory"),
+        pytest.param(
+            {"tke.cloud.tencent.com/qgpu-core": 30, "tke.cloud.tencent.com/qgpu-memory": 10},
+            {"card-percent": 30, "card-memory": 10 * 2**30},
+            id="qGPU",
+        ),
+        pytest.param(
+            {"tke.cloud.tencent.com/qgpu-core": 200}, {"card-percent": 200}, id="qGPU, whole cards"
+        ),
+        pytest.param(
+            {"koordinator.sh/gpu": 50},
+            {"card-percent": 50, "card-memory-percent": 50},
+            id="Koordinator",
+        ),
+        pytest.param(
+            {"koordinator.sh/gpu-memory-ratio": 50},
+            {"card-memory-percent": 50},
+            id="Koordinator, memory alone",
+        ),
+        pytest.param(
+            {"kubernetes.io/gpu-core": 50, "kubernetes.io/gpu-memory": "8Gi"},
+            {"card-percent": 50, "card-memory": 8 * 2**30},
+            id="Koordinator of v1.4",
+        ),
+        pytest.param(
+            {"amd.com/gpu": 2},
+            {"card-percent": 200, "card-memory-percent": 200},
+            id="cards of AMD",
+        ),
+        pytest.param(
+            {
+                "koordinator.sh/gpu.shared": 1,
+                "koordinator.sh/gpu-core": 10,
+                "koordinator.sh/gpu-memory": "1Gi",
+                "metax-tech.com/sgpu": 1,
+            },
+            {"card-percent": 10, "card-memory": 2**30},
+            id="MetaX",
+        ),
+        pytest.param(
+            {"nvidia.com/gpu": 2, "nvidia.com/gpucores": 30, "nvidia.com/gpumem": 1000},
+            {"devices": 2, "card-percent": 60, "card-memory": 2000 * 2**20},
+            id="HAMi, of each card",
+        ),
+        pytest.param(
+            {"nvidia.com/gpumem": 1000}, {"card-memory": 1000 * 2**20}, id="HAMi, no count is one"
+        ),
+        pytest.param(
+            {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50},
+            {"devices": 1, "card-memory-percent": 50},
+            id="HAMi, percent of memory",
+        ),
         pytest.param({"nvidia.com/gpu": 1}, {"devices": 1}, id="a card or a share"),
     ],
-)  # fmt: skip
+)
 def test_no_protocol_passes_uncounted(asked: dict[str, object], charged: dict[str, int]) -> None:
     """The same totals, by whatever names they are asked."""
     assert _charged(asked) == {f"partage.io/{name}": amount for name, amount in charged.items()}

@@ -17,17 +17,30 @@ SCHEDULER = "system:serviceaccount:partage-system:partage-scheduler"
 AGENT = "system:serviceaccount:partage-system:partage-agent"
 NODE: Json = {
     "kind": "Node",
-    "metadata": {"name": "n1", "labels": {"zone": "a", "partage.io/isolation-memory": "true"}, "annotations": {"a": "b"}},
+    "metadata": {
+        "name": "n1",
+        "labels": {"zone": "a", "partage.io/isolation-memory": "true"},
+        "annotations": {"a": "b"},
+    },
     "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]},
     "status": {"capacity": {"cpu": "8"}},
-}  # fmt: skip
+}
 POD: Json = {
     "kind": "Pod",
-    "metadata": {"name": "p", "namespace": "a", "labels": {"a": "b"}, "finalizers": ["x/y"],
-                 "ownerReferences": [{"uid": "u", "name": "job"}]},
+    "metadata": {
+        "name": "p",
+        "namespace": "a",
+        "labels": {"a": "b"},
+        "finalizers": ["x/y"],
+        "ownerReferences": [{"uid": "u", "name": "job"}],
+    },
     "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "a"}]},
-    "status": {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [{"name": "c", "ready": True}]},
-}  # fmt: skip
+    "status": {
+        "phase": "Running",
+        "podIP": "10.0.0.1",
+        "containerStatuses": [{"name": "c", "ready": True}],
+    },
+}
 
 
 def changed(given: Json, *path: Any, to: Any = None) -> Json:
@@ -59,11 +72,17 @@ def refused(user: str, after: Json, before: Json, resource: str) -> list[str]:
     name = "scheduler-own-fields" if user == SCHEDULER else "agent-own-node"
     kind, _, sub = resource.partition("/")
     bound = {
-        "object": celpy.json_to_cel(after), "oldObject": celpy.json_to_cel(before),
-        "request": celpy.json_to_cel({
-            "userInfo": {"username": user}, "resource": {"resource": kind}, "subResource": sub, "operation": "UPDATE",
-        }),
-    }  # fmt: skip
+        "object": celpy.json_to_cel(after),
+        "oldObject": celpy.json_to_cel(before),
+        "request": celpy.json_to_cel(
+            {
+                "userInfo": {"username": user},
+                "resource": {"resource": kind},
+                "subResource": sub,
+                "operation": "UPDATE",
+            }
+        ),
+    }
 
     def holds(expression: str) -> bool:
         environment = celpy.Environment()
@@ -79,8 +98,10 @@ def refused(user: str, after: Json, before: Json, resource: str) -> list[str]:
         return []
     # Whose node it is takes optional fields, which this library does not know; a genuine server is asked about that.
     return [
-        one["message"] for one in spec["validations"] if "variables" not in one["expression"] and not holds(one["expression"])
-    ]  # fmt: skip
+        one["message"]
+        for one in spec["validations"]
+        if "variables" not in one["expression"] and not holds(one["expression"])
+    ]
 
 
 TAKEN = {
@@ -126,8 +147,13 @@ NEEDED = {
 STEERING = {
     "a zone": (NODE, "nodes", ("metadata", "labels", "zone"), "b"),
     "no zone": (NODE, "nodes", ("metadata", "labels", "zone"), None),
-    "a role": (NODE, "nodes", ("metadata", "labels", "node-role.kubernetes.io/control-plane"), "x"),
-}  # fmt: skip
+    "a role": (
+        NODE,
+        "nodes",
+        ("metadata", "labels", "node-role.kubernetes.io/control-plane"),
+        "x",
+    ),
+}
 
 
 @pytest.mark.parametrize("user", [SCHEDULER, AGENT], ids=["scheduler", "agent"])

@@ -15,25 +15,35 @@ ROOT = Path(__file__).parents[2]
 pytestmark = needs_helm
 
 EVERYTHING = (
-    "--set", "agent.enabled=true,agent.mig=true,agent.devicePlugin.enabled=true",
-    "--set", "agent.evictUnprotected=true,scheduler.preemption=true,scheduler.claims=true,agent.dra.enabled=true",
-    "--set", "agent.publishedRole=true,scheduler.publishedRole=true",
-)  # fmt: skip
+    "--set",
+    "agent.enabled=true,agent.mig=true,agent.devicePlugin.enabled=true",
+    "--set",
+    "agent.evictUnprotected=true,scheduler.preemption=true,scheduler.claims=true,agent.dra.enabled=true",
+    "--set",
+    "agent.publishedRole=true,scheduler.publishedRole=true",
+)
 PROGRAMS = {
-    "Scheduler service": "scheduler", "Second kube-scheduler": "kubeScheduler",
-    "Webhook": "webhook", "Node agent": "agent", "Uninstalling": "withdraw",
-}  # fmt: skip
+    "Scheduler service": "scheduler",
+    "Second kube-scheduler": "kubeScheduler",
+    "Webhook": "webhook",
+    "Node agent": "agent",
+    "Uninstalling": "withdraw",
+}
 """Headings of the page, and what the chart's `names` call it."""
 GROUPS = {
-    "leases": "coordination.k8s.io", "poddisruptionbudgets": "policy",
-    "tokenreviews": "authentication.k8s.io", "subjectaccessreviews": "authorization.k8s.io",
+    "leases": "coordination.k8s.io",
+    "poddisruptionbudgets": "policy",
+    "tokenreviews": "authentication.k8s.io",
+    "subjectaccessreviews": "authorization.k8s.io",
     "mutatingwebhookconfigurations": "admissionregistration.k8s.io",
     "validatingwebhookconfigurations": "admissionregistration.k8s.io",
-}  # fmt: skip
+}
 """Of resources that the page names alone, as they have one name in all groups."""
 CLUSTERS_OWN = {
-    "system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader",
-}  # fmt: skip
+    "system:kube-scheduler",
+    "system:volume-scheduler",
+    "extension-apiserver-authentication-reader",
+}
 VERBS = re.compile(r"\b(get|list|watch|create|update|patch|delete|all)\b")
 
 
@@ -65,9 +75,10 @@ def granted(profile: str, *options: str) -> Iterator[Right]:
         "partage-withdraw": "withdraw"
     }
     spaces = {
-        None: "cluster", "kube-system": "configNamespaces",
+        None: "cluster",
+        "kube-system": "configNamespaces",
         generate.NAMESPACES[profile]: "release",
-    }  # fmt: skip
+    }
     for one in rendered(profile, *options):
         if one["kind"] not in ("Role", "ClusterRole"):
             continue
@@ -79,10 +90,12 @@ def granted(profile: str, *options: str) -> Iterator[Right]:
             for resource in rule["resources"]:
                 for verb in rule["verbs"]:
                     yield Right(
-                        programs[head["name"]], spaces.get(space, space),
-                        f"{resource}.{group}".rstrip("."), "resourceNames" in rule,
+                        programs[head["name"]],
+                        spaces.get(space, space),
+                        f"{resource}.{group}".rstrip("."),
+                        "resourceNames" in rule,
                         "all" if verb == "*" else verb,
-                    )  # fmt: skip
+                    )
 
 
 def rendered(profile: str, *options: str) -> list[dict[str, Any]]:
@@ -182,17 +195,26 @@ def test_the_worst_of_each_stolen_token_is_told() -> None:
         for line in page.splitlines()
         if len(cells := [one.strip() for one in line.split("|")]) > 4 and cells[1] in PROGRAMS
     }
-    harmless = {"events", "leases.coordination.k8s.io", "bindings", "tokenreviews.authentication.k8s.io",
-                "subjectaccessreviews.authorization.k8s.io"}  # fmt: skip
+    harmless = {
+        "events",
+        "leases.coordination.k8s.io",
+        "bindings",
+        "tokenreviews.authentication.k8s.io",
+        "subjectaccessreviews.authorization.k8s.io",
+    }
     named_alike = {"devices.scheduling.koordinator.sh"}
     for profile in ("extender", "default", "koordinator", "hami"):
         given = {
-            (one.program, one.verb, one.resource if one.resource in named_alike else one.resource.partition(".")[0])
+            (
+                one.program,
+                one.verb,
+                one.resource if one.resource in named_alike else one.resource.partition(".")[0],
+            )
             for one in granted(profile, *EVERYTHING[:4])
             if one.verb in ("create", "update", "patch", "delete")
             and (one.resource not in harmless or (one.verb == "delete"))
             and one.program != "kubeScheduler"
-        }  # fmt: skip
+        }
         told_ = {(program, *right) for program, rights in rows.items() for right in rights}
         # Devices are made by the agent that may patch them.
         given -= {("agent", "create", "devices.scheduling.koordinator.sh")}

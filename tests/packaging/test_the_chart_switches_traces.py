@@ -38,9 +38,12 @@ def test_nothing_is_traced_by_default() -> None:
 def test_every_program_sends_where_the_values_say() -> None:
     """The option, the collector, the ratio, and more variables; kube-scheduler is left alone."""
     found = _containers(
-        "traces.enabled=true", "traces.endpoint=http://c:4318", "traces.ratio=0.1",
-        "traces.env[0].name=OTEL_EXPORTER_OTLP_HEADERS", "traces.env[0].value=a=b",
-    )  # fmt: skip
+        "traces.enabled=true",
+        "traces.endpoint=http://c:4318",
+        "traces.ratio=0.1",
+        "traces.env[0].name=OTEL_EXPORTER_OTLP_HEADERS",
+        "traces.env[0].value=a=b",
+    )
 
     traced = {name for name, one in found.items() if "--traces" in one.get("args", ())}
     assert traced == {"scheduler", "webhook", "agent"}

@@ -43,8 +43,12 @@ def test_what_is_no_scaling_is_refused(typed: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "seam"),
-    [("image", "extender"), ("kubeScheduler.image", "extender"), ("kubeScheduler.pluginImage", "plugin")],
-)  # fmt: skip
+    [
+        ("image", "extender"),
+        ("kubeScheduler.image", "extender"),
+        ("kubeScheduler.pluginImage", "plugin"),
+    ],
+)
 def test_a_digest_goes_before_the_tag(key: str, seam: str) -> None:
     """Whatever a tag says later, the image that was meant runs."""
     digest = f"sha256:{'0123456789abcdef' * 4}"
@@ -66,9 +70,12 @@ def test_what_is_no_digest_is_refused(typed: str) -> None:
 
 @pytest.mark.parametrize(
     ("path", "named"),
-    [(("scheduler", "agentSilenceSeconds"), "agentSilenceSeconds"), (("isolation",), "isolation"),
-     (("agent", "isolation", "online"), "online")],
-)  # fmt: skip
+    [
+        (("scheduler", "agentSilenceSeconds"), "agentSilenceSeconds"),
+        (("isolation",), "isolation"),
+        (("agent", "isolation", "online"), "online"),
+    ],
+)
 def test_values_of_a_release_without_a_value_are_refused_by_its_name(
     path: tuple[str, ...], named: str, tmp_path: Path
 ) -> None:

@@ -34,9 +34,12 @@ def session(folder: Path, *options: str, **environment: str) -> tuple[int, str]:
     """How pytest ends there, and what it says."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options],
-        cwd=folder, capture_output=True, text=True, check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
         env={"PATH": "/usr/bin:/bin", **environment},
-    )  # fmt: skip
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -94,8 +97,9 @@ def test_what_no_session_ran_is_said_last(tmp_path: Path) -> None:
 
     lines = [line for line in session(tmp_path, **asked)[1].split("\n") if line]
     assert lines[-3:-1] == [
-        "NOT RUN 1 of tests/kube: no tool here", "NOT RUN 2 of tests/native: no tool here",
-    ]  # fmt: skip
+        "NOT RUN 1 of tests/kube: no tool here",
+        "NOT RUN 2 of tests/native: no tool here",
+    ]
     assert "3 skipped" in lines[-1]
 
     told = session(tmp_path, "tests/native", TOOL="1", **asked)[1]
@@ -181,9 +185,12 @@ def test_only_want_of_time_skips_a_tier(
     shutil.copy(ROOT / "tests/cluster/run", tmp_path / "tests/cluster/run")
 
     done = subprocess.run(
-        [tmp_path / "tests/cluster/run"], capture_output=True, text=True, check=False,
+        [tmp_path / "tests/cluster/run"],
+        capture_output=True,
+        text=True,
+        check=False,
         env={"PATH": "/usr/bin:/bin", "PARTAGE_GATE": gate},
-    )  # fmt: skip
+    )
 
     assert done.returncode == ended, done.stderr
     assert told in done.stderr

@@ -121,8 +121,21 @@ def test_it_installs_offline_from_a_folder_of_wheels(wheel: Path, tmp_path: Path
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     shutil.copy(wheel, wheels)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
-               "--only-binary", ":all:", "--retries", "1", "--dest", str(wheels), str(wheel)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--only-binary",
+        ":all:",
+        "--retries",
+        "1",
+        "--dest",
+        str(wheels),
+        str(wheel),
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
     except subprocess.TimeoutExpired:
@@ -146,7 +159,15 @@ def test_it_installs_offline_from_a_folder_of_wheels(wheel: Path, tmp_path: Path
         assert ran.returncode in (0, 3), ran.stdout + ran.stderr
         return ran.stdout
 
-    run(str(binaries / "pip"), "install", "--quiet", "--no-index", "--find-links", str(wheels), "partage")  # fmt: skip
+    run(
+        str(binaries / "pip"),
+        "install",
+        "--quiet",
+        "--no-index",
+        "--find-links",
+        str(wheels),
+        "partage",
+    )
 
     assert __version__ in run(str(binaries / "partage"), "--version")
     assert "pods placed" in run(str(binaries / "partage"), "schedule", str(ROOT / "examples"))

@@ -120,13 +120,20 @@ def test_every_pod_that_listens_has_a_network_policy(profile: str) -> None:
     """Chosen by its component; policies would not hold for a pod of its node's network."""
     found = _plain(profile)
     listening = [
-        (o["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"], o["spec"]["template"]["spec"])
-        for o in found if o["kind"] in {"Deployment", "DaemonSet"}
-    ]  # fmt: skip
+        (
+            o["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"],
+            o["spec"]["template"]["spec"],
+        )
+        for o in found
+        if o["kind"] in {"Deployment", "DaemonSet"}
+    ]
     policies = {
-        o["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]: o["spec"]["ingress"]
-        for o in found if o["kind"] == "NetworkPolicy"
-    }  # fmt: skip
+        o["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]: o["spec"][
+            "ingress"
+        ]
+        for o in found
+        if o["kind"] == "NetworkPolicy"
+    }
 
     assert set(policies) == {component for component, _ in listening}
     for component, spec in listening:

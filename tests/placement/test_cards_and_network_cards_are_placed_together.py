@@ -260,9 +260,12 @@ def test_three_types_share_a_switch() -> None:
     fpga = Device(FPGA, 0, "fpga-0", topology=f1_devices()[6].topology)
     engine = engine_of(make_node(devices=[*f1_devices(), fpga]))
     request = joint(
-        share(50, 8), rdma(), DeviceRequest(FPGA, core_milli=1000), same=True,
+        share(50, 8),
+        rdma(),
+        DeviceRequest(FPGA, core_milli=1000),
+        same=True,
         types=(GPU, RDMA, FPGA),
-    )  # fmt: skip
+    )
 
     grants = place(engine, "a", request)
 

@@ -31,10 +31,14 @@ def stock() -> Stock:
     """Twelve nodes of two models."""
     room = {"cpu": 32_000, "memory": 128 * 2**30, "pods": 100}
     return Stock.of(
-        make_node(f"{model}{i}", [card(g, prefix=f"{model}{i}", model=model) for g in range(4)],
-                  allocatable=room)
-        for model in ("A100", "T4") for i in range(6)
-    )  # fmt: skip
+        make_node(
+            f"{model}{i}",
+            [card(g, prefix=f"{model}{i}", model=model) for g in range(4)],
+            allocatable=room,
+        )
+        for model in ("A100", "T4")
+        for i in range(6)
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,14 +52,17 @@ def stock() -> Stock:
             replace(MINE, failed=(0, 50, 50, 6)), 93 + 91 / 4 - 0.4, id="pods-of-many-cards-pay"
         ),
         pytest.param(
-            replace(MINE, failed=(0, 50, 50, 4), first_refused=80.0), 93 + 91 / 4 - 0.14,
+            replace(MINE, failed=(0, 50, 50, 4), first_refused=80.0),
+            93 + 91 / 4 - 0.14,
             id="refused-too-early",
         ),
         pytest.param(
-            replace(FGD, failed=(0, 50, 50, 4)), 92 + 90 / 4 - 0.4, id="not-ahead",
+            replace(FGD, failed=(0, 50, 50, 4)),
+            92 + 90 / 4 - 0.4,
+            id="not-ahead",
         ),
     ],
-)  # fmt: skip
+)
 def test_merit_is_allocation_less_what_others_pay(found: Outcome, expected: float) -> None:
     """FGD and first fit did equally well."""
     assert merit(found, FGD, FGD) == pytest.approx(expected)

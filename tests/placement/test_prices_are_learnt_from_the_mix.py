@@ -31,10 +31,14 @@ def stock(nodes: int = 4, cards: int = 4) -> Stock:
     """Nodes of two models, 32 cores and 128 GiB each."""
     room = {"cpu": 32_000, "memory": 128 * 2**30, "pods": 100}
     return Stock.of(
-        make_node(f"{model}{i}", [card(g, prefix=f"{model}{i}", model=model) for g in range(cards)],
-                  allocatable=room)
-        for model in ("A100", "T4") for i in range(nodes)
-    )  # fmt: skip
+        make_node(
+            f"{model}{i}",
+            [card(g, prefix=f"{model}{i}", model=model) for g in range(cards)],
+            allocatable=room,
+        )
+        for model in ("A100", "T4")
+        for i in range(nodes)
+    )
 
 
 SEEN = {

@@ -47,8 +47,11 @@ def world(seed: int, size: int) -> World:
     nodes = []
     for i in range(size):
         model, cards = MODELS[chance.integers(3)], int(chance.choice([1, 2, 4, 8]))
-        room = {"cpu": int(chance.choice([16, 48, 96])) * 1000,
-                "memory": int(chance.choice([64, 256])) * _GIB, "pods": 1001}  # fmt: skip
+        room = {
+            "cpu": int(chance.choice([16, 48, 96])) * 1000,
+            "memory": int(chance.choice([64, 256])) * _GIB,
+            "pods": 1001,
+        }
         gpus = [card(g, prefix=f"n{i}", model=model) for g in range(cards)]
         nodes.append(make_node(f"n{i}", gpus, allocatable=room))
     stock = Stock.of(nodes)
@@ -56,10 +59,14 @@ def world(seed: int, size: int) -> World:
     steps = chance.exponential(12.0, (len(stock.models), UNITS + 1, PAIRS.shape[0]))
     steps[:, 0] = 0.0
     prices = Prices(
-        stock.models, PAIRS, np.cumsum(steps * chance.integers(0, 2, steps.shape), axis=1),
-        chance.uniform(0, 1.5, len(stock.models)), ((2, 0.2), (4, 0.1), (8, 0.3)),
-        float(chance.integers(100, 900)), reserves_of(mix, stock),
-    )  # fmt: skip
+        stock.models,
+        PAIRS,
+        np.cumsum(steps * chance.integers(0, 2, steps.shape), axis=1),
+        chance.uniform(0, 1.5, len(stock.models)),
+        ((2, 0.2), (4, 0.1), (8, 0.3)),
+        float(chance.integers(100, 900)),
+        reserves_of(mix, stock),
+    )
     return World(tuple(nodes), mix, prices)
 
 
@@ -68,8 +75,13 @@ def _ask(chance: np.random.Generator) -> Ask:
     milli = int(chance.integers(1, MILLI)) if cards == 1 and chance.integers(3) else MILLI
     models = tuple(sorted(set(chance.choice(MODELS, 2)))) if chance.integers(4) == 0 else ()
     cpu = int(chance.choice([1000, 4000, 12_000, 32_000]))
-    return Ask(cpu, int(chance.choice([1024, 16_384])), cards, milli if cards else 0,
-               tuple(map(str, models)) if cards else ())  # fmt: skip
+    return Ask(
+        cpu,
+        int(chance.choice([1024, 16_384])),
+        cards,
+        milli if cards else 0,
+        tuple(map(str, models)) if cards else (),
+    )
 
 
 def by_engine(course: Course, mine: World, tables: Tables, policy: Strategy) -> Ints:
@@ -78,18 +90,23 @@ def by_engine(course: Course, mine: World, tables: Tables, policy: Strategy) -> 
     order = {}
     for row in range(course.stock.cpu.size):
         cards, model = int(course.stock.cards[row]), course.stock.models[course.stock.model[row]]
-        room = {"cpu": int(course.stock.cpu[row]), "memory": int(course.stock.memory[row]) * 2**20,
-                "pods": 100_000}  # fmt: skip
+        room = {
+            "cpu": int(course.stock.cpu[row]),
+            "memory": int(course.stock.memory[row]) * 2**20,
+            "pods": 100_000,
+        }
         gpus = [card(g, prefix=f"r{row}", model=model, slots=1001) for g in range(cards)]
-        engine.handle(NodeSeen(make_node(f"r{row}", gpus, allocatable=room,
-                                         labels={"openb/model": model})))  # fmt: skip
+        engine.handle(
+            NodeSeen(make_node(f"r{row}", gpus, allocatable=room, labels={"openb/model": model}))
+        )
         order[f"r{row}"] = row
     engine.handle(TablesChanged(tables))
     result = np.full(course.arrivals.size, -1, np.int64)
     for number, row in enumerate(course.arrivals.tolist()):
         ask = mine.mix.asks[row]
-        like = template(PodRow("", ask.cpu_milli, ask.memory_mib, ask.count, ask.milli,
-                               "|".join(ask.models)))  # fmt: skip
+        like = template(
+            PodRow("", ask.cpu_milli, ask.memory_mib, ask.count, ask.milli, "|".join(ask.models))
+        )
         pod = replace(like, uid=str(number), name=str(number))
         found = engine.schedule(pod, reasons=False)
         if isinstance(found, Placement):

@@ -30,9 +30,12 @@ def _told(plan: Plan | None) -> list[str] | None:
     if plan is None:
         return None
     return [
-        *(f"{m.card}:{m.instance.profile}@{m.instance.start}>{m.to_card}:{m.to.start}" for m in plan.moves),
+        *(
+            f"{m.card}:{m.instance.profile}@{m.instance.start}>{m.to_card}:{m.to.start}"
+            for m in plan.moves
+        ),
         f"{plan.choice.card}:{plan.choice.instance.profile}@{plan.choice.instance.start}",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(

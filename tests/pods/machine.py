@@ -32,8 +32,10 @@ def missing() -> str:
         return f"{', '.join(absent)} not installed"
     tried = subprocess.run(
         ["unshare", *_OWN, "--fork", "ip", "link", "add", "probe0", "type", "veth"],  # noqa: S607
-        capture_output=True, check=False, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        check=False,
+        text=True,
+    )
     return (
         f"no namespaces or links can be made here: {tried.stderr.strip()}"
         if tried.returncode
@@ -94,10 +96,20 @@ class Machine:
                 (group / self.group[1:]).mkdir(exist_ok=True)
         with (self.folder / "console").open("ab") as console:
             self.popen = subprocess.Popen(
-                [_UNSHARE, *_OWN, "--fork", "--kill-child", str(HERE / "machine_init"), str(self.folder)],
-                stdin=subprocess.DEVNULL, stdout=console, stderr=console,
-                env={**os.environ, **self.env}, start_new_session=True,
-            )  # fmt: skip
+                [
+                    _UNSHARE,
+                    *_OWN,
+                    "--fork",
+                    "--kill-child",
+                    str(HERE / "machine_init"),
+                    str(self.folder),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                env={**os.environ, **self.env},
+                start_new_session=True,
+            )
         deadline = time.monotonic() + UP_SECONDS
         while not (self.folder / "up").exists():
             if self.popen.poll() is not None or time.monotonic() > deadline:
@@ -119,8 +131,11 @@ class Machine:
         """
         done = subprocess.run(
             ["nsenter", "--target", str(self._first()), *_OWN, "--", *command],  # noqa: S607
-            capture_output=True, text=True, check=False, env={**os.environ, **self.env},
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **self.env},
+        )
         if done.returncode:
             raise RuntimeError(f"{self.name}: {shlex.join(command)}: {done.stderr or done.stdout}")
         return done.stdout
@@ -156,8 +171,20 @@ class Machine:
             device, end = "eth0", f"to-{self.name}"
             with suppress(RuntimeError):
                 bridge.run("ip", "link", "delete", end)
-            _ip("link", "add", end, "netns", str(bridge._first()), "type", "veth",
-                "peer", "name", device, "netns", str(self._first()))  # fmt: skip
+            _ip(
+                "link",
+                "add",
+                end,
+                "netns",
+                str(bridge._first()),
+                "type",
+                "veth",
+                "peer",
+                "name",
+                device,
+                "netns",
+                str(self._first()),
+            )
             bridge.run("ip", "link", "set", end, "master", "lan", "up")
         self.run("ip", "address", "add", f"{self.address}/24", "dev", device)
         self.run("ip", "link", "set", device, "up")

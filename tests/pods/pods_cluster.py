@@ -47,10 +47,13 @@ def missing() -> str:
     if reason:
         return reason
     wanted = {
-        "kubelet": KUBERNETES / "kubelet", "kube-proxy": KUBERNETES / "kube-proxy", "coredns": DNS,
-        "the network plugins": PLUGINS / "bridge", "nft": NFT / "usr/sbin/nft",
+        "kubelet": KUBERNETES / "kubelet",
+        "kube-proxy": KUBERNETES / "kube-proxy",
+        "coredns": DNS,
+        "the network plugins": PLUGINS / "bridge",
+        "nft": NFT / "usr/sbin/nft",
         **{f"image {one}": ARCHIVES / f"{one}.tar" for one in IMAGES},
-    }  # fmt: skip
+    }
     absent = [name for name, path in wanted.items() if not path.exists()]
     return f"{', '.join(absent)} not there; run tests/pods/run" if absent else ""
 
@@ -139,13 +142,22 @@ class Cluster:
         self._runtimes[one.name] = runtime
         runtime.configure()
         network = {
-            "cniVersion": "1.0.0", "name": "pods",
+            "cniVersion": "1.0.0",
+            "name": "pods",
             "plugins": [
-                {"type": "bridge", "bridge": "cni0", "isGateway": True, "hairpinMode": True,
-                 "ipam": {"type": "host-local", "ranges": [[{"subnet": one.pods}]],
-                          "routes": [{"dst": "0.0.0.0/0"}]}},
+                {
+                    "type": "bridge",
+                    "bridge": "cni0",
+                    "isGateway": True,
+                    "hairpinMode": True,
+                    "ipam": {
+                        "type": "host-local",
+                        "ranges": [[{"subnet": one.pods}]],
+                        "routes": [{"dst": "0.0.0.0/0"}],
+                    },
+                },
             ],
-        }  # fmt: skip
+        }
         (folder / "cni" / "10-pods.conflist").write_text(json.dumps(network))
         one.unit("containerd", *runtime.command, env={"PATH": runtime.path})
         one.unit("kubelet", *self._kubelet(one, runtime))
@@ -159,35 +171,57 @@ class Cluster:
         resolv = one.folder / "resolv.conf"
         resolv.write_text("")
         config = {
-            "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-            "address": "0.0.0.0", "healthzPort": 0,  # noqa: S104 # a network of its own
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": "0.0.0.0",  # noqa: S104 # a network of its own
+            "healthzPort": 0,
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
             "containerRuntimeEndpoint": f"unix://{runtime.socket}",
-            "cgroupDriver": "cgroupfs", "cgroupRoot": one.group, "enforceNodeAllocatable": [],
-            "failCgroupV1": False, "failSwapOn": False,
-            "clusterDNS": [self.first.address], "clusterDomain": "cluster.local",
-            "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": one.group,
+            "enforceNodeAllocatable": [],
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "clusterDNS": [self.first.address],
+            "clusterDomain": "cluster.local",
+            "evictionHard": {
+                "memory.available": "0%",
+                "nodefs.available": "0%",
+                "imagefs.available": "0%",
+            },
             "imageGCHighThresholdPercent": 100,
             "makeIPTablesUtilChains": False,
             "nodeStatusUpdateFrequency": "2s",
             "resolvConf": str(resolv),
-        }  # fmt: skip
+        }
         path = one.folder / "kubelet.json"
         path.write_text(json.dumps(config))
         return (
-            str(KUBERNETES / "kubelet"), f"--config={path}", f"--hostname-override={one.name}",
-            f"--node-ip={one.address}", f"--cert-dir={one.folder / 'pki'}",
-            f"--kubeconfig={self.plane.kubeconfig(self._tokens[one.name])}", "--v=2",
-        )  # fmt: skip
+            str(KUBERNETES / "kubelet"),
+            f"--config={path}",
+            f"--hostname-override={one.name}",
+            f"--node-ip={one.address}",
+            f"--cert-dir={one.folder / 'pki'}",
+            f"--kubeconfig={self.plane.kubeconfig(self._tokens[one.name])}",
+            "--v=2",
+        )
 
     def _kube_proxy(self, one: Machine) -> tuple[str, ...]:
         config = {
-            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+            "kind": "KubeProxyConfiguration",
             "clientConnection": {"kubeconfig": str(self.plane.kubeconfig(self._proxy))},
-            "mode": "nftables", "clusterCIDR": "10.244.0.0/16", "hostnameOverride": one.name,
-            "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
-        }  # fmt: skip
+            "mode": "nftables",
+            "clusterCIDR": "10.244.0.0/16",
+            "hostnameOverride": one.name,
+            "conntrack": {
+                "maxPerCore": 0,
+                "min": 0,
+                "tcpEstablishedTimeout": "0s",
+                "tcpCloseWaitTimeout": "0s",
+            },
+        }
         path = one.folder / "kube-proxy.json"
         path.write_text(json.dumps(config))
         return (str(KUBERNETES / "kube-proxy"), f"--config={path}")
@@ -209,16 +243,24 @@ class Cluster:
         runtime = self._runtimes[one.name]
         eventually(
             f"{one.name} has a runtime",
-            lambda: subprocess.run(runtime.client("version"), capture_output=True, check=False).returncode == 0,
+            lambda: (
+                subprocess.run(
+                    runtime.client("version"), capture_output=True, check=False
+                ).returncode
+                == 0
+            ),
             _SLOW,
-        )  # fmt: skip
+        )
         if one is self.first:
             bash = {"bin/bash": b'#!/bin/sh\nexec /bin/sh "$@"\n'}
-            for number, (name, files) in enumerate((
-                ("docker.io/library/busybox:latest", bash),
-                ("docker.io/library/ubuntu:18.04", bash), ("docker.io/library/ubuntu:22.04", bash),
-                (STOCK, {"bin/kube-scheduler": KUBERNETES / "kube-scheduler"}),
-            )):  # fmt: skip
+            for number, (name, files) in enumerate(
+                (
+                    ("docker.io/library/busybox:latest", bash),
+                    ("docker.io/library/ubuntu:18.04", bash),
+                    ("docker.io/library/ubuntu:22.04", bash),
+                    (STOCK, {"bin/kube-scheduler": KUBERNETES / "kube-scheduler"}),
+                )
+            ):
                 containerd.write_image(self.folder / f"image-{number}.tar", files, name)
         for path in (
             *sorted(self.folder.glob("image-*.tar")),
@@ -248,8 +290,10 @@ class Cluster:
         """
         done = subprocess.run(
             [KUBERNETES / "kubectl", f"--kubeconfig={self.plane.kubeconfig()}", *arguments],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}{done.stdout}"
         return done.stdout
 
@@ -324,7 +368,10 @@ class Cluster:
 
 VALUES: Mapping[str, Any] = {
     "image": {"repository": f"{REGISTRY}/partage"},
-    "kubeScheduler": {"pluginImage": {"repository": f"{REGISTRY}/kube-scheduler"}, "resources": {"requests": {"cpu": "20m"}}},
+    "kubeScheduler": {
+        "pluginImage": {"repository": f"{REGISTRY}/kube-scheduler"},
+        "resources": {"requests": {"cpu": "20m"}},
+    },
     "scheduler": {"resources": {"requests": {"cpu": "50m", "memory": "128Mi"}}},
     "webhook": {"resources": {"requests": {"cpu": "20m"}}},
     "agent": {
@@ -336,7 +383,7 @@ VALUES: Mapping[str, Any] = {
     },
     "metrics": {"service": {"type": "NodePort"}},
     "networkPolicy": {"enabled": True},
-}  # fmt: skip
+}
 """What an operator of a small cluster with simulated cards would give: two processors have to do for all."""
 
 
@@ -356,7 +403,18 @@ def installed(made: Cluster, *options: str) -> None:
     path = made.folder / "values.json"
     values = {**VALUES, "scheduler": {**VALUES["scheduler"], "seam": SEAM}}
     path.write_text(json.dumps(values))
-    made.helm("install", "partage", str(CHART), "--create-namespace", "-f", str(path), "--wait", "--timeout", "5m", *options)  # fmt: skip
+    made.helm(
+        "install",
+        "partage",
+        str(CHART),
+        "--create-namespace",
+        "-f",
+        str(path),
+        "--wait",
+        "--timeout",
+        "5m",
+        *options,
+    )
 
 
 def main() -> None:

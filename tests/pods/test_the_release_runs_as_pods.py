@@ -107,13 +107,18 @@ def running(cluster: Cluster, name: str) -> Json:
 def sleeper(name: str, limits: dict[str, str], **spec: Any) -> Json:
     """A pod that runs until it is ended."""
     container = {
-        "name": "main", "image": "busybox", "imagePullPolicy": "Never",
-        "command": ["sleep", "100000"], "resources": {"limits": limits},
-    }  # fmt: skip
+        "name": "main",
+        "image": "busybox",
+        "imagePullPolicy": "Never",
+        "command": ["sleep", "100000"],
+        "resources": {"limits": limits},
+    }
     return {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
         "spec": {"containers": [container], "terminationGracePeriodSeconds": 1, **spec},
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -238,8 +243,17 @@ def test_an_upgrade_and_the_way_back_disturb_no_pod(cluster: Cluster) -> None:
     share = {"tke.cloud.tencent.com/qgpu-core": "20", "tke.cloud.tencent.com/qgpu-memory": "4"}
     create(cluster, sleeper("before", share))
     before = running(cluster, "before")
-    cluster.helm("upgrade", "partage", str(CHART), "--reuse-values", "--wait", "--timeout", "5m",
-                 "--set", "scheduler.auditSeconds=33,webhook.logLevel=debug,agent.logLevel=debug")  # fmt: skip
+    cluster.helm(
+        "upgrade",
+        "partage",
+        str(CHART),
+        "--reuse-values",
+        "--wait",
+        "--timeout",
+        "5m",
+        "--set",
+        "scheduler.auditSeconds=33,webhook.logLevel=debug,agent.logLevel=debug",
+    )
     cluster.eventually("every part is ready", lambda: complete(cluster))
     create(cluster, sleeper("between", share))
     running(cluster, "between")
@@ -271,7 +285,15 @@ def test_a_node_that_loses_its_power_comes_back(cluster: Cluster) -> None:
     labels = {"app": "anew"}
     template = {"metadata": {"labels": labels}, "spec": plugin["spec"]}
     deployment = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
-    create(cluster, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "anew"}, "spec": deployment})  # fmt: skip
+    create(
+        cluster,
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "anew"},
+            "spec": deployment,
+        },
+    )
     before = running(cluster, "kept")
 
     def of_deployment() -> str:
@@ -280,7 +302,10 @@ def test_a_node_that_loses_its_power_comes_back(cluster: Cluster) -> None:
 
     first = cluster.eventually("the Deployment's pod runs", of_deployment)
     cluster.reboot("b")
-    cluster.eventually("the pod runs again", lambda: started(running(cluster, "kept")) not in ("", started(before)))  # fmt: skip
+    cluster.eventually(
+        "the pod runs again",
+        lambda: started(running(cluster, "kept")) not in ("", started(before)),
+    )
     now = running(cluster, "kept")
     assert now["metadata"]["uid"] == before["metadata"]["uid"]
     assert now["metadata"]["annotations"][RECORD] == before["metadata"]["annotations"][RECORD]
@@ -294,8 +319,17 @@ def test_the_other_seam_takes_its_place(cluster: Cluster) -> None:
     """And gives it back: an upgrade that changes how kube-scheduler asks, and a roll-back."""
     other = "extender" if SEAM == "plugin" else "plugin"
     parts = {**TOGETHER, "kube-scheduler": 2 if other == "extender" else 0}
-    cluster.helm("upgrade", "partage", str(CHART), "--reuse-values", "--wait", "--timeout", "5m",
-                 "--set", f"scheduler.seam={other}")  # fmt: skip
+    cluster.helm(
+        "upgrade",
+        "partage",
+        str(CHART),
+        "--reuse-values",
+        "--wait",
+        "--timeout",
+        "5m",
+        "--set",
+        f"scheduler.seam={other}",
+    )
     cluster.eventually("every part is ready", lambda: complete(cluster, parts))
     create(cluster, sleeper("otherwise", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}))
     assert RECORD in running(cluster, "otherwise")["metadata"]["annotations"]

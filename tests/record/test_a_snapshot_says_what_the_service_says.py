@@ -116,13 +116,17 @@ def test_a_mask_is_the_same_under_the_same_key() -> None:
     pod_ = {
         "kind": "Pod",
         "metadata": {
-            "name": "p", "namespace": "a",
-            "annotations": {"partage.io/allocation": '{"node":"n0","x":1}', "hami.io/vgpu-node": "n0"},
+            "name": "p",
+            "namespace": "a",
+            "annotations": {
+                "partage.io/allocation": '{"node":"n0","x":1}',
+                "hami.io/vgpu-node": "n0",
+            },
             "labels": {"team": "x", "koordinator.sh/gpu-isolation-provider": "HAMi-core"},
         },
         "spec": {"nodeName": "n0", "nodeSelector": {"kubernetes.io/hostname": "n0", "zone": "z"}},
         "status": {"conditions": [{"type": "A", "message": "on n0"}]},
-    }  # fmt: skip
+    }
     nodes = [{"kind": "Node", "metadata": {"name": "n0"}}]
     one, same, other = (Mask(key, nodes).object(pod_) for key in (b"k", b"k", b"other"))
 

@@ -31,14 +31,18 @@ def planted() -> list[Json]:
 
     def meta(**more: Any) -> Json:
         return {
-            "name": s(), "labels": {s(): s(), f"{s()}.com/{s()}": "x", f"koordinator.sh/{s()}": s()},
-            "annotations": {f"partage.io/{s()}": s(), f"hami.io/{s()}": s(), s(): s()}, **more,
-        }  # fmt: skip
+            "name": s(),
+            "labels": {s(): s(), f"{s()}.com/{s()}": "x", f"koordinator.sh/{s()}": s()},
+            "annotations": {f"partage.io/{s()}": s(), f"hami.io/{s()}": s(), s(): s()},
+            **more,
+        }
 
     node = {"kind": "Node", "apiVersion": "v1", "metadata": meta(), "spec": {}, "status": {}}
     node["metadata"]["labels"] |= {
-        "kubernetes.io/hostname": s(), "koordinator.sh/gpu-isolation-provider": s(), "qgpu-device-enable": s()
-    }  # fmt: skip
+        "kubernetes.io/hostname": s(),
+        "koordinator.sh/gpu-isolation-provider": s(),
+        "qgpu-device-enable": s(),
+    }
     node["metadata"]["annotations"] |= {
         "hami.io/mutex.lock": f"2026-01-01T00:00:00Z,{s()},{s()}",
         "cambricon.com/dsmlu.lock": f"{s()}/{s()}",
@@ -49,74 +53,144 @@ def planted() -> list[Json]:
     node["spec"] = {"taints": [{"key": f"{s()}/{s()}", "value": s(), "effect": "NoSchedule"}]}
     node["status"] = {"allocatable": {f"{s()}.io/thing": "1", "cpu": "8"}, "capacity": {s(): "1"}}
     device = {
-        "kind": "Device", "apiVersion": "scheduling.koordinator.sh/v1alpha1", "metadata": meta(),
-        "spec": {"devices": [{
-            "type": "gpu", "id": s(), "minor": 0, "health": True, "labels": {s(): s()},
-            "resources": {f"{s()}/x": "1"}, "topology": {"pcieID": s(), "busID": s()},
-            "vfGroups": [{"labels": {s(): s()}, "vfs": [{"minor": 1, "busID": s()}]}],
-            "conditions": [{"type": s(), "status": "True", "reason": s(), "message": s()}],
-        }]},
-    }  # fmt: skip
+        "kind": "Device",
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "metadata": meta(),
+        "spec": {
+            "devices": [
+                {
+                    "type": "gpu",
+                    "id": s(),
+                    "minor": 0,
+                    "health": True,
+                    "labels": {s(): s()},
+                    "resources": {f"{s()}/x": "1"},
+                    "topology": {"pcieID": s(), "busID": s()},
+                    "vfGroups": [{"labels": {s(): s()}, "vfs": [{"minor": 1, "busID": s()}]}],
+                    "conditions": [{"type": s(), "status": "True", "reason": s(), "message": s()}],
+                }
+            ]
+        },
+    }
     hint = {
         "gpu": {"selector": {"matchLabels": {s(): s()}}, "vfSelector": {"matchLabels": {"a": s()}}}
     }
     pod = {
-        "kind": "Pod", "apiVersion": "v1",
+        "kind": "Pod",
+        "apiVersion": "v1",
         "metadata": meta(
-            namespace=s(), uid=s(), generateName=s(), ownerReferences=[{"kind": "Job", "name": s()}]
+            namespace=s(),
+            uid=s(),
+            generateName=s(),
+            ownerReferences=[{"kind": "Job", "name": s()}],
         ),
         "spec": {
-            "nodeName": s(), "schedulerName": s(), "priorityClassName": s(),
-            "nodeSelector": {s(): s()}, "schedulingGates": [{"name": s()}],
+            "nodeName": s(),
+            "schedulerName": s(),
+            "priorityClassName": s(),
+            "nodeSelector": {s(): s()},
+            "schedulingGates": [{"name": s()}],
             "overhead": {f"{s()}/y": "1"},
             "tolerations": [{"key": s(), "operator": "Equal", "value": s()}],
-            "containers": [{
-                "name": s(), "image": s(), "env": [{"name": s(), "value": s()}], "args": [s()],
-                "resources": {"limits": {f"{s()}/z": "1", "koordinator.sh/gpu": "50"}},
-            }],
+            "containers": [
+                {
+                    "name": s(),
+                    "image": s(),
+                    "env": [{"name": s(), "value": s()}],
+                    "args": [s()],
+                    "resources": {"limits": {f"{s()}/z": "1", "koordinator.sh/gpu": "50"}},
+                }
+            ],
             "initContainers": [{"name": s(), "command": [s()]}],
             "affinity": {
-                "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-                    {"matchExpressions": [{"key": s(), "operator": "In", "values": [s()]}],
-                     "matchFields": [{"key": "metadata.name", "operator": "In", "values": [s()]}]}
-                ]}},
-                "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-                    {"labelSelector": {"matchLabels": {s(): s()}}, "namespaces": [s()], "topologyKey": s()}
-                ]},
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {
+                                "matchExpressions": [
+                                    {"key": s(), "operator": "In", "values": [s()]}
+                                ],
+                                "matchFields": [
+                                    {"key": "metadata.name", "operator": "In", "values": [s()]}
+                                ],
+                            }
+                        ]
+                    }
+                },
+                "podAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": [
+                        {
+                            "labelSelector": {"matchLabels": {s(): s()}},
+                            "namespaces": [s()],
+                            "topologyKey": s(),
+                        }
+                    ]
+                },
             },
             "topologySpreadConstraints": [
                 {"maxSkew": 1, "topologyKey": s(), "labelSelector": {"matchLabels": {s(): s()}}}
             ],
         },
         "status": {
-            "phase": "Pending", "nominatedNodeName": s(),
-            "conditions": [{"type": s(), "status": "False", "reason": s(), "message": f"see {s()}"}],
+            "phase": "Pending",
+            "nominatedNodeName": s(),
+            "conditions": [
+                {"type": s(), "status": "False", "reason": s(), "message": f"see {s()}"}
+            ],
             "containerStatuses": [{"name": s(), "state": {"terminated": {"exitCode": 1}}}],
         },
-    }  # fmt: skip
+    }
     pod["metadata"]["annotations"] |= {
         "scheduling.koordinator.sh/device-allocate-hint": json.dumps(hint),
-        "nvidia.com/use-gpuuuid": s(), "nvidia.com/nouse-gputype": f"A100,{s()}",
-        "hami.io/vgpu-node": s(), "hami.io/vgpu-devices-allocated": f"{s()},NVIDIA,100,10:;",
+        "nvidia.com/use-gpuuuid": s(),
+        "nvidia.com/nouse-gputype": f"A100,{s()}",
+        "hami.io/vgpu-node": s(),
+        "hami.io/vgpu-devices-allocated": f"{s()},NVIDIA,100,10:;",
         f"tke.cloud.tencent.com/qgpu-pgpu-{s()}": "0",
-        "partage.io/allocation": json.dumps({"node": s(), "grants": [{"container": s(), "uuid": s()}]}),
-        "scheduling.koordinator.sh/device-allocated": json.dumps({"gpu": [{"minor": 0, "id": s()}]}),
-        "partage.io/traceparent": s(), "partage.io/original-request": f'{{"{s()}": "{s()}"}}',
+        "partage.io/allocation": json.dumps(
+            {"node": s(), "grants": [{"container": s(), "uuid": s()}]}
+        ),
+        "scheduling.koordinator.sh/device-allocated": json.dumps(
+            {"gpu": [{"minor": 0, "id": s()}]}
+        ),
+        "partage.io/traceparent": s(),
+        "partage.io/original-request": f'{{"{s()}": "{s()}"}}',
         "partage.io/node-policy": s(),
-    }  # fmt: skip
+    }
     maps = [
-        {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": name, "namespace": s(), "labels": {"a": s()}}, "data": data}
+        {
+            "kind": "ConfigMap",
+            "apiVersion": "v1",
+            "metadata": {"name": name, "namespace": s(), "labels": {"a": s()}},
+            "data": data,
+        }
         for name, data in (
-            (f"{s()}-scheduler-device", {"device-config.yaml": f"# {s()}\nnvidia:\n  resourceCountName: {s()}/gpu\n  {s()}: {s()}\n"}),
-            (f"{s()}-metax-device-config", {"nodes-config": f"- nodeName: {s()}\n  mode: native  # {s()}\n"}),
+            (
+                f"{s()}-scheduler-device",
+                {
+                    "device-config.yaml": f"# {s()}\nnvidia:\n  resourceCountName: {s()}/gpu\n  {s()}: {s()}\n"
+                },
+            ),
+            (
+                f"{s()}-metax-device-config",
+                {"nodes-config": f"- nodeName: {s()}\n  mode: native  # {s()}\n"},
+            ),
             ("partage-config", {"policy": s(), s(): s()}),
         )
-    ]  # fmt: skip
+    ]
     quota = {
-        "kind": "ResourceQuota", "apiVersion": "v1", "metadata": meta(namespace=s()),
-        "spec": {"hard": {f"requests.{s()}/gpu": "1", s(): "2"},
-                 "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": [s()]}]}},
-    }  # fmt: skip
+        "kind": "ResourceQuota",
+        "apiVersion": "v1",
+        "metadata": meta(namespace=s()),
+        "spec": {
+            "hard": {f"requests.{s()}/gpu": "1", s(): "2"},
+            "scopeSelector": {
+                "matchExpressions": [
+                    {"scopeName": "PriorityClass", "operator": "In", "values": [s()]}
+                ]
+            },
+        },
+    }
     priority = {
         "kind": "PriorityClass",
         "apiVersion": "scheduling.k8s.io/v1",
@@ -157,10 +231,15 @@ def test_what_is_replaced_is_replaced_alike() -> None:
         "metadata": {"name": "alpha", "labels": {"team": "blue"}},
     }
     pod = {
-        "kind": "Pod", "apiVersion": "v1",
+        "kind": "Pod",
+        "apiVersion": "v1",
         "metadata": {"name": "p", "namespace": "a", "annotations": {"hami.io/vgpu-node": "alpha"}},
-        "spec": {"nodeName": "alpha", "nodeSelector": {"team": "blue"}, "containers": [{"name": "c"}]},
-    }  # fmt: skip
+        "spec": {
+            "nodeName": "alpha",
+            "nodeSelector": {"team": "blue"},
+            "containers": [{"name": "c"}],
+        },
+    }
     (one, of), (other, _) = (masked([node, pod], key) for key in (b"a" * 16, b"b" * 16))
 
     name = one["metadata"]["name"]
@@ -192,11 +271,14 @@ def test_the_examples_decide_alike_under_a_mask(name: str, tmp_path: Path) -> No
         found.append(
             [
                 (
-                    [(g["type"], g["minor"], g["core_milli"], g["memory_bytes"]) for g in pod["allocations"]],
+                    [
+                        (g["type"], g["minor"], g["core_milli"], g["memory_bytes"])
+                        for g in pod["allocations"]
+                    ],
                     pod["reason"] and pod["reason"]["code"],
                 )
                 for pod in pods
             ]
-        )  # fmt: skip
+        )
 
     assert found[0] == found[1]

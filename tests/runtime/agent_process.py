@@ -50,12 +50,28 @@ class Agent:
         log = self.folder / "agent.log"
         with log.open("wb") as out:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "partage.cli.main", "agent", "--node", "n1",
-                 *known, "--nri-socket", self.runtime.nri,
-                 "--journal", self.folder / "journal", "--host-root", root, "--port", "0",
-                 *self.options],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "partage.cli.main",
+                    "agent",
+                    "--node",
+                    "n1",
+                    *known,
+                    "--nri-socket",
+                    self.runtime.nri,
+                    "--journal",
+                    self.folder / "journal",
+                    "--host-root",
+                    root,
+                    "--port",
+                    "0",
+                    *self.options,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
         self._until(lambda: "metrics at " in log.read_text(), "it does not start")
         self.port = int(log.read_text().split("metrics at ")[1].split()[0].rpartition(":")[2])
         self.ready()

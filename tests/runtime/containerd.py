@@ -79,8 +79,14 @@ _NEW = """version = 3
       BinaryName = "{runc}"
       SystemdCgroup = false
 """
-_DISABLED = ("snapshotter.v1.btrfs", "snapshotter.v1.zfs", "snapshotter.v1.devmapper",
-             "snapshotter.v1.blockfile", "internal.v1.tracing", "tracing.processor.v1.otlp")  # fmt: skip
+_DISABLED = (
+    "snapshotter.v1.btrfs",
+    "snapshotter.v1.zfs",
+    "snapshotter.v1.devmapper",
+    "snapshotter.v1.blockfile",
+    "internal.v1.tracing",
+    "tracing.processor.v1.otlp",
+)
 
 
 def missing() -> str:
@@ -144,16 +150,20 @@ def write_image(
         (cri.GREEDY, None, greedy),
     ):
         config = {
-            "architecture": "amd64", "os": "linux",
+            "architecture": "amd64",
+            "os": "linux",
             "config": {"Env": ["PATH=/bin", *env], "Entrypoint": entry_point},
-            "rootfs": {"type": "layers",
-                       "diff_ids": [f"sha256:{hashlib.sha256(plain).hexdigest()}"]},
-        }  # fmt: skip
+            "rootfs": {
+                "type": "layers",
+                "diff_ids": [f"sha256:{hashlib.sha256(plain).hexdigest()}"],
+            },
+        }
         manifest = {
-            "schemaVersion": 2, "mediaType": f"{oci}.manifest.v1+json",
+            "schemaVersion": 2,
+            "mediaType": f"{oci}.manifest.v1+json",
             "config": put(json.dumps(config).encode(), f"{oci}.config.v1+json"),
             "layers": [packed],
-        }  # fmt: skip
+        }
         listed = put(json.dumps(manifest).encode(), f"{oci}.manifest.v1+json")
         manifests.append({**listed, "annotations": {"io.containerd.image.name": image}})
     with tarfile.open(path, "w") as tar:
@@ -207,9 +217,12 @@ class Containerd:
         disabled = ", ".join(f'"io.containerd.{name}"' for name in _DISABLED)
         common = _COMMON.format(folder=self.folder, disabled=disabled, nri=self.nri)
         text = (_OLD if self.generation == "1.7" else _NEW).format(
-            common=common, folder=self.folder, pause=_PAUSE, runc=RUNC,
+            common=common,
+            folder=self.folder,
+            pause=_PAUSE,
+            runc=RUNC,
             programs=self.plugins or self.folder / "cni",
-        )  # fmt: skip
+        )
         # Top-level keys must come before tables.
         (self.folder / "config.toml").write_text(text)
 
@@ -227,9 +240,13 @@ class Containerd:
         """Start it, or start it again; ready when this returns."""
         log = (self.folder / "containerd.log").open("ab")
         self.popen = subprocess.Popen(
-            self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            env={**os.environ, "PATH": self.path}, start_new_session=True,
-        )  # fmt: skip
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PATH": self.path},
+            start_new_session=True,
+        )
         log.close()
         self._wait()
 

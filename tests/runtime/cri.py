@@ -149,9 +149,12 @@ class Cri:
         return answer
 
     def run_pod(
-        self, name: str, uid: str, annotations: Mapping[str, str] | None = None,
+        self,
+        name: str,
+        uid: str,
+        annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
-    ) -> Pod:  # fmt: skip
+    ) -> Pod:
         """A pod without containers."""
         linux = LinuxPod(f"/{CGROUP}", Security(Namespaces(_NODE)))
         config = PodConfig(
@@ -162,10 +165,15 @@ class Cri:
         return pod
 
     def create(
-        self, pod: Pod, name: str = "main", env: Mapping[str, str] | None = None,
+        self,
+        pod: Pod,
+        name: str = "main",
+        env: Mapping[str, str] | None = None,
         command: tuple[str, ...] = ("/bin/sleep", "1000"),
-        image: str = IMAGE, mounts: Mapping[str, str] | None = None, cdi: tuple[str, ...] = (),
-    ) -> str:  # fmt: skip
+        image: str = IMAGE,
+        mounts: Mapping[str, str] | None = None,
+        cdi: tuple[str, ...] = (),
+    ) -> str:
         """A container that is made and not started; mounts are host paths by their place in it."""
         envs = tuple(KeyValue(key, value) for key, value in (env or {}).items())
         binds = tuple(Mount(inside, outside) for inside, outside in (mounts or {}).items())

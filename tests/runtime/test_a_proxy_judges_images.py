@@ -35,11 +35,19 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
             agent = Agent(runtime, folder / "agent", NODE)
             agent.folder.mkdir()
             agent.options = (
-                "--cri-socket", folder / "cri.sock", "--runtime-socket", runtime.socket,
-                "--cri-devices", f"{folder}/devices", "--isolation", "partage",
-                "--isolation-library", ROOT / "build/native/libpartage-isolation.so",
-                "--isolation-dir", folder / "isolation",
-            )  # fmt: skip
+                "--cri-socket",
+                folder / "cri.sock",
+                "--runtime-socket",
+                runtime.socket,
+                "--cri-devices",
+                f"{folder}/devices",
+                "--isolation",
+                "partage",
+                "--isolation-library",
+                ROOT / "build/native/libpartage-isolation.so",
+                "--isolation-dir",
+                folder / "isolation",
+            )
             yield Node(runtime, direct, agent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

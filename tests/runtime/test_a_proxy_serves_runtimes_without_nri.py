@@ -29,9 +29,13 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
     try:
         with containerd.running(request.param, folder) as (runtime, direct):
             more = (
-                "--cri-socket", folder / "cri.sock", "--runtime-socket", runtime.socket,
-                "--cri-devices", f"{folder}/devices",
-            )  # fmt: skip
+                "--cri-socket",
+                folder / "cri.sock",
+                "--runtime-socket",
+                runtime.socket,
+                "--cri-devices",
+                f"{folder}/devices",
+            )
             agent = Agent(runtime, folder / "agent", NODE)
             vgpu = agent.folder / "vgpu"
             vgpu.mkdir(parents=True)
@@ -69,8 +73,14 @@ def test_a_container_reports_what_it_was_given(node: Node) -> None:
     vgpu = node.agent.folder / "vgpu"
 
     env = node.cri.says(main, "env").splitlines()
-    assert {"GIVEN_BY_CDI=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "A=b",
-            "CUDA_DEVICE_SM_LIMIT=30", f"LD_PRELOAD={vgpu}/libvgpu.so"} <= set(env)  # fmt: skip
+    assert {
+        "GIVEN_BY_CDI=GPU-a",
+        "NVIDIA_VISIBLE_DEVICES=GPU-a",
+        "CUDA_DEVICE_MEMORY_LIMIT_0=4096m",
+        "A=b",
+        "CUDA_DEVICE_SM_LIMIT=30",
+        f"LD_PRELOAD={vgpu}/libvgpu.so",
+    } <= set(env)
     assert [line for line in env if line.startswith("CUDA_DISABLE")] == [
         "CUDA_DISABLE_CONTROL=false"
     ]
@@ -164,13 +174,18 @@ def test_answers_errors_and_streams_are_the_runtimes_own(node: Node, machine: No
     with grpc.insecure_channel(f"unix:{machine.runtime.socket}") as direct:
         through = node.cri.channel
         for method, request in (
-            ("Version", b""), ("ListContainers", b""), ("ListPodSandbox", b""),
+            ("Version", b""),
+            ("ListContainers", b""),
+            ("ListPodSandbox", b""),
             ("ContainerStatus", cri.Identity(main).encode()),
             ("PodSandboxStatus", cri.Identity(pod.id).encode()),
-            ("RuntimeConfig", b""), ("NoSuchMethod", b"x"), ("StreamContainers", b""),
+            ("RuntimeConfig", b""),
+            ("NoSuchMethod", b"x"),
+            ("StreamContainers", b""),
             ("StartContainer", cri.Identity("none").encode()),
-            ("StopContainer", b"\xff\xff"), ("ExecSync", b"\x0a"),
-        ):  # fmt: skip
+            ("StopContainer", b"\xff\xff"),
+            ("ExecSync", b"\x0a"),
+        ):
             assert _outcome(through, method, request) == _outcome(direct, method, request), method
 
         stream = through.unary_stream(f"{RUNTIME}/GetContainerEvents")(b"", timeout=WAIT)

@@ -31,10 +31,15 @@ def _host(root: Path) -> None:
         for name in (f"card{index + 1}", f"renderD{128 + index}"):
             (home / "drm" / name).mkdir(parents=True)
         facts = {
-            "vendor": "0x1002", "device": "0x74a1", "class": "0x038000", "numa_node": "0",
-            "unique_id": f"af{index}", "product_name": "AMD Instinct MI300X",
-            "mem_info_vram_total": str(192 * GIB), "current_compute_partition": "SPX",
-        }  # fmt: skip
+            "vendor": "0x1002",
+            "device": "0x74a1",
+            "class": "0x038000",
+            "numa_node": "0",
+            "unique_id": f"af{index}",
+            "product_name": "AMD Instinct MI300X",
+            "mem_info_vram_total": str(192 * GIB),
+            "current_compute_partition": "SPX",
+        }
         for name, text in facts.items():
             (home / name).write_text(f"{text}\n")
         (root / "sys/bus/pci/devices" / home.name).symlink_to(
@@ -93,9 +98,12 @@ def test_both_cards_go_to_one_container(node: Node) -> None:
     main = node.cri.start(node.cri.create(pod))
 
     assert _seen(node, main) == {
-        "/dev/kfd", "/dev/dri/card1", "/dev/dri/card2", "/dev/dri/renderD128",
+        "/dev/kfd",
+        "/dev/dri/card1",
+        "/dev/dri/card2",
+        "/dev/dri/renderD128",
         "/dev/dri/renderD129",
-    }  # fmt: skip
+    }
 
 
 def test_a_card_whose_file_has_gone_is_not_given(node: Node) -> None:

@@ -66,9 +66,13 @@ def test_a_container_reports_what_it_was_given(node: Node) -> None:
     vgpu = node.agent.folder / "vgpu"
 
     env = set(node.cri.says(main, "env").splitlines())
-    assert {"NVIDIA_VISIBLE_DEVICES=GPU-a", "CUDA_DEVICE_MEMORY_LIMIT_0=4096m",
-            "CUDA_DEVICE_SM_LIMIT=30", f"LD_PRELOAD={vgpu}/libvgpu.so",
-            "GIVEN_BY_CDI=GPU-a"} <= env  # fmt: skip
+    assert {
+        "NVIDIA_VISIBLE_DEVICES=GPU-a",
+        "CUDA_DEVICE_MEMORY_LIMIT_0=4096m",
+        "CUDA_DEVICE_SM_LIMIT=30",
+        f"LD_PRELOAD={vgpu}/libvgpu.so",
+        "GIVEN_BY_CDI=GPU-a",
+    } <= env
     assert "NVIDIA_VISIBLE_DEVICES=all" not in env
     assert {"PARTAGE_DEVICES_GPU=", "CUDA_DISABLE_CONTROL=false"} <= env
     listed = node.cri.says(main, "sh", "-c", "ls -l /dev/nvidia*").splitlines()

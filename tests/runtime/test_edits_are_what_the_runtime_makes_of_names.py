@@ -45,36 +45,76 @@ def _specification(folder: Path) -> dict[str, Any]:
     # This one is looked up in the container, whose programs go by the name that they are called by.
     program = {point: str(hook) for point in POINTS} | {"startContainer": "/bin/true"}
     return {
-        "cdiVersion": "0.6.0", "kind": KIND,
+        "cdiVersion": "0.6.0",
+        "kind": KIND,
         "containerEdits": {
             "env": ["NVIDIA_VISIBLE_DEVICES=void", "PATH=/bin:/sbin"],
             "deviceNodes": [{"path": "/dev/ctl", "hostPath": "/dev/zero"}],
             "mounts": [
-                {"hostPath": str(folder), "containerPath": "/driver", "options": ["ro", "rbind", "rprivate"]},
-                {"hostPath": str(folder / "library"), "containerPath": "/etc/lib.so",
-                 "options": ["ro", "nosuid", "nodev", "bind"]},
+                {
+                    "hostPath": str(folder),
+                    "containerPath": "/driver",
+                    "options": ["ro", "rbind", "rprivate"],
+                },
+                {
+                    "hostPath": str(folder / "library"),
+                    "containerPath": "/etc/lib.so",
+                    "options": ["ro", "nosuid", "nodev", "bind"],
+                },
             ],
             "hooks": [
-                {"hookName": point, "path": program[point], "args": ["true", point],
-                 "env": ["WHEN=" + point], "timeout": 5}
+                {
+                    "hookName": point,
+                    "path": program[point],
+                    "args": ["true", point],
+                    "env": ["WHEN=" + point],
+                    "timeout": 5,
+                }
                 for point in POINTS
             ],
         },
         "devices": [
-            {"name": "0", "containerEdits": {
-                "env": ["CARD=0"],
-                "deviceNodes": [{"path": "/dev/card", "hostPath": str(folder / "null")}],
-                "mounts": [{"hostPath": str(folder / "more"), "containerPath": "/driver/x", "type": "bind",
-                            "options": ["rbind", "rw"]}]}},
-            {"name": "1", "containerEdits": {
-                "env": ["CARD=1"],
-                "deviceNodes": [
-                    {"path": "/dev/card", "type": "c", "major": 1, "minor": 5, "permissions": "rw"},
-                    {"path": "/dev/cap", "type": "c", "major": 1, "minor": 8, "fileMode": 0o444,
-                     "uid": 0, "gid": 0},
-                ]}},
+            {
+                "name": "0",
+                "containerEdits": {
+                    "env": ["CARD=0"],
+                    "deviceNodes": [{"path": "/dev/card", "hostPath": str(folder / "null")}],
+                    "mounts": [
+                        {
+                            "hostPath": str(folder / "more"),
+                            "containerPath": "/driver/x",
+                            "type": "bind",
+                            "options": ["rbind", "rw"],
+                        }
+                    ],
+                },
+            },
+            {
+                "name": "1",
+                "containerEdits": {
+                    "env": ["CARD=1"],
+                    "deviceNodes": [
+                        {
+                            "path": "/dev/card",
+                            "type": "c",
+                            "major": 1,
+                            "minor": 5,
+                            "permissions": "rw",
+                        },
+                        {
+                            "path": "/dev/cap",
+                            "type": "c",
+                            "major": 1,
+                            "minor": 8,
+                            "fileMode": 0o444,
+                            "uid": 0,
+                            "gid": 0,
+                        },
+                    ],
+                },
+            },
         ],
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(params=containerd.GENERATIONS)
@@ -97,10 +137,12 @@ def _made(machine: Node, adjustment: Adjustment | None, cdi: tuple[str, ...]) ->
         pod = machine.cri.run_pod("cdi", "u1")
         main = machine.cri.start(machine.cri.create(pod, cdi=cdi))
         seen = machine.cri.says(
-            main, "sh", "-c",
+            main,
+            "sh",
+            "-c",
             "env; ls -l /dev/card /dev/ctl /dev/cap; cat /etc/lib.so /driver/library; "
             "touch /driver/no 2>&1; echo x > /dev/card; echo wrote $?",
-        )  # fmt: skip
+        )
         text = json.dumps(machine.runtime.spec(main)).replace(main, "CONTAINER")
         machine.cri.remove(pod)
     return seen, json.loads(text.replace(pod.id, "POD"))
@@ -152,10 +194,14 @@ def test_what_the_runtime_does_not_find_is_not_found_here(machine: Node) -> None
         "twice-a": {**good, "kind": "twice.example/gpu", "devices": [device]},
         "twice-b": {**good, "kind": "twice.example/gpu", "devices": [device]},
         "unknown-field": {**good, "kind": "field.example/gpu", "devices": [device], "more": 1},
-        "unknown-version": {**good, "kind": "version.example/gpu", "cdiVersion": "9.0.0",
-                            "devices": [device]},
+        "unknown-version": {
+            **good,
+            "kind": "version.example/gpu",
+            "cdiVersion": "9.0.0",
+            "devices": [device],
+        },
         "good": {**good, "devices": [device]},
-    }.items():  # fmt: skip
+    }.items():
         (folder / f"{name}.json").write_text(json.dumps(document))
     specifications = Specifications([folder])
 

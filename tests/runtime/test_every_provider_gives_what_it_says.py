@@ -49,9 +49,12 @@ class Found:
 
 
 _ROOM_MOUNTS = (
-    ("/etc/ld.so.preload", False), (ROOM, False), (f"{ROOM}/account", True),
-    (f"{ROOM}/card-0", False), (f"{ROOM}/card-0/seat-0", True),
-)  # fmt: skip
+    ("/etc/ld.so.preload", False),
+    (ROOM, False),
+    (f"{ROOM}/account", True),
+    (f"{ROOM}/card-0", False),
+    (f"{ROOM}/card-0/seat-0", True),
+)
 PROVIDERS = {
     "none": Found(said=0),
     "vendor": Found(),
@@ -60,8 +63,11 @@ PROVIDERS = {
         ("--isolation-library", "{at}/vgpu/libvgpu.so"),
         frozenset(
             (
-                "CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_SM_LIMIT=30", "GPU_CORE_UTILIZATION_POLICY=force",
-                "LD_PRELOAD={at}/vgpu/libvgpu.so", "CUDA_DEVICE_MEMORY_SHARED_CACHE={at}/vgpu/main.cache",
+                "CUDA_DEVICE_MEMORY_LIMIT_0=4096m",
+                "CUDA_DEVICE_SM_LIMIT=30",
+                "GPU_CORE_UTILIZATION_POLICY=force",
+                "LD_PRELOAD={at}/vgpu/libvgpu.so",
+                "CUDA_DEVICE_MEMORY_SHARED_CACHE={at}/vgpu/main.cache",
             )
         ),
         (("/tmp/vgpulock", True), ("{at}/vgpu", True), ("{at}/vgpu/libvgpu.so", False)),  # noqa: S108
@@ -70,7 +76,8 @@ PROVIDERS = {
         ("--mps-dir", "{at}/mps"),
         frozenset(
             (
-                "CUDA_MPS_PIPE_DIRECTORY={at}/mps/pipe", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M",
+                "CUDA_MPS_PIPE_DIRECTORY={at}/mps/pipe",
+                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M",
                 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",
             )
         ),
@@ -78,21 +85,29 @@ PROVIDERS = {
     ),
     # The image's C library cannot load it, which is what is said; the room is there all the same.
     "partage": Found(
-        ("--isolation-library", "{at}/libpartage-isolation.so", "--isolation-dir", "{at}/isolation"),
+        (
+            "--isolation-library",
+            "{at}/libpartage-isolation.so",
+            "--isolation-dir",
+            "{at}/isolation",
+        ),
         mounts=_ROOM_MOUNTS[:3],  # who takes no turns has no seat
         limits=("memory 4294967296", "core 300", "policy none"),
         said=0,
     ),
     "partage, compute too": Found(
         (
-            "--isolation-library", "{at}/libpartage-isolation.so", "--isolation-dir", "{at}/isolation",
+            "--isolation-library",
+            "{at}/libpartage-isolation.so",
+            "--isolation-dir",
+            "{at}/isolation",
             "--isolation-compute",
         ),
         mounts=_ROOM_MOUNTS,
         limits=("memory 4294967296", "core 300", "policy fixed-share"),
         said=0,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module", params=containerd.GENERATIONS)

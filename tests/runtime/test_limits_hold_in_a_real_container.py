@@ -37,12 +37,25 @@ CARD = "GPU-fafafafa-fafa-fafa-fafa-fafafafafa00"
 GLIBC, OLD = "localhost/glibc:test", "localhost/old:test"
 SHARE = Grant("main", DeviceType.GPU, 0, CARD, 300, GIB, GrantMode.SHARE, protocol="qgpu")
 NODE: dict[str, Any] = {
-    "apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device",
+    "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+    "kind": "Device",
     "metadata": {"name": "n1", "labels": {"node.koordinator.sh/gpu-vendor": "nvidia"}},
-    "spec": {"devices": [{"type": "gpu", "health": True, "id": CARD, "minor": 0, "resources": {
-        "koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "16Gi",
-        "koordinator.sh/gpu-memory-ratio": "100"}}]},
-}  # fmt: skip
+    "spec": {
+        "devices": [
+            {
+                "type": "gpu",
+                "health": True,
+                "id": CARD,
+                "minor": 0,
+                "resources": {
+                    "koordinator.sh/gpu-core": "100",
+                    "koordinator.sh/gpu-memory": "16Gi",
+                    "koordinator.sh/gpu-memory-ratio": "100",
+                },
+            }
+        ]
+    },
+}
 
 
 @dataclass
@@ -72,8 +85,10 @@ def _files() -> dict[str, Path | bytes]:
     files |= {f"fake/{one.name}": one for one in (NATIVE / "fake").iterdir() if one.is_file()}
     found = subprocess.run(
         [shutil.which("ldd") or "ldd", programs[0], NATIVE / "fake/libcuda.so.1"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     for word in found.stdout.split():
         if word.startswith("/") and ".so" in word and not word.endswith(":"):
             files[word.lstrip("/")] = Path(word)
@@ -102,10 +117,16 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
                 done = runtime.ctr("image", "import", str(folder / "more.tar"))
                 assert done.returncode == 0, done.stderr
             options = (
-                "--isolation", "partage", "--isolation-compute", "--isolation-library",
-                NATIVE / "libpartage-isolation.so", "--isolation-dir", folder / "isolation",
-                "--isolation-policy", "fixed-share",
-            )  # fmt: skip
+                "--isolation",
+                "partage",
+                "--isolation-compute",
+                "--isolation-library",
+                NATIVE / "libpartage-isolation.so",
+                "--isolation-dir",
+                folder / "isolation",
+                "--isolation-policy",
+                "fixed-share",
+            )
             agent = Agent(runtime, folder / "agent", NODE, options)
             agent.folder.mkdir()
             yield Node(runtime, client, agent, folder)
@@ -148,9 +169,11 @@ def test_a_shell_with_another_environment_is_held_too(node: Node) -> None:
     main = node.run("u1")
 
     output = node.cri.says(
-        main, "sh", "-c",
+        main,
+        "sh",
+        "-c",
         "env -i FAKE_GPU_SOCKET=/gpu/card LD_LIBRARY_PATH=/fake /bin/memory plain 33554432",
-    )  # fmt: skip
+    )
 
     assert _total(output) <= GIB
 
@@ -176,9 +199,12 @@ def test_a_tenant_cannot_change_its_limits(node: Node) -> None:
     inside = "/usr/local/partage/isolation"
 
     for act in (
-        f"echo > {inside}/limits", f"rm {inside}/limits", "echo > /etc/ld.so.preload",
-        "rm /etc/ld.so.preload", f"touch {inside}/x",
-    ):  # fmt: skip
+        f"echo > {inside}/limits",
+        f"rm {inside}/limits",
+        "echo > /etc/ld.so.preload",
+        "rm /etc/ld.so.preload",
+        f"touch {inside}/x",
+    ):
         said = node.cri.says(main, "sh", "-c", f"{act} 2>&1; echo status $?")
         assert "status 0" not in said, act
     assert _total(node.cri.says(main, "/bin/memory", "plain", str(32 * MIB))) <= GIB
@@ -226,9 +252,11 @@ def test_the_agent_says_whether_limits_hold(node: Node) -> None:
 
     # Another object before ours: the loader's variable is a process's own to set. What it is nobody can read.
     node.cri.says(
-        main, "sh", "-c",
+        main,
+        "sh",
+        "-c",
         "LD_PRELOAD=/etc/ld.so.preload /bin/load --seconds 600 > /dev/null 2>&1 & sleep 1",
-    )  # fmt: skip
+    )
 
     node.agent.until(series, 0)
     log = (node.agent.folder / "agent.log").read_text()
@@ -269,9 +297,11 @@ def test_contexts_that_grow_are_charged_and_what_passes_by_is_found(node: Node) 
     """By the driver's word on the host's process, written where the container's library reads it."""
     main = node.run("u1")
     node.cri.says(
-        main, "sh", "-c",
+        main,
+        "sh",
+        "-c",
         f"{{ sleep 600 | /bin/memory plain {32 * MIB} dlsym hold; }} > /dev/null 2>&1 & sleep 1",
-    )  # fmt: skip
+    )
     home = node.folder / "isolation"
     account = home / "private" / main / "account"
     limits = read((home / "containers" / main / "limits").read_text(), "limits")

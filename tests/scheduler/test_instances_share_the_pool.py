@@ -47,9 +47,16 @@ CUTTING = _cutting()
 def _card(minor: int, mode: SliceMode = SliceMode.MIG) -> Device:
     cutting = None if mode is SliceMode.SHARE else CUTTING
     return Device(
-        DeviceType.GPU, minor, f"GPU-{minor}", "nvidia", MODEL, memory_bytes=40 * GIB, mode=mode,
-        slots=10, cutting=cutting,
-    )  # fmt: skip
+        DeviceType.GPU,
+        minor,
+        f"GPU-{minor}",
+        "nvidia",
+        MODEL,
+        memory_bytes=40 * GIB,
+        mode=mode,
+        slots=10,
+        cutting=cutting,
+    )
 
 
 def _engine(*cards: Device, strategy: Strategy = Strategy.PARTAGE) -> Engine:
@@ -128,8 +135,12 @@ def test_shares_and_instances_are_never_on_one_card() -> None:
 
     _given(engine, _pod("instance", _ask(4, filter=ONLY)))
     share = _refused(engine, _pod("share", _ask(4, filter=SHARES)))
-    whole = _refused(engine, _pod("whole", DeviceRequest(
-        DeviceType.GPU, core_milli=1000, memory_milli=1000, whole=True)))  # fmt: skip
+    whole = _refused(
+        engine,
+        _pod(
+            "whole", DeviceRequest(DeviceType.GPU, core_milli=1000, memory_milli=1000, whole=True)
+        ),
+    )
     engine.handle(PodGone("instance"))
     shared = _given(engine, _pod("share2", _ask(4, filter=SHARES)))
     instance = _refused(engine, _pod("instance2", _ask(4, filter=ONLY)))
@@ -140,8 +151,9 @@ def test_shares_and_instances_are_never_on_one_card() -> None:
 
 def test_a_whole_card_is_the_instance_that_is_all_of_it() -> None:
     """In mode mig a whole card is given as its largest profile."""
-    (grant,) = _given(_engine(_card(0)), _pod("p", _ask(
-        core_milli=1000, memory_milli=1000, whole=True)))  # fmt: skip
+    (grant,) = _given(
+        _engine(_card(0)), _pod("p", _ask(core_milli=1000, memory_milli=1000, whole=True))
+    )
 
     assert (grant.mode, grant.mig) == (GrantMode.MIG, MigSlice("7g.40gb", 0, 8))
 
@@ -209,8 +221,11 @@ def test_several_containers_fit_whatever_their_order() -> None:
     grants = _given(engine, _pod("p", *asks))
 
     assert [grant.mig.profile for grant in grants if grant.mig is not None] == [
-        "1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb",
-    ]  # fmt: skip
+        "1g.5gb",
+        "1g.5gb",
+        "2g.10gb",
+        "3g.20gb",
+    ]
 
 
 def test_cards_in_mode_mig_that_cannot_be_cut_are_told_of() -> None:

@@ -40,10 +40,17 @@ LAYOUTS = ((), *layouts(CUTTING.axis, NAMES))
 def card(*others: MigSlice, mode: SliceMode = SliceMode.MIG, minor: int = 0) -> Device:
     """A card on which others have made these."""
     return Device(
-        DeviceType.GPU, minor, f"GPU-{minor}", "nvidia", MODEL, memory_bytes=40 * GIB, mode=mode,
-        slots=10, cutting=None if mode is SliceMode.SHARE else CUTTING,
+        DeviceType.GPU,
+        minor,
+        f"GPU-{minor}",
+        "nvidia",
+        MODEL,
+        memory_bytes=40 * GIB,
+        mode=mode,
+        slots=10,
+        cutting=None if mode is SliceMode.SHARE else CUTTING,
         foreign=tuple(ForeignInstance(one) for one in others),
-    )  # fmt: skip
+    )
 
 
 def engine_of(*cards: Device) -> Engine:

@@ -19,8 +19,10 @@ SHAPES = {
     "sixty alike": [(1, 600)] * 60,
     "sets": [(2 + i % 3, 400 + i) for i in range(12)],
     "more cards than there are": [(9, 100), (1, 100)],
-    "hardly fits": [(1, (210, 220, 230, 240, 260, 270, 280, 290, 310, 330)[i % 10]) for i in range(34)],
-}  # fmt: skip
+    "hardly fits": [
+        (1, (210, 220, 230, 240, 260, 270, 280, 290, 310, 330)[i % 10]) for i in range(34)
+    ],
+}
 
 
 def pod(name: str, sizes: list[tuple[int, int]]) -> Pod:

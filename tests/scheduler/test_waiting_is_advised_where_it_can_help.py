@@ -40,32 +40,47 @@ def asked(pod: Pod, *nodes: Node) -> bool | None:
         pytest.param(make_pod("p", *[share(60)] * 8), (EIGHT,), True, id="containers"),
         pytest.param(make_pod("p", *[share(60)] * 9), (EIGHT,), False, id="containers-together"),
         pytest.param(
-            make_pod("p", share(60), share(60), constraint=IN_SMALL), (EIGHT, SMALL), False,
+            make_pod("p", share(60), share(60), constraint=IN_SMALL),
+            (EIGHT, SMALL),
+            False,
             id="only-on-the-small-node",
         ),
         pytest.param(
-            make_pod("p", share(10, filter=CardFilter(use_uuids=("GPU-7",)))), (EIGHT,), True,
+            make_pod("p", share(10, filter=CardFilter(use_uuids=("GPU-7",)))),
+            (EIGHT,),
+            True,
             id="a-card-by-name",
         ),
         pytest.param(
             make_pod("p", share(10), host={"cpu": 9000}),
-            (make_node("n", devices=[card(0)], allocatable={"cpu": 8000}),), False, id="cpu",
+            (make_node("n", devices=[card(0)], allocatable={"cpu": 8000}),),
+            False,
+            id="cpu",
         ),
         pytest.param(
-            make_pod("p", share(10)), (make_node("n", devices=[card(0)], taints=(TAINT,)),), True,
+            make_pod("p", share(10)),
+            (make_node("n", devices=[card(0)], taints=(TAINT,)),),
+            True,
             id="a-taint-that-passes",
         ),
         pytest.param(
-            make_pod("p", share(10)), (make_node("n", devices=[card(0)], taints=(OWN,)),), False,
+            make_pod("p", share(10)),
+            (make_node("n", devices=[card(0)], taints=(OWN,)),),
+            False,
             id="a-taint-that-stays",
         ),
         pytest.param(
             make_pod("p", whole(1)),
-            (make_node("n", devices=[card(0, healthy=False)], unschedulable=True, verdicts=(SILENT,)),),
-            True, id="cordoned-sick-and-silent",
+            (
+                make_node(
+                    "n", devices=[card(0, healthy=False)], unschedulable=True, verdicts=(SILENT,)
+                ),
+            ),
+            True,
+            id="cordoned-sick-and-silent",
         ),
     ],
-)  # fmt: skip
+)
 def test_it_is_what_an_idle_node_would_say(
     pod: Pod,
     nodes: tuple[Node, ...],

@@ -70,9 +70,13 @@ async def asks(path: Path, user: int | None = None) -> str:
     """What a process of that user hears; empty where it is turned away."""
     given = [str(path)] if user is None else [str(path), str(user)]
     run = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", ASK, *given], check=True, capture_output=True,
-        text=True, timeout=120,
-    )  # fmt: skip
+        subprocess.run,
+        [sys.executable, "-c", ASK, *given],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     return str(run.stdout).strip()
 
 

@@ -49,9 +49,12 @@ class Served:
         """A connection to the read port, or by TLS to the other one."""
         secure = None if read or not tls else self.client
         return await asyncio.open_connection(
-            "127.0.0.1", self.site.read_port if read else self.site.port,
-            local_addr=(address, 0), ssl=secure, server_hostname="localhost" if secure else None,
-        )  # fmt: skip
+            "127.0.0.1",
+            self.site.read_port if read else self.site.port,
+            local_addr=(address, 0),
+            ssl=secure,
+            server_hostname="localhost" if secure else None,
+        )
 
     async def answers(
         self, *, read: bool, request: bytes = GET, address: str = "127.0.0.1"

@@ -67,11 +67,18 @@ def node(name: str, cards: int = 2, *, healthy: bool = True) -> str:
 
 def pod(name: str, asks: str, on: str = "", minor: int = 0) -> str:
     """A pod; with `on`, it runs there and holds one whole card."""
-    record = {"gpu": [{"minor": minor, "resources": {
-        "koordinator.sh/gpu-core": "100",
-        "koordinator.sh/gpu-memory": "80Gi",
-        "koordinator.sh/gpu-memory-ratio": "100",
-    }}]}  # fmt: skip
+    record = {
+        "gpu": [
+            {
+                "minor": minor,
+                "resources": {
+                    "koordinator.sh/gpu-core": "100",
+                    "koordinator.sh/gpu-memory": "80Gi",
+                    "koordinator.sh/gpu-memory-ratio": "100",
+                },
+            }
+        ]
+    }
     text = json.dumps(json.dumps(record))
     notes = f", annotations: {{scheduling.koordinator.sh/device-allocated: {text}}}" if on else ""
     return POD.format(name=name, asks=asks, place=f"nodeName: {on}" if on else "", notes=notes)

@@ -92,14 +92,16 @@ def test_tables_must_be_there_and_have_their_columns(tmp_path: Path) -> None:
 SEQUENCES = [
     ({}, "no array pod_small_7"),
     ({"pod_small_7": [0]}, "no array node_small_7"),
-    ({"pod_small_7": [0, POD_COUNT], "node_small_7": [0, 1, 2, 3]},
-     f"pod_small_7 entry 1 is row {POD_COUNT}, but pods_small.csv has rows 0 to {POD_COUNT - 1}"),
+    (
+        {"pod_small_7": [0, POD_COUNT], "node_small_7": [0, 1, 2, 3]},
+        f"pod_small_7 entry 1 is row {POD_COUNT}, but pods_small.csv has rows 0 to {POD_COUNT - 1}",
+    ),
     ({"pod_small_7": [-1], "node_small_7": [0, 1, 2, 3]}, "pod_small_7 entry 0 is row -1"),
     ({"pod_small_7": [0], "node_small_7": [0, 1]}, "ranks 2 nodes, but nodes.csv has 4"),
     ({"pod_small_7": [0], "node_small_7": [0, 1, 1, 2]}, "gives two nodes the same rank"),
     ({"pod_small_7": [0.5], "node_small_7": [0, 1, 2, 3]}, "pod_small_7 is no list of whole"),
     ({"pod_small_7": [[0]], "node_small_7": [0, 1, 2, 3]}, "pod_small_7 is no list of whole"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("arrays", "message"), SEQUENCES, ids=[m for _, m in SEQUENCES])
@@ -123,9 +125,10 @@ def test_a_single_array_holds_no_sequences(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [None, b"", b"not numpy", b"PK\x03\x04 broken", b"\x80\x04K\x01."],
+    "content",
+    [None, b"", b"not numpy", b"PK\x03\x04 broken", b"\x80\x04K\x01."],
     ids=["missing", "empty", "text", "zip", "pickle"],
-)  # fmt: skip
+)
 def test_a_file_without_sequences_is_named(tmp_path: Path, content: bytes | None) -> None:
     """A file that is missing or no NPZ gives one line, never a traceback."""
     path = write(tmp_path) / "orders.npz"

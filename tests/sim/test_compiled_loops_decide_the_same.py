@@ -78,10 +78,16 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
     """A node of any size, with or without told resources."""
     model = draw(st.sampled_from(["T4", "G2"]))
     devices = tuple(
-        Device(DeviceType.GPU, i, f"{name}/{i}", model=model, memory_bytes=16 * GIB,
-               healthy=draw(st.sampled_from([True, True, True, False])))
+        Device(
+            DeviceType.GPU,
+            i,
+            f"{name}/{i}",
+            model=model,
+            memory_bytes=16 * GIB,
+            healthy=draw(st.sampled_from([True, True, True, False])),
+        )
         for i in range(draw(st.integers(0, 8)))
-    )  # fmt: skip
+    )
     room = {"cpu": draw(st.integers(1, 96)) * 1000, "memory": 128 * GIB, "pods": 10}
     room |= draw(st.sampled_from([{}, {"example.com/licence": 2}]))
     told = draw(st.sampled_from([True, True, True, False]))
@@ -115,9 +121,14 @@ def prices(draw: st.DrawFn) -> Prices:
         Reserve(4, 8_000, 32 * 1024, (), draw(needs), 4_000),
     )
     return Prices(
-        models, pairs, steps.cumsum(axis=1), chance.random(len(models)), ((2, 0.4), (4, 0.1)),
-        500.0, reserves[: draw(st.integers(0, 4))],
-    )  # fmt: skip
+        models,
+        pairs,
+        steps.cumsum(axis=1),
+        chance.random(len(models)),
+        ((2, 0.4), (4, 0.1)),
+        500.0,
+        reserves[: draw(st.integers(0, 4))],
+    )
 
 
 @given(st.sampled_from(list(STRATEGIES)), st.data())
@@ -139,8 +150,9 @@ def test_any_history_leads_to_the_same_scores_and_places(
 
     for step in range(data.draw(st.integers(1, 8))):
         base = data.draw(st.sampled_from(known) | pods("new"))
-        pod = Pod(f"p{step}", "d", "p", request=base.request, host=base.host,
-                  constraint=base.constraint)  # fmt: skip
+        pod = Pod(
+            f"p{step}", "d", "p", request=base.request, host=base.host, constraint=base.constraint
+        )
         one, two = fast.schedule(pod, reasons=False), plain.schedule(pod, reasons=False)
 
         assert one == two

@@ -131,8 +131,22 @@ def test_the_command_reports_waiting(tmp_path: Path, mode: str) -> None:
 
 def test_a_rate_may_be_given(tmp_path: Path) -> None:
     """--rate, --lifetime and --arrivals set a Poisson run; few arrivals never wait."""
-    arguments = ["openb", str(write(tmp_path)), "--trace", "small", "--departures", "poisson",
-                 "--rate", "1", "--lifetime", "0.01", "--arrivals", "30", "-o", "json"]  # fmt: skip
+    arguments = [
+        "openb",
+        str(write(tmp_path)),
+        "--trace",
+        "small",
+        "--departures",
+        "poisson",
+        "--rate",
+        "1",
+        "--lifetime",
+        "0.01",
+        "--arrivals",
+        "30",
+        "-o",
+        "json",
+    ]
 
     found = json.loads(CliRunner().invoke(simulate, arguments).stdout)
 

@@ -180,9 +180,21 @@ def test_impossible_streams_are_refused(change: dict[str, Any], part: str) -> No
 def test_a_stream_is_told_in_ratios() -> None:
     """The keys that checks from outside rely on."""
     found = _json(
-        "--model", "NVIDIA A30", "--cards", "4", "--mix", "60/30/0/10/0", "--rho", "0.9",
-        "--seed", "3", "--arrivals", "2000", "--warmup", "200",
-    )  # fmt: skip
+        "--model",
+        "NVIDIA A30",
+        "--cards",
+        "4",
+        "--mix",
+        "60/30/0/10/0",
+        "--rho",
+        "0.9",
+        "--seed",
+        "3",
+        "--arrivals",
+        "2000",
+        "--warmup",
+        "200",
+    )
 
     assert found["offered"] == 1800
     assert found["acceptance"] == found["accepted"] / 1800
@@ -192,10 +204,24 @@ def test_a_stream_is_told_in_ratios() -> None:
 def test_policies_are_compared_in_a_table() -> None:
     """One row a policy, with waiting where asked for."""
     result = _simulate(
-        "--model", "A100-80GB", "--cards", "2", "--mix", "50/25/12/8/5", "--rho", "0.8",
-        "--arrivals", "500", "--warmup", "50", "--wait", "--policy", "partage",
-        "--policy", "hami-2.10",
-    )  # fmt: skip
+        "--model",
+        "A100-80GB",
+        "--cards",
+        "2",
+        "--mix",
+        "50/25/12/8/5",
+        "--rho",
+        "0.8",
+        "--arrivals",
+        "500",
+        "--warmup",
+        "50",
+        "--wait",
+        "--policy",
+        "partage",
+        "--policy",
+        "hami-2.10",
+    )
 
     assert result.exit_code == 0
     lines = result.output.splitlines()

@@ -52,8 +52,11 @@ def test_places_and_loads_are_counted_as_published(tmp_path: Path) -> None:
     # 14 cards; 0.5 + 1 + 2 + 0.25 of them are taken when two pods ask for 8 cards each. Rank
     # prefers n3 (no cards), n2 (T4), n1 (G2, all its 8 cards idle), n0: one of the two fits.
     assert found["failed_by_kind"] == {
-        "cpu-only": 0, "fraction": 0, "one-card": 0, "many-cards": 1,
-    }  # fmt: skip
+        "cpu-only": 0,
+        "fraction": 0,
+        "one-card": 0,
+        "many-cards": 1,
+    }
     assert found["first_refused_many_card"] == round(100 * 19.75 / 14, 2)
     # Loads after the last three events are 26.8, 83.9 and 141.1 %: no event falls on 80 or 90.
     assert found["allocation"]["80"] is None

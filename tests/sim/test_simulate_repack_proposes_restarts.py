@@ -15,9 +15,18 @@ from partage.wire import record
 
 GIB = 1 << 30
 REGISTERED = json.dumps(
-    [{"id": "GPU-a", "count": 10, "devmem": 40960, "devcore": 100, "health": True,
-      "type": "NVIDIA A100-SXM4-40GB", "mode": "mig"}]
-)  # fmt: skip
+    [
+        {
+            "id": "GPU-a",
+            "count": 10,
+            "devmem": 40960,
+            "devcore": 100,
+            "health": True,
+            "type": "NVIDIA A100-SXM4-40GB",
+            "mode": "mig",
+        }
+    ]
+)
 NODE = {
     "apiVersion": "v1",
     "kind": "Node",
@@ -30,8 +39,17 @@ def pod(name: str, memory: int, start: int | None = None, namespace: str = "batc
     """A pod of one instance; bound at a start, or waiting."""
     annotations, spec = {"nvidia.com/vgpu-mode": "mig"}, {}
     if start is not None:
-        grant = Grant("main", DeviceType.GPU, 0, "GPU-a", 142, 4864 << 20, GrantMode.MIG,
-                      protocol="hami", mig=MigSlice("1g.5gb", start, 1))  # fmt: skip
+        grant = Grant(
+            "main",
+            DeviceType.GPU,
+            0,
+            "GPU-a",
+            142,
+            4864 << 20,
+            GrantMode.MIG,
+            protocol="hami",
+            mig=MigSlice("1g.5gb", start, 1),
+        )
         held = Allocation(name, namespace, name, "n", (grant,))
         annotations[names.ALLOCATION] = record.encode(held)
         spec = {"nodeName": "n"}
@@ -41,10 +59,13 @@ def pod(name: str, memory: int, start: int | None = None, namespace: str = "batc
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": name, "namespace": namespace, "uid": name, "annotations": annotations,
+            "name": name,
+            "namespace": namespace,
+            "uid": name,
+            "annotations": annotations,
         },
         "spec": {**spec, "containers": [container]},
-    }  # fmt: skip
+    }
 
 
 def run(folder: Path, *pods: object, arguments: tuple[str, ...] = ()) -> Result:
@@ -59,9 +80,12 @@ def run(folder: Path, *pods: object, arguments: tuple[str, ...] = ()) -> Result:
 def test_one_restart_makes_room(tmp_path: Path) -> None:
     """Two small instances stand in both places of a 3g: one is enough to move."""
     found = run(
-        tmp_path, pod("a", 4000, 0), pod("b", 4000, 4), pod("big", 19000),
+        tmp_path,
+        pod("a", 4000, 0),
+        pod("b", 4000, 4),
+        pod("big", 19000),
         arguments=("--may-restart", "batch/*", "-o", "json"),
-    )  # fmt: skip
+    )
 
     (plan,) = json.loads(found.stdout)
     assert found.exit_code == 0

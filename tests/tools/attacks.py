@@ -49,65 +49,364 @@ _WAY: Final = "kube/test_no_credential_is_shown_to_the_way.py"
 _UP: Final = "apiserver/test_no_client_holds_the_server.py"
 
 ATTACKS: Final = (
-    Attack("tenant", "pods whose places take long to search: many containers, sizes, sets, hints, affinity, names, tolerations",
-           "a fifth of a second of work at most, each; the pod waits with a reason", (f"{_HARD}::test_a_hard_pod_is_answered_within_its_bound",)),
-    Attack("tenant", "a search for slow pods, which goes on from the slowest found", "none is slower",
-           (f"{_HARD}::test_no_pod_that_is_searched_for_is_harder",)),
-    Attack("tenant", "nonsense in every field of a pod: nested, endless, other digits, thousands of everything", "nothing: an answer that clients can read, and others get their nodes", ("embedded/test_hard_pods_hold_up_nobody.py::test_odd_pods_are_answered_and_hold_up_nobody",)),
-    Attack("tenant", "hundreds of hard pods at once, in one namespace and in many", "an ordinary pod of another namespace has its turn after a bounded amount of work; the hard ones wait for their own namespace",
-           (f"{_CROWDS}::test_an_ordinary_pod_behind_a_row_has_its_turn_soon", f"{_CROWDS}::test_many_namespaces_share_what_one_has")),
-    Attack("tenant", "hard pods at a live cluster, and a workload that makes many", "nothing: others have their turn between two of them",
-           ("embedded/test_hard_pods_hold_up_nobody.py",)),
-    Attack("tenant", "preemption beside many small pods, and plans that would not end", "as few victims as will do, or none; a decision's work at a time",
-           ("laws/test_a_plan_asks_no_more_than_a_decision_at_a_time.py", f"{_ROOM}::test_rows_of_pods_for_which_nothing_helps_leave_time_to_others", "laws/test_victims_are_the_least_that_will_do.py::test_as_few_of_many_small_pods_go_as_will_do", "laws/test_victims_are_the_least_that_will_do.py::test_a_plan_that_is_not_finished_is_none")),
-    Attack("tenant", "20,000 pods at once, thousands that wait, each another", "events, wake-ups and looks have their rate, and what is kept its bound; the event of another namespace comes within seconds, and it has its turn among who is woken",
-           (_WRITES, f"{_BURST}::test_only_so_many_are_woken_a_second", f"{_BURST}::test_each_namespace_has_its_turn", f"{_BURST}::test_who_never_comes_is_woken_after_the_others", f"{_BURST}::test_of_many_it_is_asked_rarely")),
-    Attack("tenant", "important pods that are made and deleted, so that others are sent away", "240 victims a minute for a namespace at most",
-           (f"{_BURST}::test_victims_of_a_namespace_are_bounded_a_minute", f"{_BURST}::test_the_plugin_offers_nobody_beyond_the_bound", f"{_BURST}::test_nor_does_the_verb", f"{_ROOM}::test_a_namespace_has_so_many_sent_away_and_no_more")),
-    Attack("tenant", "nominations that hoard cards: pods that never come, victims that never end", "two minutes, or ten",
-           (f"{_BURST}::test_room_is_not_kept_for_ever_for_who_never_comes", f"{_BURST}::test_what_is_free_is_not_kept_for_ever_beside_a_victim_that_stays")),
-    Attack("node", "a card that falls ill and recovers all the time", "a write each 15 s", ("agent/test_reports_are_written_on_change_only.py::test_a_card_that_falls_ill_and_recovers_all_the_time_is_written_now_and_then",)),
-    Attack("tenant", "mappings, descriptors, threads, names, groups, objects and lists without an end, before the agent's look", "nothing: the container reads as not in force",
-           (f"{_LOOKS}::test_a_process_costs_no_memory", f"{_LOOKS}::test_a_crowd_is_not_looked_into", f"{_LOOKS}::test_the_others_are_judged_at_each_look", f"{_LOOKS}::test_many_who_cost_nearly_too_much_share_a_bound")),
-    Attack("tenant", "device nodes, pipes, links, mazes and races where the agent reads files", "nothing is opened but regular files below the container's root",
-           (f"{_LOOKS}::test_nothing_but_regular_files_is_opened", f"{_LOOKS}::test_no_race_leads_out_of_a_root", f"{_LOOKS}::test_a_maze_of_links_ends")),
-    Attack("tenant", "files that never answer, before the agent's look", "nothing: the container is given up and named, the others are judged", (f"{_LOOKS}::test_files_that_do_not_answer_hold_up_nobody_elses_look",)),
-    Attack("tenant", "control groups that are named after a neighbour's container", "each container is judged by its own processes", (f"{_LOOKS}::test_a_process_is_of_the_container_whose_group_holds_the_others",)),
-    Attack("tenant", "a program whose first thread has ended", "it does not read as in force", (f"{_LOOKS}::test_a_process_outlives_its_first_thread",)),
-    Attack("tenant", "files, folders and mounts that fill the node or lead the agent astray", "nothing", ("agent/test_nobody_fills_the_node.py",)),
-    Attack("tenant", "cards without a grant: variables, CDI names, mounts, legacy images, other vendors' runtimes", "no card opens", ("agent/test_cards_come_by_a_grant_alone.py",)),
-    Attack("tenant", "a policy or precedence that takes the whole card", "it gets what the node grants, and its condition says so", ("agent/test_no_pod_takes_more_than_its_node_grants.py",)),
-    Attack("tenant", "pods that name their node, mirrors, other schedulers", "refused inside the API server", (f"{_CEL}::test_a_pod_with_devices_names_no_node_whatever_scheduler_it_names",)),
-    Attack("tenant", "forged records, by every reserved key, in pods and Bindings", "refused inside the API server", (f"{_CEL}::test_forging_is_refused_without_the_webhook", f"{_FORGED}::test_nobody_creates_a_pod_with_a_reserved_annotation", f"{_FORGED}::test_a_record_is_not_changed_by_an_update")),
-    Attack("tenant", "a namespace of Partage's usual name, where Partage is elsewhere", "its pods are judged as all others", (f"{_CEL}::test_only_the_namespace_that_partage_runs_in_is_left_out",)),
-    Attack("tenant", "privileged containers with a part of a card, by five protocols", "refused", (f"{_FORGED}::test_a_privileged_container_shares_by_no_protocol", f"{_FORGED}::test_a_privileged_container_may_not_share_by_hamis_protocol")),
-    Attack("tenant", "pods of thousands of containers, names and annotations at admission", "answered within a bounded amount of work; the probes meanwhile", ("webhook/test_large_pods_are_judged_in_time.py",)),
-    Attack("tenant", "explanations of hard pods, asked for without an end", "the namespace's part of search; an ordinary pod is explained as ever", ("extender/test_questions_of_people_are_counted.py",)),
-    Attack("tenant", "pods written again and again, with other labels and 200 KiB of other annotations", "32 MiB of them are kept", ("extender/test_questions_of_people_are_counted.py::test_pods_that_differ_in_what_nobody_reads_fill_no_memory",)),
-    Attack("tenant", "a pod in which the engine has a fault", "it waits, and the books name it as a problem; kube-scheduler's connection and the lead stay", ("extender/test_a_fault_in_one_pod_ends_no_connection.py",)),
-    Attack("thief", "one node with 15,000 cards or 5,000 resources, or other amounts, labels, names and MIG tables in each report", "the books have room for 256 devices of a type and 256 resources on each node, and forget what is gone", ("wire/test_no_node_makes_the_books_of_all_large.py",)),
-    Attack("tenant", "escape sequences and marks of direction in names and annotations", "numbers on the terminal", ("cli/test_no_object_commands_the_terminal.py",)),
-    Attack("stranger", "sockets that are held: silent, half a head, half a body, half a handshake, answers unread", "nothing on the other port, and the next caller is served", (f"{_SERVING}::test_both_ports_answer_while_one_is_held", f"{_SERVING}::test_who_does_not_go_on_is_closed", f"{_SERVING}::test_one_address_does_not_keep_all_places_busy")),
-    Attack("stranger", "bodies that are never whole, on many connections", "the port holds 64 MiB at most; who holds most is closed", (f"{_SERVING}::test_bodies_that_are_never_whole_have_a_bound_together",)),
-    Attack("stranger", "compressed bodies, a thousand times as large once inflated", "415, and nothing is inflated", (f"{_SERVING}::test_no_body_is_inflated",)),
-    Attack("stranger", "pages asked for by hundreds of connections, token reviews and readers that are slow, a port full of requests that wait, metrics that are never read", "a page of each address in turn, and four readers of metrics of one", ("serving/test_callers_have_turns.py", "extender/test_few_read_the_metrics_at_a_time.py")),
-    Attack("stranger", "reviews sent to the webhook without an end, large and small", "a review of another address comes after a few of them", ("webhook/test_strangers_hold_up_no_review.py",)),
-    Attack("stranger", "requests behind one that closes the connection", "not carried out", (f"{_SERVING}::test_nothing_is_carried_out_after_the_last_answer",)),
-    Attack("stranger", "the verbs without a certificate", "no word where a certificate is required, else 401", ("daemon/test_the_extender_has_certificates_of_its_own.py::test_who_shows_the_secret_may_call_and_nobody_else",)),
-    Attack("stranger", "made-up tokens, by the thousand", "20 questions a second to the API server; a reader of another address, or with a token that was good, has the next turn", (f"{_READERS}::test_made_up_tokens_cost_the_api_server_little", f"{_READERS}::test_a_flood_from_one_address_delays_no_other", f"{_READERS}::test_a_network_that_floods_by_many_addresses_gives_up_its_own", f"{_READERS}::test_a_token_that_was_good_is_asked_for_beside_every_flood", f"{_READERS}::test_a_user_who_asks_for_everything_takes_no_turn_of_others")),
-    Attack("stranger", "the unix socket of the plugin as another user", "turned away before a byte is read", ("serving/test_a_unix_socket_knows_its_caller.py::test_who_is_not_named_is_turned_away_before_a_byte_is_read",)),
-    Attack("stranger", "the unix socket of the plugin: half frames, giant frames, connections without an end", "64 connections, and who is there goes on", ("serving/test_a_unix_socket_knows_its_caller.py::test_a_caller_that_floods_has_a_bound_and_the_log_too",)),
-    Attack("neighbour", "the agent's sockets for the kubelet and the runtime, as another user of the node", "they are root's, whatever the umask", ("agent/test_root_alone_speaks_to_the_agent.py",)),
-    Attack("stranger", "web pages of other origins and rebound names, at `partage up`", "403, and no pod", ("serving/test_pages_of_others_send_nothing_here.py",)),
-    Attack("stranger", "held connections, endless bodies and huge heads, at the API port of `partage up`", "the next caller is served", (_UP,)),
-    Attack("reader", "names of pods in the agents' metrics", "cards and sums only", ("agent/test_limits_are_told_and_acted_on.py::test_nobody_is_named_where_nobody_is_asked_who_reads",)),
-    Attack("reader", "names of pods, namespaces and quotas in the service's metrics and node summaries", "amounts", ("extender/test_debug_api_prints_what_seed_003_prints.py::test_names_are_shown_to_those_who_may_read_all_pods",)),
-    Attack("listener", "a user's token to the read port by plain HTTP", "refused, and not reviewed", ("extender/test_debug_api_prints_what_seed_003_prints.py::test_a_token_by_plain_http_is_refused_and_not_reviewed",)),
-    Attack("reader", "a hundred planted words in a masked snapshot", "none is left", ("record/test_masks_keep_nothing_secret.py",)),
-    Attack("thief", "the scheduler's and an agent's token: images, taints, finalizers, owners, phases, labels", "refused inside the API server", ("packaging/test_stolen_tokens_change_no_spec.py",)),
-    Attack("listener", "tokens, passwords and plugins' credentials to a server by plain HTTP", "none is sent", (f"{_WAY}::test_a_server_by_plain_http_is_told_of_nobody", f"{_WAY}::test_nor_does_a_program_send_any_to_another_machine")),
-    Attack("neighbour", "another program of the name that a kubeconfig's plugin has, in PATH", "the one beside the file runs", (f"{_WAY}::test_a_plugin_beside_its_document_is_that_program",)),
-)  # fmt: skip
+    Attack(
+        "tenant",
+        "pods whose places take long to search: many containers, sizes, sets, hints, affinity, names, tolerations",
+        "a fifth of a second of work at most, each; the pod waits with a reason",
+        (f"{_HARD}::test_a_hard_pod_is_answered_within_its_bound",),
+    ),
+    Attack(
+        "tenant",
+        "a search for slow pods, which goes on from the slowest found",
+        "none is slower",
+        (f"{_HARD}::test_no_pod_that_is_searched_for_is_harder",),
+    ),
+    Attack(
+        "tenant",
+        "nonsense in every field of a pod: nested, endless, other digits, thousands of everything",
+        "nothing: an answer that clients can read, and others get their nodes",
+        (
+            "embedded/test_hard_pods_hold_up_nobody.py::test_odd_pods_are_answered_and_hold_up_nobody",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "hundreds of hard pods at once, in one namespace and in many",
+        "an ordinary pod of another namespace has its turn after a bounded amount of work; the hard ones wait for their own namespace",
+        (
+            f"{_CROWDS}::test_an_ordinary_pod_behind_a_row_has_its_turn_soon",
+            f"{_CROWDS}::test_many_namespaces_share_what_one_has",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "hard pods at a live cluster, and a workload that makes many",
+        "nothing: others have their turn between two of them",
+        ("embedded/test_hard_pods_hold_up_nobody.py",),
+    ),
+    Attack(
+        "tenant",
+        "preemption beside many small pods, and plans that would not end",
+        "as few victims as will do, or none; a decision's work at a time",
+        (
+            "laws/test_a_plan_asks_no_more_than_a_decision_at_a_time.py",
+            f"{_ROOM}::test_rows_of_pods_for_which_nothing_helps_leave_time_to_others",
+            "laws/test_victims_are_the_least_that_will_do.py::test_as_few_of_many_small_pods_go_as_will_do",
+            "laws/test_victims_are_the_least_that_will_do.py::test_a_plan_that_is_not_finished_is_none",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "20,000 pods at once, thousands that wait, each another",
+        "events, wake-ups and looks have their rate, and what is kept its bound; the event of another namespace comes within seconds, and it has its turn among who is woken",
+        (
+            _WRITES,
+            f"{_BURST}::test_only_so_many_are_woken_a_second",
+            f"{_BURST}::test_each_namespace_has_its_turn",
+            f"{_BURST}::test_who_never_comes_is_woken_after_the_others",
+            f"{_BURST}::test_of_many_it_is_asked_rarely",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "important pods that are made and deleted, so that others are sent away",
+        "240 victims a minute for a namespace at most",
+        (
+            f"{_BURST}::test_victims_of_a_namespace_are_bounded_a_minute",
+            f"{_BURST}::test_the_plugin_offers_nobody_beyond_the_bound",
+            f"{_BURST}::test_nor_does_the_verb",
+            f"{_ROOM}::test_a_namespace_has_so_many_sent_away_and_no_more",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "nominations that hoard cards: pods that never come, victims that never end",
+        "two minutes, or ten",
+        (
+            f"{_BURST}::test_room_is_not_kept_for_ever_for_who_never_comes",
+            f"{_BURST}::test_what_is_free_is_not_kept_for_ever_beside_a_victim_that_stays",
+        ),
+    ),
+    Attack(
+        "node",
+        "a card that falls ill and recovers all the time",
+        "a write each 15 s",
+        (
+            "agent/test_reports_are_written_on_change_only.py::test_a_card_that_falls_ill_and_recovers_all_the_time_is_written_now_and_then",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "mappings, descriptors, threads, names, groups, objects and lists without an end, before the agent's look",
+        "nothing: the container reads as not in force",
+        (
+            f"{_LOOKS}::test_a_process_costs_no_memory",
+            f"{_LOOKS}::test_a_crowd_is_not_looked_into",
+            f"{_LOOKS}::test_the_others_are_judged_at_each_look",
+            f"{_LOOKS}::test_many_who_cost_nearly_too_much_share_a_bound",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "device nodes, pipes, links, mazes and races where the agent reads files",
+        "nothing is opened but regular files below the container's root",
+        (
+            f"{_LOOKS}::test_nothing_but_regular_files_is_opened",
+            f"{_LOOKS}::test_no_race_leads_out_of_a_root",
+            f"{_LOOKS}::test_a_maze_of_links_ends",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "files that never answer, before the agent's look",
+        "nothing: the container is given up and named, the others are judged",
+        (f"{_LOOKS}::test_files_that_do_not_answer_hold_up_nobody_elses_look",),
+    ),
+    Attack(
+        "tenant",
+        "control groups that are named after a neighbour's container",
+        "each container is judged by its own processes",
+        (f"{_LOOKS}::test_a_process_is_of_the_container_whose_group_holds_the_others",),
+    ),
+    Attack(
+        "tenant",
+        "a program whose first thread has ended",
+        "it does not read as in force",
+        (f"{_LOOKS}::test_a_process_outlives_its_first_thread",),
+    ),
+    Attack(
+        "tenant",
+        "files, folders and mounts that fill the node or lead the agent astray",
+        "nothing",
+        ("agent/test_nobody_fills_the_node.py",),
+    ),
+    Attack(
+        "tenant",
+        "cards without a grant: variables, CDI names, mounts, legacy images, other vendors' runtimes",
+        "no card opens",
+        ("agent/test_cards_come_by_a_grant_alone.py",),
+    ),
+    Attack(
+        "tenant",
+        "a policy or precedence that takes the whole card",
+        "it gets what the node grants, and its condition says so",
+        ("agent/test_no_pod_takes_more_than_its_node_grants.py",),
+    ),
+    Attack(
+        "tenant",
+        "pods that name their node, mirrors, other schedulers",
+        "refused inside the API server",
+        (f"{_CEL}::test_a_pod_with_devices_names_no_node_whatever_scheduler_it_names",),
+    ),
+    Attack(
+        "tenant",
+        "forged records, by every reserved key, in pods and Bindings",
+        "refused inside the API server",
+        (
+            f"{_CEL}::test_forging_is_refused_without_the_webhook",
+            f"{_FORGED}::test_nobody_creates_a_pod_with_a_reserved_annotation",
+            f"{_FORGED}::test_a_record_is_not_changed_by_an_update",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "a namespace of Partage's usual name, where Partage is elsewhere",
+        "its pods are judged as all others",
+        (f"{_CEL}::test_only_the_namespace_that_partage_runs_in_is_left_out",),
+    ),
+    Attack(
+        "tenant",
+        "privileged containers with a part of a card, by five protocols",
+        "refused",
+        (
+            f"{_FORGED}::test_a_privileged_container_shares_by_no_protocol",
+            f"{_FORGED}::test_a_privileged_container_may_not_share_by_hamis_protocol",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "pods of thousands of containers, names and annotations at admission",
+        "answered within a bounded amount of work; the probes meanwhile",
+        ("webhook/test_large_pods_are_judged_in_time.py",),
+    ),
+    Attack(
+        "tenant",
+        "explanations of hard pods, asked for without an end",
+        "the namespace's part of search; an ordinary pod is explained as ever",
+        ("extender/test_questions_of_people_are_counted.py",),
+    ),
+    Attack(
+        "tenant",
+        "pods written again and again, with other labels and 200 KiB of other annotations",
+        "32 MiB of them are kept",
+        (
+            "extender/test_questions_of_people_are_counted.py::test_pods_that_differ_in_what_nobody_reads_fill_no_memory",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "a pod in which the engine has a fault",
+        "it waits, and the books name it as a problem; kube-scheduler's connection and the lead stay",
+        ("extender/test_a_fault_in_one_pod_ends_no_connection.py",),
+    ),
+    Attack(
+        "thief",
+        "one node with 15,000 cards or 5,000 resources, or other amounts, labels, names and MIG tables in each report",
+        "the books have room for 256 devices of a type and 256 resources on each node, and forget what is gone",
+        ("wire/test_no_node_makes_the_books_of_all_large.py",),
+    ),
+    Attack(
+        "tenant",
+        "escape sequences and marks of direction in names and annotations",
+        "numbers on the terminal",
+        ("cli/test_no_object_commands_the_terminal.py",),
+    ),
+    Attack(
+        "stranger",
+        "sockets that are held: silent, half a head, half a body, half a handshake, answers unread",
+        "nothing on the other port, and the next caller is served",
+        (
+            f"{_SERVING}::test_both_ports_answer_while_one_is_held",
+            f"{_SERVING}::test_who_does_not_go_on_is_closed",
+            f"{_SERVING}::test_one_address_does_not_keep_all_places_busy",
+        ),
+    ),
+    Attack(
+        "stranger",
+        "bodies that are never whole, on many connections",
+        "the port holds 64 MiB at most; who holds most is closed",
+        (f"{_SERVING}::test_bodies_that_are_never_whole_have_a_bound_together",),
+    ),
+    Attack(
+        "stranger",
+        "compressed bodies, a thousand times as large once inflated",
+        "415, and nothing is inflated",
+        (f"{_SERVING}::test_no_body_is_inflated",),
+    ),
+    Attack(
+        "stranger",
+        "pages asked for by hundreds of connections, token reviews and readers that are slow, a port full of requests that wait, metrics that are never read",
+        "a page of each address in turn, and four readers of metrics of one",
+        ("serving/test_callers_have_turns.py", "extender/test_few_read_the_metrics_at_a_time.py"),
+    ),
+    Attack(
+        "stranger",
+        "reviews sent to the webhook without an end, large and small",
+        "a review of another address comes after a few of them",
+        ("webhook/test_strangers_hold_up_no_review.py",),
+    ),
+    Attack(
+        "stranger",
+        "requests behind one that closes the connection",
+        "not carried out",
+        (f"{_SERVING}::test_nothing_is_carried_out_after_the_last_answer",),
+    ),
+    Attack(
+        "stranger",
+        "the verbs without a certificate",
+        "no word where a certificate is required, else 401",
+        (
+            "daemon/test_the_extender_has_certificates_of_its_own.py::test_who_shows_the_secret_may_call_and_nobody_else",
+        ),
+    ),
+    Attack(
+        "stranger",
+        "made-up tokens, by the thousand",
+        "20 questions a second to the API server; a reader of another address, or with a token that was good, has the next turn",
+        (
+            f"{_READERS}::test_made_up_tokens_cost_the_api_server_little",
+            f"{_READERS}::test_a_flood_from_one_address_delays_no_other",
+            f"{_READERS}::test_a_network_that_floods_by_many_addresses_gives_up_its_own",
+            f"{_READERS}::test_a_token_that_was_good_is_asked_for_beside_every_flood",
+            f"{_READERS}::test_a_user_who_asks_for_everything_takes_no_turn_of_others",
+        ),
+    ),
+    Attack(
+        "stranger",
+        "the unix socket of the plugin as another user",
+        "turned away before a byte is read",
+        (
+            "serving/test_a_unix_socket_knows_its_caller.py::test_who_is_not_named_is_turned_away_before_a_byte_is_read",
+        ),
+    ),
+    Attack(
+        "stranger",
+        "the unix socket of the plugin: half frames, giant frames, connections without an end",
+        "64 connections, and who is there goes on",
+        (
+            "serving/test_a_unix_socket_knows_its_caller.py::test_a_caller_that_floods_has_a_bound_and_the_log_too",
+        ),
+    ),
+    Attack(
+        "neighbour",
+        "the agent's sockets for the kubelet and the runtime, as another user of the node",
+        "they are root's, whatever the umask",
+        ("agent/test_root_alone_speaks_to_the_agent.py",),
+    ),
+    Attack(
+        "stranger",
+        "web pages of other origins and rebound names, at `partage up`",
+        "403, and no pod",
+        ("serving/test_pages_of_others_send_nothing_here.py",),
+    ),
+    Attack(
+        "stranger",
+        "held connections, endless bodies and huge heads, at the API port of `partage up`",
+        "the next caller is served",
+        (_UP,),
+    ),
+    Attack(
+        "reader",
+        "names of pods in the agents' metrics",
+        "cards and sums only",
+        (
+            "agent/test_limits_are_told_and_acted_on.py::test_nobody_is_named_where_nobody_is_asked_who_reads",
+        ),
+    ),
+    Attack(
+        "reader",
+        "names of pods, namespaces and quotas in the service's metrics and node summaries",
+        "amounts",
+        (
+            "extender/test_debug_api_prints_what_seed_003_prints.py::test_names_are_shown_to_those_who_may_read_all_pods",
+        ),
+    ),
+    Attack(
+        "listener",
+        "a user's token to the read port by plain HTTP",
+        "refused, and not reviewed",
+        (
+            "extender/test_debug_api_prints_what_seed_003_prints.py::test_a_token_by_plain_http_is_refused_and_not_reviewed",
+        ),
+    ),
+    Attack(
+        "reader",
+        "a hundred planted words in a masked snapshot",
+        "none is left",
+        ("record/test_masks_keep_nothing_secret.py",),
+    ),
+    Attack(
+        "thief",
+        "the scheduler's and an agent's token: images, taints, finalizers, owners, phases, labels",
+        "refused inside the API server",
+        ("packaging/test_stolen_tokens_change_no_spec.py",),
+    ),
+    Attack(
+        "listener",
+        "tokens, passwords and plugins' credentials to a server by plain HTTP",
+        "none is sent",
+        (
+            f"{_WAY}::test_a_server_by_plain_http_is_told_of_nobody",
+            f"{_WAY}::test_nor_does_a_program_send_any_to_another_machine",
+        ),
+    ),
+    Attack(
+        "neighbour",
+        "another program of the name that a kubeconfig's plugin has, in PATH",
+        "the one beside the file runs",
+        (f"{_WAY}::test_a_plugin_beside_its_document_is_that_program",),
+    ),
+)
 
 
 @dataclass(slots=True)
@@ -132,7 +431,10 @@ class Tally:
         mine = [f"tests/{one}" for one in attack.tests]
 
         def of(ids: set[str]) -> int:
-            return sum(any(one == id_ or one.startswith((f"{id_}::", f"{id_}[")) for id_ in mine) for one in ids)  # fmt: skip
+            return sum(
+                any(one == id_ or one.startswith((f"{id_}::", f"{id_}[")) for id_ in mine)
+                for one in ids
+            )
 
         if of(self.failed) or not of(self.passed) + of(self.skipped):
             return "GOT THROUGH"
@@ -158,7 +460,11 @@ def main(arguments: Sequence[str]) -> int:
     if given.table:
         sys.stdout.write(f"{table()}\n")
         return 0
-    chosen = [one for one in ATTACKS if not given.only or any(word in f"{one.by} {one.tried}" for word in given.only)]  # fmt: skip
+    chosen = [
+        one
+        for one in ATTACKS
+        if not given.only or any(word in f"{one.by} {one.tried}" for word in given.only)
+    ]
     tally = Tally()
     tests = dict.fromkeys(f"{ROOT}/tests/{test}" for one in chosen for test in one.tests)
     code = pytest.main(

@@ -59,11 +59,14 @@ def claim(
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {
-            "name": name, "namespace": "team", "uid": uid, "resourceVersion": str(version),
+            "name": name,
+            "namespace": "team",
+            "uid": uid,
+            "resourceVersion": str(version),
         },
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
         "status": {**allocation, **status},
-    }  # fmt: skip
+    }
 
 
 def document(manifest: Mapping[str, Any]) -> Document:

@@ -14,9 +14,16 @@ __all__ = ["can_send"]
 
 SOURCE = Path(__file__).parents[2] / "src"
 VERBS = {
-    "get": {"get"}, "read": {"get", "list"}, "list_all": {"list"}, "pages": {"list"}, "watch_stream": {"watch"},
-    "create": {"create"}, "update": {"update"}, "patch": {"patch"}, "delete": {"delete"},
-}  # fmt: skip
+    "get": {"get"},
+    "read": {"get", "list"},
+    "list_all": {"list"},
+    "pages": {"list"},
+    "watch_stream": {"watch"},
+    "create": {"create"},
+    "update": {"update"},
+    "patch": {"patch"},
+    "delete": {"delete"},
+}
 """The client's methods."""
 WHOLE = {"bind": ("create", "pods/binding"), "evict": ("create", "pods/eviction")}
 """Those that say by themselves what they are about."""

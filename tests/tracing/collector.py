@@ -64,11 +64,18 @@ class Collector:
 
 def _received(service: str, span: Any) -> Received:
     return Received(
-        service, span.name, span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex(),
-        span.kind, span.start_time_unix_nano, span.end_time_unix_nano, _values(span.attributes),
+        service,
+        span.name,
+        span.trace_id.hex(),
+        span.span_id.hex(),
+        span.parent_span_id.hex(),
+        span.kind,
+        span.start_time_unix_nano,
+        span.end_time_unix_nano,
+        _values(span.attributes),
         [(event.name, _values(event.attributes)) for event in span.events],
         span.status.message if span.status.code == 2 else "",
-    )  # fmt: skip
+    )
 
 
 def _values(attributes: Any) -> dict[str, Any]:

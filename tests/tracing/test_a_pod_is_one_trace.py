@@ -77,8 +77,9 @@ def test_a_pod_is_one_trace_from_admission_to_its_binding(collector: Collector) 
         (bind,) = by["partage.bind"]
         node = bound["spec"]["nodeName"]
         assert (bind.attributes["partage.outcome"], bind.attributes["k8s.node.name"]) == (
-            "bound", node,
-        )  # fmt: skip
+            "bound",
+            node,
+        )
         assert [one.parent for one in by["partage.send"]] == [bind.id]
         (schedule,) = by["partage.schedule"]
         assert {one.parent for name in ("filter", "bind") for one in by[f"partage.{name}"]} == {
@@ -87,8 +88,9 @@ def test_a_pod_is_one_trace_from_admission_to_its_binding(collector: Collector) 
         assert schedule.start <= by["partage.filter"][0].start
         (inject,) = by["partage.inject"]
         assert (inject.attributes["k8s.container.name"], inject.attributes["k8s.node.name"]) == (
-            "main", node,
-        )  # fmt: skip
+            "main",
+            node,
+        )
         assert bind.end <= schedule.end
 
     asyncio.run(story())
@@ -114,9 +116,15 @@ def test_the_trace_goes_on_to_the_container(collector: Collector) -> None:
 
         by = sound(of_pod(collector, made["metadata"]["uid"], "a"))
         assert set(by) >= {
-            "partage.admit", "partage.validate", "partage.filter", "partage.schedule",
-            "partage.bind", "partage.send", "partage.allocate", "partage.inject",
-        }  # fmt: skip
+            "partage.admit",
+            "partage.validate",
+            "partage.filter",
+            "partage.schedule",
+            "partage.bind",
+            "partage.send",
+            "partage.allocate",
+            "partage.inject",
+        }
         (allocate,) = by["partage.allocate"]
         # The cluster's own stand-in for kubelets tells what containers get as well.
         (inject,) = (one for one in by["partage.inject"] if one.service == allocate.service)
@@ -124,8 +132,9 @@ def test_the_trace_goes_on_to_the_container(collector: Collector) -> None:
         assert by["partage.bind"][0].service == "partage-up"
         assert inject.parent == allocate.parent == by["partage.admit"][0].id
         assert (inject.attributes["partage.outcome"], inject.attributes["k8s.container.name"]) == (
-            "given", "main",
-        )  # fmt: skip
+            "given",
+            "main",
+        )
         assert inject.attributes["k8s.node.name"] == bound["spec"]["nodeName"]
         assert allocate.attributes["partage.resource"] == "nvidia.com/gpu"
         assert allocate.attributes["partage.units"] == 1
@@ -151,9 +160,11 @@ async def _given(
     place = translate_node(*documents, context).node
     stop = asyncio.Event()
     options = AgentOptions(
-        folder / "journal", plugin=PluginOptions(folder / "nri.sock", deadline=60.0),
-        roots=Host(folder, simulated=True), tracer=live,
-    )  # fmt: skip
+        folder / "journal",
+        plugin=PluginOptions(folder / "nri.sock", deadline=60.0),
+        roots=Host(folder, simulated=True),
+        tracer=live,
+    )
 
     def beside(agent: AgentDaemon) -> list[KubeletSide]:
         told = KubeletOptions(folder, patience=0.1, look=0.02)
@@ -268,8 +279,11 @@ def test_an_authors_trace_goes_on(collector: Collector) -> None:
         assert {one.trace for one in spans} == {MINE.split("-")[1]}
         roots = {one.name for one in spans if one.parent == MINE.split("-")[2]}
         assert roots == {
-            "partage.admit", "partage.validate", "partage.schedule", "partage.inject",
-        }  # fmt: skip
+            "partage.admit",
+            "partage.validate",
+            "partage.schedule",
+            "partage.inject",
+        }
 
     asyncio.run(story())
 

@@ -43,10 +43,16 @@ def test_a_span_arrives_whole(collector: Collector) -> None:
     """Ids, times, kind, attributes of every type, events, the problem and who sent it."""
     live = tracer()
     span = Span(
-        BIND, 10**18, 10**18 + 5, {"k8s.node.name": "n1", "partage.refusals": 3, "x": ["a", "b"]},
-        "no", (Event("woken", 10**18 + 1, {"partage.code": "c"}),),
-        (Span(SEND, 10**18 + 1, 10**18 + 2),), id="c" * 16, parent="b" * 16,
-    )  # fmt: skip
+        BIND,
+        10**18,
+        10**18 + 5,
+        {"k8s.node.name": "n1", "partage.refusals": 3, "x": ["a", "b"]},
+        "no",
+        (Event("woken", 10**18 + 1, {"partage.code": "c"}),),
+        (Span(SEND, 10**18 + 1, 10**18 + 2),),
+        id="c" * 16,
+        parent="b" * 16,
+    )
 
     live.emit(TRACE, TraceContext(TRACE, "b" * 16), lambda: span)
     collector.until(lambda c: len(c.spans) == 2)
@@ -54,8 +60,11 @@ def test_a_span_arrives_whole(collector: Collector) -> None:
 
     bind, send = collector.named("partage.bind")[0], collector.named("partage.send")[0]
     assert (bind.service, bind.trace, bind.id, bind.parent) == (
-        "partage-test", TRACE, "c" * 16, "b" * 16,
-    )  # fmt: skip
+        "partage-test",
+        TRACE,
+        "c" * 16,
+        "b" * 16,
+    )
     assert (bind.start, bind.end, bind.kind, bind.problem) == (10**18, 10**18 + 5, 2, "no")
     assert bind.attributes == {"k8s.node.name": "n1", "partage.refusals": 3, "x": ["a", "b"]}
     assert bind.events == [("woken", {"partage.code": "c"})]

@@ -56,9 +56,12 @@ def tracer(
     """A tracer whose ids are 1, 2, 3 and so on."""
     ids = iter(range(1, 10**6))
     return LiveTracer(
-        collector, lambda _trace, _parent: sampled, lambda: 7, lambda _bits: next(ids),
+        collector,
+        lambda _trace, _parent: sampled,
+        lambda: 7,
+        lambda _bits: next(ids),
         settings or QueueSettings(delay=0.001),
-    )  # fmt: skip
+    )
 
 
 def until(live: LiveTracer, told: Told, count: int) -> None:

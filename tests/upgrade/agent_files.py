@@ -28,9 +28,15 @@ def _record(uid: str, *grants: Grant) -> str:
 
 _SHARE: Final = Grant("main", DeviceType.GPU, 0, "GPU-0", 500, 40 * 2**30, GrantMode.SHARE)
 _SLICE: Final = Grant(
-    "main", DeviceType.GPU, 1, "GPU-1", 1000, 10 * 2**30, GrantMode.MIG,
+    "main",
+    DeviceType.GPU,
+    1,
+    "GPU-1",
+    1000,
+    10 * 2**30,
+    GrantMode.MIG,
     mig=MigSlice("1g.10gb", 4, 1),
-)  # fmt: skip
+)
 CONTAINERS: Final = (
     Entry(
         "c1", "uid-share", "team-a/share", "main", _record("uid-share", _SHARE), "partage", "r1"
@@ -53,12 +59,16 @@ LIMITS: Final = limits.ContainerLimits(
     0xC1,
     (
         limits.CardLimits(
-            uuid="GPU-0", seats="card-0", slot=3, memory_bytes=40 * 2**30, core_milli=500,
+            uuid="GPU-0",
+            seats="card-0",
+            slot=3,
+            memory_bytes=40 * 2**30,
+            core_milli=500,
             policy=limits.Policy.FIXED_SHARE,
         ),
     ),
     version=1,
-)  # fmt: skip
+)
 """What the enforcement library of a container of 0.1.0 reads; new containers get version 2."""
 
 

@@ -33,16 +33,21 @@ def books(outcome: Outcome) -> dict[str, list[Manifest]]:
     return {
         name: [
             {
-                "uuid": card.device.uuid, "type": type_.value, "core": card.core_free,
-                "memory": card.memory_free, "slots": card.slots_free, "tenants": card.tenants,
-                "extras": dict(card.extras_free or {}), "functions": sorted(card.functions_taken),
+                "uuid": card.device.uuid,
+                "type": type_.value,
+                "core": card.core_free,
+                "memory": card.memory_free,
+                "slots": card.slots_free,
+                "tenants": card.tenants,
+                "extras": dict(card.extras_free or {}),
+                "functions": sorted(card.functions_taken),
                 "instances": [[one.profile, one.start, one.size] for one in card.instances],
             }
             for type_ in DeviceType
             for card in ledger.cards(type_, index)
         ]
         for name, index in ledger.index.items()
-    }  # fmt: skip
+    }
 
 
 def placed(values: list[Manifest], one: PodOutcome) -> Manifest:
@@ -61,10 +66,13 @@ def placed(values: list[Manifest], one: PodOutcome) -> Manifest:
     template = source if source["kind"] == "Pod" else source["spec"]["template"]
     head = template.get("metadata", {})
     metadata = {
-        **head, "name": pod.name, "namespace": pod.namespace, "uid": pod.uid,
+        **head,
+        "name": pod.name,
+        "namespace": pod.namespace,
+        "uid": pod.uid,
         "annotations": {**head.get("annotations", {}), **one.rendering.annotations},
         "labels": {**head.get("labels", {}), **one.rendering.labels},
-    }  # fmt: skip
+    }
     spec = {**template["spec"], "nodeName": allocation.node}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 

@@ -23,22 +23,39 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
 KINDS = {
-    "Deployment": "apps.Deployment", "DaemonSet": "apps.DaemonSet", "Job": "batch.Job",
-    "Lease": "coordination.Lease", "PriorityClass": "scheduling.PriorityClass",
-    "PodDisruptionBudget": "policy.PodDisruptionBudget", "Eviction": "policy.Eviction",
-    "NetworkPolicy": "networking.NetworkPolicy", "DeleteOptions": "meta.DeleteOptions",
+    "Deployment": "apps.Deployment",
+    "DaemonSet": "apps.DaemonSet",
+    "Job": "batch.Job",
+    "Lease": "coordination.Lease",
+    "PriorityClass": "scheduling.PriorityClass",
+    "PodDisruptionBudget": "policy.PodDisruptionBudget",
+    "Eviction": "policy.Eviction",
+    "NetworkPolicy": "networking.NetworkPolicy",
+    "DeleteOptions": "meta.DeleteOptions",
     "CustomResourceDefinition": "apiextensions.CustomResourceDefinition",
-    **{kind: f"rbac.{kind}" for kind in (
-        "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")},
-    **{kind: f"admission.{kind}" for kind in (
-        "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
-        "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")},
-}  # fmt: skip
+    **{
+        kind: f"rbac.{kind}"
+        for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    },
+    **{
+        kind: f"admission.{kind}"
+        for kind in (
+            "MutatingWebhookConfiguration",
+            "ValidatingWebhookConfiguration",
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+        )
+    },
+}
 READ = {
-    shapes.Pod: "core.Pod", shapes.Node: "core.Node", shapes.ConfigMap: "core.ConfigMap",
-    shapes.ResourceQuota: "core.ResourceQuota", shapes.PriorityClass: "scheduling.PriorityClass",
-    shapes.DisruptionBudget: "policy.PodDisruptionBudget", shapes.Namespace: "core.Namespace",
-}  # fmt: skip
+    shapes.Pod: "core.Pod",
+    shapes.Node: "core.Node",
+    shapes.ConfigMap: "core.ConfigMap",
+    shapes.ResourceQuota: "core.ResourceQuota",
+    shapes.PriorityClass: "scheduling.PriorityClass",
+    shapes.DisruptionBudget: "policy.PodDisruptionBudget",
+    shapes.Namespace: "core.Namespace",
+}
 LATER = {"core.PodSpec.resources": "1.32"}
 """Fields that we read and that came after 1.28."""
 POLICIES_SINCE = "1.30"
@@ -46,10 +63,18 @@ POLICIES_SINCE = "1.30"
 
 
 SCALARS: dict[str, tuple[type, ...]] = {
-    "string": (str,), "bytes": (str,), "bool": (bool,), "int": (int,), "long": (int,),
-    "float": (int, float), "quantity": (str, int, float), "intorstring": (str, int),
-    "time": (str,), "microtime": (str,), "any": (object,),
-}  # fmt: skip
+    "string": (str,),
+    "bytes": (str,),
+    "bool": (bool,),
+    "int": (int,),
+    "long": (int,),
+    "float": (int, float),
+    "quantity": (str, int, float),
+    "intorstring": (str, int),
+    "time": (str,),
+    "microtime": (str,),
+    "any": (object,),
+}
 
 
 class Fields:

@@ -126,8 +126,12 @@ def test_a_broken_request_is_refused_with_the_rule_that_the_engine_would_tell(
 
 def test_what_another_configuration_could_allow_is_warned_not_refused() -> None:
     """A template that no node has today may come with the next one."""
-    npu = {"koordinator.sh/gpu.shared": "1", "huawei.com/npu-core": "5",
-           "huawei.com/npu-cpu": "5", "koordinator.sh/gpu-memory": "1Gi"}  # fmt: skip
+    npu = {
+        "koordinator.sh/gpu.shared": "1",
+        "huawei.com/npu-core": "5",
+        "huawei.com/npu-cpu": "5",
+        "koordinator.sh/gpu-memory": "1Gi",
+    }
 
     response = validated(review(pod(container(limits=npu, requests=npu))))
 

@@ -33,8 +33,11 @@ def test_devices_are_copied_between_requests_and_limits(given_in: str) -> None:
 
 def test_init_containers_and_vendors_triggers_are_copied_too() -> None:
     """Whatever names a device, wherever it stands."""
-    limits = {"koordinator.sh/gpu.shared": "1", "koordinator.sh/gpu-memory": "1Gi",
-              "metax-tech.com/sgpu": "1"}  # fmt: skip
+    limits = {
+        "koordinator.sh/gpu.shared": "1",
+        "koordinator.sh/gpu-memory": "1Gi",
+        "metax-tech.com/sgpu": "1",
+    }
     manifest = pod(container(), initContainers=[container("first", requests=limits)])
 
     result = mutated(review(manifest))
@@ -44,8 +47,9 @@ def test_init_containers_and_vendors_triggers_are_copied_too() -> None:
 
 def test_amounts_that_differ_are_left_for_validation() -> None:
     """The webhook does not guess which one is meant."""
-    manifest = pod(container(limits={"koordinator.sh/gpu": "100"},
-                             requests={"koordinator.sh/gpu": "50"}))  # fmt: skip
+    manifest = pod(
+        container(limits={"koordinator.sh/gpu": "100"}, requests={"koordinator.sh/gpu": "50"})
+    )
 
     assert _resources(mutated(review(manifest))) == _resources(manifest)
 
@@ -94,18 +98,27 @@ def test_other_counts_stay_as_they_are(limits: Json) -> None:
         ({"nvidia.com/gpumem": "3000"}, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}),
         (
             {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "100"},
-            {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "100",
-             "nvidia.com/gpucores": "100"},
+            {
+                "nvidia.com/gpu": "1",
+                "nvidia.com/gpumem-percentage": "100",
+                "nvidia.com/gpucores": "100",
+            },
         ),
-        ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"},
-         {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}),
-        ({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"},
-         {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}),
-        ({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "0"},
-         {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "0"}),
+        (
+            {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"},
+            {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"},
+        ),
+        (
+            {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"},
+            {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"},
+        ),
+        (
+            {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "0"},
+            {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "0"},
+        ),
     ],
     ids=["count", "all of a card", "memory given", "part given", "cores given"],
-)  # fmt: skip
+)
 def test_hamis_defaults_are_written_where_hami_reads(limits: Json, expected: Json) -> None:
     """Count 1 when only amounts are asked; all compute when all memory is; what is said stays."""
     result = mutated(review(pod(container(limits=limits))))
@@ -232,10 +245,18 @@ def test_a_device_pod_that_cannot_be_read_is_refused_with_the_field(
 
 
 NAMES = st.sampled_from(
-    ["nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores", "nvidia.com/priority", "cpu",
-     "nvidia.com/gpumem-percentage", "koordinator.sh/gpu", "kubernetes.io/gpu-core",
-     "tke.cloud.tencent.com/qgpu-core"]
-)  # fmt: skip
+    [
+        "nvidia.com/gpu",
+        "nvidia.com/gpumem",
+        "nvidia.com/gpucores",
+        "nvidia.com/priority",
+        "cpu",
+        "nvidia.com/gpumem-percentage",
+        "koordinator.sh/gpu",
+        "kubernetes.io/gpu-core",
+        "tke.cloud.tencent.com/qgpu-core",
+    ]
+)
 AMOUNTS = st.none() | st.dictionaries(
     NAMES, st.sampled_from(["0", "1", "50", "100", "200", 100, "3000"]), max_size=3
 )

@@ -30,9 +30,13 @@ def _review(**more: Any) -> Review:
         },
     }
     request = {
-        "uid": "r1", "resource": {"resource": "pods"}, "operation": "CREATE", "namespace": "team",
-        "object": pod, **more,
-    }  # fmt: skip
+        "uid": "r1",
+        "resource": {"resource": "pods"},
+        "operation": "CREATE",
+        "namespace": "team",
+        "object": pod,
+        **more,
+    }
     body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
     return decode_review(json.dumps(body).encode())
 

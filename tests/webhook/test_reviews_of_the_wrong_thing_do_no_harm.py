@@ -65,13 +65,17 @@ OTHERS = {
     "a node": of({"kind": "Node", "metadata": FORGED}, "nodes", kind="Node"),
     "a deployment with a device pod in it": of(
         {"kind": "Deployment", "metadata": FORGED, "spec": {"template": DEVICE_POD}},
-        "deployments", "apps", "Deployment",
+        "deployments",
+        "apps",
+        "Deployment",
     ),
     "pods of another group": of(DEVICE_POD, "pods", "metrics.k8s.io", "PodMetrics"),
     "a subresource of another group": of(DEVICE_POD, "pods/status", "example.com"),
     "a deletion": of(None, "pods", operation="DELETE", before=DEVICE_POD),
     "a connection": of(
-        {"kind": "PodExecOptions", "command": ["sh"]}, "pods/exec", kind="PodExecOptions",
+        {"kind": "PodExecOptions", "command": ["sh"]},
+        "pods/exec",
+        kind="PodExecOptions",
         operation="CONNECT",
     ),
     "an object that is empty": of({}, "pods"),
@@ -80,10 +84,11 @@ OTHERS = {
     "containers that are texts": of({"spec": {"containers": ["a", 7, None]}}, "pods"),
     "a debug container in a device pod": of(
         pod(container(limits=SHARE), ephemeralContainers=[{"name": "debug", "image": "sh"}]),
-        "pods/ephemeralcontainers", operation="UPDATE",
+        "pods/ephemeralcontainers",
+        operation="UPDATE",
         before=pod(container(limits=SHARE)),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -102,13 +107,17 @@ def test_what_is_not_ours_passes_as_it_is(what: str, path: str) -> None:
 
 REFUSED = {
     "a record in a debug container's update": of(
-        DEVICE_POD, "pods/ephemeralcontainers", operation="UPDATE",
+        DEVICE_POD,
+        "pods/ephemeralcontainers",
+        operation="UPDATE",
         before=pod(container(limits=SHARE)),
     ),
-    "a record in an update whose old object is missing": of(DEVICE_POD, "pods", operation="UPDATE"),
+    "a record in an update whose old object is missing": of(
+        DEVICE_POD, "pods", operation="UPDATE"
+    ),
     "a record in an operation that nobody knows": of(DEVICE_POD, "pods", operation="PATCH"),
     "a record in a pod of no kind": of({**DEVICE_POD, "kind": "Node"}, "pods"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -144,13 +153,16 @@ NOTHING = {
     "another kind": {**review(pod()), "kind": "TokenReview"},
     "another group": {**review(pod()), "apiVersion": "authentication.k8s.io/v1"},
     "an older version": {**review(pod()), "apiVersion": "admission.k8s.io/v1beta1"},
-    "an answer": {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-                  "response": {"uid": "r-1", "allowed": True}},
+    "an answer": {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": "r-1", "allowed": True},
+    },
     "nothing": b"",
     "no UTF-8": b'{"kind":"\xff\xfe"}',
     "half of it": json.dumps(review(pod())).encode()[:100],
     "a million brackets": b"[" * 1_000_000,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -178,9 +190,7 @@ HOSTILE = {
     "twenty thousand resources": pod(
         container(limits=SHARE | {f"koordinator.sh/gpu{n}": "1" for n in range(20000)})
     ),
-    "fifty thousand tolerations": pod(
-        container(limits=SHARE), tolerations=[{"key": "a"}] * 50000
-    ),
+    "fifty thousand tolerations": pod(container(limits=SHARE), tolerations=[{"key": "a"}] * 50000),
     "an annotation of a megabyte": hinted("{" * 1_000_000),
     "an annotation nested without end": hinted('{"gpu":' * 100_000),
     "a million types": hinted("," * 1_000_000, "nvidia.com/use-gputype"),
@@ -193,7 +203,7 @@ HOSTILE = {
     "an environment that is none": pod(
         container(limits={"nvidia.com/gpu": "1", "nvidia.com/priority": "1"}, env=[1, None, "x"])
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])

@@ -36,10 +36,15 @@ async def asked(port: int, address: str, body: bytes, times: int = 1) -> list[in
     codes: list[int] = []
     try:
         for _ in range(times):
-            writer.write(b"POST /webhook/mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))  # fmt: skip
+            writer.write(
+                b"POST /webhook/mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
+                % (len(body), body)
+            )
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
             codes.append(int(head.split()[1]))
-            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))  # fmt: skip
+            length = next(
+                line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
+            )
             await reader.readexactly(int(length.split(b":")[1]))
     finally:
         writer.close()

@@ -80,14 +80,16 @@ ASKED: dict[str, tuple[Json, bool]] = {
     "a request": (pod(container(requests={"kubernetes.io/gpu": "100"})), True),
     "a trigger": (pod(container(limits={"metax-tech.com/sgpu": "1"})), True),
     "the second container": (
-        pod(container("a"), container("b", limits={"tke.cloud.tencent.com/qgpu-core": "5"})), True
+        pod(container("a"), container("b", limits={"tke.cloud.tencent.com/qgpu-core": "5"})),
+        True,
     ),
     "an init container": (
-        pod(initContainers=[container("i", limits={"koordinator.sh/gpu": "100"})]), True
+        pod(initContainers=[container("i", limits={"koordinator.sh/gpu": "100"})]),
+        True,
     ),
     "the pod as a whole": (pod(resources={"limits": {"koordinator.sh/gpu": "100"}}), True),
     "overhead": (pod(overhead={"koordinator.sh/gpu": "100"}), True),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("manifest", "expected"), ASKED.values(), ids=ASKED)
@@ -187,22 +189,35 @@ PLACED: dict[str, tuple[Json, Json | None, str, bool]] = {
     "the scheduler's account": (RUNS, None, WRITER, False),
     "a memory of one": (
         pod(container(limits={"nvidia.com/gpumem": "1"}), nodeName="n1", schedulerName="x"),
-        None, "jane", False,
+        None,
+        "jane",
+        False,
     ),
-    "a request": (pod(container(requests={"koordinator.sh/gpu": "1"}), nodeName="n1"), None, "jane", False),
+    "a request": (
+        pod(container(requests={"koordinator.sh/gpu": "1"}), nodeName="n1"),
+        None,
+        "jane",
+        False,
+    ),
     "an init container": (pod(initContainers=[SHARE], nodeName="n1"), None, "jane", False),
     "the pod as a whole": (
-        pod(resources={"limits": {"koordinator.sh/gpu": "1"}}, nodeName="n1"), None, "jane", False
+        pod(resources={"limits": {"koordinator.sh/gpu": "1"}}, nodeName="n1"),
+        None,
+        "jane",
+        False,
     ),
     "overhead": (pod(overhead={"kubernetes.io/rdma": "1"}, nodeName="n1"), None, "jane", False),
     "a trigger": (
-        pod(container(limits={"metax-tech.com/sgpu": "1"}), nodeName="n1"), None, "jane", False
+        pod(container(limits={"metax-tech.com/sgpu": "1"}), nodeName="n1"),
+        None,
+        "jane",
+        False,
     ),
     "a node that comes later": (RUNS, WAITS, "jane", False),
     "a mirror that comes later": (pod(SHARE, meta=MIRROR), WAITS, "jane", False),
     "bound long ago": (changed(RUNS, {"labels": {"a": "b"}}), RUNS, "jane", True),
     "bound and ended": (changed(RUNS, ENDED["metadata"]), RUNS, "jane", True),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("after", "before", "user", "allowed"), PLACED.values(), ids=PLACED)
@@ -278,21 +293,29 @@ FORGED: dict[str, tuple[Json, Json | None, bool]] = {
     "a new prefixed label": (with_meta("labels", **{PREFIXED: "0"}), None, True),
     "a removed prefixed label": (pod(), with_meta("labels", **{PREFIXED: "0"}), True),
     "a prefixed label left alone": (
-        with_meta("labels", **{PREFIXED: "0", "x": "new"}), with_meta("labels", **{PREFIXED: "0"}), False
+        with_meta("labels", **{PREFIXED: "0", "x": "new"}),
+        with_meta("labels", **{PREFIXED: "0"}),
+        False,
     ),
     "a changed record": (
-        with_meta("annotations", **{KEY: "b"}), with_meta("annotations", **{KEY: "a"}), True
+        with_meta("annotations", **{KEY: "b"}),
+        with_meta("annotations", **{KEY: "a"}),
+        True,
     ),
     "a removed record": (pod(), with_meta("annotations", **{KEY: "a"}), True),
     "a removed prefixed key": (pod(), with_meta("annotations", **{PREFIXED: "0"}), True),
     "a changed prefixed key": (
-        with_meta("annotations", **{PREFIXED: "1"}), with_meta("annotations", **{PREFIXED: "0"}), True
+        with_meta("annotations", **{PREFIXED: "1"}),
+        with_meta("annotations", **{PREFIXED: "0"}),
+        True,
     ),
     "a removed label": (with_meta("labels", a="b"), with_meta("labels", **{LABEL: "n1"}), True),
     "a record left alone": (
-        with_meta("annotations", **{KEY: "a", "x": "new"}), with_meta("annotations", **{KEY: "a"}), False
+        with_meta("annotations", **{KEY: "a", "x": "new"}),
+        with_meta("annotations", **{KEY: "a"}),
+        False,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("after", "before", "expected"), FORGED.values(), ids=FORGED)
@@ -334,8 +357,15 @@ KEYS = st.sampled_from(
     [KEY, PREFIXED, "hami.io/bind-phase", "other", "tke.cloud.tencent.com/qgpu"]
 )
 PAIRS = st.dictionaries(KEYS, st.sampled_from(["a", "b"]), max_size=3)
-METAS = st.fixed_dictionaries({}, optional={"annotations": PAIRS, "labels": st.dictionaries(
-    st.sampled_from([LABEL, "app"]), st.sampled_from(["a", "b"]), max_size=2)})  # fmt: skip
+METAS = st.fixed_dictionaries(
+    {},
+    optional={
+        "annotations": PAIRS,
+        "labels": st.dictionaries(
+            st.sampled_from([LABEL, "app"]), st.sampled_from(["a", "b"]), max_size=2
+        ),
+    },
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -369,8 +399,9 @@ def test_own_and_system_namespaces_are_left_out_and_nothing_can_hang() -> None:
     assert rule["resources"] == ["pods", "pods/*", "bindings"]
     bindings = [one for (kind, _), one in OBJECTS.items() if kind.endswith("PolicyBinding")]
     assert {one["spec"]["policyName"] for one in bindings} == {
-        "partage-reserved-keys", "partage-node-name",
-    }  # fmt: skip
+        "partage-reserved-keys",
+        "partage-node-name",
+    }
     assert all(one["spec"]["validationActions"] == ["Deny"] for one in bindings)
 
 

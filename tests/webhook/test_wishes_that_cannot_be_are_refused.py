@@ -15,8 +15,10 @@ PROTOCOLS = {"koordinator": SHARE, "hami": HAMI, "qgpu": QGPU}
 
 def _asking(amounts: Json, **annotations: str) -> Json:
     keys = {
-        "policy": names.COMPUTE_POLICY, "app": names.QGPU_APP_CLASS, "beyond": names.MEMORY_BEYOND,
-    }  # fmt: skip
+        "policy": names.COMPUTE_POLICY,
+        "app": names.QGPU_APP_CLASS,
+        "beyond": names.MEMORY_BEYOND,
+    }
     said = {keys[key]: value for key, value in annotations.items()}
     return pod(container("main", amounts), meta={"annotations": said})
 
@@ -24,10 +26,16 @@ def _asking(amounts: Json, **annotations: str) -> Json:
 @pytest.mark.parametrize("amounts", PROTOCOLS.values(), ids=PROTOCOLS)
 @pytest.mark.parametrize(
     "wishes",
-    [{"policy": "fair"}, {"policy": ""}, {"policy": "Best-Effort"}, {"app": "vip"},
-     {"beyond": "much"}, {"beyond": "-1"}],
+    [
+        {"policy": "fair"},
+        {"policy": ""},
+        {"policy": "Best-Effort"},
+        {"app": "vip"},
+        {"beyond": "much"},
+        {"beyond": "-1"},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_word_that_is_no_choice_is_refused_in_the_agents_words(
     amounts: Json, wishes: dict[str, str]
 ) -> None:
@@ -64,13 +72,18 @@ def test_every_choice_is_admitted(amounts: Json, policy: str) -> None:
         ({"koordinator.sh/gpu-memory": "4Gi"}, "fixed-share", "no quota of compute"),
         ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4000"}, "bs", "no quota of compute"),
         (
-            {"koordinator.sh/gpu.shared": "1", "koordinator.sh/gpu-core": "30",
-             "koordinator.sh/gpu-memory": "4Gi", "metax-tech.com/sgpu": "1"},
-            "burst-share", "are kept by their vendor",
+            {
+                "koordinator.sh/gpu.shared": "1",
+                "koordinator.sh/gpu-core": "30",
+                "koordinator.sh/gpu-memory": "4Gi",
+                "metax-tech.com/sgpu": "1",
+            },
+            "burst-share",
+            "are kept by their vendor",
         ),
     ],
     ids=["memory alone", "HAMi's memory alone", "MetaX"],
-)  # fmt: skip
+)
 def test_a_policy_that_nobody_could_give_is_refused(amounts: Json, policy: str, why: str) -> None:
     """It would be taken for a promise."""
     response = validated(review(_asking(amounts, policy=policy)))

@@ -31,7 +31,9 @@ def placed(manifest: Manifest, *grants: Grant, meta: Manifest | None = None) -> 
 
 def whole(protocol: str = "nvidia", container: str = "main") -> Grant:
     """A whole card."""
-    return Grant(container, DeviceType.GPU, 0, "GPU-0", 1000, 2**34, GrantMode.WHOLE, protocol=protocol)  # fmt: skip
+    return Grant(
+        container, DeviceType.GPU, 0, "GPU-0", 1000, 2**34, GrantMode.WHOLE, protocol=protocol
+    )
 
 
 def test_no_device_means_no_keys() -> None:
@@ -44,8 +46,19 @@ def test_a_lone_count_is_written_by_its_nodes_protocol() -> None:
     families = cluster().context.families
     lone = pod("p", container(limits={GPU: 1}))
     koordinator = placed(lone, whole())
-    only_hami = cluster({**node(), "metadata": {"name": "n1", "annotations": REGISTER}}, node("n2"), device("n2"), lone)  # fmt: skip
-    hami = PlacedPod(only_hami.pods[0].view, only_hami.pods[0].pod.request, koordinator.allocation, only_hami.nodes[0], 10**18)  # fmt: skip
+    only_hami = cluster(
+        {**node(), "metadata": {"name": "n1", "annotations": REGISTER}},
+        node("n2"),
+        device("n2"),
+        lone,
+    )
+    hami = PlacedPod(
+        only_hami.pods[0].view,
+        only_hami.pods[0].pod.request,
+        koordinator.allocation,
+        only_hami.nodes[0],
+        10**18,
+    )
 
     first, second = (render(each, Settings(), families) for each in (koordinator, hami))
 
@@ -63,7 +76,9 @@ def test_families_are_merged() -> None:
     """Annotations, labels and node annotations side by side; environment by container."""
 
     def said(text: str) -> Family:
-        rendering = Rendering({f"a/{text}": text}, {f"l/{text}": text}, {"main": {text: text}}, {f"n/{text}": text})  # fmt: skip
+        rendering = Rendering(
+            {f"a/{text}": text}, {f"l/{text}": text}, {"main": {text: text}}, {f"n/{text}": text}
+        )
         return Family(text, render=lambda _placed, _settings: rendering)
 
     found = render(placed(pod("p"), whole("x")), Settings(), (said("y"), said("x")))
@@ -89,17 +104,43 @@ LIMITS: tuple[Manifest, ...] = (
     {"tke.cloud.tencent.com/qgpu-core": 30, "tke.cloud.tencent.com/qgpu-memory": 5},
     {"tke.cloud.tencent.com/qgpu-core": 200},
 )
-RDMA = {"type": "rdma", "id": "0000:1f:00.0", "minor": 0, "health": True, "resources": {"koordinator.sh/rdma": 100}}  # fmt: skip
+RDMA = {
+    "type": "rdma",
+    "id": "0000:1f:00.0",
+    "minor": 0,
+    "health": True,
+    "resources": {"koordinator.sh/rdma": 100},
+}
 MACHINES = [
     [node("a"), device("a", *(card(i, id=f"GPU-a{i}") for i in range(4)), RDMA)],
-    [{**node("b"), "metadata": {"name": "b", "annotations": {"hami.io/node-nvidia-register": "".join(f"GPU-b{i},10,16384,100,NVIDIA A100,0,true:" for i in range(4))}}}],
-]  # fmt: skip
+    [
+        {
+            **node("b"),
+            "metadata": {
+                "name": "b",
+                "annotations": {
+                    "hami.io/node-nvidia-register": "".join(
+                        f"GPU-b{i},10,16384,100,NVIDIA A100,0,true:" for i in range(4)
+                    )
+                },
+            },
+        }
+    ],
+]
 
 
 def _again(manifest: Manifest, outcome: Any, *, keep: bool) -> Manifest:
     written = {k: v for k, v in outcome.rendering.annotations.items() if keep or k != MINE}
-    metadata = {**manifest["metadata"], "annotations": written, "labels": dict(outcome.rendering.labels)}  # fmt: skip
-    return {**manifest, "metadata": metadata, "spec": {**manifest["spec"], "nodeName": outcome.allocation.node}}  # fmt: skip
+    metadata = {
+        **manifest["metadata"],
+        "annotations": written,
+        "labels": dict(outcome.rendering.labels),
+    }
+    return {
+        **manifest,
+        "metadata": metadata,
+        "spec": {**manifest["spec"], "nodeName": outcome.allocation.node},
+    }
 
 
 def _amounts(grants: tuple[Grant, ...]) -> list[tuple[str, str, int]]:
@@ -123,7 +164,11 @@ def test_what_was_written_is_read_back(mains: list[list[Manifest]], inits: list[
     ]
     machines = [manifest for machine in MACHINES for manifest in machine]
     outcome = schedule(cluster(*machines, *manifests))
-    placed_pods = [(m, o) for m, o in zip(manifests, outcome.pods, strict=True) if o.allocation and o.allocation.grants]  # fmt: skip
+    placed_pods = [
+        (m, o)
+        for m, o in zip(manifests, outcome.pods, strict=True)
+        if o.allocation and o.allocation.grants
+    ]
 
     for manifest, one in placed_pods:
         assert one.allocation is not None
@@ -167,4 +212,6 @@ def test_a_protocols_record_alone_is_enough(limits: Manifest) -> None:
 
     assert record is not None
     assert record.problem == ""
-    assert [(g.type, g.uuid) for g in record.grants] == [(g.type, g.uuid) for g in one.allocation.grants]  # fmt: skip
+    assert [(g.type, g.uuid) for g in record.grants] == [
+        (g.type, g.uuid) for g in one.allocation.grants
+    ]

@@ -7,7 +7,13 @@ from partage.model.reason import ReasonCode
 from partage.sim.offline import PodOutcome, schedule
 from partage.vendors import names
 
-NETWORK = {"type": "rdma", "health": True, "minor": 0, "id": "0000:1f:00.0", "resources": {"koordinator.sh/rdma": "100"}}  # fmt: skip
+NETWORK = {
+    "type": "rdma",
+    "health": True,
+    "minor": 0,
+    "id": "0000:1f:00.0",
+    "resources": {"koordinator.sh/rdma": "100"},
+}
 
 
 def on(vendor: str, **limits: str) -> PodOutcome:

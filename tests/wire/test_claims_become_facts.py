@@ -46,8 +46,12 @@ def test_a_share_is_what_its_consumed_capacity_says() -> None:
 
     (fact,) = found.facts(7)
     assert (fact.uid, fact.key, fact.node, fact.version, fact.claim) == (
-        "claim-x", "team/x", "n1", 7, True,
-    )  # fmt: skip
+        "claim-x",
+        "team/x",
+        "n1",
+        7,
+        True,
+    )
     (grant,) = found.records["n1"].grants
     assert (grant.container, grant.minor, grant.uuid) == ("gpu", 0, "GPU-0")
     assert (grant.core_milli, grant.memory_bytes, grant.mode) == (300, 10 * GIB, GrantMode.SHARE)
@@ -110,8 +114,14 @@ def test_what_is_not_allocated_holds_nothing() -> None:
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "a word for an amount": (share(cores="many"), "consumedCapacity.cores: 'many' is not a quantity"),
-    "less than nothing": (share(memory="-1Gi"), "consumedCapacity.memory: -1Gi is less than nothing"),
+    "a word for an amount": (
+        share(cores="many"),
+        "consumedCapacity.cores: 'many' is not a quantity",
+    ),
+    "less than nothing": (
+        share(memory="-1Gi"),
+        "consumedCapacity.memory: -1Gi is less than nothing",
+    ),
     "a list for an amount": (share(cores=["1"]), "consumedCapacity.cores: no quantity"),
     "one dimension": (result(consumedCapacity={"cores": "1"}), "consumedCapacity.memory: missing"),
     "no map": (result(consumedCapacity=[1]), "consumedCapacity: no object"),
@@ -120,7 +130,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         "consumedCapacity.cores: given twice",
     ),
     "an instance of a card for shares": (result("gpu-0-mig-1g-10gb-0"), "no such instance"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", FAULTS)
@@ -203,9 +213,11 @@ def test_a_claim_on_two_nodes_holds_on_both() -> None:
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=8)
 JSON = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
     max_leaves=8,
-)  # fmt: skip
+)
 FIELDS = ("request", "driver", "pool", "device", "shareID", "adminAccess", "consumedCapacity")
 
 

@@ -15,13 +15,27 @@ def workload(
 ) -> Manifest:
     """A workload whose pods ask for half a card."""
     group = {"Job": "batch/v1"}.get(kind, "apps/v1")
-    template = {"metadata": {"labels": {"app": name}, "name": "ignored"}, "spec": {"containers": [container(limits={"koordinator.sh/gpu": 50})]}}  # fmt: skip
-    return {"apiVersion": group, "kind": kind, "metadata": {"name": name, "namespace": "ml", **(meta or {})}, "spec": {"template": template, **spec}}  # fmt: skip
+    template = {
+        "metadata": {"labels": {"app": name}, "name": "ignored"},
+        "spec": {"containers": [container(limits={"koordinator.sh/gpu": 50})]},
+    }
+    return {
+        "apiVersion": group,
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "ml", **(meta or {})},
+        "spec": {"template": template, **spec},
+    }
 
 
 def owned(by: str, name: str, kind: str = "ReplicaSet") -> Manifest:
     """Metadata of an object that a controller made."""
-    return {"namespace": "ml", "ownerReferences": [{"kind": kind, "name": by, "controller": True}, {"kind": "X", "name": name}]}  # fmt: skip
+    return {
+        "namespace": "ml",
+        "ownerReferences": [
+            {"kind": kind, "name": by, "controller": True},
+            {"kind": "X", "name": name},
+        ],
+    }
 
 
 def pods(*manifests: Manifest) -> list[Pod]:
@@ -57,14 +71,17 @@ def test_workloads_make_pods(manifest: Manifest, count: int) -> None:
 @pytest.mark.parametrize(
     ("manifest", "field"),
     [
-        (workload(replicas=-1), "(Deployment ml/web): field spec.replicas: expected a number from 0 to 100000, got -1"),
+        (
+            workload(replicas=-1),
+            "(Deployment ml/web): field spec.replicas: expected a number from 0 to 100000, got -1",
+        ),
         (workload(replicas=10**9), "got 1000000000"),
         (workload("Job", parallelism=-1), "field spec.parallelism"),
         (workload("Job", completions=-1), "field spec.completions"),
         (workload(template=None), "field spec.template.spec: missing"),
         ({**workload(), "spec": None}, "field spec.template.spec: missing"),
     ],
-)  # fmt: skip
+)
 def test_numbers_of_pods_that_cannot_be(manifest: Manifest, field: str) -> None:
     """The error names the workload's field."""
     with pytest.raises(InvalidDocument) as caught:
@@ -101,8 +118,14 @@ def test_the_same_object_twice_is_the_later_one() -> None:
         pod("a", priority=1), pod("b"), pod("a", priority=2), pod("a", meta={"namespace": "x"})
     )
 
-    assert [(p.pod.key, p.pod.priority) for p in found.pods] == [("default/a", 2), ("default/b", 0), ("x/a", 0)]  # fmt: skip
-    assert found.notes == ("test.json: document 3 (Pod default/a): replaces test.json: document 1",)  # fmt: skip
+    assert [(p.pod.key, p.pod.priority) for p in found.pods] == [
+        ("default/a", 2),
+        ("default/b", 0),
+        ("x/a", 0),
+    ]
+    assert found.notes == (
+        "test.json: document 3 (Pod default/a): replaces test.json: document 1",
+    )
 
 
 def test_a_uid_of_two_pods_faults_the_second() -> None:
@@ -125,25 +148,46 @@ def test_order_is_that_of_the_documents() -> None:
 
 
 def _quota(name: str, namespace: str | None = None, **spec: Any) -> Manifest:
-    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name, "namespace": namespace}, "spec": spec}  # fmt: skip
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    }
 
 
 def test_quotas_by_namespace() -> None:
     """CPU in milli, everything else in whole units, cut off; several quotas of a namespace all hold."""
     found = cluster(
-        _quota("a", hard={"requests.cpu": "1.5", "limits.nvidia.com/gpumem": "30k", "requests.nvidia.com/gpu": "2.5", "pods": 3}),
+        _quota(
+            "a",
+            hard={
+                "requests.cpu": "1.5",
+                "limits.nvidia.com/gpumem": "30k",
+                "requests.nvidia.com/gpu": "2.5",
+                "pods": 3,
+            },
+        ),
         _quota("b", hard={"cpu": "10m"}),
         _quota("c", "ml"),
         {**_quota("d", "ml"), "spec": None},
-    )  # fmt: skip
+    )
 
     assert found.quotas.by_namespace == {
         "default": (
-            Quota("a", (("requests.cpu", 1500), ("limits.nvidia.com/gpumem", 30_000), ("requests.nvidia.com/gpu", 2), ("pods", 3))),
+            Quota(
+                "a",
+                (
+                    ("requests.cpu", 1500),
+                    ("limits.nvidia.com/gpumem", 30_000),
+                    ("requests.nvidia.com/gpu", 2),
+                    ("pods", 3),
+                ),
+            ),
             Quota("b", (("cpu", 10),)),
         ),
         "ml": (Quota("c", ()),),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("spec", [{"scopes": ["BestEffort"]}, {"scopeSelector": {"x": 1}}])
@@ -163,7 +207,10 @@ def test_a_quota_that_is_no_quantity_is_an_error() -> None:
 
 def test_namespaces_and_foreign_maps_are_read_past() -> None:
     """Neither adds anything, nor a note."""
-    found = cluster({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}, config_map("x", a="b"))  # fmt: skip
+    found = cluster(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}},
+        config_map("x", a="b"),
+    )
 
     assert (found.nodes, found.pods, found.notes) == ((), (), ())
 

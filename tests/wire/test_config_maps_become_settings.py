@@ -47,7 +47,11 @@ nvidia:
 cambricon:
   resourceCountName: {}
 """
-NODE_A = {"nodeconfig": [{"name": "MIG-NODE-A", "operatingmode": "mig", "filterdevices": {"uuid": [], "index": []}}]}  # fmt: skip
+NODE_A = {
+    "nodeconfig": [
+        {"name": "MIG-NODE-A", "operatingmode": "mig", "filterdevices": {"uuid": [], "index": []}}
+    ]
+}
 
 
 def settings(name: str, **data: str) -> Settings:
@@ -64,7 +68,11 @@ def test_the_device_config_of_seed_002() -> None:
     """Names and defaults as published, geometries in the order written; other vendors ignored."""
     found = hami(SEED_002)
 
-    assert (found.count_name, found.split_count, found.memory_scaling) == ("nvidia.com/gpu", 10, 1.0)  # fmt: skip
+    assert (found.count_name, found.split_count, found.memory_scaling) == (
+        "nvidia.com/gpu",
+        10,
+        1.0,
+    )
     assert [g.models[0] for g in found.geometries] == ["A30", "A100-SXM4-40GB"]
     assert found.geometries[0].layouts == ((("1g.6gb", 6144, 4),), (("2g.12gb", 12288, 2),))
     assert found.geometries[1].layouts == ((("2g.10gb", 10240, 3), ("1g.5gb", 5120, 1)),)
@@ -76,7 +84,7 @@ def test_quoted_values_grouped_geometries_and_allowlists() -> None:
         "nvidia: {deviceSplitCount: '5', deviceMemoryScaling: '1.8', disableCoreLimit: 'true', memoryFactor: 2, "
         "resourceMemoryName: '', knownMigGeometries: [{models: [A30], allowedGeometries: [{group: g, geometries: [{name: 1g.6gb, memory: 6144, count: 4}]}]}], "
         "migProfileAllowlist: [{models: [A30], profiles: [1g.6gb, 2g.12gb]}]}"
-    )  # fmt: skip
+    )
 
     assert (found.split_count, found.memory_scaling, found.memory_factor) == (5, 1.8, 2)
     assert (found.disable_core_limit, found.memory_name) == (True, "")
@@ -92,9 +100,20 @@ def test_an_empty_device_config_keeps_the_defaults(text: str) -> None:
 
 def test_node_settings_of_seed_002() -> None:
     """They stand beside the device-config, in either order."""
-    more = {"name": "b", "devicememoryscaling": 2, "devicecorescaling": "1.5", "devicesplitcount": 3, "filterdevices": {"uuid": ["GPU-1"], "index": [2]}}  # fmt: skip
-    nodes = config_map("release-hami-device-plugin", config__json=json.dumps({"nodeconfig": [*NODE_A["nodeconfig"], more]}))  # fmt: skip
-    device = config_map("hami-scheduler-device", device_config__yaml="nvidia: {deviceSplitCount: 4}")  # fmt: skip
+    more = {
+        "name": "b",
+        "devicememoryscaling": 2,
+        "devicecorescaling": "1.5",
+        "devicesplitcount": 3,
+        "filterdevices": {"uuid": ["GPU-1"], "index": [2]},
+    }
+    nodes = config_map(
+        "release-hami-device-plugin",
+        config__json=json.dumps({"nodeconfig": [*NODE_A["nodeconfig"], more]}),
+    )
+    device = config_map(
+        "hami-scheduler-device", device_config__yaml="nvidia: {deviceSplitCount: 4}"
+    )
 
     found = cluster(nodes, device).settings.hami
 
@@ -117,7 +136,9 @@ def test_metax_of_seed_000() -> None:
     assert (found.cluster_mode, found.node_modes) == ("native", {"sample-node1": "sgpu"})
 
 
-@pytest.mark.parametrize("data", [{"cluster_config": ""}, {"nodes_config": ""}, {"cluster_config": "mode:"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "data", [{"cluster_config": ""}, {"nodes_config": ""}, {"cluster_config": "mode:"}]
+)
 def test_metax_may_be_empty(data: dict[str, str]) -> None:
     """Then nothing is configured."""
     assert settings("metax-device-config", **data).metax == Settings().metax
@@ -126,13 +147,23 @@ def test_metax_may_be_empty(data: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("data", "policy"),
     [
-        pytest.param({"policy": "binpack\n"}, Policy(Strategy.BINPACK, Strategy.BINPACK), id="one word"),
-        pytest.param({"policy": "spread/binpack"}, Policy(Strategy.SPREAD, Strategy.BINPACK), id="both"),
-        pytest.param({"node_policy": "spread"}, Policy(Strategy.SPREAD, Strategy.PARTAGE), id="node"),
-        pytest.param({"card_policy": "binpack", "node_policy": "spread"}, Policy(Strategy.SPREAD, Strategy.BINPACK), id="apart"),
+        pytest.param(
+            {"policy": "binpack\n"}, Policy(Strategy.BINPACK, Strategy.BINPACK), id="one word"
+        ),
+        pytest.param(
+            {"policy": "spread/binpack"}, Policy(Strategy.SPREAD, Strategy.BINPACK), id="both"
+        ),
+        pytest.param(
+            {"node_policy": "spread"}, Policy(Strategy.SPREAD, Strategy.PARTAGE), id="node"
+        ),
+        pytest.param(
+            {"card_policy": "binpack", "node_policy": "spread"},
+            Policy(Strategy.SPREAD, Strategy.BINPACK),
+            id="apart",
+        ),
         pytest.param({}, None, id="none"),
     ],
-)  # fmt: skip
+)
 def test_the_policy_in_force(data: dict[str, str], policy: Policy | None) -> None:
     """`partage-config` names it whole or in two parts."""
     assert cluster(config_map("partage-config", **data)).policy == policy
@@ -140,7 +171,10 @@ def test_the_policy_in_force(data: dict[str, str], policy: Policy | None) -> Non
 
 BAD_YAML = [
     ("nvidia: {deviceSplitCount: 0}", "field nvidia.deviceSplitCount: 0 is not from 1"),
-    ("nvidia: {deviceSplitCount: many}", "field nvidia.deviceSplitCount: expected int | null, got str"),
+    (
+        "nvidia: {deviceSplitCount: many}",
+        "field nvidia.deviceSplitCount: expected int | null, got str",
+    ),
     ("nvidia: {defaultCores: 101}", "defaultCores: 101 is not from 0 to 100"),
     ("nvidia: {defaultMemory: -1}", "defaultMemory: -1 is not from 0"),
     ("nvidia: {memoryFactor: 0}", "memoryFactor: 0 is not from 1"),
@@ -149,20 +183,44 @@ BAD_YAML = [
     ("nvidia: {resourceCountName: ''}", "resourceCountName: must not be empty"),
     ("nvidia: {resourceCountName: 'a b'}", "'a b' is not a resource name"),
     ("nvidia: {resourceCountName: '{{ .Values.x }}'}", "is a template's placeholder"),
-    ("nvidia: {resourceCountName: nvidia.com/gpumem}", "'nvidia.com/gpumem' is the name of two resources"),
+    (
+        "nvidia: {resourceCountName: nvidia.com/gpumem}",
+        "'nvidia.com/gpumem' is the name of two resources",
+    ),
     ("nvidia: {resourceCountName: {{ .Values.resourceName }} }", "render the chart first"),
     ("nvidia: {deviceSplitCount: '{{ .Values.n }}'}", "render the chart first"),
-    ("nvidia: {knownMigGeometries: [{models: [], allowedGeometries: []}]}", "knownMigGeometries[0].models: at least one name"),
-    ("nvidia: {knownMigGeometries: [{models: [a], allowedGeometries: [[]]}]}", "knownMigGeometries[0].allowedGeometries[0]: empty"),
-    ("nvidia: {knownMigGeometries: [{models: [a], allowedGeometries: [[{name: x, memory: 1, count: 1}]]}]}", "'x' is not a profile such as"),
-    ("nvidia: {knownMigGeometries: [{models: [a], allowedGeometries: [[{name: 1g.5gb, memory: 0, count: 1}]]}]}", "1g.5gb.memory: 0 is not from 1"),
-    ("nvidia: {knownMigGeometries: [{models: [a], allowedGeometries: [[{name: 1g.5gb, memory: 1, count: 0}]]}]}", "1g.5gb.count: 0 is not from 1"),
-    ("nvidia: {migProfileAllowlist: [{models: [a], profiles: ['']}]}", "migProfileAllowlist[0].profiles: at least one name"),
-    ("nvidia: {migProfileAllowlist: [{models: [a], profiles: [big]}]}", "'big' is not a profile such as"),
+    (
+        "nvidia: {knownMigGeometries: [{models: [], allowedGeometries: []}]}",
+        "knownMigGeometries[0].models: at least one name",
+    ),
+    (
+        "nvidia: {knownMigGeometries: [{models: [a], allowedGeometries: [[]]}]}",
+        "knownMigGeometries[0].allowedGeometries[0]: empty",
+    ),
+    (
+        "nvidia: {knownMigGeometries: [{models: [a], allowedGeometries: [[{name: x, memory: 1, count: 1}]]}]}",
+        "'x' is not a profile such as",
+    ),
+    (
+        "nvidia: {knownMigGeometries: [{models: [a], allowedGeometries: [[{name: 1g.5gb, memory: 0, count: 1}]]}]}",
+        "1g.5gb.memory: 0 is not from 1",
+    ),
+    (
+        "nvidia: {knownMigGeometries: [{models: [a], allowedGeometries: [[{name: 1g.5gb, memory: 1, count: 0}]]}]}",
+        "1g.5gb.count: 0 is not from 1",
+    ),
+    (
+        "nvidia: {migProfileAllowlist: [{models: [a], profiles: ['']}]}",
+        "migProfileAllowlist[0].profiles: at least one name",
+    ),
+    (
+        "nvidia: {migProfileAllowlist: [{models: [a], profiles: [big]}]}",
+        "'big' is not a profile such as",
+    ),
     ("nvidia: 5", "field nvidia: expected object"),
     ("a: 1\n---\nb: 2", "2 YAML documents where one is expected"),
     ("a: b: c", "not YAML"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "rule"), BAD_YAML, ids=[text[:60] for text, _ in BAD_YAML])
@@ -170,7 +228,9 @@ def test_a_bad_device_config_names_field_and_rule(text: str, rule: str) -> None:
     """And ConfigMap, and key."""
     (note,) = cluster(config_map("hami-scheduler-device", device_config__yaml=text)).notes
 
-    assert "(ConfigMap kube-system/hami-scheduler-device): field data[device-config.yaml]: " in note  # fmt: skip
+    assert (
+        "(ConfigMap kube-system/hami-scheduler-device): field data[device-config.yaml]: " in note
+    )
     assert rule in note
     assert hami(text) == HamiSettings()
 
@@ -178,27 +238,86 @@ def test_a_bad_device_config_names_field_and_rule(text: str, rule: str) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "rule"),
     [
-        pytest.param("hami-device-plugin", {"config__json": "{"}, "data[config.json]: input data was truncated", id="json"),
-        pytest.param("hami-device-plugin", {"config__json": '{"nodeconfig":[{"name":"a","operatingmode":"mps"}]}'}, "nodeconfig[0].operatingmode: 'mps' is not one of hami-core, mig", id="mode"),
-        pytest.param("hami-device-plugin", {"config__json": '{"nodeconfig":[{"name":"a","devicesplitcount":0}]}'}, "nodeconfig[0].devicesplitcount: 0 is not from 1", id="split"),
-        pytest.param("hami-device-plugin", {"config__json": '{"nodeconfig":[{}]}'}, "missing required field name", id="no name"),
-        pytest.param("metax-device-config", {"cluster_config": "mode: half"}, "data[cluster-config]: field mode: 'half' is not one of native, sgpu, shared, vgpu", id="metax"),
-        pytest.param("metax-device-config", {"nodes_config": "- {nodeName: a, mode: half}"}, "data[nodes-config]: field [0].mode: 'half'", id="metax node"),
-        pytest.param("metax-device-config", {"nodes_config": "- {mode: sgpu}"}, "missing required field nodeName", id="metax node name"),
-        pytest.param("gpu-shared-resource-templates", {"data__yaml": "m: {t: {u: x}}"}, "field m.t.u: 'x' is not a quantity", id="quantity"),
-        pytest.param("gpu-shared-resource-templates", {"data__yaml": "m: {t: {u: 1.5}}"}, "field m.t.u: 1500m is not a whole number", id="fraction"),
-        pytest.param("gpu-shared-resource-templates", {"data__yaml": "m: {t: []}"}, "expected object, got array", id="template"),
-        pytest.param("partage-config", {"policy": "best"}, "data[policy]: no policy 'best'", id="policy"),
-        pytest.param("partage-config", {"card_policy": "best"}, "data[card-policy]: 'best' is not one of", id="card policy"),
+        pytest.param(
+            "hami-device-plugin",
+            {"config__json": "{"},
+            "data[config.json]: input data was truncated",
+            id="json",
+        ),
+        pytest.param(
+            "hami-device-plugin",
+            {"config__json": '{"nodeconfig":[{"name":"a","operatingmode":"mps"}]}'},
+            "nodeconfig[0].operatingmode: 'mps' is not one of hami-core, mig",
+            id="mode",
+        ),
+        pytest.param(
+            "hami-device-plugin",
+            {"config__json": '{"nodeconfig":[{"name":"a","devicesplitcount":0}]}'},
+            "nodeconfig[0].devicesplitcount: 0 is not from 1",
+            id="split",
+        ),
+        pytest.param(
+            "hami-device-plugin",
+            {"config__json": '{"nodeconfig":[{}]}'},
+            "missing required field name",
+            id="no name",
+        ),
+        pytest.param(
+            "metax-device-config",
+            {"cluster_config": "mode: half"},
+            "data[cluster-config]: field mode: 'half' is not one of native, sgpu, shared, vgpu",
+            id="metax",
+        ),
+        pytest.param(
+            "metax-device-config",
+            {"nodes_config": "- {nodeName: a, mode: half}"},
+            "data[nodes-config]: field [0].mode: 'half'",
+            id="metax node",
+        ),
+        pytest.param(
+            "metax-device-config",
+            {"nodes_config": "- {mode: sgpu}"},
+            "missing required field nodeName",
+            id="metax node name",
+        ),
+        pytest.param(
+            "gpu-shared-resource-templates",
+            {"data__yaml": "m: {t: {u: x}}"},
+            "field m.t.u: 'x' is not a quantity",
+            id="quantity",
+        ),
+        pytest.param(
+            "gpu-shared-resource-templates",
+            {"data__yaml": "m: {t: {u: 1.5}}"},
+            "field m.t.u: 1500m is not a whole number",
+            id="fraction",
+        ),
+        pytest.param(
+            "gpu-shared-resource-templates",
+            {"data__yaml": "m: {t: []}"},
+            "expected object, got array",
+            id="template",
+        ),
+        pytest.param(
+            "partage-config", {"policy": "best"}, "data[policy]: no policy 'best'", id="policy"
+        ),
+        pytest.param(
+            "partage-config",
+            {"card_policy": "best"},
+            "data[card-policy]: 'best' is not one of",
+            id="card policy",
+        ),
     ],
-)  # fmt: skip
+)
 def test_every_other_bad_value_names_key_and_rule(
     name: str, data: dict[str, str], rule: str
 ) -> None:
     """The published defaults hold; a live cluster keeps what it had."""
     found = cluster(config_map(name, **data))
 
-    assert any(f"(ConfigMap kube-system/{name}): field data[" in n and rule in n for n in found.notes)  # fmt: skip
+    assert any(
+        f"(ConfigMap kube-system/{name}): field data[" in n and rule in n for n in found.notes
+    )
     assert (found.settings, found.policy) == (Settings(), None)
     with pytest.raises(InvalidDocument):
         translate_config(documents(config_map(name, **data)))
@@ -213,7 +332,11 @@ def test_the_later_of_two_holds() -> None:
     )
 
     assert found.settings.hami.split_count == 3
-    assert any("replaces the hami device config (device-config.yaml) of ConfigMap kube-system/hami-scheduler-device" in n for n in found.notes)  # fmt: skip
+    assert any(
+        "replaces the hami device config (device-config.yaml) of ConfigMap kube-system/hami-scheduler-device"
+        in n
+        for n in found.notes
+    )
 
 
 def test_a_bad_one_does_not_replace_a_good_one() -> None:
@@ -224,4 +347,6 @@ def test_a_bad_one_does_not_replace_a_good_one() -> None:
     )
 
     assert found.settings.hami.split_count == 2
-    assert found.notes[0].endswith("it is left out, and the hami device config (device-config.yaml) of ConfigMap kube-system/first hold")  # fmt: skip
+    assert found.notes[0].endswith(
+        "it is left out, and the hami device config (device-config.yaml) of ConfigMap kube-system/first hold"
+    )

@@ -16,8 +16,19 @@ from partage.wire.json_values import keys_given_twice
 
 A, B = json.dumps(node("a")), json.dumps(node("b"))
 YAML = "kind: Node\nmetadata:\n  name: a\n---\nkind: Node\nmetadata: {name: b}\n"
-TYPED = json.dumps({"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]})  # fmt: skip
-NESTED = json.dumps({"kind": "List", "items": [{"kind": "NodeList", "items": [{"metadata": {"name": "a"}}]}, json.loads(B)]})  # fmt: skip
+TYPED = json.dumps(
+    {
+        "apiVersion": "v1",
+        "kind": "NodeList",
+        "items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}],
+    }
+)
+NESTED = json.dumps(
+    {
+        "kind": "List",
+        "items": [{"kind": "NodeList", "items": [{"metadata": {"name": "a"}}]}, json.loads(B)],
+    }
+)
 
 
 @pytest.mark.parametrize(
@@ -28,16 +39,24 @@ NESTED = json.dumps({"kind": "List", "items": [{"kind": "NodeList", "items": [{"
         pytest.param(f"[{A},{B}]".join(('{"kind":"List","items":', "}")), id="list"),
         pytest.param(TYPED, id="typed list"),
         pytest.param(NESTED, id="lists in a list"),
-        pytest.param("kind: NodeList\nitems:\n- metadata: {name: a}\n- metadata: {name: b}\n", id="yaml list"),
+        pytest.param(
+            "kind: NodeList\nitems:\n- metadata: {name: a}\n- metadata: {name: b}\n",
+            id="yaml list",
+        ),
         pytest.param(A + B, id="concatenated"),
         pytest.param(f"  {A}\n{B}\n", id="one a line"),
         pytest.param(json.dumps(json.loads(A), indent=1) + "\n" + B, id="indented"),
         pytest.param("\ufeff" + A + B, id="byte order mark"),
-        pytest.param("{kind: Node, metadata: {name: a}}\n---\n{kind: Node, metadata: {name: b}}", id="flow style"),
+        pytest.param(
+            "{kind: Node, metadata: {name: a}}\n---\n{kind: Node, metadata: {name: b}}",
+            id="flow style",
+        ),
         pytest.param(f"{A}\n---\n{B}", id="json between yaml marks"),
-        pytest.param("a: &x\n  name: a\nkind: Node\nmetadata: {<<: *x}\n---\n" + YAML[-32:], id="merge keys"),
+        pytest.param(
+            "a: &x\n  name: a\nkind: Node\nmetadata: {<<: *x}\n---\n" + YAML[-32:], id="merge keys"
+        ),
     ],
-)  # fmt: skip
+)
 def test_every_way_of_writing_two_documents_gives_both(text: str) -> None:
     """Names arrive in the order written, without a note."""
     batch = decode("f.yaml", text.encode())
@@ -115,29 +134,56 @@ def test_quantities_may_be_texts_or_numbers() -> None:
         pytest.param(b'{"kind":"Node"', "f: not JSON: Input data was truncated", id="json"),
         pytest.param(b'{"kind":"Node"}}', "f: not JSON", id="json with a rest"),
         pytest.param(b"image: {{ .Values.image }}", "render the chart first", id="template"),
-        pytest.param(b"{{ .Values.image }}", "render the chart first", id="template in flow style"),
+        pytest.param(
+            b"{{ .Values.image }}", "render the chart first", id="template in flow style"
+        ),
         pytest.param(b"metadata: {name: x}", "f: document 1: field kind: missing", id="no kind"),
         pytest.param(b"- a", "f: document 1: expected object, got array", id="a sequence"),
-        pytest.param(b"kind: Node\nmetadata: {}", "(Node): field metadata.name: missing", id="no name"),
-        pytest.param(b"kind: Pod\nmetadata: {name: p, labels: {a: 1}}",
-                     "f: document 1 (Pod): field metadata.labels[a]: expected str | null, got int", id="label"),
-        pytest.param(b'{"kind":"Pod","metadata":{"name":"p","namespace":"ns"},"spec":{"priority":"high"}}',
-                     "f: document 1 (Pod ns/p): field spec.priority: expected int | null, got str", id="type"),
-        pytest.param(b'{"kind":"NodeList","items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"},"spec":[]}]}',
-                     "f: document 2 (Node b): field spec:", id="second item"),
-        pytest.param(b'{"kind":"NodeList","items":{}}', "f: document 1: field items: expected array", id="items"),
-        pytest.param(b'{"kind":"NodeList","items":[3]}', "f: document 1: expected object", id="item"),
+        pytest.param(
+            b"kind: Node\nmetadata: {}", "(Node): field metadata.name: missing", id="no name"
+        ),
+        pytest.param(
+            b"kind: Pod\nmetadata: {name: p, labels: {a: 1}}",
+            "f: document 1 (Pod): field metadata.labels[a]: expected str | null, got int",
+            id="label",
+        ),
+        pytest.param(
+            b'{"kind":"Pod","metadata":{"name":"p","namespace":"ns"},"spec":{"priority":"high"}}',
+            "f: document 1 (Pod ns/p): field spec.priority: expected int | null, got str",
+            id="type",
+        ),
+        pytest.param(
+            b'{"kind":"NodeList","items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"},"spec":[]}]}',
+            "f: document 2 (Node b): field spec:",
+            id="second item",
+        ),
+        pytest.param(
+            b'{"kind":"NodeList","items":{}}',
+            "f: document 1: field items: expected array",
+            id="items",
+        ),
+        pytest.param(
+            b'{"kind":"NodeList","items":[3]}', "f: document 1: expected object", id="item"
+        ),
         pytest.param(b"!!bool x", "f: not YAML", id="tag"),
         pytest.param(b"? [a]\n: b", "f: not YAML", id="key"),
         pytest.param(b"&a [*a]", "an alias contains itself", id="recursion"),
         pytest.param(b"- " * 100_000 + b"a", "nested deeper than 200", id="deep sequence"),
         pytest.param(b"[" * 100_000, "nested", id="deep flow"),
         pytest.param(b"a: " + b"[" * 100_000, "nested deeper than 200", id="deep flow in yaml"),
-        pytest.param(b"\n".join(b" " * i + b"a:" for i in range(300)), "nested deeper than 200", id="deep mapping"),
-        pytest.param(b'{"kind":"List","items":[' * 9 + b"]}" * 9, "lists are nested deeper than 8", id="deep lists"),
+        pytest.param(
+            b"\n".join(b" " * i + b"a:" for i in range(300)),
+            "nested deeper than 200",
+            id="deep mapping",
+        ),
+        pytest.param(
+            b'{"kind":"List","items":[' * 9 + b"]}" * 9,
+            "lists are nested deeper than 8",
+            id="deep lists",
+        ),
         pytest.param(b"x" * (2**26 + 1), "give large lists as JSON", id="size"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_decoded_is_named(data: bytes, message: str) -> None:
     """The error names file, document and field."""
     with pytest.raises(InvalidDocument) as caught:
@@ -219,12 +265,14 @@ def test_missing_files_and_empty_folders_are_errors(tmp_path: Path) -> None:
 
 
 HUGE = "9" * 5000
-LIMITS = "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, resources: {limits: {x: NUMBER}}}]}"  # fmt: skip
-JSON_LIMITS = '{"kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"resources":{"limits":{"x":NUMBER}}}]}}'  # fmt: skip
+LIMITS = "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, resources: {limits: {x: NUMBER}}}]}"
+JSON_LIMITS = '{"kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"resources":{"limits":{"x":NUMBER}}}]}}'
 
 
 @pytest.mark.parametrize("number", [HUGE, f"-{HUGE}", "1e400"])
-@pytest.mark.parametrize("text", [LIMITS, JSON_LIMITS, JSON_LIMITS + JSON_LIMITS], ids=["yaml", "json", "concatenated"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", [LIMITS, JSON_LIMITS, JSON_LIMITS + JSON_LIMITS], ids=["yaml", "json", "concatenated"]
+)
 def test_quantities_that_no_decoder_holds_reach_their_reader(text: str, number: str) -> None:
     """Whose fault they are depends on the name, which the decoder does not know."""
     document, *_others = decode("f", text.replace("NUMBER", number).encode()).documents
@@ -239,15 +287,43 @@ def test_quantities_that_no_decoder_holds_reach_their_reader(text: str, number: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param('{"kind":"Pod","metadata":{"name":"a","labels":{"ok":"x","a.b/c":5}}}', "field metadata.labels[a.b/c]: expected str | null, got int", id="label"),
-        pytest.param('{"kind":"Pod","metadata":{"name":"a","labels":{"big":"' + HUGE + '","a":[1e400]}}}', "field metadata.labels[a]: ", id="label beside what no decoder holds"),
-        pytest.param("kind: Pod\nmetadata: {name: a, annotations: {n: ~, x: {}}}", "field metadata.annotations[x]: expected str | null, got object", id="annotation"),
-        pytest.param("kind: ConfigMap\nmetadata: {name: a}\ndata: {x: y, policy: [1]}", "field data[policy]: expected str | null, got array", id="data"),
-        pytest.param("kind: Pod\nmetadata: {name: a}\nspec: {nodeSelector: {zone: true}}", "field spec.nodeSelector[zone]: expected str | null, got bool", id="selector"),
-        pytest.param("kind: Node\nmetadata: {name: a}\nstatus: {allocatable: {5: 1}}", "field status.allocatable: a key: expected str, got int", id="a key"),
-        pytest.param('{"kind":"Pod","metadata":{"name":"a"},"spec":{"priority":' + HUGE + "}}", "field spec.priority: integer value out of range", id="a number that is no quantity"),
+        pytest.param(
+            '{"kind":"Pod","metadata":{"name":"a","labels":{"ok":"x","a.b/c":5}}}',
+            "field metadata.labels[a.b/c]: expected str | null, got int",
+            id="label",
+        ),
+        pytest.param(
+            '{"kind":"Pod","metadata":{"name":"a","labels":{"big":"' + HUGE + '","a":[1e400]}}}',
+            "field metadata.labels[a]: ",
+            id="label beside what no decoder holds",
+        ),
+        pytest.param(
+            "kind: Pod\nmetadata: {name: a, annotations: {n: ~, x: {}}}",
+            "field metadata.annotations[x]: expected str | null, got object",
+            id="annotation",
+        ),
+        pytest.param(
+            "kind: ConfigMap\nmetadata: {name: a}\ndata: {x: y, policy: [1]}",
+            "field data[policy]: expected str | null, got array",
+            id="data",
+        ),
+        pytest.param(
+            "kind: Pod\nmetadata: {name: a}\nspec: {nodeSelector: {zone: true}}",
+            "field spec.nodeSelector[zone]: expected str | null, got bool",
+            id="selector",
+        ),
+        pytest.param(
+            "kind: Node\nmetadata: {name: a}\nstatus: {allocatable: {5: 1}}",
+            "field status.allocatable: a key: expected str, got int",
+            id="a key",
+        ),
+        pytest.param(
+            '{"kind":"Pod","metadata":{"name":"a"},"spec":{"priority":' + HUGE + "}}",
+            "field spec.priority: integer value out of range",
+            id="a number that is no quantity",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_decoded_is_named_with_its_key(text: str, message: str) -> None:
     """Labels, annotations and data may have many entries."""
     with pytest.raises(InvalidDocument) as caught:
@@ -259,13 +335,31 @@ def test_what_cannot_be_decoded_is_named_with_its_key(text: str, message: str) -
 @pytest.mark.parametrize(
     ("text", "notes"),
     [
-        pytest.param("kind: Pod\nmetadata: {name: a}\nspec:\n  nodeName: x\n  nodeName: y\n", ["f: line 5: key 'nodeName' is given twice; the last holds"], id="twice"),
-        pytest.param("{kind: Pod, metadata: {name: a, name: b}}", ["f: line 1: key 'name' is given twice; the last holds"], id="flow"),
-        pytest.param("x: &d {nodeName: x}\nkind: Pod\nmetadata: {name: a}\nspec: {<<: *d, nodeName: y}", [], id="merged"),
-        pytest.param("kind: Pod\nmetadata: {name: a}\n---\nkind: Pod\nmetadata: {name: b}", [], id="two documents"),
-        pytest.param("kind: Pod\nmetadata: {name: a}\nspec: {? [b] : c}", None, id="a key that is no text"),
+        pytest.param(
+            "kind: Pod\nmetadata: {name: a}\nspec:\n  nodeName: x\n  nodeName: y\n",
+            ["f: line 5: key 'nodeName' is given twice; the last holds"],
+            id="twice",
+        ),
+        pytest.param(
+            "{kind: Pod, metadata: {name: a, name: b}}",
+            ["f: line 1: key 'name' is given twice; the last holds"],
+            id="flow",
+        ),
+        pytest.param(
+            "x: &d {nodeName: x}\nkind: Pod\nmetadata: {name: a}\nspec: {<<: *d, nodeName: y}",
+            [],
+            id="merged",
+        ),
+        pytest.param(
+            "kind: Pod\nmetadata: {name: a}\n---\nkind: Pod\nmetadata: {name: b}",
+            [],
+            id="two documents",
+        ),
+        pytest.param(
+            "kind: Pod\nmetadata: {name: a}\nspec: {? [b] : c}", None, id="a key that is no text"
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_key_that_is_given_twice_is_told(text: str, notes: list[str] | None) -> None:
     """Decoders keep one of the two without a word; which one was meant is not known."""
     if notes is None:
@@ -283,7 +377,15 @@ def test_notes_on_keys_are_bounded() -> None:
     assert len(decode("f", text.encode()).notes) == 100
 
 
-POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labls": {}}, "spec": {"contaners": [], "containers": [{"name": "m", "image": "i", "resources": {"limit": {}}}]}}  # fmt: skip
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "a", "labls": {}},
+    "spec": {
+        "contaners": [],
+        "containers": [{"name": "m", "image": "i", "resources": {"limit": {}}}],
+    },
+}
 TWICE = b'{"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "b", "name": "c"}]}}'
 
 
@@ -306,10 +408,16 @@ def test_fields_that_a_kind_lacks_are_told_with_the_nearest(write: Callable[[Any
 
 @pytest.mark.parametrize(
     ("kind", "version", "known"),
-    [("Deployment", "apps/v1", True), ("Deployment", None, True), ("Job", None, True), ("Node", "v1", True),
-     ("ResourceClaim", "resource.k8s.io/v1", True), ("Device", "scheduling.koordinator.sh/v1alpha1", False),
-     ("Deployment", "extensions/v1beta1", False)],
-)  # fmt: skip
+    [
+        ("Deployment", "apps/v1", True),
+        ("Deployment", None, True),
+        ("Job", None, True),
+        ("Node", "v1", True),
+        ("ResourceClaim", "resource.k8s.io/v1", True),
+        ("Device", "scheduling.koordinator.sh/v1alpha1", False),
+        ("Deployment", "extensions/v1beta1", False),
+    ],
+)
 def test_only_kinds_with_a_table_are_looked_at(
     kind: str, version: str | None, *, known: bool
 ) -> None:

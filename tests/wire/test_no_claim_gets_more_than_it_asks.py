@@ -68,10 +68,14 @@ def test_alternatives_have_names_of_their_own() -> None:
     """`request/alternative`, as the allocator writes them."""
     made = claim()
     made["spec"]["devices"]["requests"] = [
-        {"name": "gpu", "firstAvailable": [
-            {"name": "small", "capacity": {"requests": {"cores": "10"}}}, {"name": "big"},
-        ]},
-    ]  # fmt: skip
+        {
+            "name": "gpu",
+            "firstAvailable": [
+                {"name": "small", "capacity": {"requests": {"cores": "10"}}},
+                {"name": "big"},
+            ],
+        },
+    ]
     assert beyond(made, share(request="gpu/big", cores="90")) == ""
     assert beyond(made, share(request="gpu/small", cores="90")) != ""
     assert beyond(made, share(request="gpu")) == "the claim has no request gpu"

@@ -14,9 +14,38 @@ from partage.wire.cluster import Cluster, assemble
 from partage.wire.documents import decode
 
 ODD = st.sampled_from(
-    [None, True, False, 0, -1, 1.5, 2**31, 2**63, 10**30, "", " ", "1", "-1", "1e400", "100", "8Gi", "0x1", "{{ .V }}", "é\u2028",
-     "\x00", "NaN", "9" * 70, [], {}, [None], {"": None}, [[]], {"a": {"b": []}}, float("inf")]
-)  # fmt: skip
+    [
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1.5,
+        2**31,
+        2**63,
+        10**30,
+        "",
+        " ",
+        "1",
+        "-1",
+        "1e400",
+        "100",
+        "8Gi",
+        "0x1",
+        "{{ .V }}",
+        "é\u2028",
+        "\x00",
+        "NaN",
+        "9" * 70,
+        [],
+        {},
+        [None],
+        {"": None},
+        [[]],
+        {"a": {"b": []}},
+        float("inf"),
+    ]
+)
 TEXT = st.text(max_size=8)
 ANYTHING = st.recursive(
     ODD | st.integers() | st.floats() | TEXT,
@@ -27,10 +56,32 @@ ANYTHING = st.recursive(
 ALLOCATED = '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"50"}}]}'
 POD = pod(
     "p",
-    container("a", limits={"cpu": 1, "nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}, ports=[{"hostPort": 1}]),
-    container("b", limits={"koordinator.sh/gpu.shared": 1, "koordinator.sh/gpu-core": 10, "koordinator.sh/gpu-memory": "1Gi", "metax-tech.com/sgpu": 1}),
-    container("c", requests={"tke.cloud.tencent.com/qgpu-core": 30, "tke.cloud.tencent.com/qgpu-memory": 5}),
-    container("d", limits={"huawei.com/npu-core": 4, "koordinator.sh/gpu-memory-ratio": 100, "cambricon.com/mlu.smlu.vcore": 1}),
+    container(
+        "a",
+        limits={"cpu": 1, "nvidia.com/gpu": 1, "nvidia.com/gpumem": 100},
+        ports=[{"hostPort": 1}],
+    ),
+    container(
+        "b",
+        limits={
+            "koordinator.sh/gpu.shared": 1,
+            "koordinator.sh/gpu-core": 10,
+            "koordinator.sh/gpu-memory": "1Gi",
+            "metax-tech.com/sgpu": 1,
+        },
+    ),
+    container(
+        "c",
+        requests={"tke.cloud.tencent.com/qgpu-core": 30, "tke.cloud.tencent.com/qgpu-memory": 5},
+    ),
+    container(
+        "d",
+        limits={
+            "huawei.com/npu-core": 4,
+            "koordinator.sh/gpu-memory-ratio": 100,
+            "cambricon.com/mlu.smlu.vcore": 1,
+        },
+    ),
     container("e", limits={"nvidia.com/gpu": "100"}),
     initContainers=[container("i", limits={"kubernetes.io/gpu": 50}, restartPolicy="Always")],
     nodeName="n1",
@@ -39,32 +90,56 @@ POD = pod(
     resources={"limits": {"cpu": 1}},
     tolerations=[{"key": "a", "operator": "Exists"}],
     priorityClassName="x",
-    affinity={"nodeAffinity": {
-        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}]},
-        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {"matchFields": [{"key": "metadata.name", "operator": "In"}]}}],
-    }},
-    meta={"uid": "u", "labels": {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}, "annotations": {
-        "partage.io/allocation": '{"v":1,"uid":"u","node":"n1","containers":[]}',
-        "partage.io/node-policy": "spread",
-        "scheduling.koordinator.sh/device-allocated": ALLOCATED,
-        "hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,100,0:;",
-        "tke.cloud.tencent.com/qgpu": "true",
-        "tke.cloud.tencent.com/qgpu-pgpu-c": "0",
-        "metax-tech.com/gpu-devices-allocated": '[[{"uuid":"GPU-0","compute":5,"vRam":1024}]]',
-        "metax-tech.com/sgpu-qos-policy": "fixed-share",
-        "scheduling.koordinator.sh/device-allocate-hint": '{"gpu":{"selector":{"matchLabels":{"a":"b"}}}}',
-        "scheduling.koordinator.sh/device-joint-allocate": '{"deviceTypes":["gpu","rdma"]}',
-        "scheduling.koordinator.sh/gpu-partition-spec": "{}",
-        "hami.io/device-scoring-weights": "slot=1,core=1,memory=3",
-    }},
-)  # fmt: skip
-POD["status"] = {"phase": "Running", "containerStatuses": [{"name": "a", "state": {"terminated": {"exitCode": 0}}}]}  # fmt: skip
+    affinity={
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}
+                ]
+            },
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 1,
+                    "preference": {"matchFields": [{"key": "metadata.name", "operator": "In"}]},
+                }
+            ],
+        }
+    },
+    meta={
+        "uid": "u",
+        "labels": {"koordinator.sh/gpu-isolation-provider": "HAMi-core"},
+        "annotations": {
+            "partage.io/allocation": '{"v":1,"uid":"u","node":"n1","containers":[]}',
+            "partage.io/node-policy": "spread",
+            "scheduling.koordinator.sh/device-allocated": ALLOCATED,
+            "hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,100,0:;",
+            "tke.cloud.tencent.com/qgpu": "true",
+            "tke.cloud.tencent.com/qgpu-pgpu-c": "0",
+            "metax-tech.com/gpu-devices-allocated": '[[{"uuid":"GPU-0","compute":5,"vRam":1024}]]',
+            "metax-tech.com/sgpu-qos-policy": "fixed-share",
+            "scheduling.koordinator.sh/device-allocate-hint": '{"gpu":{"selector":{"matchLabels":{"a":"b"}}}}',
+            "scheduling.koordinator.sh/device-joint-allocate": '{"deviceTypes":["gpu","rdma"]}',
+            "scheduling.koordinator.sh/gpu-partition-spec": "{}",
+            "hami.io/device-scoring-weights": "slot=1,core=1,memory=3",
+        },
+    },
+)
+POD["status"] = {
+    "phase": "Running",
+    "containerStatuses": [{"name": "a", "state": {"terminated": {"exitCode": 0}}}],
+}
 NODE = node(
     "n1",
     {"tke.cloud.tencent.com/qgpu-schedule-policy": "fs"},
     {"taints": [{"key": "a", "effect": "NoSchedule"}], "unschedulable": False},
-    allocatable={"cpu": "4", "nvidia.com/gpu": 2, "tke.cloud.tencent.com/qgpu-core": 100, "tke.cloud.tencent.com/qgpu-memory": 16, "metax-tech.com/sgpu": 16},
-)  # fmt: skip
+    allocatable={
+        "cpu": "4",
+        "nvidia.com/gpu": 2,
+        "tke.cloud.tencent.com/qgpu-core": 100,
+        "tke.cloud.tencent.com/qgpu-memory": 16,
+        "metax-tech.com/sgpu": 16,
+    },
+)
 NODE["metadata"]["annotations"] = {
     "hami.io/node-nvidia-register": '[{"id":"GPU-0","count":10,"devmem":1024,"devcore":100,"type":"A","health":true}]',
     "hami.io/node-nvidia-score": '[{"uuid":"GPU-0","score":{"GPU-1":110}}]',
@@ -72,16 +147,60 @@ NODE["metadata"]["annotations"] = {
 }
 DEVICE = device(
     "n1",
-    card(0, topology={"nodeID": 0, "pcieID": "a", "busID": "b", "socketID": 0}, conditions=[{"type": "Healthy", "status": "False"}]),
-    {"type": "rdma", "minor": 0, "id": "x", "health": True, "vfGroups": [{"labels": {"a": "b"}, "vfs": [{"minor": 0, "busID": "c"}]}]},
-    meta={"labels": {"node.koordinator.sh/gpu-vendor": "metax", "node.koordinator.sh/gpu-model": "H100", "node.koordinator.sh/gpu-partition-policy": "Honor"},
-          "annotations": {"scheduling.koordinator.sh/gpu-partitions": '{"1":[{"minors":[0],"allocationScore":1}]}'}},
-)  # fmt: skip
-WORKLOAD = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "ownerReferences": [{"kind": "X", "name": "y", "controller": True}]},
-            "spec": {"replicas": 2, "template": {"metadata": {"labels": {"a": "b"}}, "spec": POD["spec"]}}}  # fmt: skip
-JOB = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"parallelism": 2, "completions": 1, "suspend": False, "template": {"spec": POD["spec"]}}, "status": {"completionTime": "x"}}  # fmt: skip
-QUOTA = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"limits.nvidia.com/gpumem": 5}, "scopes": []}}  # fmt: skip
-PRIORITY = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "x"}, "value": 5, "globalDefault": True}  # fmt: skip
+    card(
+        0,
+        topology={"nodeID": 0, "pcieID": "a", "busID": "b", "socketID": 0},
+        conditions=[{"type": "Healthy", "status": "False"}],
+    ),
+    {
+        "type": "rdma",
+        "minor": 0,
+        "id": "x",
+        "health": True,
+        "vfGroups": [{"labels": {"a": "b"}, "vfs": [{"minor": 0, "busID": "c"}]}],
+    },
+    meta={
+        "labels": {
+            "node.koordinator.sh/gpu-vendor": "metax",
+            "node.koordinator.sh/gpu-model": "H100",
+            "node.koordinator.sh/gpu-partition-policy": "Honor",
+        },
+        "annotations": {
+            "scheduling.koordinator.sh/gpu-partitions": '{"1":[{"minors":[0],"allocationScore":1}]}'
+        },
+    },
+)
+WORKLOAD = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "d", "ownerReferences": [{"kind": "X", "name": "y", "controller": True}]},
+    "spec": {"replicas": 2, "template": {"metadata": {"labels": {"a": "b"}}, "spec": POD["spec"]}},
+}
+JOB = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "j"},
+    "spec": {
+        "parallelism": 2,
+        "completions": 1,
+        "suspend": False,
+        "template": {"spec": POD["spec"]},
+    },
+    "status": {"completionTime": "x"},
+}
+QUOTA = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "q"},
+    "spec": {"hard": {"limits.nvidia.com/gpumem": 5}, "scopes": []},
+}
+PRIORITY = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "x"},
+    "value": 5,
+    "globalDefault": True,
+}
 SEEDS = [POD, NODE, DEVICE, WORKLOAD, JOB, QUOTA, PRIORITY]
 
 
@@ -150,7 +269,10 @@ def test_odd_values_in_yaml(manifests: list[Any]) -> None:
     survive(yaml.safe_dump_all(manifests, allow_unicode=True).encode(errors="surrogatepass"))
 
 
-@given(st.sampled_from(sorted(POD["metadata"]["annotations"])), TEXT | ANYTHING.map(lambda v: json.dumps(v, default=str)))  # fmt: skip
+@given(
+    st.sampled_from(sorted(POD["metadata"]["annotations"])),
+    TEXT | ANYTHING.map(lambda v: json.dumps(v, default=str)),
+)
 def test_odd_annotations_of_pods(key: str, text: str) -> None:
     """A malformed annotation is a fault or a record with a problem, never an error."""
     manifest = changed(POD, ("metadata", "annotations", key), text)
@@ -158,7 +280,10 @@ def test_odd_annotations_of_pods(key: str, text: str) -> None:
     assert survive(json.dumps({"kind": "List", "items": [manifest, NODE, DEVICE]}).encode())
 
 
-@given(st.sampled_from(sorted(NODE["metadata"]["annotations"])), TEXT | ANYTHING.map(lambda v: json.dumps(v, default=str)))  # fmt: skip
+@given(
+    st.sampled_from(sorted(NODE["metadata"]["annotations"])),
+    TEXT | ANYTHING.map(lambda v: json.dumps(v, default=str)),
+)
 def test_odd_annotations_of_nodes(key: str, text: str) -> None:
     """A malformed annotation is a note, never an error."""
     manifest = changed(NODE, ("metadata", "annotations", key), text)
@@ -166,25 +291,52 @@ def test_odd_annotations_of_nodes(key: str, text: str) -> None:
     assert survive(json.dumps({"kind": "List", "items": [manifest, POD]}).encode())
 
 
-@given(st.sampled_from(["requests", "limits"]), st.sampled_from(["nvidia.com/gpu", "koordinator.sh/gpu", "kubernetes.io/gpu-memory", "tke.cloud.tencent.com/qgpu-core", "metax-tech.com/sgpu", "huawei.com/npu-core"]), ODD | ANYTHING)  # fmt: skip
+@given(
+    st.sampled_from(["requests", "limits"]),
+    st.sampled_from(
+        [
+            "nvidia.com/gpu",
+            "koordinator.sh/gpu",
+            "kubernetes.io/gpu-memory",
+            "tke.cloud.tencent.com/qgpu-core",
+            "metax-tech.com/sgpu",
+            "huawei.com/npu-core",
+        ]
+    ),
+    ODD | ANYTHING,
+)
 def test_odd_device_amounts_are_faults(part: str, name: str, value: Any) -> None:
     """The pod is read whatever it asks of devices."""
     text = json.dumps(pod("p", container(**{part: {name: value}})))
 
-    found = survive(text.replace("Infinity", "1e300").replace("NaN", "0").encode(errors="surrogatepass"))  # fmt: skip
+    found = survive(
+        text.replace("Infinity", "1e300").replace("NaN", "0").encode(errors="surrogatepass")
+    )
 
     assert found is not None
     assert len(found.pods) == 1
 
 
 CONFIG = [
-    ("hami-scheduler-device", "device_config__yaml", "nvidia: {deviceSplitCount: 3, resourceCountName: a, knownMigGeometries: [{models: [a], allowedGeometries: [[{name: 1g.5gb, memory: 1, count: 1}]]}]}"),
-    ("hami-device-plugin", "config__json", '{"nodeconfig":[{"name":"n1","operatingmode":"mig","devicesplitcount":3,"filterdevices":{"uuid":["a"],"index":[0]}}]}'),
+    (
+        "hami-scheduler-device",
+        "device_config__yaml",
+        "nvidia: {deviceSplitCount: 3, resourceCountName: a, knownMigGeometries: [{models: [a], allowedGeometries: [[{name: 1g.5gb, memory: 1, count: 1}]]}]}",
+    ),
+    (
+        "hami-device-plugin",
+        "config__json",
+        '{"nodeconfig":[{"name":"n1","operatingmode":"mig","devicesplitcount":3,"filterdevices":{"uuid":["a"],"index":[0]}}]}',
+    ),
     ("metax-device-config", "cluster_config", "mode: sgpu"),
     ("metax-device-config", "nodes_config", "[{nodeName: n1, mode: sgpu}]"),
-    ("gpu-shared-resource-templates", "data__yaml", "metax-H100: {t: {koordinator.sh/gpu-memory: 1Gi}}"),
+    (
+        "gpu-shared-resource-templates",
+        "data__yaml",
+        "metax-H100: {t: {koordinator.sh/gpu-memory: 1Gi}}",
+    ),
     ("partage-config", "policy", "binpack"),
-]  # fmt: skip
+]
 
 
 @given(st.sampled_from(CONFIG), st.data())
@@ -195,10 +347,24 @@ def test_odd_config_maps(config: tuple[str, str, str], data: st.DataObject) -> N
     place = data.draw(st.sampled_from(paths(value)))
     odd = changed(value, place, data.draw(ODD | ANYTHING))
 
-    survive(json.dumps({"kind": "List", "items": [config_map(name, **{key: json.dumps(odd, default=str)}), NODE, DEVICE, POD]}).encode())  # fmt: skip
+    survive(
+        json.dumps(
+            {
+                "kind": "List",
+                "items": [
+                    config_map(name, **{key: json.dumps(odd, default=str)}),
+                    NODE,
+                    DEVICE,
+                    POD,
+                ],
+            }
+        ).encode()
+    )
 
 
-@given(st.binary(max_size=200) | st.text(max_size=200).map(lambda t: t.encode(errors="surrogatepass")))  # fmt: skip
+@given(
+    st.binary(max_size=200) | st.text(max_size=200).map(lambda t: t.encode(errors="surrogatepass"))
+)
 def test_any_bytes(data: bytes) -> None:
     """Not even text is needed."""
     survive(data)
@@ -212,16 +378,45 @@ def test_damaged_texts(data: st.DataObject) -> None:
     text = yaml.safe_dump(manifest) if as_yaml else json.dumps(manifest)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(text)))
-        text = text[:at] + data.draw(st.text("{}[]&*:,-'\"\n !<>|?#%@`\\\t0e", max_size=3)) + text[at + data.draw(st.integers(0, 3)):]  # fmt: skip
+        text = (
+            text[:at]
+            + data.draw(st.text("{}[]&*:,-'\"\n !<>|?#%@`\\\t0e", max_size=3))
+            + text[at + data.draw(st.integers(0, 3)) :]
+        )
 
     survive(text.encode())
 
 
-@pytest.mark.parametrize("kind", ["Node", "Device", "Pod", "Deployment", "Job", "ConfigMap", "ResourceQuota", "PriorityClass", "Namespace", "NodeList", "List"])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "Node",
+        "Device",
+        "Pod",
+        "Deployment",
+        "Job",
+        "ConfigMap",
+        "ResourceQuota",
+        "PriorityClass",
+        "Namespace",
+        "NodeList",
+        "List",
+    ],
+)
 @given(value=ANYTHING)
 def test_any_shape_of_any_kind(kind: str, value: Any) -> None:
     """A document that has nothing but its kind."""
-    fields = value if isinstance(value, dict) else {"spec": value, "status": value, "data": value, "metadata": {"name": "x"}, "items": value}  # fmt: skip
+    fields = (
+        value
+        if isinstance(value, dict)
+        else {
+            "spec": value,
+            "status": value,
+            "data": value,
+            "metadata": {"name": "x"},
+            "items": value,
+        }
+    )
     text = json.dumps({**fields, "kind": kind}, default=str)
 
     survive(text.replace("Infinity", "1e300").replace("NaN", "0").encode(errors="surrogatepass"))

@@ -53,7 +53,13 @@ def read(devices: list[Manifest], **annotations: str) -> TranslatedNode:
 
 def card(minor: int, **extras: str) -> Manifest:
     """One card."""
-    return {"type": "gpu", "id": f"GPU-{minor}", "minor": minor, "health": True, "resources": MEMORY | extras}  # fmt: skip
+    return {
+        "type": "gpu",
+        "id": f"GPU-{minor}",
+        "minor": minor,
+        "health": True,
+        "resources": MEMORY | extras,
+    }
 
 
 def test_a_node_has_so_many_devices_of_a_type_and_no_more() -> None:
@@ -87,7 +93,12 @@ def test_names_that_no_card_has_any_more_leave_the_books(others: int) -> None:
     ledger = Ledger()
     numbers = itertools.count()
     for index in range(others):
-        ledger.upsert_node(Node(f"other-{index}", devices=read([card(0, **{"koordinator.sh/kept": "1"})]).node.devices))  # fmt: skip
+        ledger.upsert_node(
+            Node(
+                f"other-{index}",
+                devices=read([card(0, **{"koordinator.sh/kept": "1"})]).node.devices,
+            )
+        )
     for _ in range(100):
         fresh = {f"koordinator.sh/x{next(numbers)}": "1" for _ in range(10)}
         ledger.upsert_node(read([card(0, **fresh)]).node)
@@ -143,7 +154,12 @@ def test_resources_that_no_node_has_any_more_leave_the_books() -> None:
 def test_a_node_has_so_many_resources_and_no_more() -> None:
     """Kubernetes' own names come first."""
     given = {f"odd.example/{one}": "1" for one in range(5000)} | {"cpu": "8", "memory": "1Gi"}
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0"}, "status": {"allocatable": given}}  # fmt: skip
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n0"},
+        "status": {"allocatable": given},
+    }
     found = translate_node(document(node), None, CONTEXT)
     assert len(found.node.allocatable) == 256
     assert {"cpu", "memory"} <= found.node.allocatable.keys()
@@ -159,9 +175,23 @@ def told(number: int) -> MigAxis:
 def test_cards_of_a_node_tell_so_many_tables_of_instances_and_no_more() -> None:
     """Tables of each take time: the cards beyond are cut as is published."""
     uuids = {f"GPU-{minor}": told(minor) for minor in range(8)}
-    text = json.dumps([{"id": one, "count": 1, "devmem": 40960, "devcore": 100, "type": "X", "mode": "mig"} for one in uuids])  # fmt: skip
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0", "annotations": {names.HAMI_REGISTER: text}}}  # fmt: skip
-    cards = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": "n0", "annotations": {names.MIG_PROFILES: encode_axes(uuids)}}, "spec": {"devices": [card(minor) for minor in range(8)]}}  # fmt: skip
+    text = json.dumps(
+        [
+            {"id": one, "count": 1, "devmem": 40960, "devcore": 100, "type": "X", "mode": "mig"}
+            for one in uuids
+        ]
+    )
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n0", "annotations": {names.HAMI_REGISTER: text}},
+    }
+    cards = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Device",
+        "metadata": {"name": "n0", "annotations": {names.MIG_PROFILES: encode_axes(uuids)}},
+        "spec": {"devices": [card(minor) for minor in range(8)]},
+    }
     found = translate_node(document(node), document(cards), CONTEXT)
     cut = [one.minor for one in found.node.devices if one.cutting is not None]
     assert cut == [0, 1, 2, 3]

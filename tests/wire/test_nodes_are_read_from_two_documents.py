@@ -50,21 +50,55 @@ def test_todays_name_wins() -> None:
 def test_devices_of_every_type() -> None:
     """RDMA with virtual functions, FPGA, native units of an NPU; ordered by type and minor."""
     groups = [
-        {"labels": {"type": "a"}, "vfs": [{"minor": 4, "busID": "0:1"}, {"busID": "0:2"}, {"minor": 9}, {"busID": "0:1"}]},
+        {
+            "labels": {"type": "a"},
+            "vfs": [
+                {"minor": 4, "busID": "0:1"},
+                {"busID": "0:2"},
+                {"minor": 9},
+                {"busID": "0:1"},
+            ],
+        },
         {"labels": None, "vfs": None},
-    ]  # fmt: skip
-    rdma = {"type": "rdma", "id": "0000:1f:00.0", "minor": 1, "health": True, "resources": {"koordinator.sh/rdma": 100}, "vfGroups": groups, "labels": {"x": None}}  # fmt: skip
-    fpga = {"type": "fpga", "id": "F", "minor": 0, "health": True, "resources": {"kubernetes.io/fpga": "100"}}  # fmt: skip
-    npu = card(0, resources={"huawei.com/npu-core": 8, "huawei.com/npu-cpu": 7, "koordinator.sh/gpu-memory": "21Gi"})  # fmt: skip
+    ]
+    rdma = {
+        "type": "rdma",
+        "id": "0000:1f:00.0",
+        "minor": 1,
+        "health": True,
+        "resources": {"koordinator.sh/rdma": 100},
+        "vfGroups": groups,
+        "labels": {"x": None},
+    }
+    fpga = {
+        "type": "fpga",
+        "id": "F",
+        "minor": 0,
+        "health": True,
+        "resources": {"kubernetes.io/fpga": "100"},
+    }
+    npu = card(
+        0,
+        resources={
+            "huawei.com/npu-core": 8,
+            "huawei.com/npu-cpu": 7,
+            "koordinator.sh/gpu-memory": "21Gi",
+        },
+    )
     labels = {VENDOR: "Huawei", MODEL: "Ascend-310P"}
 
     found = cards(rdma, npu, fpga, meta={"labels": labels})
 
     assert [(d.type.value, d.minor, d.vendor, d.model) for d in found] == [
-        ("fpga", 0, "", ""), ("gpu", 0, "huawei", "Ascend-310P"), ("rdma", 1, "", ""),
-    ]  # fmt: skip
+        ("fpga", 0, "", ""),
+        ("gpu", 0, "huawei", "Ascend-310P"),
+        ("rdma", 1, "", ""),
+    ]
     assert found[1].extras == (("huawei.com/npu-core", 8), ("huawei.com/npu-cpu", 7))
-    assert [(f.minor, f.bus_id, f.labels) for f in found[2].functions] == [(4, "0:1", {"type": "a"}), (1, "0:2", {"type": "a"})]  # fmt: skip
+    assert [(f.minor, f.bus_id, f.labels) for f in found[2].functions] == [
+        (4, "0:1", {"type": "a"}),
+        (1, "0:2", {"type": "a"}),
+    ]
     assert found[2].labels == {"x": ""}
 
 
@@ -72,11 +106,17 @@ def test_devices_of_every_type() -> None:
     ("given", "topology"),
     [
         pytest.param(None, None, id="absent"),
-        pytest.param({"socketID": -1, "nodeID": 3, "pcieID": "p", "busID": "b"}, Topology(3, "p", "b"), id="the MetaX document"),
-        pytest.param({"socketID": 1, "nodeID": -1}, Topology(-1, "", "", 1), id="unknown NUMA node"),
+        pytest.param(
+            {"socketID": -1, "nodeID": 3, "pcieID": "p", "busID": "b"},
+            Topology(3, "p", "b"),
+            id="the MetaX document",
+        ),
+        pytest.param(
+            {"socketID": 1, "nodeID": -1}, Topology(-1, "", "", 1), id="unknown NUMA node"
+        ),
         pytest.param({}, Topology(-1, ""), id="empty"),
     ],
-)  # fmt: skip
+)
 def test_topology(given: Manifest | None, topology: Topology | None) -> None:
     """What is unknown is -1 or empty."""
     assert cards(card(0, topology=given))[0].topology == topology
@@ -85,14 +125,38 @@ def test_topology(given: Manifest | None, topology: Topology | None) -> None:
 @pytest.mark.parametrize(
     ("entry", "detail"),
     [
-        pytest.param(card(0, health=False, conditions=[{"type": "Healthy", "status": "False", "message": "XID 79"}]), "XID 79", id="condition"),
-        pytest.param(card(0, health=False, conditions=[{"type": "Healthy", "status": "False", "reason": "Xid"}]), "Xid", id="reason"),
+        pytest.param(
+            card(
+                0,
+                health=False,
+                conditions=[{"type": "Healthy", "status": "False", "message": "XID 79"}],
+            ),
+            "XID 79",
+            id="condition",
+        ),
+        pytest.param(
+            card(
+                0,
+                health=False,
+                conditions=[{"type": "Healthy", "status": "False", "reason": "Xid"}],
+            ),
+            "Xid",
+            id="reason",
+        ),
         pytest.param(card(0, health=False), "", id="no condition"),
         pytest.param(card(0, health=None), "", id="not said to be healthy"),
-        pytest.param(card(0, resources={"koordinator.sh/gpu-memory": "-1Gi"}), "koordinator.sh/gpu-memory: -1Gi is not from 0", id="negative"),
-        pytest.param(card(0, resources={"koordinator.sh/gpu-core": "9E"}), "koordinator.sh/gpu-core: 9E is not from 0", id="huge"),
+        pytest.param(
+            card(0, resources={"koordinator.sh/gpu-memory": "-1Gi"}),
+            "koordinator.sh/gpu-memory: -1Gi is not from 0",
+            id="negative",
+        ),
+        pytest.param(
+            card(0, resources={"koordinator.sh/gpu-core": "9E"}),
+            "koordinator.sh/gpu-core: 9E is not from 0",
+            id="huge",
+        ),
     ],
-)  # fmt: skip
+)
 def test_unhealthy_devices_say_why(entry: Manifest, detail: str) -> None:
     """The device is there and closed."""
     (found,) = cards(entry)
@@ -105,7 +169,10 @@ def test_a_repeated_number_closes_the_device() -> None:
     """The second one is left out; the others stay."""
     found = cluster(device("n1", card(0), card(1), card(0, id="GPU-x")), node())
 
-    assert [(d.minor, d.uuid, d.healthy) for d in found.nodes[0].devices] == [(0, "GPU-0", False), (1, "GPU-1", True)]  # fmt: skip
+    assert [(d.minor, d.uuid, d.healthy) for d in found.nodes[0].devices] == [
+        (0, "GPU-0", False),
+        (1, "GPU-1", True),
+    ]
     assert found.nodes[0].devices[0].health_detail == "minor 0 is listed twice"
     assert any("gpu 0 is listed twice" in note for note in found.notes)
 
@@ -145,13 +212,29 @@ def test_what_cannot_be_addressed_is_left_out(entry: Manifest, why: str) -> None
 @pytest.mark.parametrize(
     ("manifest", "field"),
     [
-        pytest.param(device("n1", card(0, resources={"koordinator.sh/gpu-core": "many"})), "field spec.devices[0].resources.koordinator.sh/gpu-core: 'many'", id="device"),
-        pytest.param(node(allocatable={"cpu": "lots"}), "(Node n1): field status.allocatable.cpu: 'lots'", id="allocatable"),
-        pytest.param({**node(), "status": {"capacity": {"cpu": "lots"}}}, "field status.capacity.cpu", id="capacity"),
-        pytest.param({**node(), "spec": {"unschedulable": "yes"}}, "field spec.unschedulable", id="type"),
-        pytest.param(device("n1", card("zero")), "field spec.devices[0].minor: expected int", id="minor"),  # type: ignore[arg-type] # the point
+        pytest.param(
+            device("n1", card(0, resources={"koordinator.sh/gpu-core": "many"})),
+            "field spec.devices[0].resources.koordinator.sh/gpu-core: 'many'",
+            id="device",
+        ),
+        pytest.param(
+            node(allocatable={"cpu": "lots"}),
+            "(Node n1): field status.allocatable.cpu: 'lots'",
+            id="allocatable",
+        ),
+        pytest.param(
+            {**node(), "status": {"capacity": {"cpu": "lots"}}},
+            "field status.capacity.cpu",
+            id="capacity",
+        ),
+        pytest.param(
+            {**node(), "spec": {"unschedulable": "yes"}}, "field spec.unschedulable", id="type"
+        ),
+        pytest.param(
+            device("n1", card("zero")), "field spec.devices[0].minor: expected int", id="minor"
+        ),  # type: ignore[arg-type] # the point
     ],
-)  # fmt: skip
+)
 def test_amounts_that_are_none_are_errors(manifest: Manifest, field: str) -> None:
     """The document cannot be decoded as its kind."""
     with pytest.raises(InvalidDocument) as caught:
@@ -162,8 +245,22 @@ def test_amounts_that_are_none_are_errors(manifest: Manifest, field: str) -> Non
 
 def test_the_node_itself() -> None:
     """Labels, taints, cordon and totals; names that families own are left to the ledger."""
-    spec = {"unschedulable": True, "taints": [{"key": "k", "effect": "NoSchedule"}, {"key": "l", "value": "v"}]}  # fmt: skip
-    manifest = node("n1", {"a": "b"}, spec, allocatable={"cpu": "1500m", "memory": "1Ki", "nvidia.com/gpu": 2, "metax-tech.com/sgpu": 16, "foo/x": -1})  # fmt: skip
+    spec = {
+        "unschedulable": True,
+        "taints": [{"key": "k", "effect": "NoSchedule"}, {"key": "l", "value": "v"}],
+    }
+    manifest = node(
+        "n1",
+        {"a": "b"},
+        spec,
+        allocatable={
+            "cpu": "1500m",
+            "memory": "1Ki",
+            "nvidia.com/gpu": 2,
+            "metax-tech.com/sgpu": 16,
+            "foo/x": -1,
+        },
+    )
     found = one(manifest, device("n1", meta={"labels": {VENDOR: "nvidia", "other": "x"}}))
 
     assert found.labels == {"a": "b", VENDOR: "nvidia"}
@@ -204,10 +301,27 @@ def test_some_document_is_needed() -> None:
     [
         pytest.param([node()], "", id="nobody"),
         pytest.param([node(), device()], "koordinator", id="device object"),
-        pytest.param([{**node(), "metadata": {"name": "n1", "annotations": {REGISTER: CARDS}}}], "hami", id="hami"),
-        pytest.param([node("n1", {"tke.cloud.tencent.com/qgpu-schedule-policy": "fs"}, allocatable={"tke.cloud.tencent.com/qgpu-core": 200, "tke.cloud.tencent.com/qgpu-memory": 32})], "qgpu", id="qgpu"),
+        pytest.param(
+            [{**node(), "metadata": {"name": "n1", "annotations": {REGISTER: CARDS}}}],
+            "hami",
+            id="hami",
+        ),
+        pytest.param(
+            [
+                node(
+                    "n1",
+                    {"tke.cloud.tencent.com/qgpu-schedule-policy": "fs"},
+                    allocatable={
+                        "tke.cloud.tencent.com/qgpu-core": 200,
+                        "tke.cloud.tencent.com/qgpu-memory": 32,
+                    },
+                )
+            ],
+            "qgpu",
+            id="qgpu",
+        ),
     ],
-)  # fmt: skip
+)
 def test_who_registered_the_node(manifests: list[Manifest], registrar: str) -> None:
     """The first family that says so."""
     assert one(*manifests).registrar == registrar
@@ -237,7 +351,7 @@ def test_an_unreadable_registration_is_told() -> None:
     assert any("(Node n1): " in note and REGISTER in note for note in found.notes)
 
 
-PARTITIONS = '{"2":[{"minors":[0,1],"gpuLinkType":"NVLink","ringBusBandwidth":"400Gi","allocationScore":"1"}]}'  # fmt: skip
+PARTITIONS = '{"2":[{"minors":[0,1],"gpuLinkType":"NVLink","ringBusBandwidth":"400Gi","allocationScore":"1"}]}'
 TABLE = "scheduling.koordinator.sh/gpu-partitions"
 POLICY = "node.koordinator.sh/gpu-partition-policy"
 
@@ -248,13 +362,20 @@ def test_partitions_are_the_nodes_own_or_the_built_in_ones() -> None:
     own = one(node(), device("n1", meta={"labels": labels, "annotations": {TABLE: PARTITIONS}}))
     built_in = one(node(), device("n1", meta={"labels": labels}))
 
-    assert [(size, [p.minors for p in table]) for size, table in own.partitions.items()] == [(2, [(0, 1)])]  # fmt: skip
+    assert [(size, [p.minors for p in table]) for size, table in own.partitions.items()] == [
+        (2, [(0, 1)])
+    ]
     assert sorted(built_in.partitions) == [1, 2, 4, 8]
 
 
 def test_a_malformed_table_is_told() -> None:
     """The node then has no partitions at all."""
-    found = cluster(node(), device("n1", meta={"annotations": {TABLE: "{"}, "labels": {VENDOR: "nvidia", MODEL: "H100"}}))  # fmt: skip
+    found = cluster(
+        node(),
+        device(
+            "n1", meta={"annotations": {TABLE: "{"}, "labels": {VENDOR: "nvidia", MODEL: "H100"}}
+        ),
+    )
 
     assert found.nodes[0].partitions == {}
     assert any(TABLE in note and "has no partitions" in note for note in found.notes)
@@ -282,31 +403,64 @@ def test_the_partition_policy(
 def test_templates_are_those_of_the_model() -> None:
     """Published, or the operator's."""
     npu = device("n1", meta={"labels": {VENDOR: "huawei", MODEL: "Ascend-310P"}})
-    own = config_map("gpu-shared-resource-templates", data__yaml="huawei-Ascend-310P: {tiny: {huawei.com/npu-core: 1, koordinator.sh/gpu-memory: 1Gi}}")  # fmt: skip
+    own = config_map(
+        "gpu-shared-resource-templates",
+        data__yaml="huawei-Ascend-310P: {tiny: {huawei.com/npu-core: 1, koordinator.sh/gpu-memory: 1Gi}}",
+    )
 
     assert "vir02" in one(node(), npu).templates
-    assert one(node(), npu, own).templates == {"tiny": (("huawei.com/npu-core", 1), ("memory", 2**30))}  # fmt: skip
+    assert one(node(), npu, own).templates == {
+        "tiny": (("huawei.com/npu-core", 1), ("memory", 2**30))
+    }
 
 
 def test_totals_of_seed_003() -> None:
     """Two 16Gi cards in both dialects; the node's own count stays."""
-    allocatable = {"cpu": "6", "memory": "59274552Ki", "nvidia.com/gpu": "2", "pods": "220", "kubernetes.io/batch-cpu": "8", "kubernetes.io/gpu": "100", "koordinator.sh/fpga": "100"}  # fmt: skip
-    found = cluster(node("n1", allocatable=allocatable), device("n1", card(0, domain="kubernetes.io"), card(1, domain="kubernetes.io")))  # fmt: skip
+    allocatable = {
+        "cpu": "6",
+        "memory": "59274552Ki",
+        "nvidia.com/gpu": "2",
+        "pods": "220",
+        "kubernetes.io/batch-cpu": "8",
+        "kubernetes.io/gpu": "100",
+        "koordinator.sh/fpga": "100",
+    }
+    found = cluster(
+        node("n1", allocatable=allocatable),
+        device("n1", card(0, domain="kubernetes.io"), card(1, domain="kubernetes.io")),
+    )
 
     totals = found.totals(found.nodes[0])
 
     expected = {"gpu": "200", "gpu-core": "200", "gpu-memory": "32Gi", "gpu-memory-ratio": "200"}
     assert totals == {
-        "cpu": "6", "memory": "59274552Ki", "nvidia.com/gpu": "2", "pods": "220", "kubernetes.io/batch-cpu": "8", "koordinator.sh/gpu.shared": "200",
-        **{f"{domain}/{name}": value for name, value in expected.items() for domain in ("koordinator.sh", "kubernetes.io")},
-    }  # fmt: skip
+        "cpu": "6",
+        "memory": "59274552Ki",
+        "nvidia.com/gpu": "2",
+        "pods": "220",
+        "kubernetes.io/batch-cpu": "8",
+        "koordinator.sh/gpu.shared": "200",
+        **{
+            f"{domain}/{name}": value
+            for name, value in expected.items()
+            for domain in ("koordinator.sh", "kubernetes.io")
+        },
+    }
 
 
 def test_totals_of_other_protocols() -> None:
     """Given where the node reports the names or registers with the protocol, and nowhere else."""
     hami = {**node("h"), "metadata": {"name": "h", "annotations": {REGISTER: CARDS}}}
-    qgpu = node("q", allocatable={"tke.cloud.tencent.com/qgpu-core": "999", "tke.cloud.tencent.com/qgpu-memory": "1"})  # fmt: skip
-    found = cluster(hami, qgpu, device("q"), node("k"), device("k", card(0, id="GPU-k0"), card(1, id="GPU-k1")))  # fmt: skip
+    qgpu = node(
+        "q",
+        allocatable={
+            "tke.cloud.tencent.com/qgpu-core": "999",
+            "tke.cloud.tencent.com/qgpu-memory": "1",
+        },
+    )
+    found = cluster(
+        hami, qgpu, device("q"), node("k"), device("k", card(0, id="GPU-k0"), card(1, id="GPU-k1"))
+    )
 
     totals = {n.name: found.totals(n) for n in found.nodes}
 
@@ -345,20 +499,42 @@ GONE = "node.kubernetes.io/unreachable"
     [
         pytest.param("True", [], [], id="ready"),
         pytest.param("False", [], [READY], id="not ready"),
-        pytest.param("Unknown", [{"key": "k", "effect": "NoSchedule"}], ["k", READY], id="unknown, beside another taint"),
-        pytest.param("Unknown", [{"key": GONE, "effect": "NoSchedule"}], [GONE], id="tainted by Kubernetes already"),
-        pytest.param("False", [{"key": READY, "effect": "NoExecute"}], [READY, READY], id="tainted to evict only"),
+        pytest.param(
+            "Unknown",
+            [{"key": "k", "effect": "NoSchedule"}],
+            ["k", READY],
+            id="unknown, beside another taint",
+        ),
+        pytest.param(
+            "Unknown",
+            [{"key": GONE, "effect": "NoSchedule"}],
+            [GONE],
+            id="tainted by Kubernetes already",
+        ),
+        pytest.param(
+            "False",
+            [{"key": READY, "effect": "NoExecute"}],
+            [READY, READY],
+            id="tainted to evict only",
+        ),
     ],
-)  # fmt: skip
-def test_a_node_that_is_not_ready_is_tainted(status: str, taints: list[Manifest], keys: list[str]) -> None:  # fmt: skip
+)
+def test_a_node_that_is_not_ready_is_tainted(
+    status: str, taints: list[Manifest], keys: list[str]
+) -> None:
     """As Kubernetes taints it, and told."""
     manifest = node("n1", spec={"taints": taints})
-    manifest["status"]["conditions"] = [{"type": "DiskPressure", "status": "False"}, {"type": "Ready", "status": status}]  # fmt: skip
+    manifest["status"]["conditions"] = [
+        {"type": "DiskPressure", "status": "False"},
+        {"type": "Ready", "status": status},
+    ]
 
     found = cluster(manifest, device("n1"))
 
     assert [taint.key for taint in found.nodes[0].taints] == keys
-    assert any(f"condition Ready is {status}" in note for note in found.notes) is (status != "True")  # fmt: skip
+    assert any(f"condition Ready is {status}" in note for note in found.notes) is (
+        status != "True"
+    )
 
 
 def test_pods_wait_for_a_node_to_be_ready() -> None:
@@ -383,7 +559,10 @@ def test_an_unreadable_registration_closes_the_node_to_devices() -> None:
 
     assert waiting.refusal is not None
     assert waiting.refusal.code is ReasonCode.QUARANTINED
-    assert f"annotation {REGISTER} cannot be read: malformed JSON" in waiting.refusal.nodes["n1"].message  # fmt: skip
+    assert (
+        f"annotation {REGISTER} cannot be read: malformed JSON"
+        in waiting.refusal.nodes["n1"].message
+    )
     assert placed.allocation is not None
 
 
@@ -397,7 +576,9 @@ def test_an_unreadable_registration_closes_the_node_to_devices() -> None:
         pytest.param({"nvidia.com/gpu": "2"}, [device("n1")], False, id="described"),
     ],
 )
-def test_cards_that_nothing_describes_are_told(totals: Manifest, beside: list[Manifest], *, told: bool) -> None:  # fmt: skip
+def test_cards_that_nothing_describes_are_told(
+    totals: Manifest, beside: list[Manifest], *, told: bool
+) -> None:
     """A count says nothing of identity or memory, so no card can be handed out."""
     notes = cluster(node("n1", allocatable={"cpu": "1", **totals}), *beside).notes
 
@@ -407,11 +588,17 @@ def test_cards_that_nothing_describes_are_told(totals: Manifest, beside: list[Ma
 def test_one_identity_on_two_nodes_is_closed_on_both() -> None:
     """Records name cards by UUID, and which node has it is not known."""
     network = {"type": "rdma", "minor": 0, "health": True, "id": "0000:1f:00.0"}
-    found = cluster(device("a", card(0), card(1, id="GPU-a1"), network), device("b", card(0), network))  # fmt: skip
+    found = cluster(
+        device("a", card(0), card(1, id="GPU-a1"), network), device("b", card(0), network)
+    )
 
     first, second = found.nodes
 
-    assert [(d.uuid, d.healthy) for d in first.devices] == [("GPU-0", False), ("GPU-a1", True), ("0000:1f:00.0", True)]  # fmt: skip
+    assert [(d.uuid, d.healthy) for d in first.devices] == [
+        ("GPU-0", False),
+        ("GPU-a1", True),
+        ("0000:1f:00.0", True),
+    ]
     assert first.devices[0].health_detail == "uuid is also on node b"
     assert second.devices[0].health_detail == "uuid is also on node a"
     assert "uuid GPU-0 is on nodes a, b; these cards are closed" in found.notes

@@ -14,7 +14,10 @@ from partage.model.mig import MigSlice
 from partage.vendors import names
 from partage.wire.foreign import OnCard, decode_foreign, encode_foreign
 
-A100 = {"node.koordinator.sh/gpu-vendor": "nvidia", "node.koordinator.sh/gpu-model": "A100-SXM4-80GB"}  # fmt: skip
+A100 = {
+    "node.koordinator.sh/gpu-vendor": "nvidia",
+    "node.koordinator.sh/gpu-model": "A100-SXM4-80GB",
+}
 HIGH = {"profile": "3g.40gb", "start": 4, "size": 4, "uuids": ["MIG-1"]}
 
 

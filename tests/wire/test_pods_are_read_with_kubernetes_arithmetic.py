@@ -17,28 +17,96 @@ SIDECAR = {"restartPolicy": "Always"}
     ("spec", "host"),
     [
         pytest.param({}, {}, id="nothing"),
-        pytest.param({"containers": [container(requests={"cpu": "1500m", "memory": "1Gi"})]},
-                     {"cpu": 1500, "memory": 2**30}, id="requests"),
-        pytest.param({"containers": [container(limits={"cpu": 2}, requests={"memory": "1Ki"})]},
-                     {"cpu": 2000, "memory": 1024}, id="a limit without request is a request"),
-        pytest.param({"containers": [container("a", requests={"cpu": "100.5m"}), container("b", requests={"cpu": "100.4m"})]},
-                     {"cpu": 201}, id="rounded up once"),
-        pytest.param({"containers": [container(requests={"cpu": 1})], "initContainers": [container("i", requests={"cpu": 3}), container("j", requests={"cpu": 2})]},
-                     {"cpu": 3000}, id="init containers count by maximum"),
-        pytest.param({"containers": [container(requests={"cpu": 1})],
-                      "initContainers": [container("i", requests={"cpu": 3}), container("s", requests={"cpu": 2}, **SIDECAR), container("j", requests={"cpu": 2})]},
-                     {"cpu": 4000}, id="an init container runs beside earlier sidecars"),
-        pytest.param({"containers": [container(requests={"cpu": 1})], "initContainers": [container("s", requests={"cpu": 2}, **SIDECAR)]},
-                     {"cpu": 3000}, id="sidecars are summed"),
-        pytest.param({"containers": [container(requests={"cpu": 1})], "overhead": {"cpu": "250m", "memory": "1"}},
-                     {"cpu": 1250, "memory": 1}, id="overhead"),
-        pytest.param({"containers": [container(requests={"cpu": 1})], "resources": {"requests": {"cpu": 4}, "limits": {"memory": 5}}},
-                     {"cpu": 4000, "memory": 5}, id="the pod as a whole"),
-        pytest.param({"containers": [container(limits={"nvidia.com/gpu": 1, "metax-tech.com/sgpu": 0, "foo.io/bar": 2, "cpu": 0})]},
-                     {"foo.io/bar": 2}, id="device names are not counted, foreign ones are"),
-        pytest.param({"containers": [container(requests={"cpu": "9E"})]}, {"cpu": 2**61}, id="huge amounts are cut"),
+        pytest.param(
+            {"containers": [container(requests={"cpu": "1500m", "memory": "1Gi"})]},
+            {"cpu": 1500, "memory": 2**30},
+            id="requests",
+        ),
+        pytest.param(
+            {"containers": [container(limits={"cpu": 2}, requests={"memory": "1Ki"})]},
+            {"cpu": 2000, "memory": 1024},
+            id="a limit without request is a request",
+        ),
+        pytest.param(
+            {
+                "containers": [
+                    container("a", requests={"cpu": "100.5m"}),
+                    container("b", requests={"cpu": "100.4m"}),
+                ]
+            },
+            {"cpu": 201},
+            id="rounded up once",
+        ),
+        pytest.param(
+            {
+                "containers": [container(requests={"cpu": 1})],
+                "initContainers": [
+                    container("i", requests={"cpu": 3}),
+                    container("j", requests={"cpu": 2}),
+                ],
+            },
+            {"cpu": 3000},
+            id="init containers count by maximum",
+        ),
+        pytest.param(
+            {
+                "containers": [container(requests={"cpu": 1})],
+                "initContainers": [
+                    container("i", requests={"cpu": 3}),
+                    container("s", requests={"cpu": 2}, **SIDECAR),
+                    container("j", requests={"cpu": 2}),
+                ],
+            },
+            {"cpu": 4000},
+            id="an init container runs beside earlier sidecars",
+        ),
+        pytest.param(
+            {
+                "containers": [container(requests={"cpu": 1})],
+                "initContainers": [container("s", requests={"cpu": 2}, **SIDECAR)],
+            },
+            {"cpu": 3000},
+            id="sidecars are summed",
+        ),
+        pytest.param(
+            {
+                "containers": [container(requests={"cpu": 1})],
+                "overhead": {"cpu": "250m", "memory": "1"},
+            },
+            {"cpu": 1250, "memory": 1},
+            id="overhead",
+        ),
+        pytest.param(
+            {
+                "containers": [container(requests={"cpu": 1})],
+                "resources": {"requests": {"cpu": 4}, "limits": {"memory": 5}},
+            },
+            {"cpu": 4000, "memory": 5},
+            id="the pod as a whole",
+        ),
+        pytest.param(
+            {
+                "containers": [
+                    container(
+                        limits={
+                            "nvidia.com/gpu": 1,
+                            "metax-tech.com/sgpu": 0,
+                            "foo.io/bar": 2,
+                            "cpu": 0,
+                        }
+                    )
+                ]
+            },
+            {"foo.io/bar": 2},
+            id="device names are not counted, foreign ones are",
+        ),
+        pytest.param(
+            {"containers": [container(requests={"cpu": "9E"})]},
+            {"cpu": 2**61},
+            id="huge amounts are cut",
+        ),
     ],
-)  # fmt: skip
+)
 def test_host_resources(spec: Manifest, host: dict[str, int]) -> None:
     """Whole units, CPU in milli; every pod needs one pod."""
     assert read(pod(**spec)).host == {**host, "pods": 1}
@@ -46,8 +114,19 @@ def test_host_resources(spec: Manifest, host: dict[str, int]) -> None:
 
 def test_triggers_of_vendors_are_checked_on_the_node() -> None:
     """A name that only wakes a vendor's plugin is an ordinary resource."""
-    found = read(pod("web", container(limits={"metax-tech.com/sgpu": "1", "koordinator.sh/gpu.shared": "1",
-                                              "koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory": "1Gi"})))  # fmt: skip
+    found = read(
+        pod(
+            "web",
+            container(
+                limits={
+                    "metax-tech.com/sgpu": "1",
+                    "koordinator.sh/gpu.shared": "1",
+                    "koordinator.sh/gpu-core": "10",
+                    "koordinator.sh/gpu-memory": "1Gi",
+                }
+            ),
+        )
+    )
 
     assert found.host == {"metax-tech.com/sgpu": 1, "pods": 1}
 
@@ -55,26 +134,62 @@ def test_triggers_of_vendors_are_checked_on_the_node() -> None:
 def test_containers_are_seen_as_written() -> None:
     """Init containers and sidecars come first; nothing is defaulted."""
     view = only(
-        pod("p", container("a", limits={"cpu": 1}), initContainers=[container("i"), container("s", **SIDECAR)],
-            schedulerName="x", meta={"labels": {"l": None}, "annotations": {"k": "v"}, "uid": "u"})
-    ).view  # fmt: skip
+        pod(
+            "p",
+            container("a", limits={"cpu": 1}),
+            initContainers=[container("i"), container("s", **SIDECAR)],
+            schedulerName="x",
+            meta={"labels": {"l": None}, "annotations": {"k": "v"}, "uid": "u"},
+        )
+    ).view
 
-    assert [(c.name, c.phase) for c in view.containers] == [("i", Phase.INIT), ("s", Phase.SIDECAR), ("a", Phase.MAIN)]  # fmt: skip
+    assert [(c.name, c.phase) for c in view.containers] == [
+        ("i", Phase.INIT),
+        ("s", Phase.SIDECAR),
+        ("a", Phase.MAIN),
+    ]
     assert view.containers[2].requests == {}
-    assert (view.uid, view.scheduler, view.labels, view.annotations) == ("u", "x", {"l": ""}, {"k": "v"})  # fmt: skip
+    assert (view.uid, view.scheduler, view.labels, view.annotations) == (
+        "u",
+        "x",
+        {"l": ""},
+        {"k": "v"},
+    )
 
 
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
-        pytest.param({"containers": [container(requests={"cpu": "1 GB"})]}, "field spec.containers[0].resources.requests.cpu: '1 GB' is not a quantity", id="cpu"),
-        pytest.param({"containers": [container(limits={"memory": True})]}, "field spec.containers[0].resources.limits.memory: quantity True is a boolean", id="bool"),
-        pytest.param({"containers": [container(limits={"memory": []})]}, "field spec.containers[0].resources.limits.memory: a quantity is a text or a number, not list", id="list"),
-        pytest.param({"containers": 5}, "field spec.containers: expected array | null, got int", id="type"),
-        pytest.param({"overhead": {"cpu": "x"}}, "field spec.overhead.cpu: 'x' is not a quantity", id="overhead"),
-        pytest.param({"initContainers": [container("i", limits={"cpu": "x"})]}, "field spec.initContainers[0].resources.limits.cpu", id="init"),
+        pytest.param(
+            {"containers": [container(requests={"cpu": "1 GB"})]},
+            "field spec.containers[0].resources.requests.cpu: '1 GB' is not a quantity",
+            id="cpu",
+        ),
+        pytest.param(
+            {"containers": [container(limits={"memory": True})]},
+            "field spec.containers[0].resources.limits.memory: quantity True is a boolean",
+            id="bool",
+        ),
+        pytest.param(
+            {"containers": [container(limits={"memory": []})]},
+            "field spec.containers[0].resources.limits.memory: a quantity is a text or a number, not list",
+            id="list",
+        ),
+        pytest.param(
+            {"containers": 5}, "field spec.containers: expected array | null, got int", id="type"
+        ),
+        pytest.param(
+            {"overhead": {"cpu": "x"}},
+            "field spec.overhead.cpu: 'x' is not a quantity",
+            id="overhead",
+        ),
+        pytest.param(
+            {"initContainers": [container("i", limits={"cpu": "x"})]},
+            "field spec.initContainers[0].resources.limits.cpu",
+            id="init",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_ordinary_amount_that_is_none_is_no_pod(spec: Manifest, field: str) -> None:
     """Kubernetes could not decode it either."""
     with pytest.raises(InvalidDocument) as caught:
@@ -106,17 +221,77 @@ def test_a_pod_that_kubernetes_would_not_admit_waits(
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        pytest.param({"containers": [container(limits={"nvidia.com/gpu": "x"})]}, "container main: nvidia.com/gpu: 'x' is not a quantity", id="text"),
-        pytest.param({"containers": [container(limits={"nvidia.com/gpumem": [1]})]}, "container main: nvidia.com/gpumem: a quantity is a text or a number, not list", id="list"),
-        pytest.param({"containers": [container(limits={"koordinator.sh/gpu": -1})]}, "container main: koordinator.sh/gpu: -1 must not be negative", id="negative"),
-        pytest.param({"containers": [container(limits={"metax-tech.com/sgpu": "?"})]}, "container main: metax-tech.com/sgpu: '?' is not a quantity", id="trigger"),
-        pytest.param({"containers": [container(limits={"cpu": -1})]}, "container main: cpu: -1 must not be negative", id="negative cpu"),
-        pytest.param({"containers": [container(), container()]}, "container main: the name is used twice", id="twins"),
-        pytest.param({"resources": {"limits": {"koordinator.sh/gpu": 1}}}, "the pod: koordinator.sh/gpu: devices are asked for by containers", id="pod level"),
-        pytest.param({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Is"}]}]}}}}, "operator 'Is' of key 'a' is not one of In,", id="operator"),
-        pytest.param({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [{"key": "spec.x", "operator": "In", "values": ["a"]}]}]}}}}, "field 'spec.x' is not one of metadata.name", id="field"),
+        pytest.param(
+            {"containers": [container(limits={"nvidia.com/gpu": "x"})]},
+            "container main: nvidia.com/gpu: 'x' is not a quantity",
+            id="text",
+        ),
+        pytest.param(
+            {"containers": [container(limits={"nvidia.com/gpumem": [1]})]},
+            "container main: nvidia.com/gpumem: a quantity is a text or a number, not list",
+            id="list",
+        ),
+        pytest.param(
+            {"containers": [container(limits={"koordinator.sh/gpu": -1})]},
+            "container main: koordinator.sh/gpu: -1 must not be negative",
+            id="negative",
+        ),
+        pytest.param(
+            {"containers": [container(limits={"metax-tech.com/sgpu": "?"})]},
+            "container main: metax-tech.com/sgpu: '?' is not a quantity",
+            id="trigger",
+        ),
+        pytest.param(
+            {"containers": [container(limits={"cpu": -1})]},
+            "container main: cpu: -1 must not be negative",
+            id="negative cpu",
+        ),
+        pytest.param(
+            {"containers": [container(), container()]},
+            "container main: the name is used twice",
+            id="twins",
+        ),
+        pytest.param(
+            {"resources": {"limits": {"koordinator.sh/gpu": 1}}},
+            "the pod: koordinator.sh/gpu: devices are asked for by containers",
+            id="pod level",
+        ),
+        pytest.param(
+            {
+                "affinity": {
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                            "nodeSelectorTerms": [
+                                {"matchExpressions": [{"key": "a", "operator": "Is"}]}
+                            ]
+                        }
+                    }
+                }
+            },
+            "operator 'Is' of key 'a' is not one of In,",
+            id="operator",
+        ),
+        pytest.param(
+            {
+                "affinity": {
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                            "nodeSelectorTerms": [
+                                {
+                                    "matchFields": [
+                                        {"key": "spec.x", "operator": "In", "values": ["a"]}
+                                    ]
+                                }
+                            ]
+                        }
+                    }
+                }
+            },
+            "field 'spec.x' is not one of metadata.name",
+            id="field",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_broken_rule_is_a_fault(spec: Manifest, message: str) -> None:
     """The pod is read, and waits with the rule it broke."""
     fault = read(pod(**spec)).request.fault
@@ -131,7 +306,10 @@ def _constraint(affinity: Any, **spec: Any) -> Any:
 
 def test_node_affinity_is_kept_whole() -> None:
     """Every operator, fields, terms as alternatives, and preferences with weights."""
-    expressions = [{"key": f"k{i}", "operator": operator, "values": ["1"]} for i, operator in enumerate(Operator)]  # fmt: skip
+    expressions = [
+        {"key": f"k{i}", "operator": operator, "values": ["1"]}
+        for i, operator in enumerate(Operator)
+    ]
     fields = [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
     constraint = _constraint(
         {
@@ -164,8 +342,14 @@ def test_required_affinity_without_terms_matches_nothing(terms: Manifest) -> Non
 def test_tolerations_are_read() -> None:
     """Absent fields mean what Kubernetes says they do."""
     everything, one, nothing = read(
-        pod(tolerations=[{"operator": "Exists"}, {"key": "k", "value": "v", "effect": "NoSchedule"}, {}])
-    ).tolerations  # fmt: skip
+        pod(
+            tolerations=[
+                {"operator": "Exists"},
+                {"key": "k", "value": "v", "effect": "NoSchedule"},
+                {},
+            ]
+        )
+    ).tolerations
 
     assert everything.tolerates(Taint("x", "y", "NoExecute"))
     assert one.tolerates(Taint("k", "v", "NoSchedule"))
@@ -173,7 +357,13 @@ def test_tolerations_are_read() -> None:
 
 
 def _class(name: str, value: int, **more: Any) -> Manifest:
-    return {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value, **more}  # fmt: skip
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": value,
+        **more,
+    }
 
 
 @pytest.mark.parametrize(
@@ -188,7 +378,11 @@ def _class(name: str, value: int, **more: Any) -> Manifest:
 )
 def test_priority(spec: Manifest, priority: int) -> None:
     """The number, else the class, else the default; of two defaults the lower holds."""
-    classes = (_class("high", 1000), _class("low", -3, globalDefault=True), _class("mid", 4, globalDefault=True))  # fmt: skip
+    classes = (
+        _class("high", 1000),
+        _class("low", -3, globalDefault=True),
+        _class("mid", 4, globalDefault=True),
+    )
 
     found = cluster(*classes, pod(**spec))
 
@@ -210,16 +404,40 @@ DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
         pytest.param({"phase": "Succeeded"}, {}, {}, True, id="succeeded"),
         pytest.param({"phase": "Failed"}, {}, {}, True, id="failed"),
         pytest.param({"phase": "Running"}, DELETED, {}, False, id="deleting is not over"),
-        pytest.param({"containerStatuses": [RUNNING]}, DELETED, {}, False, id="deleting and running"),
+        pytest.param(
+            {"containerStatuses": [RUNNING]}, DELETED, {}, False, id="deleting and running"
+        ),
         pytest.param({"containerStatuses": [ENDED]}, DELETED, {}, True, id="deleting and ended"),
         pytest.param({"containerStatuses": [ENDED]}, {}, {}, False, id="it will be started again"),
-        pytest.param({"containerStatuses": [FAILED]}, {}, {"restartPolicy": "Never"}, True, id="never again"),
-        pytest.param({"containerStatuses": [FAILED]}, {}, {"restartPolicy": "OnFailure"}, False, id="retried"),
-        pytest.param({"containerStatuses": [ENDED]}, {}, {"restartPolicy": "OnFailure"}, True, id="succeeded once"),
-        pytest.param({"containerStatuses": []}, {}, {"restartPolicy": "Never"}, False, id="nothing known"),
-        pytest.param({"containerStatuses": [ENDED]}, {}, {"restartPolicy": "Never", "initContainers": [container("s", **SIDECAR)]}, False, id="a sidecar runs"),
+        pytest.param(
+            {"containerStatuses": [FAILED]}, {}, {"restartPolicy": "Never"}, True, id="never again"
+        ),
+        pytest.param(
+            {"containerStatuses": [FAILED]},
+            {},
+            {"restartPolicy": "OnFailure"},
+            False,
+            id="retried",
+        ),
+        pytest.param(
+            {"containerStatuses": [ENDED]},
+            {},
+            {"restartPolicy": "OnFailure"},
+            True,
+            id="succeeded once",
+        ),
+        pytest.param(
+            {"containerStatuses": []}, {}, {"restartPolicy": "Never"}, False, id="nothing known"
+        ),
+        pytest.param(
+            {"containerStatuses": [ENDED]},
+            {},
+            {"restartPolicy": "Never", "initContainers": [container("s", **SIDECAR)]},
+            False,
+            id="a sidecar runs",
+        ),
     ],
-)  # fmt: skip
+)
 def test_when_a_pod_is_over(
     status: Manifest, meta: Manifest, spec: Manifest, *, over: bool
 ) -> None:
@@ -230,26 +448,79 @@ def test_when_a_pod_is_over(
 def test_what_is_not_looked_at_is_told() -> None:
     """Offline decisions ignore some wishes, and say so."""
     notes = read(
-        pod("p", container(ports=[{"hostPort": 80}]), affinity={"podAffinity": {"a": 1}, "podAntiAffinity": {"a": 1}},
-            topologySpreadConstraints=[{}])
-    ).request.notes  # fmt: skip
+        pod(
+            "p",
+            container(ports=[{"hostPort": 80}]),
+            affinity={"podAffinity": {"a": 1}, "podAntiAffinity": {"a": 1}},
+            topologySpreadConstraints=[{}],
+        )
+    ).request.notes
 
     assert [note.partition(":")[0] for note in notes] == [
-        "affinity to other pods", "anti-affinity to other pods", "topology spread", "host ports",
-    ]  # fmt: skip
+        "affinity to other pods",
+        "anti-affinity to other pods",
+        "topology spread",
+        "host ports",
+    ]
 
 
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        pytest.param({"cpu": "1500m", "memory": "1Ki"}, {"cpu": 1500, "requests.cpu": 1500, "limits.cpu": 1500, "memory": 1024, "requests.memory": 1024, "limits.memory": 1024}, id="ordinary"),
-        pytest.param({"nvidia.com/gpu": 2}, {"nvidia.com/gpu": 2, "requests.nvidia.com/gpu": 2, "limits.nvidia.com/gpu": 2}, id="cards"),
-        pytest.param({"nvidia.com/gpu": "200"}, {"nvidia.com/gpu": 2, "requests.nvidia.com/gpu": 2, "limits.nvidia.com/gpu": 2}, id="percent of cards"),
-        pytest.param({"koordinator.sh/gpu-memory": "1Gi"}, {"koordinator.sh/gpu-memory": 2**30, "requests.koordinator.sh/gpu-memory": 2**30, "limits.koordinator.sh/gpu-memory": 2**30, "kubernetes.io/gpu-memory": 2**30, "requests.kubernetes.io/gpu-memory": 2**30, "limits.kubernetes.io/gpu-memory": 2**30}, id="bytes, in both dialects"),
-        pytest.param({"kubernetes.io/rdma": 50}, {f"{part}{domain}/rdma": 50 for part in ("", "requests.", "limits.") for domain in ("koordinator.sh", "kubernetes.io")}, id="the other way round"),
-        pytest.param({"kubernetes.io/gpu": 50, "koordinator.sh/gpu": 30}, {f"{part}{domain}/gpu": 30 for part in ("", "requests.", "limits.") for domain in ("koordinator.sh", "kubernetes.io")}, id="the new name wins"),
+        pytest.param(
+            {"cpu": "1500m", "memory": "1Ki"},
+            {
+                "cpu": 1500,
+                "requests.cpu": 1500,
+                "limits.cpu": 1500,
+                "memory": 1024,
+                "requests.memory": 1024,
+                "limits.memory": 1024,
+            },
+            id="ordinary",
+        ),
+        pytest.param(
+            {"nvidia.com/gpu": 2},
+            {"nvidia.com/gpu": 2, "requests.nvidia.com/gpu": 2, "limits.nvidia.com/gpu": 2},
+            id="cards",
+        ),
+        pytest.param(
+            {"nvidia.com/gpu": "200"},
+            {"nvidia.com/gpu": 2, "requests.nvidia.com/gpu": 2, "limits.nvidia.com/gpu": 2},
+            id="percent of cards",
+        ),
+        pytest.param(
+            {"koordinator.sh/gpu-memory": "1Gi"},
+            {
+                "koordinator.sh/gpu-memory": 2**30,
+                "requests.koordinator.sh/gpu-memory": 2**30,
+                "limits.koordinator.sh/gpu-memory": 2**30,
+                "kubernetes.io/gpu-memory": 2**30,
+                "requests.kubernetes.io/gpu-memory": 2**30,
+                "limits.kubernetes.io/gpu-memory": 2**30,
+            },
+            id="bytes, in both dialects",
+        ),
+        pytest.param(
+            {"kubernetes.io/rdma": 50},
+            {
+                f"{part}{domain}/rdma": 50
+                for part in ("", "requests.", "limits.")
+                for domain in ("koordinator.sh", "kubernetes.io")
+            },
+            id="the other way round",
+        ),
+        pytest.param(
+            {"kubernetes.io/gpu": 50, "koordinator.sh/gpu": 30},
+            {
+                f"{part}{domain}/gpu": 30
+                for part in ("", "requests.", "limits.")
+                for domain in ("koordinator.sh", "kubernetes.io")
+            },
+            id="the new name wins",
+        ),
     ],
-)  # fmt: skip
+)
 def test_quota_amounts(limits: Manifest, expected: dict[str, int]) -> None:
     """By the keys that a ResourceQuota writes."""
     assert read(pod("p", container(limits=limits))).quota == {
@@ -262,7 +533,9 @@ def test_quota_amounts(limits: Manifest, expected: dict[str, int]) -> None:
 def test_a_family_counts_its_own_quota_keys() -> None:
     """HAMi's memory key counts all devices together; as a share it is counted when granted."""
     fixed = read(pod("p", container(limits={"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000})))
-    share = read(pod("p", container(limits={"nvidia.com/gpu": 2, "nvidia.com/gpumem-percentage": 50})))  # fmt: skip
+    share = read(
+        pod("p", container(limits={"nvidia.com/gpu": 2, "nvidia.com/gpumem-percentage": 50}))
+    )
 
     assert fixed.quota["limits.nvidia.com/gpumem"] == 6000
     assert "limits.nvidia.com/gpumem" not in share.quota
@@ -272,12 +545,19 @@ def test_a_family_counts_its_own_quota_keys() -> None:
 @pytest.mark.parametrize(
     ("gates", "node", "message"),
     [
-        pytest.param([{"name": "a.io/x"}, {"name": "b"}], "", "scheduling gates: a.io/x, b", id="gated"),
-        pytest.param([{"name": "a.io/x"}] * 5000, "", f"scheduling gates: {'a.io/x, ' * 999}"[:1023] + "…", id="thousands"),
+        pytest.param(
+            [{"name": "a.io/x"}, {"name": "b"}], "", "scheduling gates: a.io/x, b", id="gated"
+        ),
+        pytest.param(
+            [{"name": "a.io/x"}] * 5000,
+            "",
+            f"scheduling gates: {'a.io/x, ' * 999}"[:1023] + "…",
+            id="thousands",
+        ),
         pytest.param([], "", "", id="no gates"),
         pytest.param([{"name": "a"}], "n1", "", id="bound already"),
     ],
-)  # fmt: skip
+)
 def test_gates_hold_a_pod_back(gates: list[Manifest], node: str, message: str) -> None:
     """Kubernetes binds no pod that has gates; a dump of a bound one is state."""
     fault = read(pod("p", schedulingGates=gates, nodeName=node)).request.fault

@@ -17,20 +17,79 @@ def protocols(*manifests: Manifest) -> dict[str, str]:
     ("manifest", "protocol"),
     [
         pytest.param(pod("p", container(limits={GPU: 1})), "nvidia", id="undecided"),
-        pytest.param(pod("p", container(limits={GPU: 1}), schedulerName="hami-scheduler"), "hami", id="hami-scheduler"),
-        pytest.param(pod("p", container(limits={GPU: 1}), schedulerName="koord-scheduler"), "koordinator", id="koord-scheduler"),
-        pytest.param(pod("p", container(limits={GPU: 1}), schedulerName="my-scheduler"), "nvidia", id="another scheduler"),
-        pytest.param(pod("p", container(limits={GPU: 1, "nvidia.com/gpumem": 100})), "hami", id="gpumem beside it"),
-        pytest.param(pod("p", container(limits={GPU: 1, "nvidia.com/gpucores": 10}), schedulerName="koord-scheduler"), "hami", id="gpucores, whatever the scheduler"),
-        pytest.param(pod("p", container(limits={"nvidia.com/gpumem": 100})), "hami", id="gpumem alone"),
-        pytest.param(pod("p", container(limits={GPU: 1}), meta={"annotations": {"nvidia.com/use-gputype": "A100"}}), "hami", id="annotation of nvidia.com"),
-        pytest.param(pod("p", container(limits={GPU: 1}), meta={"annotations": {"hami.io/node-scheduler-policy": "spread"}}), "hami", id="annotation of hami.io"),
-        pytest.param(pod("p", container(limits={GPU: 1}), schedulerName="koord-scheduler", meta={"annotations": {"nvidia.com/use-gputype": "A100"}}), "koordinator", id="the scheduler comes first"),
-        pytest.param(pod("p", container(limits={"kubernetes.io/gpu": 50})), "koordinator", id="v1.4"),
-        pytest.param(pod("p", container(limits={"koordinator.sh/gpu": 50, GPU: 0})), "koordinator", id="zero is no contradiction"),
-        pytest.param(pod("p", container(limits={"tke.cloud.tencent.com/qgpu-core": 100})), "qgpu", id="qgpu"),
+        pytest.param(
+            pod("p", container(limits={GPU: 1}), schedulerName="hami-scheduler"),
+            "hami",
+            id="hami-scheduler",
+        ),
+        pytest.param(
+            pod("p", container(limits={GPU: 1}), schedulerName="koord-scheduler"),
+            "koordinator",
+            id="koord-scheduler",
+        ),
+        pytest.param(
+            pod("p", container(limits={GPU: 1}), schedulerName="my-scheduler"),
+            "nvidia",
+            id="another scheduler",
+        ),
+        pytest.param(
+            pod("p", container(limits={GPU: 1, "nvidia.com/gpumem": 100})),
+            "hami",
+            id="gpumem beside it",
+        ),
+        pytest.param(
+            pod(
+                "p",
+                container(limits={GPU: 1, "nvidia.com/gpucores": 10}),
+                schedulerName="koord-scheduler",
+            ),
+            "hami",
+            id="gpucores, whatever the scheduler",
+        ),
+        pytest.param(
+            pod("p", container(limits={"nvidia.com/gpumem": 100})), "hami", id="gpumem alone"
+        ),
+        pytest.param(
+            pod(
+                "p",
+                container(limits={GPU: 1}),
+                meta={"annotations": {"nvidia.com/use-gputype": "A100"}},
+            ),
+            "hami",
+            id="annotation of nvidia.com",
+        ),
+        pytest.param(
+            pod(
+                "p",
+                container(limits={GPU: 1}),
+                meta={"annotations": {"hami.io/node-scheduler-policy": "spread"}},
+            ),
+            "hami",
+            id="annotation of hami.io",
+        ),
+        pytest.param(
+            pod(
+                "p",
+                container(limits={GPU: 1}),
+                schedulerName="koord-scheduler",
+                meta={"annotations": {"nvidia.com/use-gputype": "A100"}},
+            ),
+            "koordinator",
+            id="the scheduler comes first",
+        ),
+        pytest.param(
+            pod("p", container(limits={"kubernetes.io/gpu": 50})), "koordinator", id="v1.4"
+        ),
+        pytest.param(
+            pod("p", container(limits={"koordinator.sh/gpu": 50, GPU: 0})),
+            "koordinator",
+            id="zero is no contradiction",
+        ),
+        pytest.param(
+            pod("p", container(limits={"tke.cloud.tencent.com/qgpu-core": 100})), "qgpu", id="qgpu"
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_owner_of_a_container(manifest: Manifest, protocol: str) -> None:
     """By its names, then by the pod, else by the node."""
     assert protocols(manifest) == {"main": protocol}
@@ -38,7 +97,9 @@ def test_the_owner_of_a_container(manifest: Manifest, protocol: str) -> None:
 
 def test_another_container_decides() -> None:
     """A pod that speaks HAMi in one container means HAMi in the other."""
-    manifest = pod("p", container("a", limits={GPU: 1}), container("b", limits={"nvidia.com/gpumem": 5}))  # fmt: skip
+    manifest = pod(
+        "p", container("a", limits={GPU: 1}), container("b", limits={"nvidia.com/gpumem": 5})
+    )
 
     assert protocols(manifest) == {"a": "hami", "b": "hami"}
 
@@ -48,17 +109,23 @@ def test_containers_may_speak_different_protocols() -> None:
     manifest = pod(
         "p",
         container("h", limits={"nvidia.com/gpumem": 5}),
-        container("q", limits={"tke.cloud.tencent.com/qgpu-core": 5, "tke.cloud.tencent.com/qgpu-memory": 1}),
+        container(
+            "q",
+            limits={"tke.cloud.tencent.com/qgpu-core": 5, "tke.cloud.tencent.com/qgpu-memory": 1},
+        ),
         container("k", limits={"koordinator.sh/gpu": 50}),
         container("none"),
-    )  # fmt: skip
+    )
 
     assert protocols(manifest) == {"h": "hami", "q": "qgpu", "k": "koordinator"}
 
 
 def test_a_cluster_of_hami_nodes_decides() -> None:
     """Where HAMi registered every node, its defaults apply from the start."""
-    hami = {**node(), "metadata": {"name": "n1", "annotations": {"hami.io/node-nvidia-register": HAMI_NODE}}}  # fmt: skip
+    hami = {
+        **node(),
+        "metadata": {"name": "n1", "annotations": {"hami.io/node-nvidia-register": HAMI_NODE}},
+    }
     lone = pod("p", container(limits={GPU: 1}))
 
     assert protocols(hami, lone) == {"main": "hami"}
@@ -79,7 +146,11 @@ def test_undecided_cards_are_whole(amount: object, count: int) -> None:
 
 def test_init_groups_come_last() -> None:
     """They are placed after the others."""
-    manifest = pod("p", container("m", limits={GPU: 1}), initContainers=[container("i", limits={GPU: 1}), container("z", limits={GPU: 0})])  # fmt: skip
+    manifest = pod(
+        "p",
+        container("m", limits={GPU: 1}),
+        initContainers=[container("i", limits={GPU: 1}), container("z", limits={GPU: 0})],
+    )
 
     assert list(protocols(manifest)) == ["m", "i"]
 
@@ -87,13 +158,33 @@ def test_init_groups_come_last() -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        pytest.param({"koordinator.sh/gpu": 50, "nvidia.com/gpumem": 5}, "two protocols in one container: koordinator.sh/gpu (koordinator) and nvidia.com/gpumem (hami)", id="koordinator and hami"),
-        pytest.param({GPU: 1, "tke.cloud.tencent.com/qgpu-core": 5}, "two protocols in one container: tke.cloud.tencent.com/qgpu-core (qgpu) and nvidia.com/gpu (koordinator/hami)", id="qgpu and nvidia"),
-        pytest.param({GPU: 1, "koordinator.sh/gpu-core": 50}, "invalid resource device requests", id="koordinator's own rule"),
-        pytest.param({GPU: "0.5"}, "container main: nvidia.com/gpu: 500m must be a whole number of devices", id="half a card"),
-        pytest.param({GPU: "4G"}, "nvidia.com/gpu: 4G must be a whole number of devices up to", id="too many"),
+        pytest.param(
+            {"koordinator.sh/gpu": 50, "nvidia.com/gpumem": 5},
+            "two protocols in one container: koordinator.sh/gpu (koordinator) and nvidia.com/gpumem (hami)",
+            id="koordinator and hami",
+        ),
+        pytest.param(
+            {GPU: 1, "tke.cloud.tencent.com/qgpu-core": 5},
+            "two protocols in one container: tke.cloud.tencent.com/qgpu-core (qgpu) and nvidia.com/gpu (koordinator/hami)",
+            id="qgpu and nvidia",
+        ),
+        pytest.param(
+            {GPU: 1, "koordinator.sh/gpu-core": 50},
+            "invalid resource device requests",
+            id="koordinator's own rule",
+        ),
+        pytest.param(
+            {GPU: "0.5"},
+            "container main: nvidia.com/gpu: 500m must be a whole number of devices",
+            id="half a card",
+        ),
+        pytest.param(
+            {GPU: "4G"},
+            "nvidia.com/gpu: 4G must be a whole number of devices up to",
+            id="too many",
+        ),
     ],
-)  # fmt: skip
+)
 def test_contradictions_are_refused(limits: Manifest, message: str) -> None:
     """The pod waits, and the message names container and names."""
     request = read(pod("p", container(limits=limits))).request
@@ -104,14 +195,21 @@ def test_contradictions_are_refused(limits: Manifest, message: str) -> None:
 
 def test_the_reading_is_explained() -> None:
     """The pod's notes say whose a lone count is, and why."""
-    notes = read(pod("p", container(limits={GPU: 1}), schedulerName="hami-scheduler")).request.notes  # fmt: skip
+    notes = read(
+        pod("p", container(limits={GPU: 1}), schedulerName="hami-scheduler")
+    ).request.notes
 
-    assert notes[0] == "container main: nvidia.com/gpu alone is hami's, by schedulerName hami-scheduler"  # fmt: skip
+    assert (
+        notes[0]
+        == "container main: nvidia.com/gpu alone is hami's, by schedulerName hami-scheduler"
+    )
 
 
 def test_renamed_names_are_routed() -> None:
     """With HAMi's count renamed, `nvidia.com/gpu` is Koordinator's alone."""
-    names = config_map("hami-scheduler-device", device_config__yaml="nvidia: {resourceCountName: acme.io/vgpu}")  # fmt: skip
+    names = config_map(
+        "hami-scheduler-device", device_config__yaml="nvidia: {resourceCountName: acme.io/vgpu}"
+    )
 
     assert protocols(names, pod("p", container(limits={"acme.io/vgpu": 1}))) == {"main": "hami"}
     assert protocols(names, pod("p", container(limits={GPU: 1}))) == {"main": "koordinator"}
@@ -119,9 +217,14 @@ def test_renamed_names_are_routed() -> None:
 
 def test_a_name_of_two_families_goes_to_the_first() -> None:
     """An operator may rename HAMi's count to another's name; nothing is lost then."""
-    names = config_map("hami-scheduler-device", device_config__yaml="nvidia: {resourceCountName: koordinator.sh/gpu}")  # fmt: skip
+    names = config_map(
+        "hami-scheduler-device",
+        device_config__yaml="nvidia: {resourceCountName: koordinator.sh/gpu}",
+    )
 
-    assert protocols(names, pod("p", container(limits={"koordinator.sh/gpu": 50}))) == {"main": "koordinator"}  # fmt: skip
+    assert protocols(names, pod("p", container(limits={"koordinator.sh/gpu": 50}))) == {
+        "main": "koordinator"
+    }
 
 
 @pytest.mark.parametrize(
@@ -148,8 +251,17 @@ def test_a_pod_may_choose_its_policy(key: str, value: str, *, ok: bool) -> None:
 
 def test_vendors_refine_what_was_read() -> None:
     """MetaX takes one card only, and its own quality of service."""
-    limits = {"koordinator.sh/gpu.shared": 1, "koordinator.sh/gpu-core": 10, "koordinator.sh/gpu-memory": "1Gi", "metax-tech.com/sgpu": 1}  # fmt: skip
-    manifest = pod("p", container(limits=limits), meta={"annotations": {"metax-tech.com/sgpu-qos-policy": "x"}})  # fmt: skip
+    limits = {
+        "koordinator.sh/gpu.shared": 1,
+        "koordinator.sh/gpu-core": 10,
+        "koordinator.sh/gpu-memory": "1Gi",
+        "metax-tech.com/sgpu": 1,
+    }
+    manifest = pod(
+        "p",
+        container(limits=limits),
+        meta={"annotations": {"metax-tech.com/sgpu-qos-policy": "x"}},
+    )
 
     fault = only(manifest).pod.request.fault
 

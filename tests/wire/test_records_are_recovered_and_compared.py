@@ -21,12 +21,18 @@ OTHER = replace(GRANT, minor=1, uuid="GPU-1")
 def family(name: str, record: Record | None, *, adapts: bool = False) -> Family:
     """A family whose annotations say this."""
     owned = frozenset() if adapts else frozenset({f"{name}.io/gpu"})
-    return Family(name, owned=lambda _settings: owned, recover=lambda _pod, _node, _settings: record)  # fmt: skip
+    return Family(
+        name, owned=lambda _settings: owned, recover=lambda _pod, _node, _settings: record
+    )
 
 
 def recovered(ours: tuple[Grant, ...] | None, *families: Family) -> Record | None:
     """What a pod with these records holds."""
-    annotations = {} if ours is None else {"partage.io/allocation": encode(Allocation("u", "d", "p", "n1", ours))}  # fmt: skip
+    annotations = (
+        {}
+        if ours is None
+        else {"partage.io/allocation": encode(Allocation("u", "d", "p", "n1", ours))}
+    )
     view = PodView("d", "p", uid="u", node="n1", annotations=annotations)
     return recover(view, NODE, Settings(), families)
 
@@ -47,15 +53,37 @@ def test_ours_alone_holds() -> None:
         pytest.param((GRANT,), "", id="the same"),
         pytest.param((replace(GRANT, container=""),), "", id="no container"),
         pytest.param((replace(GRANT, core_milli=0, memory_bytes=0),), "", id="no amounts"),
-        pytest.param((replace(GRANT, core_milli=509, memory_bytes=2**33 - 2**20 + 1),), "", id="rounded to percent and MiB"),
+        pytest.param(
+            (replace(GRANT, core_milli=509, memory_bytes=2**33 - 2**20 + 1),),
+            "",
+            id="rounded to percent and MiB",
+        ),
         pytest.param((replace(GRANT, uuid=""),), "", id="no uuid"),
-        pytest.param((replace(GRANT, uuid="GPU-9"),), "disagree on gpu 0: uuid GPU-0 and GPU-9", id="another card"),
-        pytest.param((replace(GRANT, core_milli=510),), "disagree on gpu 0: 500 and 510 thousandths", id="compute"),
-        pytest.param((replace(GRANT, memory_bytes=2**32),), "disagree on gpu 0: 8589934592 and 4294967296 bytes", id="memory"),
-        pytest.param((OTHER,), "gpu 0 is in the record of partage.io/allocation and not of one", id="fewer"),
-        pytest.param((GRANT, OTHER), "gpu 1 is in the record of one and not of partage.io/allocation", id="more"),
+        pytest.param(
+            (replace(GRANT, uuid="GPU-9"),),
+            "disagree on gpu 0: uuid GPU-0 and GPU-9",
+            id="another card",
+        ),
+        pytest.param(
+            (replace(GRANT, core_milli=510),),
+            "disagree on gpu 0: 500 and 510 thousandths",
+            id="compute",
+        ),
+        pytest.param(
+            (replace(GRANT, memory_bytes=2**32),),
+            "disagree on gpu 0: 8589934592 and 4294967296 bytes",
+            id="memory",
+        ),
+        pytest.param(
+            (OTHER,), "gpu 0 is in the record of partage.io/allocation and not of one", id="fewer"
+        ),
+        pytest.param(
+            (GRANT, OTHER),
+            "gpu 1 is in the record of one and not of partage.io/allocation",
+            id="more",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_protocols_record_must_agree(theirs: tuple[Grant, ...], problem: str) -> None:
     """As far as both tell; a disagreement keeps what we wrote, marked."""
     record = recovered((GRANT,), family("one", Record(theirs, "one")))
@@ -92,7 +120,11 @@ def test_each_protocol_is_compared_with_its_own_part() -> None:
     """A pod may speak two."""
     second = replace(OTHER, protocol="two")
 
-    record = recovered((GRANT, second), family("one", Record((GRANT,), "one")), family("two", Record((second,), "two")))  # fmt: skip
+    record = recovered(
+        (GRANT, second),
+        family("one", Record((GRANT,), "one")),
+        family("two", Record((second,), "two")),
+    )
 
     assert record == Record((GRANT, second), "partage")
 
@@ -148,16 +180,30 @@ KOORDINATOR = {
 @pytest.mark.parametrize(
     ("limits", "annotations", "source", "amounts"),
     [
-        pytest.param({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096, "nvidia.com/gpucores": 30}, HAMI, "hami", (300, 2**32), id="hami"),
-        pytest.param({"kubernetes.io/gpu": 50}, KOORDINATOR, "koordinator", (500, 2**33), id="koordinator"),
-        pytest.param({"nvidia.com/gpu": 1}, HAMI, "hami", (300, 2**32), id="lone count, by its record"),
+        pytest.param(
+            {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096, "nvidia.com/gpucores": 30},
+            HAMI,
+            "hami",
+            (300, 2**32),
+            id="hami",
+        ),
+        pytest.param(
+            {"kubernetes.io/gpu": 50}, KOORDINATOR, "koordinator", (500, 2**33), id="koordinator"
+        ),
+        pytest.param(
+            {"nvidia.com/gpu": 1}, HAMI, "hami", (300, 2**32), id="lone count, by its record"
+        ),
     ],
-)  # fmt: skip
+)
 def test_documents_of_other_schedulers_are_taken_over(
     limits: Manifest, annotations: dict[str, str], source: str, amounts: tuple[int, int]
 ) -> None:
     """A bound pod of a running cluster, read with the real families."""
-    found = only(node(), device("n1", card(0)), pod("p", container(limits=limits), meta={"annotations": annotations}, nodeName="n1"))  # fmt: skip
+    found = only(
+        node(),
+        device("n1", card(0)),
+        pod("p", container(limits=limits), meta={"annotations": annotations}, nodeName="n1"),
+    )
 
     record = found.pod.record
     assert record is not None
@@ -169,10 +215,23 @@ def test_documents_of_other_schedulers_are_taken_over(
     ("manifests", "has"),
     [
         pytest.param([pod("p", meta={"annotations": KOORDINATOR})], False, id="not bound"),
-        pytest.param([{**pod("p", meta={"annotations": KOORDINATOR}, nodeName="n1"), "status": {"phase": "Failed"}}], False, id="over"),
-        pytest.param([pod("p", meta={"annotations": KOORDINATOR}, nodeName="gone")], True, id="on an unknown node"),
+        pytest.param(
+            [
+                {
+                    **pod("p", meta={"annotations": KOORDINATOR}, nodeName="n1"),
+                    "status": {"phase": "Failed"},
+                }
+            ],
+            False,
+            id="over",
+        ),
+        pytest.param(
+            [pod("p", meta={"annotations": KOORDINATOR}, nodeName="gone")],
+            True,
+            id="on an unknown node",
+        ),
     ],
-)  # fmt: skip
+)
 def test_only_running_pods_hold_anything(manifests: list[Manifest], *, has: bool) -> None:
     """A record on an unknown node is there, and a problem."""
     record = cluster(node(), device("n1"), *manifests).pods[0].pod.record

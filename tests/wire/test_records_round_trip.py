@@ -58,11 +58,16 @@ def test_every_grant_comes_back(allocation: Allocation) -> None:
 def test_charges_follow_from_the_record(allocation: Allocation) -> None:
     """The books can be rebuilt from the record alone."""
     record = decode(encode(allocation), "uid", "node")
-    amounts = [(c.type, c.minor, c.uuid, c.core_milli, c.memory_bytes, c.slots, c.extras) for c in allocation.charges]  # fmt: skip
+    amounts = [
+        (c.type, c.minor, c.uuid, c.core_milli, c.memory_bytes, c.slots, c.extras)
+        for c in allocation.charges
+    ]
 
     rebuilt = charges_of(record.grants)
 
-    assert [(c.type, c.minor, c.uuid, c.core_milli, c.memory_bytes, c.slots, c.extras) for c in rebuilt] == amounts  # fmt: skip
+    assert [
+        (c.type, c.minor, c.uuid, c.core_milli, c.memory_bytes, c.slots, c.extras) for c in rebuilt
+    ] == amounts
 
 
 def test_the_record_is_compact() -> None:
@@ -86,11 +91,17 @@ def _device(**changes: object) -> str:
         pytest.param("", "cannot be read", id="empty"),
         pytest.param("[]", "cannot be read: expected object", id="array"),
         pytest.param("{}", "missing required field v", id="no version"),
-        pytest.param('{"v":2,"what":1}', "is of version 2, this program reads up to 1", id="newer"),
+        pytest.param(
+            '{"v":2,"what":1}', "is of version 2, this program reads up to 1", id="newer"
+        ),
         pytest.param('{"v":0}', "is of version 0", id="older"),
         pytest.param('{"v":1}', "missing required field uid", id="cut off"),
-        pytest.param(json.dumps({**RECORD, "uid": "x"}), "was written for pod 'x', not 'uid'", id="uid"),
-        pytest.param(json.dumps({**RECORD, "node": "x"}), "was written for node 'x', not 'node'", id="node"),
+        pytest.param(
+            json.dumps({**RECORD, "uid": "x"}), "was written for pod 'x', not 'uid'", id="uid"
+        ),
+        pytest.param(
+            json.dumps({**RECORD, "node": "x"}), "was written for node 'x', not 'node'", id="node"
+        ),
         pytest.param(json.dumps({**RECORD, "more": 1}), "unknown field more", id="unknown field"),
         pytest.param(_device(milli=-1), "field containers[0].devices[0].milli", id="negative"),
         pytest.param(_device(bytes=2**63), "field containers[0].devices[0].bytes", id="huge"),
@@ -100,7 +111,7 @@ def _device(**changes: object) -> str:
         pytest.param(_device(fence=9), "fence", id="fence"),
         pytest.param('{"x":' + "[" * 100_000, "unknown field x", id="deep"),
     ],
-)  # fmt: skip
+)
 def test_an_untrusted_record_says_why(text: str, problem: str) -> None:
     """The problem names the annotation; no grant is believed."""
     record = decode(text, "uid", "node")
@@ -110,10 +121,19 @@ def test_an_untrusted_record_says_why(text: str, problem: str) -> None:
     assert record.grants == ()
 
 
-@given(st.text() | st.binary().map(lambda b: b.decode("latin-1")) | st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["v", "uid", "node", "containers", "devices", "name"]), inner),
-).map(json.dumps))  # fmt: skip
+@given(
+    st.text()
+    | st.binary().map(lambda b: b.decode("latin-1"))
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(["v", "uid", "node", "containers", "devices", "name"]), inner
+            )
+        ),
+    ).map(json.dumps)
+)
 def test_no_text_is_an_error(text: str) -> None:
     """Whatever an annotation holds, a record comes out."""
     record = decode(text, "uid", "node")

@@ -12,8 +12,14 @@ HUAWEI = {
     "health": True,
     "minor": 0,
     "id": "NPU-0",
-    "resources": {"huawei.com/npu-core": "8", "huawei.com/npu-cpu": "7", "huawei.com/npu-dvpp": "100", "koordinator.sh/gpu-memory": "24Gi", "koordinator.sh/gpu-memory-ratio": "100"},
-}  # fmt: skip
+    "resources": {
+        "huawei.com/npu-core": "8",
+        "huawei.com/npu-cpu": "7",
+        "huawei.com/npu-dvpp": "100",
+        "koordinator.sh/gpu-memory": "24Gi",
+        "koordinator.sh/gpu-memory-ratio": "100",
+    },
+}
 MIB_256 = 256 * 2**20
 
 
@@ -23,30 +29,48 @@ def on(vendor: str, limits: Manifest, *, beside_nvidia: bool = False) -> PodOutc
     documents = [node("n1"), device("n1", *cards, meta={"labels": {names.GPU_VENDOR: vendor}})]
     if beside_nvidia:
         other = [card(n, "24Gi", id=f"GPU-n2-{n}") for n in range(2)]
-        documents += [node("n2"), device("n2", *other, meta={"labels": {names.GPU_VENDOR: "nvidia"}})]  # fmt: skip
+        documents += [
+            node("n2"),
+            device("n2", *other, meta={"labels": {names.GPU_VENDOR: "nvidia"}}),
+        ]
     (outcome,) = schedule(cluster(*documents, pod("p", container(limits=limits)))).pods
     return outcome
 
 
 def koordinator(**amounts: str) -> Manifest:
     """Today's names; `_` stands for `-`, `shared` for `gpu.shared`."""
-    return {f"koordinator.sh/{'gpu.shared' if k == 'shared' else k.replace('_', '-')}": v for k, v in amounts.items()}  # fmt: skip
+    return {
+        f"koordinator.sh/{'gpu.shared' if k == 'shared' else k.replace('_', '-')}": v
+        for k, v in amounts.items()
+    }
 
 
 REFUSED = [
-    pytest.param("metax", koordinator(shared="2", gpu_core="20", gpu_memory="2Gi"), id="metax: several cards"),
+    pytest.param(
+        "metax",
+        koordinator(shared="2", gpu_core="20", gpu_memory="2Gi"),
+        id="metax: several cards",
+    ),
     pytest.param("metax", koordinator(gpu_memory="1Gi"), id="metax: no compute"),
     pytest.param("metax", koordinator(gpu_core="5", gpu_memory="512Ki"), id="metax: below 1 MiB"),
-    pytest.param("cambricon", koordinator(shared="2", gpu_core="10", gpu_memory="2Gi"), id="cambricon: several cards"),
+    pytest.param(
+        "cambricon",
+        koordinator(shared="2", gpu_core="10", gpu_memory="2Gi"),
+        id="cambricon: several cards",
+    ),
     pytest.param("cambricon", koordinator(gpu_memory="1Gi"), id="cambricon: no compute"),
-    pytest.param("cambricon", koordinator(gpu_core="5", gpu_memory=str(MIB_256 - 1)), id="cambricon: below 256 MiB"),
+    pytest.param(
+        "cambricon",
+        koordinator(gpu_core="5", gpu_memory=str(MIB_256 - 1)),
+        id="cambricon: below 256 MiB",
+    ),
     pytest.param("cambricon", koordinator(gpu="100"), id="cambricon: a whole card"),
     pytest.param("huawei", koordinator(gpu="50"), id="huawei: percent"),
     pytest.param("huawei", koordinator(gpu="100"), id="huawei: a whole card in percent"),
     pytest.param("huawei", koordinator(gpu_core="50", gpu_memory="1Gi"), id="huawei: compute"),
     pytest.param("huawei", koordinator(gpu_memory="12Gi"), id="huawei: memory"),
     pytest.param("huawei", {"kubernetes.io/gpu": "50"}, id="huawei: v1.4 names"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("vendor", "limits"), REFUSED)
@@ -55,7 +79,9 @@ def test_what_the_plugin_cannot_serve_is_refused(vendor: str, limits: Manifest) 
     refusal = on(vendor, limits).refusal
 
     assert refusal is not None
-    assert refusal.nodes["n1"].code is ReasonCode.TYPE_MISMATCH or set(refusal.counts) == {ReasonCode.TYPE_MISMATCH}  # fmt: skip
+    assert refusal.nodes["n1"].code is ReasonCode.TYPE_MISMATCH or set(refusal.counts) == {
+        ReasonCode.TYPE_MISMATCH
+    }
 
 
 @pytest.mark.parametrize(("vendor", "limits"), REFUSED)
@@ -71,13 +97,25 @@ def test_the_same_request_goes_to_other_cards(vendor: str, limits: Manifest) -> 
     ("vendor", "limits"),
     [
         pytest.param("metax", koordinator(gpu_core="5", gpu_memory="1Mi"), id="metax: from 1 MiB"),
-        pytest.param("metax", koordinator(gpu_core="5", gpu_memory_ratio="1"), id="metax: a share of the memory"),
+        pytest.param(
+            "metax",
+            koordinator(gpu_core="5", gpu_memory_ratio="1"),
+            id="metax: a share of the memory",
+        ),
         pytest.param("metax", koordinator(gpu="200"), id="metax: whole cards"),
-        pytest.param("cambricon", koordinator(gpu_core="5", gpu_memory=str(MIB_256)), id="cambricon: from 256 MiB"),
-        pytest.param("huawei", {"huawei.com/npu-core": "8", "koordinator.sh/gpu-memory-ratio": "100"}, id="huawei: cores"),
+        pytest.param(
+            "cambricon",
+            koordinator(gpu_core="5", gpu_memory=str(MIB_256)),
+            id="cambricon: from 256 MiB",
+        ),
+        pytest.param(
+            "huawei",
+            {"huawei.com/npu-core": "8", "koordinator.sh/gpu-memory-ratio": "100"},
+            id="huawei: cores",
+        ),
         pytest.param("kunlun", koordinator(gpu_memory="1Gi"), id="a vendor without rules"),
     ],
-)  # fmt: skip
+)
 def test_what_the_plugin_can_serve_is_placed(vendor: str, limits: Manifest) -> None:
     """As upstream does, whether the pod wakes the plugin or not."""
     assert on(vendor, limits).allocation is not None
@@ -85,9 +123,17 @@ def test_what_the_plugin_can_serve_is_placed(vendor: str, limits: Manifest) -> N
 
 def test_rules_are_for_cards_only() -> None:
     """A network device has no vendor's plugin."""
-    network = {"type": "rdma", "health": True, "minor": 1, "id": "0000:1f:00.0", "resources": {"koordinator.sh/rdma": "100"}}  # fmt: skip
+    network = {
+        "type": "rdma",
+        "health": True,
+        "minor": 1,
+        "id": "0000:1f:00.0",
+        "resources": {"koordinator.sh/rdma": "100"},
+    }
     documents = [node(), device("n1", network, meta={"labels": {names.GPU_VENDOR: "huawei"}})]
 
-    (outcome,) = schedule(cluster(*documents, pod("p", container(limits=koordinator(rdma="50"))))).pods  # fmt: skip
+    (outcome,) = schedule(
+        cluster(*documents, pod("p", container(limits=koordinator(rdma="50"))))
+    ).pods
 
     assert outcome.allocation is not None

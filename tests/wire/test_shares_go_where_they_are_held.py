@@ -11,8 +11,11 @@ from partage.sim.offline import schedule
 from partage.vendors import names
 from partage.wire.config import translate_config
 
-HALF = {"koordinator.sh/gpu.shared": "1", "koordinator.sh/gpu-core": "50",
-        "koordinator.sh/gpu-memory": "4Gi"}  # fmt: skip
+HALF = {
+    "koordinator.sh/gpu.shared": "1",
+    "koordinator.sh/gpu-core": "50",
+    "koordinator.sh/gpu-memory": "4Gi",
+}
 WHOLE = {"koordinator.sh/gpu": "100"}
 MAKER = {names.GPU_VENDOR: "nvidia"}
 MEMORY = {names.ISOLATION_MEMORY: "true", names.ISOLATION_COMPUTE: "false"}

@@ -14,7 +14,10 @@ from partage.vendors import names
 from partage.vendors.mig import MIG_CARDS
 from partage.wire.mig_profiles import decode_axes, encode_axes
 
-A100 = {"node.koordinator.sh/gpu-vendor": "nvidia", "node.koordinator.sh/gpu-model": "A100-SXM4-80GB"}  # fmt: skip
+A100 = {
+    "node.koordinator.sh/gpu-vendor": "nvidia",
+    "node.koordinator.sh/gpu-model": "A100-SXM4-80GB",
+}
 
 
 def devices(written: str) -> tuple[Device, ...]:
@@ -40,8 +43,17 @@ def test_what_is_told_comes_back(model: str) -> None:
     assert problem == ""
     assert len(json.loads(text)["axes"]) == 1
     for profile, same in zip(told["GPU-b"].profiles, axis.profiles, strict=True):
-        for field in ("name", "compute", "size", "starts", "memory_bytes", "core_milli", "count",
-                      "engines", "attributes"):  # fmt: skip
+        for field in (
+            "name",
+            "compute",
+            "size",
+            "starts",
+            "memory_bytes",
+            "core_milli",
+            "count",
+            "engines",
+            "attributes",
+        ):
             assert getattr(profile, field) == getattr(same, field)
 
 
@@ -58,8 +70,14 @@ def test_it_counts_before_the_published_table() -> None:
     assert second.cutting.axis.profile("1g.10gb").memory_bytes == 9728 << 20
 
 
-ODD = ["", "{", "null", '{"v":2,"axes":[],"cards":{}}', '{"v":1,"axes":[],"cards":{"GPU-0":3}}',
-       '{"v":1,"axes":[{"model":"x","profiles":[{"name":""}]}],"cards":{}}']  # fmt: skip
+ODD = [
+    "",
+    "{",
+    "null",
+    '{"v":2,"axes":[],"cards":{}}',
+    '{"v":1,"axes":[],"cards":{"GPU-0":3}}',
+    '{"v":1,"axes":[{"model":"x","profiles":[{"name":""}]}],"cards":{}}',
+]
 
 
 @pytest.mark.parametrize("text", ODD)

@@ -22,8 +22,12 @@ def join(*documents: str) -> str:
     return "---\n".join(document.lstrip("\n") for document in documents)
 
 
-def node(name: str, allocatable: Mapping[str, str] | None = None, labels: Mapping[str, str] | None = None,
-         annotations: Mapping[str, str] | None = None) -> str:  # fmt: skip
+def node(
+    name: str,
+    allocatable: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> str:
     """A node with room for any example; `allocatable` is added."""
     room = {"cpu": "64", "memory": "512Gi", "pods": "110", **(allocatable or {})}
     return (
@@ -33,8 +37,12 @@ def node(name: str, allocatable: Mapping[str, str] | None = None, labels: Mappin
     )
 
 
-def device_object(name: str, cards: Iterable[tuple[str, str]], labels: Mapping[str, str],
-                  domain: str = "koordinator.sh") -> str:  # fmt: skip
+def device_object(
+    name: str,
+    cards: Iterable[tuple[str, str]],
+    labels: Mapping[str, str],
+    domain: str = "koordinator.sh",
+) -> str:
     """A Device object: uuid and memory of each card."""
     entries = "".join(
         f"    - type: gpu\n      health: true\n      id: {uuid}\n      minor: {minor}\n      resources:\n"
@@ -48,9 +56,15 @@ def device_object(name: str, cards: Iterable[tuple[str, str]], labels: Mapping[s
     )
 
 
-def pod(name: str, limits: Mapping[str, str], *, annotations: Mapping[str, str] | None = None,
-        selector: Mapping[str, str] | None = None, requests: Mapping[str, str] | None = None,
-        scheduler: str = "") -> str:  # fmt: skip
+def pod(
+    name: str,
+    limits: Mapping[str, str],
+    *,
+    annotations: Mapping[str, str] | None = None,
+    selector: Mapping[str, str] | None = None,
+    requests: Mapping[str, str] | None = None,
+    scheduler: str = "",
+) -> str:
     """A pod with one container named `main`."""
     scheduler = f"  schedulerName: {scheduler}\n" if scheduler else ""
     asked = _block("requests", requests, 8) + _block("limits", limits, 8)

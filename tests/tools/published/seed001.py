@@ -29,8 +29,15 @@ _DRIVERS: Final = (
 )
 
 
-def _node(name: str, cards: int = 1, *, model: str = "Tesla-T4", driver: str = "470.161.03",
-          gib: int = 14, policy: str = "") -> str:  # fmt: skip
+def _node(
+    name: str,
+    cards: int = 1,
+    *,
+    model: str = "Tesla-T4",
+    driver: str = "470.161.03",
+    gib: int = 14,
+    policy: str = "",
+) -> str:
     labels = {
         _HOST: name,
         "nvidia.com/gpu.product": model,

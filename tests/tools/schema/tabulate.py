@@ -67,17 +67,32 @@ ROOTS = {
     "meta": "DeleteOptions Status",
 }
 SCALARS = {
-    "string": "string", "bool": "bool", "int": "int", "int32": "int", "int64": "long",
-    "uint32": "long", "uint64": "long", "float64": "float", "byte": "int",
-    "meta.Time": "time", "meta.MicroTime": "microtime", "meta.Duration": "string",
-    "resource.Quantity": "quantity", "intstr.IntOrString": "intorstring",
-    "runtime.RawExtension": "any", "meta.FieldsV1": "any", "runtime.Object": "any",
-    "types.UID": "string", "types.NodeName": "string", "types.NamespacedName": "string",
-    "apiextensions.JSON": "any", "apiextensions.JSONSchemaPropsOrBool": "any",
+    "string": "string",
+    "bool": "bool",
+    "int": "int",
+    "int32": "int",
+    "int64": "long",
+    "uint32": "long",
+    "uint64": "long",
+    "float64": "float",
+    "byte": "int",
+    "meta.Time": "time",
+    "meta.MicroTime": "microtime",
+    "meta.Duration": "string",
+    "resource.Quantity": "quantity",
+    "intstr.IntOrString": "intorstring",
+    "runtime.RawExtension": "any",
+    "meta.FieldsV1": "any",
+    "runtime.Object": "any",
+    "types.UID": "string",
+    "types.NodeName": "string",
+    "types.NamespacedName": "string",
+    "apiextensions.JSON": "any",
+    "apiextensions.JSONSchemaPropsOrBool": "any",
     "apiextensions.JSONSchemaPropsOrArray": "any",
     "apiextensions.JSONSchemaPropsOrStringArray": "any",
     "apiextensions.JSONSchemaProps": "any",
-}  # fmt: skip
+}
 ALIASES = {"metav1": "meta", "v1": None, "corev1": "core", "apiv1": "core", "v1core": "core"}
 
 

@@ -165,19 +165,39 @@ def test_an_earlier_fault_stands() -> None:
 
 
 METAX_FAULTS = {
-    "unknown quality": ({QOS: "gold"}, SEED, f"annotation {QOS}: 'gold' is not allowed; choose one of fixed-share, best-effort, burst-share"),
+    "unknown quality": (
+        {QOS: "gold"},
+        SEED,
+        f"annotation {QOS}: 'gold' is not allowed; choose one of fixed-share, best-effort, burst-share",
+    ),
     "empty quality": ({QOS: ""}, SEED, f"annotation {QOS}: ''"),
-    "two cards": ({}, SEED | {"shared": "2"}, "does not support virtualisation over several cards"),
-    "no compute": ({}, {"shared": "1", "memory": "1Gi", "sgpu": "1"}, "gpu core resource is required"),
-    "less than 1Mi": ({}, SEED | {"memory": "512Ki"}, "gpu memory must not be less than 1048576 bytes"),
+    "two cards": (
+        {},
+        SEED | {"shared": "2"},
+        "does not support virtualisation over several cards",
+    ),
+    "no compute": (
+        {},
+        {"shared": "1", "memory": "1Gi", "sgpu": "1"},
+        "gpu core resource is required",
+    ),
+    "less than 1Mi": (
+        {},
+        SEED | {"memory": "512Ki"},
+        "gpu memory must not be less than 1048576 bytes",
+    ),
     "more units than cards": (
-        {}, {"shared": "1", "core": "10", "memory": "1Gi", "sgpu": "2"}, "write metax-tech.com/sgpu: 1",
+        {},
+        {"shared": "1", "core": "10", "memory": "1Gi", "sgpu": "2"},
+        "write metax-tech.com/sgpu: 1",
     ),
     "less than a unit": (
-        {}, {"shared": "1", "core": "10", "memory": "1Gi", "sgpu": "500m"}, "write metax-tech.com/sgpu: 1",
+        {},
+        {"shared": "1", "core": "10", "memory": "1Gi", "sgpu": "500m"},
+        "write metax-tech.com/sgpu: 1",
     ),
     "nothing beside": ({}, {"sgpu": "1"}, "metax-tech.com/sgpu only wakes the vendor's plugin"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -505,12 +525,18 @@ def test_a_cambricon_pod_keeps_to_its_vendors_cards() -> None:
 
 
 CAMBRICON_FAULTS = {
-    "two cards": (SMLU | {"shared": "2", "core": "10"}, "multiple gpu share is not supported on device side"),
+    "two cards": (
+        SMLU | {"shared": "2", "core": "10"},
+        "multiple gpu share is not supported on device side",
+    ),
     "whole card": ({"core": "100", "ratio": "100", "vcore": "1"}, "whole cards are not supported"),
-    "no compute": ({"shared": "1", "memory": "1Gi", "vcore": "1"}, "gpu core resource is required"),
+    "no compute": (
+        {"shared": "1", "memory": "1Gi", "vcore": "1"},
+        "gpu core resource is required",
+    ),
     "too little": (SMLU | {"memory": "255Mi"}, "gpu memory must not be less than 268435456 bytes"),
     "nothing beside": ({"vcore": "1"}, "the sMLU resources only wake the plugin"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("asks", "message"), CAMBRICON_FAULTS.values(), ids=CAMBRICON_FAULTS)

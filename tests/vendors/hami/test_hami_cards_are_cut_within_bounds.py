@@ -14,9 +14,12 @@ MIB = 1 << 20
 GIB = 1 << 30
 TABLE = MigGeometry(
     ("A100-SXM4-80GB",),
-    ((("1g.10gb", 10240, 7),), (("2g.20gb", 20480, 3), ("1g.10gb", 10240, 1)),
-     (("7g.79gb", 80896, 1),)),
-)  # fmt: skip
+    (
+        (("1g.10gb", 10240, 7),),
+        (("2g.20gb", 20480, 3), ("1g.10gb", 10240, 1)),
+        (("7g.79gb", 80896, 1),),
+    ),
+)
 
 
 def facts(model: str = "NVIDIA A100-SXM4-80GB", gib: int = 80, **more: object) -> CardFacts:
@@ -63,8 +66,11 @@ def test_a_table_names_and_measures_profiles() -> None:
     assert cutting.axis.profile("2g.20gb").core_milli == 285
     assert [geometry.number for geometry in cutting.geometries] == [0, 1, 2]
     assert [(one.profile, one.start) for one in cutting.geometries[1].usual] == [
-        ("2g.20gb", 4), ("2g.20gb", 2), ("2g.20gb", 0), ("1g.10gb", 6),
-    ]  # fmt: skip
+        ("2g.20gb", 4),
+        ("2g.20gb", 2),
+        ("2g.20gb", 0),
+        ("1g.10gb", 6),
+    ]
 
 
 def test_no_layout_counts_more_than_the_card() -> None:
@@ -155,8 +161,10 @@ def _told(model: str, **amounts: object) -> MigAxis:
 def test_the_nodes_own_driver_is_the_truth() -> None:
     """Its memory counts, and its compute; the published names stay, because records have them."""
     told = _told("A100-80GB", memory_bytes=9 * GIB, core_milli=100)
-    renamed = replace(told, profiles=tuple(
-        replace(p, name=p.name.replace(".40gb", ".39gb")) for p in told.profiles))  # fmt: skip
+    renamed = replace(
+        told,
+        profiles=tuple(replace(p, name=p.name.replace(".40gb", ".39gb")) for p in told.profiles),
+    )
 
     cutting, note = cutting_of(facts(axis=renamed), HamiSettings())
 
@@ -196,9 +204,10 @@ def test_a_card_before_510_keeps_4g_and_3g_apart_whoever_tells() -> None:
 
 def test_a_word_that_no_table_could_hold_is_not_taken() -> None:
     """What a broken driver or a forger says cannot stop the scheduler: the published table counts."""
-    absurd = MigAxis("x", tuple(
-        MigProfile(f"{n}g.1gb", n, 1, tuple(range(16)), GIB, 10, 16) for n in (1, 2, 3, 4)
-    ))  # fmt: skip
+    absurd = MigAxis(
+        "x",
+        tuple(MigProfile(f"{n}g.1gb", n, 1, tuple(range(16)), GIB, 10, 16) for n in (1, 2, 3, 4)),
+    )
 
     cutting, _ = cutting_of(facts(axis=absurd), HamiSettings())
 

@@ -18,9 +18,12 @@ from partage.vendors.settings import HamiSettings, MigGeometry, Settings
 MIB = 1 << 20
 TABLE = MigGeometry(
     ("A100-SXM4-40GB",),
-    ((("1g.5gb", 5120, 7),), (("2g.10gb", 10240, 3), ("1g.5gb", 5120, 1)),
-     (("3g.20gb", 20480, 2),)),
-)  # fmt: skip
+    (
+        (("1g.5gb", 5120, 7),),
+        (("2g.10gb", 10240, 3), ("1g.5gb", 5120, 1)),
+        (("3g.20gb", 20480, 2),),
+    ),
+)
 BOUNDED = Settings(hami=HamiSettings(geometries=(TABLE,)))
 LISTED = Settings(hami=HamiSettings(geometries=(TABLE,), mig_record="allocations"))
 FREE = Settings()
@@ -33,9 +36,15 @@ def node(settings: Settings) -> Node:
     facts = CardFacts("NVIDIA A100-SXM4-40GB", "", 40960 * MIB, 1000)
     cutting, _ = cutting_of(facts, settings.hami)
     card = Device(
-        DeviceType.GPU, 0, "GPU-0", vendor="nvidia", model=facts.model,
-        memory_bytes=facts.memory_bytes, mode=SliceMode.MIG, cutting=cutting,
-    )  # fmt: skip
+        DeviceType.GPU,
+        0,
+        "GPU-0",
+        vendor="nvidia",
+        model=facts.model,
+        memory_bytes=facts.memory_bytes,
+        mode=SliceMode.MIG,
+        cutting=cutting,
+    )
     return Node("n", devices=(card,))
 
 
@@ -45,9 +54,16 @@ def grant(instance: MigSlice, settings: Settings) -> Grant:
     assert cutting is not None
     profile = cutting.axis.profile(instance.profile)
     return Grant(
-        "main", DeviceType.GPU, 0, "GPU-0", profile.core_milli // 10 * 10,
-        profile.memory_bytes // MIB * MIB, GrantMode.MIG, protocol="hami", mig=instance,
-    )  # fmt: skip
+        "main",
+        DeviceType.GPU,
+        0,
+        "GPU-0",
+        profile.core_milli // 10 * 10,
+        profile.memory_bytes // MIB * MIB,
+        GrantMode.MIG,
+        protocol="hami",
+        mig=instance,
+    )
 
 
 def written(settings: Settings, *instances: MigSlice) -> dict[str, str]:
@@ -63,9 +79,13 @@ def written(settings: Settings, *instances: MigSlice) -> dict[str, str]:
 def read(settings: Settings, annotations: dict[str, str]) -> Record:
     """What is read from a bound pod with these annotations."""
     view = PodView(
-        "default", "p", uid="u", node="n", annotations=annotations,
+        "default",
+        "p",
+        uid="u",
+        node="n",
+        annotations=annotations,
         containers=(ContainerView("main"),),
-    )  # fmt: skip
+    )
     record = recover(view, node(settings), settings)
     assert record is not None
     return record
@@ -73,9 +93,12 @@ def read(settings: Settings, annotations: dict[str, str]) -> Record:
 
 @pytest.mark.parametrize(
     "settings",
-    [pytest.param(BOUNDED, id="suffix"), pytest.param(LISTED, id="list"),
-     pytest.param(FREE, id="no-table")],
-)  # fmt: skip
+    [
+        pytest.param(BOUNDED, id="suffix"),
+        pytest.param(LISTED, id="list"),
+        pytest.param(FREE, id="no-table"),
+    ],
+)
 def test_what_is_written_is_read_back(settings: Settings) -> None:
     """The very instances, at their places, whichever record the settings ask for."""
     record = read(settings, written(settings, FIRST, SECOND))
@@ -108,9 +131,13 @@ def test_an_instance_of_no_geometry_is_listed() -> None:
 
 def _list(**changes: object) -> str:
     fields = {
-        "containerIndex": 0, "deviceIndex": 0, "gpuUUID": "GPU-0", "profile": "2g.10gb",
-        "placement": {"start": 4, "size": 2}, **changes,
-    }  # fmt: skip
+        "containerIndex": 0,
+        "deviceIndex": 0,
+        "gpuUUID": "GPU-0",
+        "profile": "2g.10gb",
+        "placement": {"start": 4, "size": 2},
+        **changes,
+    }
     return f"[{str(fields).replace(chr(39), chr(34))}]"
 
 
@@ -128,8 +155,9 @@ DOUBTFUL = [
 def test_a_list_that_cannot_be_trusted_is_a_problem(text: str, problem: str) -> None:
     """Nothing of such a record is believed."""
     annotations = {
-        names.HAMI_ALLOCATED: "GPU-0,NVIDIA,9856,28:;", names.HAMI_MIG_ALLOCATIONS: text,
-    }  # fmt: skip
+        names.HAMI_ALLOCATED: "GPU-0,NVIDIA,9856,28:;",
+        names.HAMI_MIG_ALLOCATIONS: text,
+    }
 
     record = read(FREE, annotations)
 
@@ -141,8 +169,9 @@ def test_what_the_plugin_adds_is_read() -> None:
     """The identity of the instance that HAMi's plugin made does no harm."""
     text = _list(migUUID="MIG-1", gpuInstanceID=3, computeInstanceID=0)
     annotations = {
-        names.HAMI_ALLOCATED: "GPU-0,NVIDIA,9856,28:;", names.HAMI_MIG_ALLOCATIONS: text,
-    }  # fmt: skip
+        names.HAMI_ALLOCATED: "GPU-0,NVIDIA,9856,28:;",
+        names.HAMI_MIG_ALLOCATIONS: text,
+    }
 
     assert read(FREE, annotations).grants[0].mig == FIRST
 

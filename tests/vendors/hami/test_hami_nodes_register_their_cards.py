@@ -21,9 +21,18 @@ A100 = "NVIDIA A100-SXM4-40GB"
 SEVEN = f"GPU-a,10,40960,100,{A100},1,true:"
 NINE = f"GPU-b,7,40960,100,{A100},0,false,3,mig:"
 JSON = json.dumps(
-    [{"id": "GPU-c", "count": 10, "devmem": 40960, "devcore": 100, "type": A100,
-      "mode": "hami-core", "health": True}]
-)  # fmt: skip
+    [
+        {
+            "id": "GPU-c",
+            "count": 10,
+            "devmem": 40960,
+            "devcore": 100,
+            "type": A100,
+            "mode": "hami-core",
+            "health": True,
+        }
+    ]
+)
 
 
 def card(**fields: object) -> Device:
@@ -166,9 +175,18 @@ def test_a_node_without_hami_is_left_alone() -> None:
 def test_a_described_card_takes_its_sharing_from_the_registration() -> None:
     """Matched by UUID: slots, mode, scaled memory and compute, health, and what was unknown."""
     text = json.dumps(
-        [{"id": "GPU-c", "count": 4, "devmem": 81920, "devcore": 200, "type": A100, "numa": 1,
-          "mode": "mig"}]
-    )  # fmt: skip
+        [
+            {
+                "id": "GPU-c",
+                "count": 4,
+                "devmem": 81920,
+                "devcore": 200,
+                "type": A100,
+                "numa": 1,
+                "mode": "mig",
+            }
+        ]
+    )
 
     device = only(register(text, card(), memory_scaling=3.0, core_scaling=3.0, split_count=2))
 
@@ -301,9 +319,12 @@ def test_cordoned_cards_are_closed() -> None:
 def test_link_scores() -> None:
     """Pairs with the smaller UUID first; of two sides the lower counts, a card has none to itself."""
     text = json.dumps(
-        [{"uuid": "b", "score": {"a": 110, "b": 5}}, {"uuid": "a", "score": {"b": 100, "c": 20}},
-         {"uuid": "d"}]
-    )  # fmt: skip
+        [
+            {"uuid": "b", "score": {"a": 110, "b": 5}},
+            {"uuid": "a", "score": {"b": 100, "c": 20}},
+            {"uuid": "d"},
+        ]
+    )
 
     links = register(None, annotations={names.HAMI_SCORE: text}).links
 

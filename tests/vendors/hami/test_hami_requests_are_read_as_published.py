@@ -191,8 +191,11 @@ def test_names_are_renameable() -> None:
     assert {"acme.io/gpu", "acme.io/mem", CORES} <= owned
     assert MEM not in owned
     assert FAMILY.owned(Settings(hami=HamiSettings(memory_name=""))) == {
-        GPU, PERCENT, CORES, PRIORITY,
-    }  # fmt: skip
+        GPU,
+        PERCENT,
+        CORES,
+        PRIORITY,
+    }
 
 
 def test_all_compute_of_part_of_a_card_keeps_others_away() -> None:

@@ -31,9 +31,16 @@ def grant(
 ) -> Grant:
     """A share of a card."""
     base = Grant(
-        container, DeviceType.GPU, minor, f"GPU-{minor}", cores * 10, mib * MIB,
-        GrantMode.SHARE, protocol="hami", sharers=10,
-    )  # fmt: skip
+        container,
+        DeviceType.GPU,
+        minor,
+        f"GPU-{minor}",
+        cores * 10,
+        mib * MIB,
+        GrantMode.SHARE,
+        protocol="hami",
+        sharers=10,
+    )
     return structs.replace(base, **fields)
 
 

@@ -222,12 +222,17 @@ def test_a_table_is_read_leniently() -> None:
     text = json.dumps(
         {
             "2": [
-                {"minors": [1, 0], "gpuLinkType": "HCCS", "ringBusBandwidth": "400Gi", "allocationScore": "3"},
+                {
+                    "minors": [1, 0],
+                    "gpuLinkType": "HCCS",
+                    "ringBusBandwidth": "400Gi",
+                    "allocationScore": "3",
+                },
                 {"minors": [2, 3], "future": 1},
             ],
             "1": [{"minors": [0], "allocationScore": 2}],
         }
-    )  # fmt: skip
+    )
 
     assert parse_partitions(text) == {
         1: (Partition((0,), score=2),),

@@ -425,13 +425,36 @@ def test_units_of_a_card_that_tells_none_are_all_of_it() -> None:
 @pytest.mark.parametrize(
     ("containers", "owner", "phase"),
     [
-        pytest.param([("a", {}, Phase.MAIN), ("b", {"koordinator.sh/gpu": "1"}, Phase.MAIN)], "b", Phase.MAIN, id="who asks"),
-        pytest.param([("i", {"koordinator.sh/gpu": "1"}, Phase.INIT), ("m", {"koordinator.sh/gpu": "1"}, Phase.MAIN)], "m", Phase.MAIN, id="not the init container"),
-        pytest.param([("i", {"kubernetes.io/gpu": "1"}, Phase.INIT), ("m", {}, Phase.MAIN)], "i", Phase.INIT, id="init alone"),
-        pytest.param([("r", {"koordinator.sh/rdma": "1"}, Phase.MAIN)], "r", Phase.MAIN, id="who asks anything"),
+        pytest.param(
+            [("a", {}, Phase.MAIN), ("b", {"koordinator.sh/gpu": "1"}, Phase.MAIN)],
+            "b",
+            Phase.MAIN,
+            id="who asks",
+        ),
+        pytest.param(
+            [
+                ("i", {"koordinator.sh/gpu": "1"}, Phase.INIT),
+                ("m", {"koordinator.sh/gpu": "1"}, Phase.MAIN),
+            ],
+            "m",
+            Phase.MAIN,
+            id="not the init container",
+        ),
+        pytest.param(
+            [("i", {"kubernetes.io/gpu": "1"}, Phase.INIT), ("m", {}, Phase.MAIN)],
+            "i",
+            Phase.INIT,
+            id="init alone",
+        ),
+        pytest.param(
+            [("r", {"koordinator.sh/rdma": "1"}, Phase.MAIN)],
+            "r",
+            Phase.MAIN,
+            id="who asks anything",
+        ),
         pytest.param([("m", {}, Phase.MAIN)], "", Phase.MAIN, id="nobody"),
     ],
-)  # fmt: skip
+)
 def test_the_grant_is_booked_on_a_container_that_asks(
     containers: list[tuple[str, dict[str, str], Phase]], owner: str, phase: Phase
 ) -> None:
