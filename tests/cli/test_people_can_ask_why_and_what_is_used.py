@@ -350,3 +350,10 @@ def test_large_tables_are_printed_as_small_ones() -> None:
 
     texts = ["".join(piece.text for piece in line).rstrip() for line in lines]
     assert texts[:3] == ["NODE  STATE", "a     ok", "日本  1 closed"]
+
+
+@pytest.mark.parametrize("command", ["explain", "inspect", "top"])
+def test_who_asks_the_service_does_not_wait_for_the_books_to_load(command: str) -> None:
+    """The arrays they are kept in take longer to load than an answer takes to come."""
+    code = f"import sys, partage.cli.{command}; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,7 +13,8 @@ import pytest
 from aiohttp import web
 from up_world import PODS, World, eventually, node, pod, run, running
 
-from partage.dashboard.nodes import NodeQuery, nodes_document
+from partage.dashboard.nodes import nodes_document
+from partage.dashboard.queries import NodeQuery
 from partage.dashboard.routes import document_routes
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from world import card, device, document, half, node, pod, whole
 
 from partage.dashboard.fleet import fleet_document
-from partage.dashboard.nodes import NodeQuery, nodes_document
+from partage.dashboard.nodes import nodes_document
 from partage.dashboard.overview import overview_document
+from partage.dashboard.queries import NodeQuery, PodQuery
 from partage.dashboard.view_cache import Standing, Texts
-from partage.dashboard.workloads import PodQuery, pods_document
+from partage.dashboard.workloads import pods_document
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.pod_log import PodLog

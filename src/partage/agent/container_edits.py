@@ -17,7 +17,7 @@ from typing import Final
 
 from partage.agent.isolation.container_dirs import Quota
 from partage.agent.isolation.providers import Bind, NoIsolation, Provider, Shares
-from partage.model.allocation import Grant, GrantMode
+from partage.model.allocation import CLAIM, Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidValue
 from partage.model.mig import MigSlice
@@ -25,7 +25,6 @@ from partage.vendors.base import Family, PlacedPod
 from partage.vendors.runtimes import VISIBLE
 from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, Traits, traits_of
-from partage.wire.claims import PROTOCOL as CLAIMS
 from partage.wire.outcomes import said
 from partage.wire.render import render
 
@@ -166,7 +165,7 @@ def _given(
     files: list[str] = []
     spare: list[str] = []
     makers = [row for one in grants if (row := _row(placed, one)) is not None]
-    if any(one.protocol == CLAIMS for one in grants):  # no family speaks for them
+    if any(one.protocol == CLAIM for one in grants):  # no family speaks for them
         env[VISIBLE] = ",".join(
             dict.fromkeys(
                 instances[one].uuid if one in instances else one.uuid

@@ -28,11 +28,10 @@ from partage.agent.journal import Entry
 from partage.agent.kubelet.messages import PodResources
 from partage.agent.kubelet.units import Offer, requests_of
 from partage.agent.nri.messages import PodSandbox
-from partage.model.allocation import Allocation
+from partage.model.allocation import CLAIM, Allocation
 from partage.model.request import Phase
 from partage.vendors import names
 from partage.wire import shapes
-from partage.wire.claims import PROTOCOL as CLAIMS
 from partage.wire.pod_phase import finished
 
 _SHOWN: Final = 3
@@ -322,7 +321,7 @@ def _initial(facts: Facts, one: Entry) -> bool:
 
 
 def _claimed(record: Allocation) -> bool:
-    return any(one.protocol == CLAIMS for one in record.grants)
+    return any(one.protocol == CLAIM for one in record.grants)
 
 
 def _recorded(facts: Facts, one: Entry, text: str | None = None) -> Allocation | str:

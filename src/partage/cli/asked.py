@@ -5,7 +5,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from partage.cli.asking import Asked, CannotAsk, Where, ask
+from partage.cli.answering import Asked
+from partage.cli.asking import CannotAsk, Where, ask
 from partage.cli.ending import end
 from partage.cli.parameters import FILE, cluster_options, options, output_option, strict_option
 from partage.cli.structured import to_json, to_yaml

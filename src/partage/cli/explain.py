@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from partage.cli.answering import Asked
 from partage.cli.asked import (
     NOT_FOUND,
     answer_options,
@@ -16,7 +17,6 @@ from partage.cli.asked import (
     structured,
     told,
 )
-from partage.cli.asking import Asked
 from partage.cli.completion import pod_names
 from partage.cli.ending import end
 from partage.cli.meanings import meaning

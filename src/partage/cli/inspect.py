@@ -6,6 +6,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from partage.cli.answering import Asked
 from partage.cli.asked import (
     NOT_FOUND,
     answer_options,
@@ -15,15 +16,14 @@ from partage.cli.asked import (
     structured,
     told,
 )
-from partage.cli.asking import Asked
 from partage.cli.completion import node_names
 from partage.cli.ending import end
 from partage.cli.parameters import Sectioned
 from partage.cli.tables import bar, paper, plain_table
 from partage.cli.top import all_nodes, card_state
-from partage.dashboard.nodes import NodeQuery
+from partage.dashboard.queries import NodeQuery
+from partage.model.allocation import CLAIM
 from partage.model.quantity import brief
-from partage.wire.claims import PROTOCOL as CLAIM
 
 Document = dict[str, Any]
 

@@ -12,8 +12,9 @@ from typing import Any, BinaryIO, Final
 import click
 
 from partage import __version__
-from partage.cli.asking import HEARD, CannotAsk, listed, told_of
+from partage.cli.asking import HEARD, CannotAsk, told_of
 from partage.cli.ending import end
+from partage.cli.engine_here import listed
 from partage.cli.parameters import FILE, PolicyType, cluster_options, option
 from partage.cli.visible import visible
 from partage.extender.rebuild import permuted

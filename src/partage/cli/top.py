@@ -8,16 +8,13 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from partage.cli.answering import Asked
 from partage.cli.asked import answer_options, answered, core_text, part_text, structured, told
-from partage.cli.asking import Asked
 from partage.cli.idle import idle_shares
 from partage.cli.parameters import Sectioned, option
 from partage.cli.tables import bar, paper, plain_table, print_waiting
 from partage.cli.watching import watched
-from partage.dashboard.nodes import MOST as MOST_NODES
-from partage.dashboard.nodes import NodeQuery
-from partage.dashboard.workloads import MOST as MOST_PODS
-from partage.dashboard.workloads import PodQuery
+from partage.dashboard.queries import MOST_NODES, MOST_PODS, NodeQuery, PodQuery
 from partage.model.quantity import brief
 
 _WHAT: Final = ("nodes", "pods", "cards")

@@ -1,14 +1,14 @@
 """Nodes and their cards as documents: what each has, and who is on it at which size and place."""
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from partage.dashboard.catalogue import plain_model
+from partage.dashboard.queries import MOST_NODES, NodeQuery
 from partage.dashboard.view_cache import Standing
 from partage.extender.books import Books
 from partage.inventory.card import Card
@@ -20,35 +20,6 @@ from partage.model.node import Node
 from partage.wire.outcomes import closed_code, device_document
 
 Floats = NDArray[np.float64]
-
-MOST: Final = 200
-"""Nodes of one page at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeQuery:
-    """Which nodes are wanted, and in what order.
-
-    Attributes:
-        text: part of the node's name, or of a model or UUID of its cards, in any case.
-        only: `used` (some pod holds a device), `free` (nobody does), `closed` (a card is closed
-            or the node is cordoned), or empty for all.
-        vendor: with a card of this vendor.
-        model: with a card of this model, as the overview writes it.
-        protocol: with a card that a pod of this protocol uses.
-        order: `name`, `used` (most compute or memory first), or `free`.
-        offset: how many to leave out first.
-        limit: how many at most.
-    """
-
-    text: str = ""
-    only: str = ""
-    vendor: str = ""
-    model: str = ""
-    protocol: str = ""
-    order: str = "name"
-    offset: int = 0
-    limit: int = 24
 
 
 async def nodes_document(
@@ -69,7 +40,7 @@ async def nodes_document(
         await kept.nodes(books)
     ledger = books.engine.ledger
     found = _found(ledger, query, kept)
-    page = found[query.offset : query.offset + min(query.limit, MOST)].tolist()
+    page = found[query.offset : query.offset + min(query.limit, MOST_NODES)].tolist()
     return {
         "total": int(found.size),
         "offset": query.offset,

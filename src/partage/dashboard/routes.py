@@ -25,11 +25,12 @@ from aiohttp import web
 from partage.dashboard.comparison import comparison_document
 from partage.dashboard.fleet import fleet_document
 from partage.dashboard.history import History
-from partage.dashboard.nodes import NodeQuery, node_document, nodes_document
+from partage.dashboard.nodes import node_document, nodes_document
 from partage.dashboard.overview import overview_document
+from partage.dashboard.queries import NodeQuery, PodQuery
 from partage.dashboard.view_cache import Standing, Texts
 from partage.dashboard.ways import ways_document
-from partage.dashboard.workloads import PodQuery, pods_document
+from partage.dashboard.workloads import pods_document
 from partage.extender.books import Books
 from partage.extender.server import Readers, may_read
 from partage.serving.limits import json_response

@@ -1,39 +1,13 @@
-"""Everything that can be asked of the books, by one name each: over HTTP and on the command line.
+"""What books in this process answer to what can be asked of them (`dashboard.queries`)."""
 
-The service, and a command that read the cluster itself, give the same documents.
-"""
+from typing import Any
 
-from typing import Any, Protocol
-
-from partage.dashboard.nodes import NodeQuery, node_document, nodes_document
+from partage.dashboard.nodes import node_document, nodes_document
 from partage.dashboard.overview import overview_document
-from partage.dashboard.workloads import PodQuery, pods_document
+from partage.dashboard.queries import NodeQuery, PodQuery
+from partage.dashboard.workloads import pods_document
 from partage.extender.books import Books
 from partage.extender.explain import explain
-
-
-class Views(Protocol):
-    """What can be asked; every answer is plain values ready for JSON."""
-
-    async def overview(self) -> dict[str, Any]:
-        """The whole cluster."""
-        ...
-
-    async def nodes(self, query: NodeQuery) -> dict[str, Any]:
-        """One page of nodes with their cards."""
-        ...
-
-    async def node(self, name: str) -> dict[str, Any] | None:
-        """One node; None where it is not known."""
-        ...
-
-    async def pods(self, query: PodQuery) -> dict[str, Any]:
-        """One page of pods."""
-        ...
-
-    async def explain(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """Why a pod is where it is; None where it is not known or asks for no device."""
-        ...
 
 
 class BookViews:

@@ -3,13 +3,13 @@
 import asyncio
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
 from partage.dashboard.catalogue import natural
+from partage.dashboard.queries import MOST_PODS, PodQuery
 from partage.dashboard.roster import Key, Roster, merged
 from partage.dashboard.view_cache import Standing
 from partage.extender.books import Books
@@ -20,38 +20,8 @@ from partage.model.reason import Refusal
 from partage.wire.outcomes import given_text, grant_document
 from partage.wire.translation import PodEntry
 
-MOST: Final = 500
-"""Pods of one page at most."""
 _PIECE: Final = 256
 """Pods that are put in order before others get their turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodQuery:
-    """Which pods are wanted, and in what order.
-
-    Attributes:
-        state: `placed`, `waiting`, or empty for both; pods that have ended are never among them.
-        namespace: of this namespace only; empty for all.
-        text: part of `namespace/name` or of the node's name, in any case.
-        code: waiting for this reason; empty for any.
-        protocol: asks in this protocol's words; empty for any.
-        order: `name` (with the namespace), `node`, `age` (the youngest first), `compute` or
-            `memory` (the most first).
-        reverse: `yes` turns the order around.
-        offset: how many to leave out first.
-        limit: how many at most.
-    """
-
-    state: str = ""
-    namespace: str = ""
-    text: str = ""
-    code: str = ""
-    protocol: str = ""
-    order: str = "name"
-    reverse: str = ""
-    offset: int = 0
-    limit: int = 100
 
 
 async def pods_document(
@@ -67,7 +37,7 @@ async def pods_document(
     kept = standing or Standing()
     await kept.pods(books)
     found = await _found(books, query, kept.roster)
-    page = found[query.offset : query.offset + min(query.limit, MOST)]
+    page = found[query.offset : query.offset + min(query.limit, MOST_PODS)]
     entries = (books.cluster_cache.pod(uid) for _namespace, _name, uid in page)
     return {
         "total": len(found),

@@ -11,7 +11,7 @@ of the time that a frozen dataclass takes, and they need not be looked at for cy
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +21,9 @@ from partage.model.mig import MigSlice
 from partage.model.request import Phase, Scope
 
 L = TypeVar("L", bound=int)
+
+CLAIM: Final = "claim"
+"""What stands where a grant names its protocol, of a ResourceClaim."""
 
 
 class GrantMode(StrEnum):
@@ -38,7 +41,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         container: who has it.
         phase: when the container runs.
-        protocol: the family that asked.
+        protocol: the family that asked, or `CLAIM`.
         type: gpu, rdma or fpga.
         minor: the device on its node.
         uuid: the device's identity.

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.model.allocation import Grant, GrantMode
+from partage.model.allocation import CLAIM, Grant, GrantMode
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.errors import InvalidQuantity
 from partage.model.mig import MigAxis, MigSlice
@@ -31,9 +31,6 @@ from partage.vendors.names import DRA_DRIVER
 from partage.wire import shapes
 from partage.wire.documents import Document, explain
 from partage.wire.pods import stable_uid
-
-PROTOCOL: Final = "claim"
-"""What stands where a grant of a pod names its protocol."""
 
 MOST_RESULTS: Final = 32
 """Of one claim, as the API server allows them."""
@@ -181,8 +178,7 @@ def read_claim(document: Document, nodes: NodeOf) -> Claim:
         classes=tuple(dict.fromkeys(_classes(shape.spec or {}))),
         consumers=tuple(_consumers(status)),
         records={
-            pool: Record(tuple(mine), PROTOCOL, doubts.get(pool, ""))
-            for pool, mine in grants.items()
+            pool: Record(tuple(mine), CLAIM, doubts.get(pool, "")) for pool, mine in grants.items()
         },
         problems=tuple(problems[:_MOST_PROBLEMS]),
     )
@@ -318,7 +314,7 @@ def _grant(result: _Result, raw: Any, node: Node | None) -> tuple[Grant, str] | 
         cores,
         memory,
         GrantMode.SHARE,
-        protocol=PROTOCOL,
+        protocol=CLAIM,
     )
     return share, missing
 
@@ -335,7 +331,7 @@ def _whole(result: _Result, minor: int, card: Device | None) -> Grant:
         core,
         memory,
         GrantMode.WHOLE,
-        protocol=PROTOCOL,
+        protocol=CLAIM,
     )
 
 
@@ -355,12 +351,12 @@ def _instance(result: _Result, minor: int, card: Device | None) -> tuple[Grant, 
                     profile.core_milli,
                     profile.memory_bytes,
                     GrantMode.MIG,
-                    protocol=PROTOCOL,
+                    protocol=CLAIM,
                     mig=one,
                 )
                 return grant, ""
     astray = Grant(
-        result.request, DeviceType.GPU, minor, _uuid(card), 0, 0, GrantMode.MIG, protocol=PROTOCOL
+        result.request, DeviceType.GPU, minor, _uuid(card), 0, 0, GrantMode.MIG, protocol=CLAIM
     )
     unknown = "the card has no such instance; all of it is taken" if card is not None else ""
     return astray, unknown

@@ -160,9 +160,8 @@ class _Card:
             for profile in cutting.axis.profiles:
                 if not cutting.may_make(profile) or not _countable(cutting.axis, profile):
                     continue
-                for start in reversed(
-                    profile.starts
-                ):  # the low units stay together for large ones
+                # From the end: the low units stay together for large ones.
+                for start in reversed(profile.starts):
                     one = profile.at(start)
                     takes = self._takes(_consumed(cutting.axis, one))
                     yield {**self._instance(profile, one), **takes, **marks}

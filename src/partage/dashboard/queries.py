@@ -1,0 +1,91 @@
+"""What can be asked of the books, by one name each: over HTTP and on the command line.
+
+The service, and a command that read the cluster itself, give the same documents (`dashboard.views`). A command that
+asks the service loads this and nothing of the books.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+MOST_NODES: Final = 200
+"""Nodes of one page at most."""
+MOST_PODS: Final = 500
+"""Pods of one page at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeQuery:
+    """Which nodes are wanted, and in what order.
+
+    Attributes:
+        text: part of the node's name, or of a model or UUID of its cards, in any case.
+        only: `used` (some pod holds a device), `free` (nobody does), `closed` (a card is closed
+            or the node is cordoned), or empty for all.
+        vendor: with a card of this vendor.
+        model: with a card of this model, as the overview writes it.
+        protocol: with a card that a pod of this protocol uses.
+        order: `name`, `used` (most compute or memory first), or `free`.
+        offset: how many to leave out first.
+        limit: how many at most.
+    """
+
+    text: str = ""
+    only: str = ""
+    vendor: str = ""
+    model: str = ""
+    protocol: str = ""
+    order: str = "name"
+    offset: int = 0
+    limit: int = 24
+
+
+@dataclass(frozen=True, slots=True)
+class PodQuery:
+    """Which pods are wanted, and in what order.
+
+    Attributes:
+        state: `placed`, `waiting`, or empty for both; pods that have ended are never among them.
+        namespace: of this namespace only; empty for all.
+        text: part of `namespace/name` or of the node's name, in any case.
+        code: waiting for this reason; empty for any.
+        protocol: asks in this protocol's words; empty for any.
+        order: `name` (with the namespace), `node`, `age` (the youngest first), `compute` or
+            `memory` (the most first).
+        reverse: `yes` turns the order around.
+        offset: how many to leave out first.
+        limit: how many at most.
+    """
+
+    state: str = ""
+    namespace: str = ""
+    text: str = ""
+    code: str = ""
+    protocol: str = ""
+    order: str = "name"
+    reverse: str = ""
+    offset: int = 0
+    limit: int = 100
+
+
+class Views(Protocol):
+    """What can be asked; every answer is plain values ready for JSON."""
+
+    async def overview(self) -> dict[str, Any]:
+        """The whole cluster."""
+        ...
+
+    async def nodes(self, query: NodeQuery) -> dict[str, Any]:
+        """One page of nodes with their cards."""
+        ...
+
+    async def node(self, name: str) -> dict[str, Any] | None:
+        """One node; None where it is not known."""
+        ...
+
+    async def pods(self, query: PodQuery) -> dict[str, Any]:
+        """One page of pods."""
+        ...
+
+    async def explain(self, namespace: str, name: str) -> dict[str, Any] | None:
+        """Why a pod is where it is; None where it is not known or asks for no device."""
+        ...
