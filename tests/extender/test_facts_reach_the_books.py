@@ -237,6 +237,43 @@ async def test_a_pod_that_cannot_be_decoded_keeps_what_it_holds() -> None:
 
 
 @run
+async def test_a_bound_pod_that_cannot_be_read_holds_what_its_record_says() -> None:
+    """After a rebuild too; where only another scheduler's record is there, the node has nothing to give."""
+    world = await World().start(node(), device())
+    await world.place(pod("web", whole()))
+    broken = dict(world.api.pods["web"])
+    resources = {"limits": {"cpu": "much", **whole()}}
+    broken["spec"] = {**broken["spec"], "containers": [{"name": "main", "resources": resources}]}
+
+    fresh = await World().start(node(), device())
+    fresh.service.pod_changed(document(broken))
+    assert _free(fresh) == [1000]
+    assert "much" in fresh.service.books.cluster_cache.problems["Pod team/web"]
+    assert [one.name for one in fresh.service.books.engine.ledger.on_node("n1")] == ["web"]
+
+    fresh.service.pod_changed(
+        document(
+            world.api.pods["web"]
+            | {"metadata": {**world.api.pods["web"]["metadata"], "resourceVersion": "99"}}
+        )
+    )
+    assert _free(fresh) == [1000]
+    assert fresh.service.books.cluster_cache.problems == {}
+
+    kept = {names.DEVICE_ALLOCATED: "{}"}
+    theirs = {**broken, "metadata": {**broken["metadata"], "uid": "other", "annotations": kept}}
+    strange = await World().start(node(), device())
+    strange.service.pod_changed(document(theirs))
+    assert _free(strange) == []
+    strange.service.pod_gone("other")
+    assert _free(strange) == [1000, 1000]
+
+    bare = {**broken, "metadata": {**broken["metadata"], "uid": "bare", "annotations": {}}}
+    strange.service.pod_changed(document(bare))
+    assert _free(strange) == [1000, 1000]
+
+
+@run
 async def test_a_node_that_cannot_be_read_takes_no_pods() -> None:
     """What cannot be read must not keep serving as if it could."""
     world = await World().start(node(), device())

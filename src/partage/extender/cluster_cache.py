@@ -251,8 +251,8 @@ class ClusterCache:
     def pod_changed(self, document: Document) -> list[Event]:
         """A pod is there, or has changed; one without devices is not kept.
 
-        A pod that cannot be decoded at all holds whatever it held. One that is gone stays gone:
-        a uid is never given again, so whatever still comes of it is old.
+        A pod that cannot be read holds whatever it held, and one that was not known as bound before holds what its
+        record says. One that is gone stays gone: a uid is never given again, so whatever still comes of it is old.
         """
         uid = document.metadata.uid or ""
         if uid in self._gone:
@@ -264,11 +264,17 @@ class ClusterCache:
             return []
         try:
             entry = self.translation.read(document, self._next(), self.as_read)
+            if self.problems:
+                self.problems.pop(document.label, None)
         except InvalidDocument as error:
             self.problems[document.label] = str(error)
-            return []
-        if self.problems:
-            self.problems.pop(document.label, None)
+            before = self._entries.get(uid)
+            if before is not None and before.pod.node is not None:
+                return []
+            unread = self.translation.by_record(document, self._next())
+            if unread is None:
+                return []
+            entry = unread
         pod = entry.pod
         self._entries[pod.uid], self._documents[pod.uid] = entry, document
         self.changes.append(pod.uid)

@@ -19,6 +19,7 @@ import msgspec
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
 from partage.model.pod import Pod, Record
+from partage.model.request import Fault, PodRequest
 from partage.vendors import names
 from partage.vendors.base import PodView
 from partage.vendors.reserved import RESERVED
@@ -28,6 +29,7 @@ from partage.wire.context import Context
 from partage.wire.documents import Document
 from partage.wire.pod_phase import finished
 from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
+from partage.wire.record import decode
 from partage.wire.recovery import recover
 
 _LOG: Final = logging.getLogger("partage.wire")
@@ -107,6 +109,36 @@ class Translation:
             raise InvalidDocument(
                 f"{document.label}: reading it fails ({type(error).__name__}); see the log"
             ) from error
+
+    def by_record(self, document: Document, version: int) -> PodEntry | None:
+        """A bound pod of which nothing but its record can be read, so that what it holds is not taken for free.
+
+        Partage's own record says what it holds. A record of another scheduler needs the pod beside it: then no device
+        of the node counts as free. None where the pod holds nothing by a record, is not bound, or has ended.
+
+        Args:
+            document: of kind Pod, which `read` refuses.
+            version: counts the pod's changes.
+        """
+        shape, annotations = document.shape, document.annotations
+        spec = shape.spec if isinstance(shape, shapes.Pod) else None
+        if not isinstance(shape, shapes.Pod) or spec is None or not spec.node_name:
+            return None
+        if finished(shape) or not RESERVED.in_annotations(annotations):
+            return None
+        namespace, name, node = document.namespace, document.name, spec.node_name
+        uid = document.metadata.uid or stable_uid(namespace, "Pod", name)
+        text = annotations.get(names.ALLOCATION)
+        record = (
+            decode(text, uid, node)
+            if text
+            else Record(problem="it has a record, and cannot be read")
+        )
+        request = PodRequest(fault=Fault("the pod cannot be read"))
+        pod = Pod(uid, namespace, name, node=node, request=request, record=record, version=version)
+        return PodEntry(
+            TranslatedPod(pod, PodView(namespace, name, uid, node, annotations=annotations))
+        )
 
     def _read(self, document: Document, version: int, nodes: NodeOf | None) -> PodEntry:
         shape = document.shape
