@@ -65,7 +65,7 @@ async def over_cluster(client: Client, config: Config) -> Asked:
 
 
 def _silent(_kind: str, _count: int) -> None:
-    """Tells nobody."""
+    """Report no progress."""
 
 
 async def listed(
@@ -116,7 +116,7 @@ async def _over(
     written: bool = False,
     placing: bool = False,
 ) -> Asked:
-    """Somebody who has read everything: books as the service would make them.
+    """Books as the service would make them, and what they answer.
 
     Args:
         documents: everything.

@@ -19,7 +19,7 @@ class NodeQuery:
 
     Attributes:
         text: part of the node's name, or of a model or UUID of its cards, in any case.
-        only: `used` (some pod holds a device), `free` (nobody does), `closed` (a card is closed
+        only: `used` (some pod holds a device), `free` (no pod does), `closed` (a card is closed
             or the node is cordoned), or empty for all.
         vendor: with a card of this vendor.
         model: with a card of this model, as the overview writes it.

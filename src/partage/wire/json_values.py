@@ -55,9 +55,9 @@ def keys_given_twice(data: bytes) -> list[str]:
 
     try:
         value = json.loads(data, object_pairs_hook=paired, parse_int=str, parse_float=str)
+        return list(_paths(value, "")) if found else []
     except (ValueError, RecursionError):
         return []
-    return list(_paths(value, "")) if found else []
 
 
 def _paths(value: object, where: str) -> Iterator[str]:
