@@ -13,7 +13,7 @@ How hardware instances fare in that order is `bench/mig_streams.py --policies cl
 """
 
 import argparse
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
@@ -27,10 +27,10 @@ from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
 from partage.model.pod import Pod, Record
 from partage.model.policy import Policy
-from partage.placement.mix import Stock
+from partage.placement.learning import Arrivals, Due, tables_due
+from partage.placement.mix import Ask, Standing, Stock
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import BindSucceeded, NodeSeen, Placement, PodSeen, TablesChanged
-from partage.sim.learning import Learning, Lesson, ask_of
 from partage.sim.openb import PodRow, Trace, read_sequence, read_trace
 from partage.sim.openb import Sequence as Order
 from partage.sim.replay import cluster, template
@@ -105,7 +105,8 @@ class Run:
         self.engine = Engine(Policy.parse("partage"))
         for row in order.order:
             self.engine.handle(NodeSeen(self.nodes[row]))
-        self.learning = Learning(trace, Stock.of(self.nodes), Lesson())
+        self.stock = Stock.of(self.nodes)
+        self.arrivals, self.running = Arrivals(), Counter[Ask]()
 
     def play(self) -> tuple[float, float]:
         """Allocation in percent of all cards, at 100 % of arrived load and at the end."""
@@ -115,18 +116,24 @@ class Run:
             pod = self.trace.pods[row]
             if self.told and self.way.taught:
                 if number:
-                    self.learn(number)
-                self.learning.seen[ask_of(pod)] += 1
+                    self.learn()
+                self.arrivals.add((pod.ask,))
             came += size_of(self.trace, pod)
             if self.place(number, pod):
                 taken += size_of(self.trace, pod)
-                self.learning.running[ask_of(pod)] += 1
+                self.running[pod.ask] += 1
             full = taken if came <= total else full
         return 100 * full / total, 100 * taken / total
 
-    def learn(self, number: int) -> None:
+    def learn(self) -> None:
         """New tables where they are due."""
-        tables = self.learning.next(number, self.engine.tables, self.engine.ledger)
+        what = self.arrivals.due(int(self.stock.cards.sum()))
+        if what is Due.NOTHING:
+            return
+        names = [row.name for row in self.trace.nodes]
+        standing = Standing.of(self.engine.ledger, names, self.running)
+        counts = self.arrivals.counts
+        tables = tables_due(what, self.engine.tables, counts, self.stock, standing)
         if tables is not None:
             self.engine.handle(TablesChanged(tables))
 

@@ -28,11 +28,10 @@ from partage.placement.mix import Ask, Stock
 from partage.placement.selection import Rules, learned
 from partage.placement.tables import Tables
 from partage.sim.history import read_history
-from partage.sim.learning import Lesson
 from partage.sim.metrics import KINDS, allocation_curve, failed_by_kind, first_refused
 from partage.sim.openb import Sequence as Order
 from partage.sim.openb import Trace, read_sequence, read_trace
-from partage.sim.replay import Run, cluster, replay
+from partage.sim.replay import Lesson, Run, cluster, replay
 
 TRACES = (
     "default",

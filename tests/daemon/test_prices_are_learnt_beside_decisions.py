@@ -103,7 +103,7 @@ def test_enough_pods_bring_new_tables_as_an_event() -> None:
         mine.come(pods(0, 1))
         await learns.step()
         await learns.step()
-        assert (learns.arrived, mine.engine.tables.version) == (1, 0)
+        assert (learns.arrivals.total, mine.engine.tables.version) == (1, 0)
         mine.come(pods(1, 3))
         await learns.step()
         assert mine.engine.tables.stand_in is Strategy.FGD
@@ -113,10 +113,10 @@ def test_enough_pods_bring_new_tables_as_an_event() -> None:
 
     asyncio.run(story())
 
-    assert learns.arrived == 310
+    assert learns.arrivals.total == 310
     assert mine.engine.tables.version == 2
     assert mine.engine.tables.stand_in in (Strategy.FGD, Strategy.FIRST_FIT)
-    assert learns.counts.total() == 310
+    assert learns.arrivals.counts.total() == 310
 
 
 def test_what_runs_is_told_to_the_rehearsal() -> None:
@@ -166,7 +166,7 @@ def test_another_policy_learns_nothing() -> None:
 
     asyncio.run(learns.step())
 
-    assert (learns.arrived, mine.engine.tables.version) == (0, 0)
+    assert (learns.arrivals.total, mine.engine.tables.version) == (0, 0)
 
 
 def test_what_was_counted_is_forgotten_slowly() -> None:
@@ -177,7 +177,7 @@ def test_what_was_counted_is_forgotten_slowly() -> None:
 
     asyncio.run(learns.step())
 
-    assert (learns.arrived, learns.counts.total()) == (120, 60)
+    assert (learns.arrivals.total, learns.arrivals.counts.total()) == (120, 60)
 
 
 def test_a_fault_ends_neither_learning_nor_decisions(caplog: pytest.LogCaptureFixture) -> None:

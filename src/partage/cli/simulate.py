@@ -22,9 +22,8 @@ from partage.model.errors import PartageError
 from partage.model.policy import Policy, Strategy
 from partage.sim import metrics, plots
 from partage.sim.history import read_history, write_history
-from partage.sim.learning import Lesson
 from partage.sim.openb import TUNED, Sequence, Trace, drawn, read_sequence, read_trace
-from partage.sim.replay import Lives, Run, poisson, replay, trace_lives
+from partage.sim.replay import Lesson, Lives, Run, poisson, replay, trace_lives
 
 _HOUR: Final = 3600.0
 _TOLD: Final = 64

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
@@ -21,8 +21,8 @@ from typing import Final
 from partage.extender.books import Books
 from partage.kube.clock import Clock
 from partage.model.policy import Strategy
-from partage.placement.learning import Due, asks_of, due_since, refreshed
-from partage.placement.mix import Ask, Standing, Stock
+from partage.placement.learning import Arrivals, Due, asks_of, tables_due
+from partage.placement.mix import Standing, Stock
 from partage.placement.tables import Tables
 from partage.scheduler.events import TablesChanged
 
@@ -50,21 +50,11 @@ def process() -> Executor:
     )
 
 
-def _learned(
-    tables: Tables, seen: Mapping[Ask, int], stock: Stock, standing: Standing
-) -> Tables | None:
-    """What the worker does; the loops it needs are imported there, not in the service."""
-    from partage.placement.selection import learned  # noqa: PLC0415
-
-    return learned(tables, seen, stock, standing)
-
-
 class Learning:
     """Counts the pods of the books, and hands the books new tables.
 
     Attributes:
-        counts: how often each ask came.
-        arrived: pods seen so far.
+        arrivals: the pods that came.
         tables: those that the books should have; None until some were made.
     """
 
@@ -79,8 +69,7 @@ class Learning:
         self._settings = settings or LearningSettings()
         self._worker = worker
         self._seen: set[str] = set()
-        self.counts: Counter[Ask] = Counter()
-        self.arrived = 0
+        self.arrivals = Arrivals(window=self._settings.window)
         self.tables: Tables | None = None
 
     async def run(self) -> None:
@@ -94,61 +83,56 @@ class Learning:
 
     async def step(self) -> None:
         """Look at the pods once, and make what is due."""
-        books, before = self._books(), self.arrived
+        books = self._books()
         if Strategy.PARTAGE not in (books.engine.policy.node, books.engine.policy.card):
             return
         if self.tables is not None and books.engine.tables.version < self.tables.version:
             self._tell(self.tables)
-        self._count(books)
-        if before == self.arrived:
+        if not self._count(books):
             return
         nodes = [node for node in books.engine.ledger.nodes if node is not None]
         stock = Stock.of(nodes)
-        what = due_since(before, self.arrived, int(stock.cards.sum()))
-        if what is Due.NOTHING:
-            return
-        tables, seen = books.engine.tables, dict(self.counts)
-        if what is Due.RESERVES:
-            found = refreshed(tables, seen, stock)
-        else:
+        what, tables = self.arrivals.due(int(stock.cards.sum())), books.engine.tables
+        if what is Due.PRICES:
             standing = self._standing(books, [node.name for node in nodes])
-            found = await self._made(tables, seen, stock, standing)
+            found = await self._prices(tables, stock, standing)
+        else:
+            found = tables_due(what, tables, self.arrivals.counts, stock)
         if found is not None:
             self.tables = found
             self._tell(found)
 
-    async def _made(
-        self, tables: Tables, seen: Mapping[Ask, int], stock: Stock, standing: Standing
-    ) -> Tables | None:
+    async def _prices(self, tables: Tables, stock: Stock, standing: Standing) -> Tables | None:
         started = self._clock.monotonic()
         others = set(active_children())
         worker = self._worker()
         try:
             loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(worker, _learned, tables, seen, stock, standing)
+            counts = self.arrivals.counts
+            found = await loop.run_in_executor(
+                worker, tables_due, Due.PRICES, tables, counts, stock, standing
+            )
         except asyncio.CancelledError:
             for child in set(active_children()) - others:
                 child.terminate()  # its answer is no longer wanted, and it may take a minute
             raise
         finally:
             worker.shutdown(wait=False, cancel_futures=True)
-        chosen = "nothing" if found is None else "prices" if found.prices else found.stand_in
         _LOG.info(
             "chose %s after %d pods in %.1f s",
-            chosen,
-            self.arrived,
+            found.chosen if found else "nothing",
+            self.arrivals.total,
             self._clock.monotonic() - started,
         )
         return found
 
-    def _count(self, books: Books) -> None:
+    def _count(self, books: Books) -> int:
+        """Count the pods that came since the last look, and say how many."""
         pods, ledger = books.cluster_cache.pods(), books.engine.ledger
         fresh = [uid for uid in pods if uid not in self._seen]
-        self.counts.update(asks_of((pods[uid].pod for uid in fresh), ledger))
-        self.arrived += len(fresh)
+        self.arrivals.add(asks_of((pods[uid].pod for uid in fresh), ledger))
         self._seen = set(pods)
-        if self.counts.total() > self._settings.window:
-            self.counts = Counter({ask: n // 2 for ask, n in self.counts.items() if n > 1})
+        return len(fresh)
 
     def _standing(self, books: Books, names: list[str]) -> Standing:
         """The books as they stand, for those of the counted pods that have a place.

@@ -1,14 +1,16 @@
 """When the default strategy learns, from what, and reserves for what has been seen since.
 
-Pure functions of what was counted; the engine's driver counts, calls them off the decision
-path, and hands the tables to the engine as an event. Prices themselves are made in `selection`.
+The service and replays learn by the same two steps: `Arrivals` counts pods and says what is due,
+and `tables_due` makes it, off the decision path. The driver of the engine hands the tables to it as
+an event. Prices themselves are made in `selection`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from math import pi, sqrt
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -18,9 +20,12 @@ from partage.model.pod import Pod
 from partage.model.policy import Strategy
 from partage.placement.baselines import demand
 from partage.placement.kernel import suited
-from partage.placement.mix import Ask, Mix, Stock, workload_of
+from partage.placement.mix import Ask, Mix, Standing, Stock, workload_of
 from partage.placement.reserves import reserves_of
 from partage.placement.tables import Tables
+
+if TYPE_CHECKING:
+    from partage.placement.selection import Rules
 
 _LEARN: Final = frozenset({300, 1000, 3000, 6000})
 _AGAIN: Final = 20_000
@@ -64,6 +69,92 @@ def due_since(before: int, arrived: int, cards: int) -> Due:
     """What became due on the way from `before` arrivals to `arrived`."""
     became = {due(n, cards) for n in range(before + 1, arrived + 1)}
     return next((d for d in (Due.PRICES, Due.RESERVES) if d in became), Due.NOTHING)
+
+
+class Arrivals:
+    """Pods that came, and what they make due.
+
+    A history that is known before counts beside them. Where it does not fit what came it is
+    dropped, and learning goes on from what was seen.
+
+    Attributes:
+        history: how often each ask came before; empty where there is none, or once it is dropped.
+        seen: how often each came since.
+        total: pods seen.
+    """
+
+    def __init__(
+        self, history: Mapping[Ask, int] | None = None, window: int | None = None
+    ) -> None:
+        """Begin to count.
+
+        Args:
+            history: the mix that is known before, which makes prices due before the first pod.
+            window: pods that are remembered; beyond, all counts are halved. None for no end.
+        """
+        self.history = dict(history or {})
+        self.seen: Counter[Ask] = Counter()
+        self.total = 0
+        self._window = window
+        self._looked = -1 if self.history else 0
+
+    @property
+    def counts(self) -> Counter[Ask]:
+        """What is known: the history where there is one, and what came."""
+        return Counter(self.history) + self.seen
+
+    def add(self, asks: Iterable[Ask]) -> None:
+        """Count some more."""
+        for ask in asks:
+            self.seen[ask] += 1
+            self.total += 1
+        if self._window is not None and self.seen.total() > self._window:
+            self.seen = Counter({ask: n // 2 for ask, n in self.seen.items() if n > 1})
+
+    def due(self, cards: int) -> Due:
+        """What became due since the last call, on a cluster of so many cards."""
+        before, self._looked = self._looked, self.total
+        if before < 0:
+            return Due.PRICES
+        what = due_since(before, self.total, cards)
+        if what is not Due.NOTHING and self.history:
+            if what is not Due.PRICES or fits_history(self.history, self.seen):
+                return Due.NOTHING
+            self.history = {}
+        return what
+
+
+def tables_due(
+    what: Due,
+    tables: Tables,
+    counts: Mapping[Ask, int],
+    stock: Stock,
+    standing: Standing | None = None,
+    *,
+    rules: "Rules | None" = None,
+    fast: bool | None = None,
+) -> Tables | None:
+    """The tables that are due; prices take seconds, and belong in a process of their own.
+
+    Args:
+        what: is due.
+        tables: in force.
+        counts: how often each ask came.
+        stock: the empty cluster.
+        standing: what is placed already; prices alone ask for it.
+        rules: how gain and cost are weighed when prices are chosen.
+        fast: use compiled loops; None for where numba is installed. The tables are the same.
+
+    Returns:
+        None where the old ones stay.
+    """
+    if what is Due.NOTHING:
+        return None
+    if what is Due.RESERVES:
+        return refreshed(tables, counts, stock)
+    from partage.placement.selection import learned  # noqa: PLC0415 # imports the compiled loops
+
+    return learned(tables, counts, stock, standing, rules=rules, fast=fast)
 
 
 def ask_of(pod: Pod, ledger: Ledger) -> Ask:

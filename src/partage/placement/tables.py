@@ -79,6 +79,11 @@ class Tables:
     prices: Prices | None = None
     stand_in: Strategy | None = None
 
+    @property
+    def chosen(self) -> str:
+        """What decides for `partage`: `prices`, or the name of the strategy that stands in."""
+        return "prices" if self.prices else (self.stand_in or Strategy.FIRST_FIT).value
+
     def settled(self, strategy: Strategy) -> Strategy:
         """The strategy that decides where `strategy` is wanted."""
         if strategy is Strategy.PARTAGE and self.prices is None and self.stand_in is not None:

@@ -10,7 +10,6 @@ import msgspec
 from partage.model.device import MILLI
 from partage.model.errors import InvalidDocument
 from partage.placement.mix import Ask
-from partage.sim.learning import ask_of
 from partage.sim.openb import read_pods
 
 _Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
@@ -34,7 +33,7 @@ def read_history(path: Path) -> dict[Ask, int]:
         InvalidDocument: the file is missing or broken; the message says where.
     """
     if path.suffix != ".json":
-        return dict(Counter(ask_of(row) for row in read_pods(path)))
+        return dict(Counter(row.ask for row in read_pods(path)))
     try:
         entries = msgspec.json.decode(path.read_bytes(), type=list[_Entry])
     except OSError as error:

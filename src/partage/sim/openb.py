@@ -18,6 +18,7 @@ import numpy as np
 
 from partage.model.device import MILLI
 from partage.model.errors import InvalidDocument
+from partage.placement.mix import Ask
 
 TUNED: Final = 130
 """Load that sequences are filled up or cut down to, percent of the cluster's compute."""
@@ -68,6 +69,14 @@ class PodRow:
     def demand(self) -> int:
         """Compute asked over all cards, milli."""
         return self.cards * self.milli
+
+    @property
+    def ask(self) -> Ask:
+        """What prices look at."""
+        if not self.cards:
+            return Ask(self.cpu_milli, self.memory_mib)
+        models = tuple(sorted({model for model in self.models.split("|") if model}))
+        return Ask(self.cpu_milli, self.memory_mib, self.cards, self.milli, models)
 
     @property
     def kind(self) -> str:

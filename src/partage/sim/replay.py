@@ -10,7 +10,7 @@ what came of them; every rule is the engine's. Two modes:
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import cycle, islice
@@ -29,7 +29,9 @@ from partage.model.policy import Policy, Strategy
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
 from partage.model.selector import NodeConstraint, Operator, Requirement, Selector
 from partage.placement.fragmentation import Shape, Workload
-from partage.placement.mix import Ask, Stock
+from partage.placement.learning import Arrivals, Due, tables_due
+from partage.placement.mix import Ask, Standing, Stock
+from partage.placement.selection import Rules
 from partage.placement.tables import UNITS, Prices, Tables
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import (
@@ -43,7 +45,6 @@ from partage.scheduler.events import (
 from partage.scheduler.request_class_cache import Scorers
 from partage.sim.compiled.columns import STRATEGIES
 from partage.sim.kernel import Kernel
-from partage.sim.learning import Learning, Lesson, ask_of
 from partage.sim.openb import NodeRow, PodRow, Sequence, Trace
 from partage.sim.queue import Queue
 
@@ -240,6 +241,21 @@ def _templates(trace: Trace) -> tuple[list[int], list[Pod]]:
 # --- running -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What the default policy is told before a run.
+
+    Attributes:
+        history: the mix of requests that is known; empty where it is learnt on the way.
+        rules: how gain and cost are weighed when prices are chosen.
+        tables: made from the history already; None to make them before the first pod.
+    """
+
+    history: Mapping[Ask, int] = field(default_factory=dict)
+    rules: Rules = Rules()
+    tables: Tables | None = None
+
+
 def replay(
     trace: Trace,
     sequence: Sequence,
@@ -285,7 +301,7 @@ def replay(
     run.accelerated = fast and policy.node in STRATEGIES
     driver = _Driver(run, waits=lives is not None, lesson=lesson or Lesson(), fast=fast)
     driver.warm_up()
-    driver.learn(0)
+    driver.learn()
     apart, apart_used = run.tables_seconds, run.tables_cpu_seconds
     start, used = perf_counter(), process_time()
     driver.drive(progress or (lambda _: None))
@@ -308,9 +324,11 @@ class _Driver:
         self.run = run
         priced = Strategy.PARTAGE in (run.policy.node, run.policy.card)
         stock = Stock.of(cluster(run.trace))
-        self.learning = Learning(run.trace, stock, lesson, fast=fast)
+        self.stock, self.cards = stock, int(stock.cards.sum())
+        self.lesson, self.fast = lesson, fast
+        self.arrivals, self.running = Arrivals(lesson.history), Counter[Ask]()
         self.learns = priced
-        self.asks = [ask_of(row) for row in run.trace.pods]
+        self.asks = [row.ask for row in run.trace.pods]
         self.waits = waits
         self.engine = run.engine
         self.rows = {node.name: row for row, node in enumerate(run.trace.nodes)}
@@ -358,26 +376,37 @@ class _Driver:
         for arrives, number in self.kernel.run():
             if arrives:
                 if number:
-                    self.learn(number)
-                self.learning.seen[self.asks[run.lives[number].row]] += 1
+                    self.learn()
+                self.arrivals.add((self.asks[run.lives[number].row],))
                 if not self._place(number) and self.waits:
                     self.queue.add(number, self.of_row[run.lives[number].row])
                 progress(number + 1)
             else:
                 self._end(number)
-        run.counts.update(self.learning.counts)
+        run.counts.update(self.arrivals.counts)
 
-    def learn(self, arrived: int) -> None:
+    def learn(self) -> None:
         """Let the engine have new tables where they are due."""
-        if not self.learns:
+        what = self.arrivals.due(self.cards) if self.learns else Due.NOTHING
+        if what is Due.NOTHING:
             return
-        used = process_time()
-        tables = self.learning.next(arrived, self.engine.tables, self.engine.ledger)
+        start, used = perf_counter(), process_time()
+        tables = self._tables(what)
+        self.run.tables_seconds += perf_counter() - start
         self.run.tables_cpu_seconds += process_time() - used
-        self.run.tables_seconds = self.learning.seconds
-        self.run.tables_chosen = self.learning.chosen
         if tables is not None:
+            if what is Due.PRICES:
+                self.run.tables_chosen.append(tables.chosen)
             self.engine.handle(TablesChanged(tables))
+
+    def _tables(self, what: Due) -> Tables | None:
+        standing, before = None, self.engine.tables
+        if self.arrivals.total:
+            standing = Standing.of(self.engine.ledger, list(self.rows), self.running)
+        elif self.lesson.tables is not None:
+            return self.lesson.tables
+        counts, rules = self.arrivals.counts, self.lesson.rules
+        return tables_due(what, before, counts, self.stock, standing, rules=rules, fast=self.fast)
 
     def _place(self, number: int) -> bool:
         life = self.run.lives[number]
@@ -396,7 +425,7 @@ class _Driver:
         if row.cards == 1 and row.milli < MILLI:
             run.card[number] = allocation.grants[0].minor
         run.started[number] = self.kernel.now
-        self.learning.running[self.asks[life.row]] += 1
+        self.running[self.asks[life.row]] += 1
         if self.waits:
             self.free -= row.demand
             run.idle.append((self.kernel.now, self.free))
@@ -410,7 +439,7 @@ class _Driver:
     def _end(self, number: int) -> None:
         row = self.run.lives[number].row
         self.free += self.run.trace.pods[row].demand
-        self.learning.running[self.asks[row]] -= 1
+        self.running[self.asks[row]] -= 1
         self.run.idle.append((self.kernel.now, self.free))
         for action in self.engine.handle(PodGone(str(number))):
             if isinstance(action, Released):
