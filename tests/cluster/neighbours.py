@@ -17,7 +17,7 @@ import pytest
 import trustme
 import yaml
 from control_plane import ControlPlane, free_port
-from stack import eventually
+from stack import Stack, eventually
 
 FOLDER = os.environ.get("PARTAGE_NEIGHBOURS", "")
 Json = dict[str, Any]
@@ -38,6 +38,60 @@ def told(name: str, what: object) -> None:
     folder = Path(__file__).parents[2] / "build" / "neighbours"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(what, indent=1) + "\n")
+
+
+class Kueue:
+    """Kueue, by the objects of its release: `kueue` and `kueue.yaml` (what is applied to install it) of the folder.
+
+    Its program stands for the pod of its Deployment: the test plays the mounted Secret and the Service's endpoint.
+    """
+
+    def __init__(self, stack: Stack, address: str) -> None:
+        self.stack = stack
+        self.address = address
+        """Where its webhooks listen: not of loopback, since the API server finds them by their Service."""
+
+    def start(self, resources: Mapping[str, Any]) -> None:
+        """Install it with `resources` in its Configuration, and wait until its webhooks are asked."""
+        run = program("kueue")
+        objects = [
+            one for one in yaml.safe_load_all((run.parent / "kueue.yaml").read_text()) if one
+        ]
+        (held,) = (one for one in objects if one["metadata"]["name"] == "kueue-manager-config")
+        kept = [one for one in objects if one["kind"] not in {"APIService", "Deployment"}]
+        path = self.stack.plane.folder / "kueue.yaml"
+        path.write_text(yaml.safe_dump_all(kept))
+        self.stack.shell("kubectl create namespace kueue-system")
+        self.stack.shell(f"kubectl apply --server-side -f {path}")
+        certificates = self.stack.plane.folder / "kueue-certificates"
+        certificates.mkdir()
+        port = free_port()
+        config = yaml.safe_load(held["data"]["controller_manager_config.yaml"])
+        config.update(
+            resources=dict(resources),
+            leaderElection={"leaderElect": False},
+            health={"healthProbeBindAddress": f"127.0.0.1:{free_port()}"},
+            metrics={"bindAddress": f"127.0.0.1:{free_port()}"},
+            webhook={"host": self.address, "port": port, "certDir": str(certificates)},
+        )
+        path = self.stack.plane.folder / "kueue-config.yaml"
+        path.write_text(yaml.safe_dump(config))
+        self.stack.plane.run(
+            "kueue",
+            [str(run), f"--config={path}", "--feature-gates=VisibilityOnDemand=false"],
+            {"KUBECONFIG": str(self.stack.plane.kubeconfig()), "POD_NAMESPACE": "kueue-system"},
+        )
+        where = "/api/v1/namespaces/kueue-system/secrets/kueue-webhook-server-cert"
+        filled = eventually(
+            "Kueue has a certificate",
+            lambda: (
+                (self.stack.plane.call("GET", where).get("data") or {}).get("tls.crt")
+                and self.stack.plane.call("GET", where)["data"]
+            ),
+        )
+        for name, text in filled.items():
+            (certificates / name).write_bytes(base64.b64decode(text))
+        self.stack.stand_behind("kueue-webhook-service", "kueue-system", self.address, port)
 
 
 class Hami:
@@ -202,4 +256,4 @@ class Hami:
             return json.load(answer)
 
 
-__all__ = ["FOLDER", "Hami", "program", "told"]
+__all__ = ["FOLDER", "Hami", "Kueue", "program", "told"]
