@@ -1,12 +1,14 @@
 """What ResourceClaims cost in packing: the same pods by claims and by a protocol's names.
 
-    PARTAGE_OPENB=… python bench/claims.py [--seeds 42] [--trace default] [--others engine] [--ways …]
+    PARTAGE_OPENB=… python bench/claims.py [--seeds 42] [--trace default] [--others engine] [--policy partage] [--ways …]
     PARTAGE_OPENB=… python bench/claims.py --small 20
 
-Pods without cards are placed alike in every row: by the engine, as in the published experiments, or by kube-scheduler's own
-scores (`--others kube-scheduler`), as in a cluster. Pods with cards are placed by the engine (by protocol), or by a model of kube-scheduler with the in-tree allocator: a node that fits, of as many as kube-scheduler looks
-at, by its own scores or by the engine's; and on the node the first cards that fit, in the order in which they are
-published. The order may be late by some of the allocations of the cluster. `--small` does the same with samples of 4 to 60
+Pods without cards are placed alike in every row: by the engine, as in the published experiments, by kube-scheduler's own
+scores (`--others kube-scheduler`), as in a cluster, or by those with NodeResourcesFit's MostAllocated (`--others
+most-allocated`). Pods with cards are placed by the engine (by protocol), or by a model of kube-scheduler with the in-tree
+allocator: a node that fits, of as many as kube-scheduler looks at, by its own scores or by the engine's; and on the node the
+first cards that fit, in the order in which they are published. The order may be late by some of the allocations of the
+cluster. `--small` does the same with samples of 4 to 60
 nodes (`small_samples`), memory of cards included, instead of a trace. Nothing here is timed.
 
 How hardware instances fare in that order is `bench/mig_streams.py --policies claims`.
@@ -82,8 +84,9 @@ WAYS = {
 class Run:
     """One trace, one order of arrival, one way."""
 
-    def __init__(self, trace: Trace, order: Order, way: Way, others: str) -> None:
+    def __init__(self, trace: Trace, order: Order, way: Way, others: str, policy: str) -> None:
         self.others_by_engine = others == "engine"
+        self.most_allocated = others == "most-allocated"
         self.told = self.others_by_engine or way.protocol or way.engine
         self.trace, self.sequence, self.way = trace, order, way
         rows = trace.nodes
@@ -102,7 +105,7 @@ class Run:
         self.next = 0
         self.nodes = cluster(trace)
         self.index = {one.name: row for row, one in enumerate(rows)}
-        self.engine = Engine(Policy.parse("partage"))
+        self.engine = Engine(Policy.parse(policy))
         for row in order.order:
             self.engine.handle(NodeSeen(self.nodes[row]))
         self.stock = Stock.of(self.nodes)
@@ -197,10 +200,11 @@ class Run:
         return turned[places]
 
     def plain_scores(self, row: PodRow, nodes: Ints) -> NDArray[np.float64]:
-        """NodeResourcesFit (LeastAllocated) and NodeResourcesBalancedAllocation of CPU and memory."""
+        """NodeResourcesFit and NodeResourcesBalancedAllocation of CPU and memory."""
         left = (self.free[nodes] - (row.cpu_milli, row.memory_mib)) / self.room[nodes]
+        liked = 1 - left if self.most_allocated else left
         spread = np.abs(left[:, 0] - left[:, 1]) / 2
-        found: NDArray[np.float64] = np.floor(100 * left.mean(axis=1)) + np.floor(
+        found: NDArray[np.float64] = np.floor(100 * liked.mean(axis=1)) + np.floor(
             100 * (1 - spread)
         )
         return found
@@ -268,7 +272,10 @@ def main() -> None:
     options.add_argument("--seeds", type=int, nargs="+", default=[42])
     options.add_argument("--trace", default="default")
     options.add_argument("--small", type=int, default=0, help="so many samples of small clusters")
-    options.add_argument("--others", default="engine", choices=["engine", "kube-scheduler"])
+    options.add_argument(
+        "--others", default="engine", choices=["engine", "kube-scheduler", "most-allocated"]
+    )
+    options.add_argument("--policy", default="partage", help="the engine's")
     options.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     given = options.parse_args()
     data = folder()
@@ -290,7 +297,9 @@ def main() -> None:
     print(f"{'way':55}   100 %   130 %   behind the first row   slices rewritten", flush=True)
     base: list[float] = []
     for name in given.ways:
-        runs = [Run(trace, order, WAYS[name], given.others) for trace, order in cases]
+        runs = [
+            Run(trace, order, WAYS[name], given.others, given.policy) for trace, order in cases
+        ]
         found = [one.play() for one in runs]
         base = base or [end for _, end in found]
         behind = [first - end for first, (_, end) in zip(base, found, strict=True)]
