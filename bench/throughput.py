@@ -41,11 +41,6 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.daemon.kube_scheduler_config import (
-    ExtenderAccess,
-    kube_scheduler_config,
-    left_to_the_ledger,
-)
 from partage.kube.client import Client
 from partage.kube.config import Config
 from partage.kube.loading import load_config
@@ -54,9 +49,12 @@ from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.certificates import Bundle, renewed
 
-sys.path.extend(str(Path(__file__).parents[1] / "tests" / name) for name in ("cluster", "tools"))
+sys.path.extend(
+    str(Path(__file__).parents[1] / name) for name in ("deploy", "tests/cluster", "tests/tools")
+)
 
 from control_plane import ControlPlane, control_plane, free_port, missing
+from kube_scheduler_config import ExtenderAccess, kube_scheduler_config, left_to_the_ledger
 
 ZONE: Final = "topology.kubernetes.io/zone"
 ZONES: Final = 3

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from panels import DASHBOARDS, dashboard
-
-from partage.daemon.kube_scheduler_config import (
+from kube_scheduler_config import (
     ExtenderAccess,
     kube_scheduler_config,
     left_to_the_ledger,
 )
+from panels import DASHBOARDS, dashboard
+
 from partage.embedded.definitions import DEFINITIONS, DEVICES
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from control_plane import TOOLS, ControlPlane, free_port
+from kube_scheduler_config import kube_scheduler_config, left_to_the_ledger
 
-from partage.daemon.kube_scheduler_config import kube_scheduler_config, left_to_the_ledger
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings

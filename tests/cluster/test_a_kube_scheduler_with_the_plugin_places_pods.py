@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from control_plane import control_plane
+from kube_scheduler_config import SCHEDULERS, ExtenderAccess, kube_scheduler_config
 from plugin_stack import AT_A, LEASE, MODULE, PLUGIN, Plugged
 
-from partage.daemon.kube_scheduler_config import SCHEDULERS, ExtenderAccess, kube_scheduler_config
 from partage.vendors import names
 
 

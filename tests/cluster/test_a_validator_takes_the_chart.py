@@ -1,18 +1,15 @@
 """kubeconform, by the API server's own schemas, takes every object of the chart and of the plain manifests."""
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import generate
 import pytest
 import schemas
 import yaml
 from chart import CHART
 from control_plane import HELM, KUBECONFORM, KUBERNETES, control_plane
-
-sys.path.insert(0, str(CHART.parents[1]))
-import generate  # a script beside the chart
 
 PROFILES = tuple(generate.NAMESPACES)
 EVERYTHING = (

@@ -10,27 +10,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import generate
 import pytest
 import yaml
 from chart import CHART, helm
 from control_plane import HELM, HELM3, KUBERNETES, ControlPlane, control_plane
-from stack import MERGE, collection, eventually
-
-DEPLOY = CHART.parents[1]
-sys.path.insert(0, str(DEPLOY))
-import generate  # noqa: E402 # a script beside the chart
-
-from partage.daemon.kube_scheduler_config import (  # noqa: E402
+from kube_scheduler_config import (
     ExtenderAccess,
     kube_scheduler_config,
     left_to_the_ledger,
 )
-from partage.vendors.catalog import FAMILIES  # noqa: E402
-from partage.webhook.installation import conditions  # noqa: E402
-from partage.wire.config import translate_config  # noqa: E402
-from partage.wire.context import Context  # noqa: E402
-from partage.wire.documents import decode  # noqa: E402
+from stack import MERGE, collection, eventually
 
+from partage.vendors.catalog import FAMILIES
+from partage.webhook.installation import conditions
+from partage.wire.config import translate_config
+from partage.wire.context import Context
+from partage.wire.documents import decode
+
+DEPLOY = CHART.parents[1]
 Manifest = dict[str, Any]
 PROFILES = tuple(generate.NAMESPACES)
 RENAMED = (
@@ -99,7 +97,7 @@ def test_admission_is_what_the_program_prints(profile: str) -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_the_second_scheduler_asks_as_the_program_says(profile: str) -> None:
-    """Its configuration is `daemon.kube_scheduler_config`'s, with connection and election added."""
+    """Its configuration is `deploy/kube_scheduler_config.py`'s, with connection and election added."""
     found = objects(profile)
     (config,) = (
         yaml.safe_load(o["data"]["config.yaml"])

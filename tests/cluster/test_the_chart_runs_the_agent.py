@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import generate
 import pytest
 import yaml
 from chart import CHART, helm
@@ -21,9 +22,6 @@ from partage.kube.client import Client, PatchKind
 from partage.kube.errors import KubeError
 from partage.kube.loading import load_config
 from partage.kube.resources import PODS
-
-sys.path.insert(0, str(CHART.parents[1]))
-import generate  # a script beside the chart
 
 Manifest = dict[str, Any]
 ON = ("--set", "agent.enabled=true")

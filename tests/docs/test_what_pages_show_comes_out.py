@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from kube_scheduler_config import (
+    ExtenderAccess,
+    kube_scheduler_config,
+    left_to_the_ledger,
+)
 from outages import OUTAGES
 from page_blocks import BLOCKS, ROOT, Block
 
 from partage.agent.isolation.limits import read, render
 from partage.cli.main import main
-from partage.daemon.kube_scheduler_config import (
-    ExtenderAccess,
-    kube_scheduler_config,
-    left_to_the_ledger,
-)
 from partage.doctor.machine import examined
 from partage.model.device import ForeignInstance
 from partage.model.mig import MigSlice

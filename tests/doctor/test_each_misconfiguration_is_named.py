@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from kube_scheduler_config import ExtenderAccess, kube_scheduler_config
 
 from partage.agent.notes import Code, Notes
 from partage.cli.doctor import doctor, facts_of
 from partage.cli.main import main
-from partage.daemon.kube_scheduler_config import ExtenderAccess, kube_scheduler_config
 from partage.doctor.checks import diagnosed
 from partage.doctor.finding import Level
 from partage.doctor.machine import examined

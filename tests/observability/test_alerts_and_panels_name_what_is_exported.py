@@ -3,11 +3,11 @@
 import asyncio
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import generate
 import pytest
 import yaml
 
@@ -17,8 +17,6 @@ promql = pytest.importorskip("promql_parser", reason="promql-parser is not insta
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-sys.path.insert(0, str(DEPLOY))
-import generate  # noqa: E402 # a script beside what it writes
 
 RULES: list[dict[str, Any]] = [
     rule

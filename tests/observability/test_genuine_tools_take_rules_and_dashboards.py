@@ -10,13 +10,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import generate
 import pytest
 import yaml
 from page_blocks import BLOCKS
@@ -28,8 +28,6 @@ from partage.embedded.manifests import read
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-sys.path.insert(0, str(DEPLOY))
-import generate  # noqa: E402 # a script beside what it writes
 
 CACHE = Path(os.environ.get("PARTAGE_TOOLS", str(Path.home() / ".cache/partage/tools")))
 WATCHING = CACHE / "prometheus/usr/bin"

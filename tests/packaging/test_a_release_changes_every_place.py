@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import release
 
 from partage import __version__
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "deploy"))
-import release  # noqa: E402 # a script
 
 TODAY = "2026-12-01"
 

@@ -2,14 +2,13 @@
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import generate
+
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "deploy"))
-import generate  # noqa: E402 # a script beside what it writes
 
 from reference.pages import value_comments, values_page  # noqa: E402 # after the path
 

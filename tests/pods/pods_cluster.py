@@ -19,7 +19,9 @@ from typing import Any
 import machine
 from machine import Machine
 
-sys.path += [str(Path(__file__).parents[1] / name) for name in ("cluster", "runtime")]
+sys.path += [
+    str(Path(__file__).parents[2] / name) for name in ("deploy", "tests/cluster", "tests/runtime")
+]
 import containerd
 from chart import CHART, helm
 from control_plane import KUBERNETES, TOOLS, VERSION, ControlPlane

@@ -1,14 +1,12 @@
 """Helm, for tests that look at what the chart comes out as; with it the script that renders the chart."""
 
 import os
-import sys
 from pathlib import Path
 
+import generate
 import pytest
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-sys.path.insert(0, str(DEPLOY))
-import generate  # noqa: E402 # a script beside what it writes
 
 __all__ = ["HELM", "TOOLS", "generate", "needs_helm"]
 

@@ -1,11 +1,12 @@
 """The configuration that we give the kube-scheduler beside us."""
 
-from partage.daemon.kube_scheduler_config import (
+from kube_scheduler_config import (
     SCHEDULERS,
     ExtenderAccess,
     kube_scheduler_config,
     left_to_the_ledger,
 )
+
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 
