@@ -33,7 +33,7 @@ from partage.agent.isolation.providers import OwnLibrary
 from partage.agent.journal import Entry, Journal
 from partage.agent.metrics import Tallies
 from partage.agent.uses import Meter
-from partage.daemon.isolation_status import Statements
+from partage.daemon.isolation_status import Statements, StatementSettings
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
 from partage.vendors.catalog import FAMILIES
@@ -130,7 +130,8 @@ def _statements(folder: Path, containers: int, processes: int, pids: list[int]) 
         use = CardUse(GIB, processes=dict.fromkeys(used, GIB // 8))
         return Inventory(tuple(Found(card, use=use) for card in cards))
 
-    return Statements(keeper, tallies, Meter(time.monotonic), None, 10.0, proc=table, found=found)
+    settings = StatementSettings(proc=table)
+    return Statements(keeper, tallies, Meter(time.monotonic), None, settings, found=found)
 
 
 def _measure(containers: int, processes: int, others: int) -> dict[str, object]:

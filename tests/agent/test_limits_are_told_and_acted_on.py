@@ -34,7 +34,7 @@ from partage.agent.metrics import MOST, Books, Nameless, NodeSeries, Tallies
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.agent.uses import Meter, Use, told_by_drivers
 from partage.apiserver import ApiServer, serve
-from partage.daemon.isolation_status import Statements, condition_of
+from partage.daemon.isolation_status import Statements, StatementSettings, condition_of
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.model import device as model
@@ -120,9 +120,8 @@ class World:
 
     def statements(self, *, evict: bool = False) -> Statements:
         """Who looks after limits."""
-        return Statements(
-            self.keeper, self.tallies, self.meter, self.client, 0.01, evict=evict, proc=self.proc
-        )
+        settings = StatementSettings(0.01, evict, proc=self.proc)
+        return Statements(self.keeper, self.tallies, self.meter, self.client, settings)
 
     def condition(self, pod: str) -> dict[str, Any]:
         """The condition of a pod; empty without one."""

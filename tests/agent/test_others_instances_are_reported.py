@@ -23,7 +23,7 @@ from partage.agent.mig.nvml import Failure, NvmlFailed
 from partage.agent.mig.runner import Node as CardNode
 from partage.agent.mig.runner import Outcome
 from partage.agent.notes import Notes
-from partage.agent.reporting import DEVICES, AgentReporting
+from partage.agent.reporting import DEVICES, AgentReporting, ReportingHooks
 from partage.apiserver import ApiServer, serve
 from partage.daemon.instances import NodeInstances
 from partage.embedded.definitions import DEFINITIONS
@@ -283,7 +283,7 @@ def test_a_new_device_object_is_born_with_it(tmp_path: Path) -> None:
             world.client,
             "n1",
             search,
-            born_with=lambda: world.instances.annotations({}),
+            hooks=ReportingHooks(born_with=lambda: world.instances.annotations({})),
         )
         await reporting.once()
         assert names.FOREIGN_INSTANCES in seen[0]

@@ -14,7 +14,7 @@ from partage.agent.discovery.models import MODELS
 from partage.agent.discovery.search import Search
 from partage.agent.discovery.simulated import SimulatedHardware, simulate
 from partage.agent.notes import Code, Notes, read_notes
-from partage.agent.reporting import DEVICES, AgentReporting, ReportingSettings
+from partage.agent.reporting import DEVICES, AgentReporting, ReportingHooks, ReportingSettings
 from partage.apiserver import ApiServer, Change, serve
 from partage.embedded.definitions import DEFINITIONS
 from partage.kube.client import Client, PatchKind
@@ -52,8 +52,7 @@ class World:
             "n1",
             lambda: self.found,
             settings,
-            told=self.told.append,
-            notes=lambda: self.notes.text,
+            ReportingHooks(told=self.told.append, notes=lambda: self.notes.text),
         )
         server.store.observers.append(self._saw)
 
@@ -223,7 +222,7 @@ def test_what_the_object_says_is_read_before_the_first_search() -> None:
             heard.append("search")
             return world.found
 
-        again = AgentReporting(world.client, "n1", search, restore=restore)
+        again = AgentReporting(world.client, "n1", search, hooks=ReportingHooks(restore=restore))
         await again.once()
         await again.once()
         assert heard == ["0 True", "1 False", "search", "search"]

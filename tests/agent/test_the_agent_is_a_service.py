@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from fakes.nri_runtime import fake_runtime
 from partage.agent.nri.messages import Container, PodSandbox, Status
 from partage.cli.agent import agent
+from partage.daemon.isolation_status import StatementSettings
 from partage.model.errors import InvalidDocument
 from partage.vendors import names
 
@@ -65,8 +66,8 @@ def test_how_far_contexts_may_grow_reaches_who_looks_after_limits(
     """A GiB where nobody says."""
     said = []
 
-    def statements(*_: object, **named: object) -> None:
-        said.append(named["slack"])
+    def statements(*given: object, **_: object) -> None:
+        said.extend(one.slack for one in given if isinstance(one, StatementSettings))
         raise InvalidDocument("that is all")
 
     monkeypatch.setattr("partage.cli.agent.Statements", statements)

@@ -14,7 +14,6 @@ from typing import Any
 from interleaved_api import LATE, Fact, Manifest, ModelApi, Stored
 
 from fakes.clock import InstantClock
-from partage.extender.cluster_cache import ClusterCache
 from partage.extender.explain import explain
 from partage.extender.meters import Meters
 from partage.extender.ports import Hooks
@@ -105,9 +104,7 @@ class Interleaving:
                 {entry.pod.uid: (refusal.code.value, refusal.message)}
             ),
         )
-        return SchedulerService(
-            self.api, self.clock, hooks, cluster_cache=ClusterCache, meters=self._meters
-        )
+        return SchedulerService(self.api, self.clock, hooks, meters=self._meters)
 
     # --- life --------------------------------------------------------------------------------
 

@@ -212,11 +212,14 @@ class World:
             self.api,
             self.clock if clock is None else clock,
             hooks,
-            cluster_cache=lambda: ClusterCache(
-                policy=Policy.parse(policy), namespaces=("kube-system",)
-            ),
             locks=self.api,
-            settings=ServiceSettings(limits or BindLimits(pause=0.5), **settings),
+            settings=ServiceSettings(
+                limits or BindLimits(pause=0.5),
+                cluster_cache=lambda: ClusterCache(
+                    policy=Policy.parse(policy), namespaces=("kube-system",)
+                ),
+                **settings,
+            ),
             stories=stories,
         )
 

@@ -25,7 +25,7 @@ from partage.extender.attempts import CLOSED, PLACE_LOST
 from partage.extender.ports import Binding, Outcome
 from partage.kube.client import Client
 from partage.kube.election import LeaseSettings
-from partage.kube.lease import LeaderElector
+from partage.kube.lease import Candidacy, LeaderElector
 from partage.wire import plugin as wire
 
 __all__ = ["ExtenderSeam", "PluggedKubeScheduler", "Seat"]
@@ -106,11 +106,8 @@ class Seat:
                 await asyncio.sleep(_AGAIN)
             self._elector = _Elector(
                 self._client,
-                namespace="default",
-                name="partage-scheduler",
-                identity=self.name,
-                lead=self._lead,
-                settings=self._times,
+                Candidacy("default", "partage-scheduler", self.name, self._times),
+                self._lead,
             )
             self._greeted.clear()
             work = [

@@ -20,7 +20,7 @@ from fakes.leases import given_back
 from fakes.wire import Fault
 from partage.kube.election import Election, LeaseSettings, LeaseSpec
 from partage.kube.errors import KubeError
-from partage.kube.lease import LeaderElector
+from partage.kube.lease import Candidacy, LeaderElector
 from partage.kube.resources import LEASES
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -311,15 +311,14 @@ async def electing(
     """Electors at work, one for each name."""
     async with contextlib.AsyncExitStack() as stack:
         electors, tasks = [], []
-        options = {"mark": "stops", **options}
+        settings = options.pop("settings", LeaseSettings())
+        mark = options.pop("mark", "stops")
         for name in names:
             client = await stack.enter_async_context(client_of(server, clock=clock, attempts=1))
             elector = LeaderElector(
                 client,
-                namespace="kube-system",
-                name="lock",
-                identity=name,
-                lead=functools.partial(office.hold, name),
+                Candidacy("kube-system", "lock", name, settings, mark),
+                functools.partial(office.hold, name),
                 **options,
             )
             electors.append(elector)
@@ -552,12 +551,7 @@ async def test_work_that_ends_gives_the_lease_back() -> None:
     async with KubeServer() as server, client_of(server, clock=clock) as client:
         left_in_order(server)
         elector = LeaderElector(
-            client,
-            namespace="kube-system",
-            name="lock",
-            identity="a",
-            lead=lambda: office.hold("a"),
-            mark="stops",
+            client, Candidacy("kube-system", "lock", "a", mark="stops"), lambda: office.hold("a")
         )
         task = started(elector.run())
         await eventually(lambda: office.leading)
@@ -576,9 +570,7 @@ async def test_work_that_fails_passes_its_error_on() -> None:
 
     async with KubeServer() as server, client_of(server, clock=SteppedClock()) as client:
         left_in_order(server)
-        elector = LeaderElector(
-            client, namespace="kube-system", name="lock", identity="a", lead=fail, mark="stops"
-        )
+        elector = LeaderElector(client, Candidacy("kube-system", "lock", "a", mark="stops"), fail)
         with pytest.raises(LookupError, match="boom"):
             await elector.run()
 

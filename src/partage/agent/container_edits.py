@@ -159,22 +159,10 @@ def _given(
         for grant in grants
         if grant.mig is not None
     }
-    if instances:
-        env[VISIBLE] = ",".join(one.uuid for one in instances.values())
+    _name_cards(placed, grants, instances, env)
     made = [file for one in instances.values() for file in one.files]
     files: list[str] = []
     spare: list[str] = []
-    makers = [row for one in grants if (row := _row(placed, one)) is not None]
-    if any(one.protocol == CLAIM for one in grants):  # no family speaks for them
-        env[VISIBLE] = ",".join(
-            dict.fromkeys(
-                instances[one].uuid if one in instances else one.uuid
-                for one in grants
-                if _row(placed, one) is NVIDIA
-            )
-        )
-    if makers and NVIDIA not in makers:
-        env.pop(VISIBLE, None)  # a family names cards of every vendor in it
     for grant in grants:
         if grant in instances and instances[grant].files:
             continue
@@ -211,6 +199,28 @@ def _given(
         quota=kept.quota,
         cut=kept.cut,
     )
+
+
+def _name_cards(
+    placed: PlacedPod,
+    grants: Sequence[Grant],
+    instances: Mapping[Grant, Instance],
+    env: dict[str, str],
+) -> None:
+    """Name NVIDIA's cards and instances, and no other vendor's, in the variable that its runtime reads."""
+    makers = [row for one in grants if (row := _row(placed, one)) is not None]
+    if instances:
+        env[VISIBLE] = ",".join(one.uuid for one in instances.values())
+    if any(one.protocol == CLAIM for one in grants):  # no family speaks for them
+        env[VISIBLE] = ",".join(
+            dict.fromkeys(
+                instances[one].uuid if one in instances else one.uuid
+                for one in grants
+                if _row(placed, one) is NVIDIA
+            )
+        )
+    if makers and NVIDIA not in makers:
+        env.pop(VISIBLE, None)  # a family names cards of every vendor in it
 
 
 def _by_name(placed: PlacedPod, grants: Sequence[Grant], kind: str) -> tuple[str, ...]:

@@ -88,22 +88,39 @@ class _Seen:
     rounds: int = field(default=0)
 
 
+@dataclass(frozen=True, slots=True)
+class ReportingHooks:
+    """Who is asked and told during reports.
+
+    Attributes:
+        hami: asked for HAMi's settings in force.
+        told: hears what is wrong, once for each time that it changes.
+        restore: hears what the Device object says, None without one, before the first search.
+        born_with: asked for annotations of a Device object from the moment that it is made; somebody
+            else keeps them afterwards.
+        heard: hears the Node, the Device object and what was found, after each search; None for
+            what the API server has never told.
+        notes: asked for what operators have to know, as the Node's annotation holds it.
+    """
+
+    hami: Callable[[], HamiSettings] = HamiSettings
+    told: Callable[[str], None] = lambda _: None
+    restore: Callable[[Body | None], None] = lambda _: None
+    born_with: Callable[[], Mapping[str, str]] = dict
+    heard: Callable[[Body | None, Body | None, Inventory], None] = lambda *_: None
+    notes: Callable[[], str] = str
+
+
 class AgentReporting:
     """The reports of one node's agent."""
 
-    def __init__(  # noqa: PLR0913 # who hears and is asked, all by name
+    def __init__(
         self,
         client: Client,
         node: str,
         search: Callable[[], Inventory],
         settings: ReportingSettings = ReportingSettings(),
-        *,
-        hami: Callable[[], HamiSettings] = HamiSettings,
-        told: Callable[[str], None] = lambda _: None,
-        restore: Callable[[Body | None], None] = lambda _: None,
-        born_with: Callable[[], Mapping[str, str]] = dict,
-        heard: Callable[[Body | None, Body | None, Inventory], None] = lambda *_: None,
-        notes: Callable[[], str] = str,
+        hooks: ReportingHooks = ReportingHooks(),
     ) -> None:
         """Reports that have not begun.
 
@@ -112,24 +129,14 @@ class AgentReporting:
             node: the node's name.
             search: looks at the node; runs in a thread of its own.
             settings: how reporting is done.
-            hami: HAMi's settings in force.
-            told: hears what is wrong, once for each time that it changes.
-            restore: hears what the Device object says, None without one, before the first search.
-            born_with: annotations of a Device object from the moment that it is made; somebody else
-                keeps them afterwards.
-            heard: hears the Node, the Device object and what was found, after each search; None for
-                what the API server has never told.
-            notes: what operators have to know, as the Node's annotation holds it.
+            hooks: who is asked and told.
         """
         self._client = client
         self._node = node
         self._search = search
         self._settings = settings
-        self._hami = hami
-        self._told = told
-        self._born_with = born_with
-        self._restore: Callable[[Body | None], None] | None = restore
-        self._heard, self._notes = heard, notes
+        self._hooks = hooks
+        self._restored = False
         self._noted = -_BETWEEN_NOTES
         self._writes = RateLimit(1 / _BETWEEN_WRITES, _AT_ONCE, client.clock)
         self._seen = _Seen()
@@ -164,13 +171,13 @@ class AgentReporting:
                 self._seen = seen = _Seen(node, await self.device() or {})
             except KubeError as error:
                 away = error
-        if self._restore is not None and away is None:
-            self._restore(seen.device or None)
-            self._restore = None
+        if not self._restored and away is None:
+            self._hooks.restore(seen.device or None)
+            self._restored = True
         inventory = await asyncio.to_thread(self._search)
         self._say(inventory.problems)
         if away is not None:
-            self._heard(seen.node, None, inventory)
+            self._hooks.heard(seen.node, None, inventory)
             raise away
         try:
             wrote = await self._write(seen, inventory)
@@ -210,7 +217,7 @@ class AgentReporting:
             f"{self._now():%Y-%m-%dT%H:%M:%SZ}",
             str(metadata.get("uid") or ""),
         )
-        self._heard(node, wanted, inventory)  # whether or not it can be written
+        self._hooks.heard(node, wanted, inventory)  # whether or not it can be written
         if not self._writes.ready():
             return ()
         wrote = []
@@ -222,7 +229,7 @@ class AgentReporting:
                 )
                 wrote.append("device")
         elif wanted["spec"]["devices"]:
-            annotations = dict(self._born_with())
+            annotations = dict(self._hooks.born_with())
             if annotations:
                 wanted["metadata"]["annotations"] = annotations
             seen.device = await self._client.create(DEVICES, wanted, into=Body)
@@ -247,13 +254,15 @@ class AgentReporting:
             isolation=self._settings.isolation,
         )
         wanted = (
-            hami_annotations(inventory, self._hami(), self._node) if self._settings.hami else {}
+            hami_annotations(inventory, self._hooks.hami(), self._node)
+            if self._settings.hami
+            else {}
         )
         known = metadata.get("annotations") or {}
         annotations: dict[str, str | None] = {
             key: text for key, text in wanted.items() if known.get(key) != text
         }
-        notes, now = self._notes(), self._client.clock.monotonic()
+        notes, now = self._hooks.notes(), self._client.clock.monotonic()
         if known.get(names.AGENT_NOTES, "") != notes and now - self._noted >= _BETWEEN_NOTES:
             self._noted = now
             annotations[names.AGENT_NOTES] = notes or None
@@ -269,7 +278,7 @@ class AgentReporting:
             try:
                 await act()
             except KubeError as error:
-                self._told(str(error))
+                self._hooks.told(str(error))
             seconds = period * (1 + self._settings.jitter * self._client.chance())
             pause = asyncio.create_task(self._client.clock.sleep(seconds), name="agent:pause")
             halt = asyncio.create_task(stop.wait(), name="agent:stop")
@@ -283,7 +292,7 @@ class AgentReporting:
         if problems != self._said:
             self._said = problems
             for problem in problems:
-                self._told(problem)
+                self._hooks.told(problem)
 
     def _now(self) -> datetime:
         return self._client.clock.now().astimezone(UTC)

@@ -47,7 +47,7 @@ from partage.daemon.agent import AgentDaemon, AgentOptions, Companion
 from partage.daemon.discovering import DiscoveryOptions, NodeDiscovery
 from partage.daemon.heartbeat import Heartbeat
 from partage.daemon.instances import InstanceOptions, NodeInstances, open_node
-from partage.daemon.isolation_status import Statements
+from partage.daemon.isolation_status import Statements, StatementSettings
 from partage.daemon.node_facts import NodeFacts
 from partage.daemon.settings import NodeSettings
 from partage.kube.client import Client
@@ -353,9 +353,7 @@ def _statements(
                 daemon.tallies,
                 daemon.meter,
                 client,
-                isolation.period,
-                evict=isolation.evict,
-                slack=isolation.slack,
+                StatementSettings(isolation.period, isolation.evict, isolation.slack),
                 away=lambda: "" if isolation.mps is None else isolation.mps.problem,
                 notes=daemon.notes,
                 found=lambda: daemon.found(),  # noqa: PLW0108 # it is set after this

@@ -186,19 +186,8 @@ class AgentDaemon:
         self.found: Callable[[], Inventory] = Inventory
         self._known = False
         self._place = Place(node, context.settings, FAMILIES, facts, self.options.exempt)
-        self._journal = Journal(self.options.journal)
-        if self._journal.damaged:
-            damaged = f"{self._journal.damaged} lines of the journal are damaged"
-            _LOG.warning("%s", damaged)
-            self.notes.say("journal", Code.JOURNAL_DAMAGED, (damaged,))
-        isolation = None
-        if chosen.library is not None:
-            rooms = Rooms(chosen.library, roots.at(chosen.folder), chosen.folder)
-            for problem in rooms.problems:
-                _LOG.warning("%s", problem)
-            self.notes.say("rooms", Code.ISOLATION_FILES, rooms.problems)
-            isolation = Isolation(rooms, chosen.evict)
-        folders = None
+        self._journal = self._opened()
+        isolation, folders = self._isolation(), None
         if isinstance(chosen.provider, HamiCore):
             folders = Folders(chosen.provider.folder, roots.at, time.time)
         tracer = self.options.tracer
@@ -211,14 +200,30 @@ class AgentDaemon:
         self.asked = make(self.keeper) if make else Plugin(self.keeper, self.options.plugin)
         self._followers: list[Callable[[Place], None]] = []
         self.tallies.registry.register(NodeSeries(self._books))
-        self._companions = [*beside(self)]
-        if folders is not None:
-            self._companions.append(Tidying(folders))
-        if self._instances is not None:
-            self._companions.append(self._instances)
         if chosen.mps is not None:
             chosen.mps.tell(self.tallies, self.notes)
-            self._companions.append(chosen.mps)
+        tidying = None if folders is None else Tidying(folders)
+        more = tidying, self._instances, chosen.mps
+        self._companions = [*beside(self), *(one for one in more if one is not None)]
+
+    def _opened(self) -> Journal:
+        journal = Journal(self.options.journal)
+        if journal.damaged:
+            damaged = f"{journal.damaged} lines of the journal are damaged"
+            _LOG.warning("%s", damaged)
+            self.notes.say("journal", Code.JOURNAL_DAMAGED, (damaged,))
+        return journal
+
+    def _isolation(self) -> Isolation | None:
+        """Who holds containers to their limits by the library; None where it is not chosen."""
+        chosen = self.options.isolation
+        if chosen.library is None:
+            return None
+        rooms = Rooms(chosen.library, self.options.roots.at(chosen.folder), chosen.folder)
+        for problem in rooms.problems:
+            _LOG.warning("%s", problem)
+        self.notes.say("rooms", Code.ISOLATION_FILES, rooms.problems)
+        return Isolation(rooms, chosen.evict)
 
     @property
     def instances(self) -> NodeInstances | None:

@@ -23,7 +23,7 @@ from partage.agent.device_document import device_document
 from partage.agent.discovery.found import Inventory, Roots
 from partage.agent.discovery.search import Search, booted
 from partage.agent.notes import Code, Notes
-from partage.agent.reporting import AgentReporting, ReportingSettings
+from partage.agent.reporting import AgentReporting, ReportingHooks, ReportingSettings
 from partage.kube.client import Client
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
@@ -118,12 +118,14 @@ class NodeDiscovery:
             self._name,
             self._search,
             self._options.reporting,
-            hami=lambda: self._settings().hami,
-            told=lambda problem: _LOG.warning("%s", problem),
-            restore=self._restore,
-            born_with=self._born_with,
-            heard=self._hear,
-            notes=lambda: self._notes.text,
+            ReportingHooks(
+                hami=lambda: self._settings().hami,
+                told=lambda problem: _LOG.warning("%s", problem),
+                restore=self._restore,
+                born_with=self._born_with,
+                heard=self._hear,
+                notes=lambda: self._notes.text,
+            ),
         )
         try:
             await reporting.run(asyncio.Event())

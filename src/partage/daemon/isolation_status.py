@@ -11,11 +11,12 @@ already. An eviction respects disruption budgets, as kubectl drain does; it is t
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import Gauge
+from prometheus_client import CollectorRegistry, Gauge
 
 from partage.agent.container_admission import Keeper
 from partage.agent.discovery.found import Inventory
@@ -51,6 +52,58 @@ def _used(inventory: Inventory) -> dict[str, Mapping[int, int]]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class StatementSettings:
+    """How limits are looked after.
+
+    Attributes:
+        period: seconds between two looks.
+        evict: whether pods that are not held to their limits are evicted.
+        slack: bytes beyond a container's memory that the context of a process may grow to.
+        proc: procfs of the host.
+    """
+
+    period: float = 10.0
+    evict: bool = False
+    slack: int = SLACK
+    proc: Path = Path("/proc")
+
+
+class _Series:
+    """What is counted of the statements."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ["namespace", "pod", "container", "provider"]
+        self.in_force = Gauge(
+            "partage_agent_limits_in_force",
+            "Whether a container is held to its limits; containers of which nothing is known are absent.",
+            labels,
+            registry=registry,
+        )
+        self.broken = Gauge(
+            "partage_agent_limits_not_in_force",
+            "Containers that are not held to their limits.",
+            registry=registry,
+        )
+        self.unenforced = Gauge(
+            "partage_agent_compute_not_enforced",
+            "Containers whose memory is held to its cap and whose compute is not, as the node was told.",
+            labels,
+            registry=registry,
+        )
+        self.cut = Gauge(
+            "partage_agent_wishes_cut",
+            "Containers whose pods asked for a policy or a precedence that the node's operator does not grant.",
+            registry=registry,
+        )
+        self.excess = Gauge(
+            "partage_agent_memory_beyond_grant_bytes",
+            "Memory of a card that a container uses beyond what it was granted, as the driver says.",
+            ["namespace", "pod", "container", "device_uuid"],
+            registry=registry,
+        )
+
+
 class Statements:
     """One node's statements; `run` it.
 
@@ -60,19 +113,16 @@ class Statements:
 
     name = "statements"
 
-    def __init__(  # noqa: PLR0913 # who is read and told, all by name
+    def __init__(
         self,
         keeper: Keeper,
         tallies: Tallies,
         meter: Meter,
         client: Client | None,
-        period: float,
+        settings: StatementSettings = StatementSettings(),
         *,
-        evict: bool = False,
-        proc: Path = Path("/proc"),
         found: Callable[[], Inventory] = Inventory,
         notes: Notes | None = None,
-        slack: int = SLACK,
         away: Callable[[], str] = str,
     ) -> None:
         """Statements that nobody made yet.
@@ -82,15 +132,12 @@ class Statements:
             tallies: on whose registry they are counted.
             meter: reads what is used at the same time.
             client: of the API server; None writes no conditions.
-            period: seconds between two looks.
-            evict: whether pods that are not held to their limits are evicted.
-            proc: procfs of the host.
+            settings: how they are looked after.
             found: what the last search for devices found; it tells what processes use.
             notes: hear of drivers that the library was not tried on.
-            slack: bytes beyond a container's memory that the context of a process may grow to.
             away: why NVIDIA's MPS daemon does not answer; empty where it does.
         """
-        self._found, self._overheads, self._away = found, Overheads(slack), away
+        self._found, self._overheads, self._away = found, Overheads(settings.slack), away
         self._strangers = Strangers()
         self._sight = Sight()
         self._inventory = Inventory()
@@ -98,39 +145,12 @@ class Statements:
         self._untried: Mapping[str, str] = {}
         self._notes = notes or Notes()
         self._keeper, self._meter, self._client = keeper, meter, client
-        self._period, self._evict, self._proc = period, evict, proc
+        self._settings = settings
         self._lookers: Lookers[tuple[Seen, ...]] = Lookers()
         self.said: tuple[Statement, ...] = ()
         self._written: dict[str, tuple[str, str]] = {}
         self._odd: dict[str, int] = {}
-        self._gauge = Gauge(
-            "partage_agent_limits_in_force",
-            "Whether a container is held to its limits; containers of which nothing is known are absent.",
-            ["namespace", "pod", "container", "provider"],
-            registry=tallies.registry,
-        )
-        self._broken = Gauge(
-            "partage_agent_limits_not_in_force",
-            "Containers that are not held to their limits.",
-            registry=tallies.registry,
-        )
-        self._unenforced = Gauge(
-            "partage_agent_compute_not_enforced",
-            "Containers whose memory is held to its cap and whose compute is not, as the node was told.",
-            ["namespace", "pod", "container", "provider"],
-            registry=tallies.registry,
-        )
-        self._cut = Gauge(
-            "partage_agent_wishes_cut",
-            "Containers whose pods asked for a policy or a precedence that the node's operator does not grant.",
-            registry=tallies.registry,
-        )
-        self._excess = Gauge(
-            "partage_agent_memory_beyond_grant_bytes",
-            "Memory of a card that a container uses beyond what it was granted, as the driver says.",
-            ["namespace", "pod", "container", "device_uuid"],
-            registry=tallies.registry,
-        )
+        self._series = _Series(tallies.registry)
 
     async def run(self) -> None:
         """Look and say until cancelled."""
@@ -138,7 +158,7 @@ class Statements:
             self._take(await asyncio.to_thread(self._look))
             if self._client is not None:
                 await self._tell(self._client)
-            await asyncio.sleep(self._period)
+            await asyncio.sleep(self._settings.period)
 
     def _look(self) -> list[Statement]:
         entries = self._keeper.entries  # before rooms: what is given later has its room later
@@ -147,7 +167,7 @@ class Statements:
         if inventory is not self._inventory:
             self._inventory, self._used = inventory, _used(inventory)
             self._warn(inventory)
-        sight = self._sight = see(rooms, self._proc, self._sight, self._lookers)
+        sight = self._sight = see(rooms, self._settings.proc, self._sight, self._lookers)
         self._overheads.look(rooms, self._used, sight)
         self._strangers.look(rooms, sight)
         self._meter.look(rooms, sight)
@@ -184,23 +204,23 @@ class Statements:
     def _take(self, said: Sequence[Statement]) -> None:
         before = {one.container: one.answer for one in self.said}
         self.said = tuple(said)
-        self._gauge.clear()
-        self._excess.clear()
-        self._unenforced.clear()
+        self._series.in_force.clear()
+        self._series.excess.clear()
+        self._series.unenforced.clear()
         whose = {one.container: one for one in said}
         for (container, card), excess in self._overheads.excess.items():
             if (of := whose.get(container)) is not None:
                 namespace, _, pod = of.pod.partition("/")
-                self._excess.labels(namespace, pod, of.name, card).set(excess)
+                self._series.excess.labels(namespace, pod, of.name, card).set(excess)
         for one in said:
             if one.answer is not Answer.UNKNOWN:
                 namespace, _, pod = one.pod.partition("/")
-                self._gauge.labels(namespace, pod, one.name, one.provider).set(
+                self._series.in_force.labels(namespace, pod, one.name, one.provider).set(
                     one.answer is Answer.YES
                 )
             if one.cause == NOT_ENFORCED:
                 namespace, _, pod = one.pod.partition("/")
-                self._unenforced.labels(namespace, pod, one.name, one.provider).set(1)
+                self._series.unenforced.labels(namespace, pod, one.name, one.provider).set(1)
                 continue
             if one.answer is Answer.NO and before.get(one.container) is not Answer.NO:
                 _LOG.warning(
@@ -210,8 +230,8 @@ class Statements:
                     one.message,
                 )
         broken = [one for one in said if one.answer is Answer.NO and one.cause != NOT_ENFORCED]
-        self._broken.set(len(broken))
-        self._cut.set(sum(one.cut for one in said))
+        self._series.broken.set(len(broken))
+        self._series.cut.set(sum(one.cut for one in said))
         self._odd = {one.container: self._odd.get(one.container, 0) + 1 for one in broken}
 
     # --- the API server ----------------------------------------------------------------------
@@ -227,7 +247,8 @@ class Statements:
         for (pod, uid), parts in pods.items():
             try:
                 await self._write(client, pod, uid, parts)
-                if self._evict and any(self._odd.get(one.container, 0) >= _GRACE for one in parts):
+                odd = any(self._odd.get(one.container, 0) >= _GRACE for one in parts)
+                if odd and self._settings.evict:
                     await self._remove(client, pod, uid)
             except (Conflict, NotFound):
                 continue  # as above

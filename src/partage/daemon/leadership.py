@@ -15,7 +15,7 @@ import msgspec
 from partage.daemon.options import ElectionOptions
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import KubeError, NotFound
-from partage.kube.lease import LeaderElector
+from partage.kube.lease import Candidacy, LeaderElector
 from partage.kube.objects import Meta
 from partage.kube.resources import PODS, Scope
 from partage.vendors import names
@@ -49,14 +49,10 @@ def elector(
     """
     return LeaderElector(
         client,
-        namespace=options.namespace,
-        name=options.name,
-        identity=identity,
-        lead=lead,
-        settings=options.times,
+        Candidacy(options.namespace, options.name, identity, options.times, names.LEASE_DEADLINE),
+        lead,
         settled=settled,
         failed=lambda error: _LOG.warning("lease %s: %s", options.name, error),
-        mark=names.LEASE_DEADLINE,
         doubted=lambda seconds: _LOG.warning(
             "the wall clock moved on %.1f s further than this process's own: the machine may have "
             "stood still, or its clock was set; nothing is bound until lease %s is renewed",

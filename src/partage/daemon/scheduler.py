@@ -47,6 +47,7 @@ from partage.extender.stories import stories_of
 from partage.kube.client import Client
 from partage.kube.lease import LeaderElector
 from partage.scheduler.engine import Engine
+from partage.serving.site import Site
 from partage.tracing.tracer import SpanSeries
 from partage.wire.documents import Document
 from partage.wire.pods import TranslatedPod
@@ -98,16 +99,10 @@ class SchedulerDaemon:
         self._woken_by = wake
         self._clock = client.clock
         election = self.options.election
-        self._elector: LeaderElector | FollowedLease | None = None
-        if election is not None and self.options.plugin is not None:
-            self._elector = FollowedLease(client, election.namespace, election.name, self._reign)
-        elif election is not None:
-            self._elector = elector(
-                client, self.options.identity, election, self._reign, self._settled
-            )
+        self._elector = self._electing(client)
         self._label = LeaderLabel(client, election.pod if election else None)
         writes = self.options.writes
-        objects = client.paced(writes.objects)
+        self._objects = client.paced(writes.objects)
         self._evicting = client.paced(writes.evictions)
         self._notices = Notices(
             client.paced(writes.wake_ups),
@@ -120,52 +115,22 @@ class SchedulerDaemon:
         self._recorder = (
             Recorder(record, self.options.identity, client.clock) if record is not None else None
         )
-        self.service = SchedulerService(
-            ApiBinder(client, self.may_bind, within=self.options.service.limits.send),
-            client.clock,
-            replace(self._notices.hooks, wake=self._wake),
-            cluster_cache=self.options.cluster_cache,
-            locks=ApiNodeLocks(client),
-            settings=self.options.service,
-            engine=Engine if self._recorder is None else self._recorder.engine,
-            stories=stories_of(self.options.tracer),
-            claim=reader(client),
-        )
+        self.service = self._service(client)
         self._plugin = self._plugin_server()
-        self.service.meters.registry.register(SpanSeries(self.options.tracer))
-        Gauge(
-            "partage_extender_certificate_end_seconds",
-            "When the certificate ends by which the extender's verbs are served, seconds since 1970; 0 without one.",
-            registry=self.service.meters.registry,
-        ).set_function(lambda: self.options.tls.end if self.options.tls else 0.0)
         self._silence = AgentSilence(
-            objects,
+            self._objects,
             self._whole_books,
             self._notices.recorder,
             self.may_bind,
             self.options.silence,
             self.service.meters.registry,
         )
-        controllers = self._controllers(objects)
+        controllers = self._controllers()
         self._companions = (*companions, *controllers)
         kinds = watched(self.options.config_namespaces, claims=self.options.claims)
         self._feed = Feed(client, kinds, self, self.options.watches)
-        shown = [
-            route
-            for one in controllers
-            for route in config_routes(one.picture, self.options.policy)
-        ]
-        faces = self.options.faces
-        if self.options.authorize and faces.readers is None:
-            faces = replace(faces, readers=AccessReviews(client.paced(writes.reviews)))
         self._history = History(client.clock.now)
-        shown += document_routes(
-            self.service, faces.readers, client.clock.monotonic, self._history
-        )
-        shown += page_routes()
-        if self.options.claims:
-            shown.append(claim_route(self.service, self.may_bind, self._claim, faces.limits))
-        self._site = scheduler_site(self.service, faces, [*routes, *shown], self.options.tls)
+        self._site = self._listening(controllers, routes)
         self._probes = probe_site(self.service)
         self._loaded = False
         self._loading = asyncio.Lock()
@@ -174,6 +139,54 @@ class SchedulerDaemon:
         self._fenced = self._elector is None
         self._life = Life("scheduler", self.run)
         self._stop = asyncio.Event()
+
+    def _electing(self, client: Client) -> LeaderElector | FollowedLease | None:
+        election = self.options.election
+        if election is None:
+            return None
+        if self.options.plugin is not None:
+            return FollowedLease(client, election.namespace, election.name, self._reign)
+        return elector(client, self.options.identity, election, self._reign, self._settled)
+
+    def _service(self, client: Client) -> SchedulerService:
+        service = SchedulerService(
+            ApiBinder(client, self.may_bind, within=self.options.service.limits.send),
+            client.clock,
+            replace(self._notices.hooks, wake=self._wake),
+            locks=ApiNodeLocks(client),
+            settings=replace(
+                self.options.service,
+                cluster_cache=self.options.cluster_cache,
+                engine=Engine if self._recorder is None else self._recorder.engine,
+            ),
+            stories=stories_of(self.options.tracer),
+            claim=reader(client),
+        )
+        service.meters.registry.register(SpanSeries(self.options.tracer))
+        Gauge(
+            "partage_extender_certificate_end_seconds",
+            "When the certificate ends by which the extender's verbs are served, seconds since 1970; 0 without one.",
+            registry=service.meters.registry,
+        ).set_function(lambda: self.options.tls.end if self.options.tls else 0.0)
+        return service
+
+    def _listening(
+        self, controllers: Iterable[Controllers], routes: Iterable[web.RouteDef]
+    ) -> Site:
+        """The port, with everything that is served on it."""
+        faces, client = self.options.faces, self._client
+        if self.options.authorize and faces.readers is None:
+            reviews = AccessReviews(client.paced(self.options.writes.reviews))
+            faces = replace(faces, readers=reviews)
+        shown = [*routes, *page_routes()]
+        for one in controllers:
+            shown += config_routes(one.picture, self.options.policy)
+        shown += document_routes(
+            self.service, faces.readers, client.clock.monotonic, self._history
+        )
+        if self.options.claims:
+            shown.append(claim_route(self.service, self.may_bind, self._claim, faces.limits))
+        return scheduler_site(self.service, faces, shown, self.options.tls)
 
     def _plugin_server(self) -> PluginServer | None:
         options, elector = self.options.plugin, self._elector
@@ -192,7 +205,7 @@ class SchedulerDaemon:
         else:
             self._notices.wake(uids)
 
-    def _controllers(self, client: Client) -> Sequence[Controllers]:
+    def _controllers(self) -> Sequence[Controllers]:
         given = self.options.controllers
         if given is None:
             return ()
@@ -200,7 +213,7 @@ class SchedulerDaemon:
         registry = self.service.meters.registry
         return (
             Controllers(
-                client,
+                self._objects,
                 self._notices.recorder,
                 settings=settings,
                 registry=registry,

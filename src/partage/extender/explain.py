@@ -57,15 +57,7 @@ def explain(
     waiting = books.waiting.get(pod.uid)
     work = Work() if now is None else books.cycle.allowance.question(pod, now)
     if state is None and not pod.finished:
-        decision = (
-            waiting.refusal if settled and waiting else books.engine.evaluate(pod, work=work)
-        )
-        if (
-            waiting
-            and isinstance(decision, Refusal)
-            and decision.code is ReasonCode.SEARCH_DEFERRED
-        ):
-            decision = waiting.refusal
+        decision = _decision(books, pod, work, settled=settled)
         if isinstance(decision, Placement):
             # It waits although there is room now: kube-scheduler has its own reasons, or its turn
             # has not come.
@@ -112,6 +104,17 @@ def explain(
         ),
         "notes": [*pod.request.notes, *_kept_waiting(books, pod)],
     }
+
+
+def _decision(books: Books, pod: Pod, work: Work, *, settled: bool) -> Placement | Refusal:
+    """What would be decided now, or was in the pod's own turn."""
+    waiting = books.waiting.get(pod.uid)
+    if settled and waiting:
+        return waiting.refusal
+    decision = books.engine.evaluate(pod, work=work)
+    if waiting and isinstance(decision, Refusal) and decision.code is ReasonCode.SEARCH_DEFERRED:
+        return waiting.refusal
+    return decision
 
 
 def _claims(books: Books, pod: Pod, nodes: Iterable[str]) -> Iterator[dict[str, Any]]:

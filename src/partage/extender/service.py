@@ -65,6 +65,8 @@ class ServiceSettings:
         seed: of the order in which equal nodes are preferred.
         allowance: how much pods may be searched for.
         adapts: what vendors' own device plugins read is written (DevicePluginAdaption).
+        cluster_cache: makes the cluster cache of new books.
+        engine: makes their engine.
     """
 
     limits: BindLimits = BindLimits()
@@ -72,6 +74,8 @@ class ServiceSettings:
     seed: int = 0
     allowance: AllowanceSettings = AllowanceSettings()
     adapts: bool = True
+    cluster_cache: Callable[[], ClusterCache] = ClusterCache
+    engine: Callable[[Policy], Engine] = Engine
 
 
 class SchedulerService:
@@ -87,27 +91,23 @@ class SchedulerService:
         claims: reserves what claims are about to be allocated.
     """
 
-    def __init__(  # noqa: PLR0913 # what it works with, nearly all by name
+    def __init__(
         self,
         binder: Binder,
         clock: Clock,
         hooks: Hooks | None = None,
         *,
-        cluster_cache: Callable[[], ClusterCache] = ClusterCache,
         locks: NodeLocks | None = None,
         settings: ServiceSettings | None = None,
         meters: Meters | None = None,
-        engine: Callable[[Policy], Engine] = Engine,
         stories: Stories = SILENT,
         claim: ClaimReader | None = None,
     ) -> None:
-        self._engine = engine
         self.stories = stories
         self._binder = binder
         self.clock = clock
         self.meters = meters or Meters()
         self._hooks = stories.hooks(hooks or Hooks())
-        self._make_cluster_cache = cluster_cache
         self._settings = settings or ServiceSettings()
         self.bindings = Bindings(
             binder,
@@ -132,10 +132,10 @@ class SchedulerService:
 
     def _new_books(self) -> Books:
         return Books(
-            self._make_cluster_cache(),
+            self._settings.cluster_cache(),
             self._hooks,
             hold=self._settings.hold,
-            engine=self._engine,
+            engine=self._settings.engine,
             trace=self.stories.trace_id,
             allowance=self._allowance,
         )

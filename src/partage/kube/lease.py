@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -41,57 +42,68 @@ class _Lease(msgspec.Struct, frozen=True):
     spec: LeaseSpec = LeaseSpec()
 
 
+@dataclass(frozen=True, slots=True)
+class Candidacy:
+    """For which lease one candidate stands, and how.
+
+    Attributes:
+        namespace: the lease's namespace.
+        name: the lease's name.
+        identity: ours; unique to this process, or two would think they lead.
+        settings: times.
+        mark: the annotation in which a holder says of each renewal how long after it it stops, so
+            that the next leader need not count from the lease's end (`quiet_from`), and of a lease
+            that it gives back that it has stopped. Others that hold the lease do not write it;
+            empty writes and reads none, and nobody hands anything over.
+    """
+
+    namespace: str
+    name: str
+    identity: str
+    settings: LeaseSettings = LeaseSettings()
+    mark: str = ""
+
+
 class LeaderElector:
     """Gets the lease, has `lead` run while it is held, and gives it back at the end."""
 
-    def __init__(  # noqa: PLR0913 - all but one by name
+    def __init__(
         self,
         client: Client,
-        *,
-        namespace: str,
-        name: str,
-        identity: str,
+        candidacy: Candidacy,
         lead: Callable[[], Awaitable[None]],
-        settings: LeaseSettings | None = None,
+        *,
         failed: Callable[[KubeError], None] | None = None,
         settled: Callable[[], bool] = lambda: False,
-        mark: str = "",
         doubted: Callable[[float], None] = lambda _: None,
     ) -> None:
         """An elector that is not yet running.
 
         Args:
             client: an open client.
-            namespace: the lease's namespace.
-            name: the lease's name.
-            identity: ours; unique to this process, or two would think they lead.
+            candidacy: for which lease, and how.
             lead: started when the lease is got, cancelled when it is lost; it must end soon then,
                 and check `leading` before each write that matters.
-            settings: times; those of `LeaseSettings` by default.
             failed: told each error of a try; the next try is already arranged.
             settled: asked after `lead` has ended, before the lease is given back: whether nothing
                 that it sent can still arrive. The next leader is told (`handed_over`).
-            mark: the annotation in which a holder says of each renewal how long after it it stops,
-                so that the next leader need not count from the lease's end (`quiet_from`), and of a
-                lease that it gives back that it has stopped. Others that hold the lease do not
-                write it; empty writes and reads none, and nobody hands anything over.
             doubted: told for how many seconds our clock may have stood still while we led.
         """
         self._doubted = doubted
         self._settled = settled
-        self._mark = mark
+        self._mark = candidacy.mark
         self._changed = asyncio.Event()
         self._handed_over = False
         self._quiet_from = 0.0
         self._interrupted = False
         self._client = client
         self._clock = client.clock
-        self._namespace = namespace
-        self._name = name
+        self._namespace = candidacy.namespace
+        self._name = candidacy.name
         self._lead = lead
-        self._settings = settings or LeaseSettings()
+        self._settings = candidacy.settings
         self._failed = failed
-        self._election = Election(identity, self._settings)
+        self._election = Election(candidacy.identity, self._settings)
         self._version: str | None = None
 
     @property

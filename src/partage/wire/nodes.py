@@ -113,11 +113,8 @@ def translate_node(
     partitions, problem = _partitions(result.labels, (vendor, model), device)
     notes += [f"{device.where}: {problem}"] if problem and device else []
     spec = node.shape.spec if node and isinstance(node.shape, shapes.Node) else None
-    ordinary = [resource for resource in allocatable if resource not in context.owners]
-    ordinary.sort(key=lambda resource: "/" in resource)  # Kubernetes' own first
-    if beyond := ordinary[_MOST_NAMES:]:
-        del ordinary[_MOST_NAMES:]
-        notes.append(f"{present.where}: {len(beyond)} resources beyond {_MOST_NAMES} are left out")
+    ordinary, left_out = _ordinary(allocatable, context)
+    notes += [f"{present.where}: {left_out}"] if left_out else []
     result = replace(
         result,
         uid=(node.metadata.uid if node else None) or "",
@@ -132,6 +129,15 @@ def translate_node(
         version=version,
     )
     return TranslatedNode(result, allocatable, tuple(notes))
+
+
+def _ordinary(allocatable: Iterable[str], context: Context) -> tuple[list[str], str]:
+    """Resources that no family owns, Kubernetes' own first; and a note where some are left out."""
+    ordinary = [resource for resource in allocatable if resource not in context.owners]
+    ordinary.sort(key=lambda resource: "/" in resource)
+    beyond = len(ordinary) - _MOST_NAMES
+    note = f"{beyond} resources beyond {_MOST_NAMES} are left out" if beyond > 0 else ""
+    return ordinary[:_MOST_NAMES], note
 
 
 def allocatable_of(node: Document) -> dict[str, Quantity]:
