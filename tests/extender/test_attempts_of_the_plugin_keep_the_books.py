@@ -11,8 +11,8 @@ import pytest
 from plugin_world import Plugged
 from world import UNKNOWN, card, device, document, half, node, pod, run, whole
 
-from partage.extender.attempts import PROPOSED
 from partage.extender.bindings import BindLimits
+from partage.extender.node_offers import PROPOSED
 from partage.extender.ports import Answered, Outcome
 from partage.model.errors import InvalidDocument
 from partage.scheduler.engine import State

@@ -27,16 +27,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Concatenate, Final, ParamSpec
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
 from partage.extender.books import Books
+from partage.extender.node_offers import marked, offered, others
 from partage.extender.ports import Answered, Binding, Outcome
 from partage.extender.preemption import Planner, may_preempt, to_be_gone
 from partage.extender.rejected_nodes import REJECTED_SECONDS, RejectedNodes
 from partage.extender.service import SchedulerService
-from partage.inventory.plane import Bools
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.reason import ReasonCode, Refusal
@@ -51,16 +51,6 @@ from partage.wire.translation import PodEntry
 
 _LOG = logging.getLogger("partage.extender")
 
-PROPOSED: Final = 16
-"""Nodes of one proposal, where kube-scheduler's own filters rejected one lately: enough that they seldom reject all.
-The same of each domain, where kube-scheduler's rules weigh nothing but domains.
-
-By itself the best node alone is proposed. kube-scheduler then filters one node and scores none.
-"""
-_PROVEN: Final = 4
-"""The same where only the exact rule can judge a node, which costs far more for each."""
-_WIDE: Final = 128
-"""Nodes that the exact rule judges for a pod that needs every node that fits."""
 _PLANS: Final = 16
 """Nodes with a plan that kube-scheduler's own preemption chooses from."""
 _MOST_PLANNING: Final = 20 * MOST
@@ -81,6 +71,9 @@ PROVISIONAL: Final = "Provisional"
 PLACE_LOST: Final = "PlaceLost"
 NOT_BOUND: Final = "NotBound"
 """Codes beside those of refusals; docs/reference/plugin.md lists them."""
+
+
+_Answering = TypeVar("_Answering", bound=Callable[..., wire.Answer])
 
 
 @dataclass(slots=True)
@@ -112,28 +105,16 @@ class _Attempt:
     outcome: asyncio.Future[Answered] | None = None
 
 
-_Asked = ParamSpec("_Asked")
-
-
-def _measured(
-    verb: str,
-) -> Callable[
-    [Callable[Concatenate["Attempts", _Asked], wire.Answer]],
-    Callable[Concatenate["Attempts", _Asked], wire.Answer],
-]:
+def _measured(verb: str) -> Callable[[_Answering], _Answering]:
     """Observe how long answers to a question take."""
 
-    def measured(
-        answer: Callable[Concatenate["Attempts", _Asked], wire.Answer],
-    ) -> Callable[Concatenate["Attempts", _Asked], wire.Answer]:
+    def measured(answer: _Answering) -> _Answering:
         @wraps(answer)
-        def answered(
-            attempts: "Attempts", /, *args: _Asked.args, **more: _Asked.kwargs
-        ) -> wire.Answer:
+        def answered(attempts: "Attempts", *args: Any, **more: Any) -> wire.Answer:
             with attempts.seconds.labels(verb).time():
                 return answer(attempts, *args, **more)
 
-        return answered
+        return cast("_Answering", answered)
 
     return measured
 
@@ -444,19 +425,20 @@ class Attempts:
         start = stories.now()
         among = self._rejected.left(engine.ledger, question.uid, now, question.nominated)
         if fitting is not None:
-            left = _marked(books, fitting)
+            left = marked(engine.ledger, fitting)
             among = left if among is None else among & left
         if not pod.request.groups and pod.request.fault is None:
             return wire.Answer(question.id, skip=True)
         # The pod's own hold must not count against it.
         engine.handle(HoldEnded(pod.uid))
         work = books.cycle.allowed(pod, now)
-        others: list[str] = []
-        scores: dict[str, int] = {}
-        rejected_lately = now < self._several_until
-        if question.wide or question.simulated or rejected_lately:
-            domains = () if rejected_lately else question.domains
-            others, scores = self._others(books, attempt, among, work, question.wide, domains)
+        beside: dict[str, int] = {}
+        lately = now < self._several_until
+        several = question.wide or question.simulated or lately
+        if several and pod.request.fault is None and work is not None:
+            domains = () if lately else question.domains
+            mine = Work(work.limit)
+            beside = others(books.cycle, pod, question, domains, among, mine, now)
         decision = books.cycle.hold(pod, among, now, work)
         asked_about = int(np.count_nonzero(engine.ledger.present if among is None else among))
         if isinstance(decision, Refusal):
@@ -479,52 +461,11 @@ class Attempts:
         self._proposal = question.uid
         self._service.left(question.uid)
         books.counts["plugin proposed"] += 1
-        best = decision.allocation.node
-        names = [best, *(name for name in others if name != best)]
-        if not question.wide:
-            del names[PROPOSED:]
-            wish = question.nominated
-            if wish and wish not in names and engine.grants_without(pod, wish, ()) is not None:
-                names.append(wish)
-        attempt.nodes = frozenset(names)
-        counts = asked_about, len(names)
-        stories.filtered(attempt.entry, start, counts, None, engine.decision_id)
-        if not question.wide:
-            return wire.Answer(question.id, nodes=names)
-        return wire.Answer(
-            question.id, nodes=names, scores=[100, *(scores[name] for name in names[1:])]
-        )
-
-    def _others(
-        self,
-        books: Books,
-        attempt: _Attempt,
-        among: Bools | None,
-        allowed: Work | None,
-        wide: bool,  # noqa: FBT001 # as asked
-        domains: Sequence[str],
-    ) -> tuple[list[str], dict[str, int]]:
-        """Nodes that fit beside the best one, the best first; and where `wide`, their scores."""
-        engine, pod = books.engine, attempt.entry.pod
-        if pod.request.fault is not None or allowed is None:
-            return [], {}
-        most, work = _WIDE if wide else _PROVEN, Work(allowed.limit)
-        now = self._service.clock.monotonic()
-        found, values = books.cycle.candidates(pod, among, most, work, now)
-        if not wide and found.size > PROPOSED:
-            best = np.argpartition(-values, PROPOSED - 1)[:PROPOSED]
-            found, values = found[best], values[best]
-        elif domains and found.size:
-            best = engine.best_of_each(found, values, domains, PROPOSED)
-            found, values = found[best], values[best]
-        ranks = np.fromiter(map(engine.rank_at, found.tolist()), np.int64, found.size)
-        order = np.lexsort((ranks, -values))
-        names = [engine.ledger.node_at(int(index)).name for index in found[order]]
-        if not wide or not names:
-            return names, {}
-        low, span = int(values.min()), int(values.max() - values.min())
-        scaled = 10 + (values[order] - low) * 80 // span if span else np.full(len(names), 90)
-        return names, dict(zip(names, scaled.tolist(), strict=True))
+        nodes = offered(engine, pod, question, decision.allocation.node, beside)
+        attempt.nodes = frozenset(nodes)
+        stories.filtered(attempt.entry, start, (asked_about, len(nodes)), None, engine.decision_id)
+        scores = list(nodes.values()) if question.wide else []
+        return wire.Answer(question.id, nodes=list(nodes), scores=scores)
 
     def _may_preempt(self, books: Books, attempt: _Attempt) -> bool:
         """Whether it is worth asking who could make room."""
@@ -699,14 +640,6 @@ class Attempts:
         while len(self._attempts) > _MOST:
             _, oldest = self._attempts.popitem(last=False)
             self._release(oldest)
-
-
-def _marked(books: Books, nodes: Sequence[str]) -> Bools:
-    """By node index, whether a node is one of these."""
-    ledger = books.engine.ledger
-    marked: Bools = np.zeros_like(ledger.present)
-    marked[[ledger.index[name] for name in nodes if name in ledger.index]] = True
-    return marked
 
 
 def _past(books: Books, attempt: _Attempt) -> str:

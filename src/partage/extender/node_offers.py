@@ -1,0 +1,95 @@
+"""Which nodes a proposal names: the best, and others where kube-scheduler may reject that one.
+
+By itself the best node alone is proposed. kube-scheduler then filters one node and scores none. It
+gets more where its own filters rejected one lately, where it has to weigh every node that fits, and
+where a question only tries what would be.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from partage.extender.cycle import Cycle
+from partage.inventory.ledger import Ledger
+from partage.inventory.plane import Bools
+from partage.model.pod import Pod
+from partage.placement.work import Work
+from partage.scheduler.engine import Engine
+from partage.wire.plugin import Propose
+
+PROPOSED: Final = 16
+"""Nodes of one proposal, where kube-scheduler's own filters rejected one lately: enough that they seldom reject all.
+The same of each domain, where kube-scheduler's rules weigh nothing but domains."""
+_PROVEN: Final = 4
+"""The same where only the exact rule can judge a node, which costs far more for each."""
+_WIDE: Final = 128
+"""Nodes that the exact rule judges for a pod that needs every node that fits."""
+_BEST: Final = 100
+"""Score of the best node; the others have 10 to 90."""
+
+
+def marked(ledger: Ledger, nodes: Iterable[str]) -> Bools:
+    """By node index, whether a node is one of these."""
+    found: Bools = np.zeros_like(ledger.present)
+    found[[ledger.index[name] for name in nodes if name in ledger.index]] = True
+    return found
+
+
+def others(
+    cycle: Cycle,
+    pod: Pod,
+    question: Propose,
+    domains: Sequence[str],
+    among: Bools | None,
+    work: Work,
+    now: float,
+) -> dict[str, int]:
+    """Nodes that fit, the best first, with their scores.
+
+    Args:
+        cycle: finds them; the pod's namespace pays for the search.
+        pod: the pod.
+        question: how many it needs.
+        domains: keys of node labels; the best of each domain are enough. Empty for no domains.
+        among: by node index, the nodes in question; None for all.
+        work: what may be done.
+        now: seconds on the clock of the books.
+    """
+    engine, most = cycle.engine, _WIDE if question.wide else _PROVEN
+    found, values = cycle.candidates(pod, among, most, work, now)
+    if not found.size:
+        return {}
+    if not question.wide and found.size > PROPOSED:
+        best = np.argpartition(-values, PROPOSED - 1)[:PROPOSED]
+        found, values = found[best], values[best]
+    elif domains:
+        best = engine.best_of_each(found, values, domains, PROPOSED)
+        found, values = found[best], values[best]
+    ranks = np.fromiter(map(engine.rank_at, found.tolist()), np.int64, found.size)
+    order = np.lexsort((ranks, -values))
+    names = [engine.ledger.node_at(int(index)).name for index in found[order]]
+    low, span = int(values.min()), int(values.max() - values.min())
+    scaled = 10 + (values[order] - low) * 80 // span if span else np.full(len(names), 90)
+    return dict(zip(names, scaled.tolist(), strict=True))
+
+
+def offered(
+    engine: Engine, pod: Pod, question: Propose, best: str, beside: dict[str, int]
+) -> dict[str, int]:
+    """The nodes of a proposal with their scores, the best first.
+
+    Args:
+        engine: has decided.
+        pod: the pod, whose place is held.
+        question: how many it needs, and the node that the pod is nominated for.
+        best: where the pod's place is.
+        beside: what `others` found.
+    """
+    names = [best, *(name for name in beside if name != best)]
+    if not question.wide:
+        del names[PROPOSED:]
+        wish = question.nominated
+        if wish and wish not in names and engine.grants_without(pod, wish, ()) is not None:
+            names.append(wish)
+    return {best: _BEST} | {name: beside.get(name, 0) for name in names[1:]}
