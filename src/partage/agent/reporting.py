@@ -17,6 +17,7 @@ from partage.agent.device_document import OWNED_LABELS, device_document
 from partage.agent.discovery.found import Inventory
 from partage.agent.registration import hami_annotations, node_labels
 from partage.kube.client import Client, PatchKind
+from partage.kube.clock import sleep_until
 from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from partage.kube.resources import LEASES, NODES, Resource
 from partage.kube.retry import RateLimit
@@ -280,13 +281,7 @@ class AgentReporting:
             except KubeError as error:
                 self._hooks.told(str(error))
             seconds = period * (1 + self._settings.jitter * self._client.chance())
-            pause = asyncio.create_task(self._client.clock.sleep(seconds), name="agent:pause")
-            halt = asyncio.create_task(stop.wait(), name="agent:stop")
-            try:
-                await asyncio.wait((pause, halt), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                pause.cancel()
-                halt.cancel()
+            await sleep_until(self._client.clock, seconds, stop)
 
     def _say(self, problems: tuple[str, ...]) -> None:
         if problems != self._said:

@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.kube.client import Client
+from partage.kube.clock import sleep_until
 from partage.kube.election import LeaseSpec
 from partage.kube.errors import KubeError, NotFound
 from partage.kube.objects import Meta
@@ -125,15 +126,10 @@ class FollowedLease:
 
     async def _pause(self, *others: "asyncio.Future[Any]") -> None:
         """Wait for the next look, or for something that makes it due."""
-        changed = asyncio.ensure_future(self._changed.wait())
-        timer = asyncio.ensure_future(self._clock.sleep(_LOOK))
-        waited: list[asyncio.Future[Any]] = [changed, timer, *others]
         try:
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            await sleep_until(self._clock, _LOOK, self._changed, *others)
         finally:
             self._changed.clear()
-            for task in (changed, timer):
-                task.cancel()
 
     async def _look(self) -> None:
         """Look at the Lease once; an error leaves what is known, which runs out."""

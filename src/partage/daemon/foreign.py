@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from partage.agent.reporting import DEVICES
 from partage.kube.client import Client, PatchKind
+from partage.kube.clock import sleep_until
 from partage.kube.errors import KubeError, NotFound
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -81,12 +82,4 @@ class ForeignReport:
 
     async def _next(self) -> None:
         """Wait for news, or for the time to look again."""
-        waits = (
-            asyncio.ensure_future(self._news.wait()),
-            asyncio.ensure_future(self._client.clock.sleep(_LOOK)),
-        )
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await sleep_until(self._client.clock, _LOOK, self._news)

@@ -178,12 +178,13 @@ class SchedulerDaemon:
         if self.options.authorize and faces.readers is None:
             reviews = AccessReviews(client.paced(self.options.writes.reviews))
             faces = replace(faces, readers=reviews)
-        shown = [*routes, *page_routes()]
+        shown = [*routes]
         for one in controllers:
             shown += config_routes(one.picture, self.options.policy)
         shown += document_routes(
             self.service, faces.readers, client.clock.monotonic, self._history
         )
+        shown += page_routes()
         if self.options.claims:
             shown.append(claim_route(self.service, self.may_bind, self._claim, faces.limits))
         return scheduler_site(self.service, faces, shown, self.options.tls)

@@ -27,6 +27,7 @@ from partage.daemon.lifecycle import Life, until
 from partage.daemon.registration import Registration
 from partage.daemon.watched import watched
 from partage.kube.client import Client
+from partage.kube.clock import sleep_until
 from partage.kube.errors import KubeError
 from partage.kube.informer import InformerSettings
 from partage.serving.access import Access
@@ -223,13 +224,9 @@ class WebhookDaemon:
     async def _pause(self) -> None:
         """A period, or until resources were renamed."""
         seconds = self.options.period * (1.0 - 0.5 * self._client.chance())
-        renamed = asyncio.create_task(self._renamed.wait(), name="webhook:renamed")
-        timer = asyncio.create_task(self._clock.sleep(seconds), name="webhook:timer")
         try:
-            await asyncio.wait((renamed, timer), return_when=asyncio.FIRST_COMPLETED)
+            await sleep_until(self._clock, seconds, self._renamed)
         finally:
-            renamed.cancel()
-            timer.cancel()
             self._renamed.clear()
 
     # --- settings ----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Clock(Protocol):
@@ -40,6 +40,18 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """See `Clock`."""
         await asyncio.sleep(max(0.0, seconds))
+
+
+async def sleep_until(
+    clock: Clock, seconds: float, event: asyncio.Event, *others: asyncio.Future[Any]
+) -> None:
+    """Wait this long, or until the event is set or one of the others has ended; those go on."""
+    mine = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(seconds))]
+    try:
+        await asyncio.wait([*mine, *others], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in mine:
+            one.cancel()
 
 
 def _steady() -> Callable[[], float]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.kube.client import Client, PatchKind
+from partage.kube.clock import sleep_until
 from partage.kube.errors import AlreadyExists, KubeError, NotFound
 from partage.kube.recorder import EventBook, EventSettings, Record, Regarding, Topic
 from partage.kube.resources import EVENTS
@@ -97,13 +98,7 @@ class EventRecorder:
             await self._changed.wait()
             return
         clock = self._client.clock
-        changed = asyncio.create_task(self._changed.wait(), name="events:changed")
-        timer = asyncio.create_task(clock.sleep(moment - clock.monotonic()), name="events:timer")
-        try:
-            await asyncio.wait((changed, timer), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            changed.cancel()
-            timer.cancel()
+        await sleep_until(clock, moment - clock.monotonic(), self._changed)
 
     async def _write(self, record: Record) -> None:
         message, count = record.message, record.count

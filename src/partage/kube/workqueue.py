@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-from partage.kube.clock import Clock
+from partage.kube.clock import Clock, sleep_until
 from partage.kube.retry import Backoff
 
 K = TypeVar("K", bound=Hashable)
@@ -157,13 +157,7 @@ class WorkQueue(Generic[K]):
             await self._changed.wait()
             return
         delay = self._delayed[0][0] - self._clock.monotonic()
-        changed = asyncio.create_task(self._changed.wait(), name="workqueue:changed")
-        due = asyncio.create_task(self._clock.sleep(delay), name="workqueue:due")
-        try:
-            await asyncio.wait((changed, due), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            changed.cancel()
-            due.cancel()
+        await sleep_until(self._clock, delay, self._changed)
 
 
 async def work(

@@ -27,6 +27,7 @@ from partage.agent.dra.slices import API_VERSION, Offered, resource_slices, slic
 from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes
 from partage.kube.client import Client
+from partage.kube.clock import sleep_until
 from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from partage.kube.objects import Meta
 from partage.kube.resources import NODES, Resource, Scope
@@ -297,15 +298,7 @@ class Publisher:
 
     async def _next(self) -> None:
         """Wait for news, or for the time to look again."""
-        waits = (
-            asyncio.ensure_future(self._news.wait()),
-            asyncio.ensure_future(self._client.clock.sleep(_LOOK)),
-        )
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await sleep_until(self._client.clock, _LOOK, self._news)
 
 
 def as_sent(stored: Any) -> Any:

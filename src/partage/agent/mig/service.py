@@ -11,7 +11,7 @@ from typing import Final
 
 from partage.agent.mig.plan import Hindrance, Wanted
 from partage.agent.mig.runner import Outcome, Ready, Runner
-from partage.kube.clock import Clock
+from partage.kube.clock import Clock, sleep_until
 
 _LOOK: Final = 60.0
 """Seconds after which a quiet card is looked at again: somebody else may have changed it."""
@@ -111,15 +111,7 @@ class Instances:
             return
         now = self._clock.monotonic()
         until = now + _LOOK if outcome.again is None else min(outcome.again, now + _LOOK)
-        waits = (
-            asyncio.ensure_future(call.wait()),
-            asyncio.ensure_future(self._clock.sleep(until - now)),
-        )
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await sleep_until(self._clock, until - now, call)
 
 
 def _told(outcome: Outcome) -> tuple[object, ...]:
