@@ -78,12 +78,12 @@ def test_nor_does_that_of_any_pod(asks: list[int], sizes: list[int], cards: int)
         return
     pod = make_pod("vip", *(share(size, 1) for size in asks), priority=9)
     victims = [one.uid for one in plan.victims]
-    assert engine.fits_without(pod, "n", victims)
+    assert engine.grants_without(pod, "n", victims) is not None
     if sum(steps) > MOST_A_PLAN // 3:
         return  # found by first choices
     for uid in victims:
         rest = [other for other in victims if other != uid]
-        assert not engine.fits_without(pod, "n", rest)
+        assert engine.grants_without(pod, "n", rest) is None
 
 
 def test_a_pod_of_eight_containers_gets_its_room_among_eighty() -> None:
@@ -93,6 +93,6 @@ def test_a_pod_of_eight_containers_gets_its_room_among_eighty() -> None:
         plan, _ = planned(engine, asks, occupants)
         assert plan is not None
         pod = make_pod("vip", *(share(size, 1) for size in asks), priority=9)
-        assert engine.fits_without(pod, "n", [one.uid for one in plan.victims])
+        assert engine.grants_without(pod, "n", [one.uid for one in plan.victims]) is not None
     _, steps = planned(engine, [100] * 8, occupants)
     assert sum(steps) <= MOST_A_PLAN

@@ -56,7 +56,7 @@ def test_nobody_goes_in_vain_and_the_important_stay(
     plan = plan_on(engine, pod, "n", occupants, {"b": 0})
 
     def fits(victims: Sequence[Occupant]) -> bool:
-        return engine.fits_without(pod, "n", [one.uid for one in victims])
+        return engine.grants_without(pod, "n", [one.uid for one in victims]) is not None
 
     enough = [
         some

@@ -340,9 +340,9 @@ def test_dry_runs_leave_the_books_as_they_were() -> None:
     engine = reserved()
     before = engine.ledger.picture()
 
-    assert engine.fits_without(make_pod("b", whole()), "node-1", [UID])
-    assert not engine.fits_without(make_pod("b", whole()), "node-1", [])
-    assert not engine.fits_without(make_pod("b", whole()), "nowhere", [UID])
+    assert engine.grants_without(make_pod("b", whole()), "node-1", [UID]) is not None
+    assert engine.grants_without(make_pod("b", whole()), "node-1", []) is None
+    assert engine.grants_without(make_pod("b", whole()), "nowhere", [UID]) is None
     assert engine.ledger.picture() == before
     engine.audit()
 

@@ -141,8 +141,10 @@ def test_preemption_is_tried_on_the_books_and_leaves_them_as_they_were() -> None
     engine.schedule(make_pod("quarter", share(25, 4)))
     before = engine.ledger.picture()
 
-    assert not engine.fits_without(make_pod("one", share(60, 2)), "a", ["uid-quarter"])
-    assert engine.fits_without(make_pod("one", share(60, 2)), "a", ["uid-half"])
-    assert engine.fits_without(make_pod("w", whole()), "a", ["uid-half", "uid-quarter"])
-    assert not engine.fits_without(make_pod("w", whole()), "nowhere", [])
+    assert engine.grants_without(make_pod("one", share(60, 2)), "a", ["uid-quarter"]) is None
+    assert engine.grants_without(make_pod("one", share(60, 2)), "a", ["uid-half"]) is not None
+    assert (
+        engine.grants_without(make_pod("w", whole()), "a", ["uid-half", "uid-quarter"]) is not None
+    )
+    assert engine.grants_without(make_pod("w", whole()), "nowhere", []) is None
     assert engine.ledger.picture() == before

@@ -4,9 +4,6 @@ from typing import Any, Final
 
 from partage.apiserver.kinds import Kind, Registry
 
-AGGREGATED: Final = ("v2", "v2beta1")
-"""The versions of `apidiscovery.k8s.io` that are answered."""
-
 _VERSION: Final = {
     "major": "1",
     "minor": "36",

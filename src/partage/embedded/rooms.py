@@ -23,27 +23,12 @@ from partage.model.pod import Pod
 from partage.model.reason import NodeReason, ReasonCode
 from partage.model.request import PodRequest
 from partage.placement.node import objection, shortage
-from partage.wire import shapes
-from partage.wire.asking import names_devices
 from partage.wire.context import Context
 from partage.wire.nodes import translate_node
 from partage.wire.pods import translate_pod
 
 _NO_DEVICES: Final = PodRequest()
 _SCALE: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """A pod as kube-scheduler sees it.
-
-    Attributes:
-        pod: without its devices.
-        wants_devices: whether it asks for any.
-    """
-
-    pod: Pod
-    wants_devices: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +141,7 @@ class Rooms:
         """Where the pod has room.
 
         Args:
-            pod: without its devices, as `asker` makes it.
+            pod: as `without_devices` makes it.
         """
         if pod.request != _NO_DEVICES or any(asked > MOST for asked in pod.host.values()):
             return self.survey_plainly(pod)
@@ -199,16 +184,13 @@ class Rooms:
         return _SCALE * sum(parts) / len(parts) if parts else 0.0
 
 
-def asker(value: Mapping[str, Any], context: Context) -> Asker:
+def without_devices(value: Mapping[str, Any], context: Context) -> Pod:
     """A pod of the API server as kube-scheduler sees it.
 
     Raises:
         InvalidDocument: it cannot be read as a pod.
     """
-    document = decoded("Pod", value)
-    pod = replace(translate_pod(document, context).pod, request=_NO_DEVICES)
-    spec = document.shape.spec if isinstance(document.shape, shapes.Pod) else None
-    return Asker(pod, names_devices(spec, context))
+    return replace(translate_pod(decoded("Pod", value), context).pod, request=_NO_DEVICES)
 
 
 def _take(free: dict[str, int], host: Mapping[str, int], sign: int = 1) -> None:

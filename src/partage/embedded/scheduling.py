@@ -21,12 +21,13 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from partage.apiserver import ApiError, ApiServer, Change, Record, User
-from partage.embedded.rooms import Asker, Rooms, Survey, asker
+from partage.embedded.rooms import Rooms, Survey, without_devices
 from partage.embedded.watching import follow, now, tell
 from partage.extender.attempts import CHANGED, CLOSED, PLACE_LOST, STALE, Attempts
 from partage.extender.ports import Outcome
 from partage.kube.bodies import binding
 from partage.model.errors import InvalidDocument
+from partage.model.pod import Pod
 from partage.wire import plugin as wire
 from partage.wire.context import Context
 
@@ -211,7 +212,7 @@ class KubeScheduler:
         self._pending: dict[str, Pending] = {}
         self._queue: list[tuple[tuple[int, str, int], str]] = []
         self._ready = asyncio.Event()
-        self._read_before: dict[str, tuple[Context, tuple[Any, ...], Asker]] = {}
+        self._read_before: dict[str, tuple[Context, tuple[Any, ...], Pod]] = {}
         self._arrived = 0
         self._binding: set[asyncio.Task[None]] = set()
         self.conflicts = 0
@@ -265,7 +266,7 @@ class KubeScheduler:
                 return
             found = self._read(record)
             if found is not None:
-                self._rooms.place(record.uid, node, found.pod.host)
+                self._rooms.place(record.uid, node, found.host)
         elif spec.get("schedulerName") in self._ports.served:
             self._waits(change)
 
@@ -300,14 +301,14 @@ class KubeScheduler:
                 heapq.heappush(self._queue, (one.order, one.record.uid))
                 self._ready.set()
 
-    def _read(self, record: Record) -> Asker | None:
+    def _read(self, record: Record) -> Pod | None:
         """The pod as kube-scheduler sees it; read once, as long as nothing that counts changes."""
         context = self._ports.context()
         known = self._read_before.get(record.uid)
         if known is not None and known[0] is context and known[1] == _gist(record):
             return known[2]
         try:
-            found = asker(record.value, context)
+            found = without_devices(record.value, context)
         except InvalidDocument as error:
             _LOG.warning("pod %s/%s: %s", record.namespace, record.name, error)
             return None
@@ -342,7 +343,7 @@ class KubeScheduler:
         if found is None:
             await self._refuse(pending, "the pod cannot be read")
             return
-        survey = self._rooms.survey(found.pod)
+        survey = self._rooms.survey(found)
         pending.short = bool(survey.short)
         if not survey.fitting:
             await self._refuse(pending, survey.summary())
@@ -355,7 +356,7 @@ class KubeScheduler:
             return
         if not choice.node:  # without devices
             choice = Choice(max(survey.fitting, key=self._rooms.idleness))
-        self._rooms.place(pending.record.uid, choice.node, found.pod.host)
+        self._rooms.place(pending.record.uid, choice.node, found.host)
         pending.busy = True
         task = asyncio.create_task(self._bind(pending, choice))
         self._binding.add(task)

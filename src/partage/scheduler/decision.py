@@ -328,12 +328,6 @@ class Chooser:
             self._insists = column
         return self._insists
 
-    def fits_without(
-        self, pod: Pod, name: str, victims: Iterable[str], work: Work | None = None
-    ) -> bool:
-        """Whether the pod would fit on a node if these pods were gone (preemption's dry run)."""
-        return self.grants_without(pod, name, victims, work=work) is not None
-
     def grants_without(
         self,
         pod: Pod,

@@ -102,10 +102,6 @@ class Field:
     retain: bool = False
 
 
-STRING: Final = Type("string")
-ANY: Final = Type("any")
-
-
 class _Reader:
     """Reads the tables; structs may refer to each other in any order."""
 
