@@ -302,15 +302,6 @@ async def test_a_token_by_plain_http_is_refused_and_not_reviewed() -> None:
         assert await may_read(readers, request.clone(remote=remote, scheme=scheme), "")
 
 
-def test_the_index_tells_what_there_is() -> None:
-    """Until a dashboard takes its place."""
-    with Running(node(), device()) as site:
-        told = json.loads(site.get("/")[2])
-
-    assert told["leader"] is told["ready"] is True
-    assert f"{PATH}/<node>" in told["paths"]
-
-
 def test_a_broken_law_of_the_ledger_makes_the_service_unready() -> None:
     """Better no answer than one from books that cannot be right."""
     with Running(node(), device()) as site:

@@ -24,7 +24,6 @@ POSTS = (
     "/webhook/validate",
 )
 GETS = (
-    "/",
     "/healthz",
     "/readyz",
     "/metrics",

@@ -7,6 +7,7 @@ nothing; between two questions the event loop serves others, and questions are c
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from partage.extender.books import Books
@@ -137,6 +138,23 @@ def _changed(pod: Pod, change: _Change) -> Pod:
     return replace(pod, request=replace(pod.request, groups=groups))
 
 
+def _with_less(pod: Pod, name: str, amount: int) -> Pod:
+    less: dict[str, Any] = {name: amount}
+    return _changed(pod, lambda one: replace(one, **less))
+
+
+def _percent(milli: int) -> str:
+    return f"{milli / 10:g}%"
+
+
+_PARTS: Final = (
+    ("core_milli", _CORE, "compute", _percent),
+    ("memory_bytes", _MEMORY, "memory", brief),
+    ("memory_milli", _CORE, "memory", _percent),
+)
+"""What a pod may ask less of on a card: the field of its request, steps, and how it is written."""
+
+
 async def _less(trial: _Trial) -> None:
     """Fewer cards, less compute, less memory, or less of both on each card."""
     cards = _cards(trial.pod)
@@ -152,36 +170,11 @@ async def _less(trial: _Trial) -> None:
     if asked.whole or asked.extras:
         return
     known = len(trial.found)
-    if asked.core_milli:
-        core = await trial.largest(
-            asked.core_milli,
-            _CORE,
-            lambda n: _changed(trial.pod, lambda one: replace(one, core_milli=n)),
-        )
-        if core:
-            trial.tell(
-                f"ask {core[0] / 10:g}% of compute instead of {asked.core_milli / 10:g}%", core[1]
-            )
-    if asked.memory_bytes:
-        size = await trial.largest(
-            asked.memory_bytes,
-            _MEMORY,
-            lambda n: _changed(trial.pod, lambda one: replace(one, memory_bytes=n)),
-        )
-        if size:
-            trial.tell(
-                f"ask {brief(size[0])} of memory instead of {brief(asked.memory_bytes)}", size[1]
-            )
-    if asked.memory_milli:
-        part = await trial.largest(
-            asked.memory_milli,
-            _CORE,
-            lambda n: _changed(trial.pod, lambda one: replace(one, memory_milli=n)),
-        )
+    for name, step, of, shown in _PARTS:
+        most: int = getattr(asked, name)
+        part = await trial.largest(most, step, partial(_with_less, trial.pod, name))
         if part:
-            trial.tell(
-                f"ask {part[0] / 10:g}% of memory instead of {asked.memory_milli / 10:g}%", part[1]
-            )
+            trial.tell(f"ask {shown(part[0])} of {of} instead of {shown(most)}", part[1])
     if (
         known == len(trial.found)
         and asked.core_milli
@@ -208,12 +201,10 @@ async def _less_of_both(trial: _Trial, asked: DeviceRequest) -> None:
         memory = (
             brief(asked.memory_bytes * percent // 100)
             if asked.memory_bytes
-            else f"{asked.memory_milli * percent // 100 / 10:g}%"
+            else _percent(asked.memory_milli * percent // 100)
         )
-        trial.tell(
-            f"ask {asked.core_milli * percent // 100 / 10:g}% of compute and {memory} of memory",
-            node,
-        )
+        compute = _percent(asked.core_milli * percent // 100)
+        trial.tell(f"ask {compute} of compute and {memory} of memory", node)
 
 
 async def _elsewhere(trial: _Trial) -> None:

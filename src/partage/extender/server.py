@@ -130,7 +130,6 @@ def make_app(
         routes: further routes to be served beside these: the webhook's, the dashboard's.
     """
     pages = _Pages(service, faces)
-    extra = list(routes)
     app = web.Application(middlewares=[guard()], client_max_size=faces.limits.body)
     app.add_routes([web.post(f"/scheduler/{verb}", pages.verb(verb)) for verb in _VERBS])
     app.add_routes(
@@ -141,11 +140,9 @@ def make_app(
             web.get(_SUMMARIES, pages.summaries),
             web.get(_SUMMARIES + "/", pages.summaries),
             web.get(_SUMMARIES + "/{node}", pages.summary),
-            *extra,
+            *routes,
         ]
     )
-    if not any(route.path == "/" for route in extra):
-        app.router.add_get("/", pages.index)
     return app
 
 
@@ -271,25 +268,6 @@ class _Pages:
     @staticmethod
     def _standby() -> web.Response:
         return json_response({"message": "the instance is not leader"}, 503)
-
-    async def index(self, _request: web.Request) -> web.Response:
-        """What there is, until a dashboard takes this place."""
-        return json_response(
-            {
-                "name": "partage scheduler",
-                "leader": self._service.leading,
-                "ready": self._service.rebuilt,
-                "paths": [
-                    *[f"/scheduler/{verb}" for verb in _VERBS],
-                    "/healthz",
-                    "/readyz",
-                    "/metrics",
-                    "/api/explain/<namespace>/<pod>",
-                    _SUMMARIES,
-                    f"{_SUMMARIES}/<node>",
-                ],
-            }
-        )
 
 
 def _message(text: str) -> bytes:
