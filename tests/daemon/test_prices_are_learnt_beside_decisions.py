@@ -16,6 +16,7 @@ from partage.daemon.learning import Learning, LearningSettings, process
 from partage.extender.books import Books
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
+from partage.placement import learning as placement_learning
 from partage.placement.learning import ask_of
 from partage.placement.mix import Ask
 from partage.placement.tables import Tables
@@ -94,8 +95,38 @@ def no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cluster counts as large enough for prices."""
+    monkeypatch.setattr(placement_learning, "_SMALL", 0)
+
+
+def test_a_small_cluster_gets_usual_requests_as_events() -> None:
+    """Once it has cards, before the first pod; then whenever pods came."""
+    mine = Shelf()
+    learns = learning(mine)
+
+    async def story() -> None:
+        await learns.step()
+        assert mine.engine.tables == Tables()
+        mine.engine = shelf().engine
+        await learns.step()
+        assert (learns.arrivals.total, mine.engine.tables.chosen) == (0, "capacity")
+        await learns.step()
+        assert mine.engine.tables.version == 1
+        mine.come(pods(0, 40))
+        await learns.step()
+        await learns.step()
+
+    asyncio.run(story())
+
+    assert mine.engine.tables.version == 2
+    assert (1, 400) in {(s.count, s.core_milli) for s in mine.engine.tables.expected.shapes}
+
+
+@pytest.mark.usefixtures("large")
 def test_enough_pods_bring_new_tables_as_an_event() -> None:
-    """One of 24 cards tells nothing, a few make the usual requests, some more a choice."""
+    """Few tell nothing of a large cluster, some more bring a choice."""
     mine = shelf()
     learns = learning(mine)
 
@@ -104,21 +135,18 @@ def test_enough_pods_bring_new_tables_as_an_event() -> None:
         await learns.step()
         await learns.step()
         assert (learns.arrivals.total, mine.engine.tables.version) == (1, 0)
-        mine.come(pods(1, 3))
-        await learns.step()
-        assert mine.engine.tables.stand_in is Strategy.FGD
-        assert len(mine.engine.tables.workload.shapes) == 3
-        mine.come(pods(3, 310))
+        mine.come(pods(1, 310))
         await learns.step()
 
     asyncio.run(story())
 
     assert learns.arrivals.total == 310
-    assert mine.engine.tables.version == 2
+    assert mine.engine.tables.version == 1
     assert mine.engine.tables.stand_in in (Strategy.FGD, Strategy.FIRST_FIT)
     assert learns.arrivals.counts.total() == 310
 
 
+@pytest.mark.usefixtures("large")
 def test_what_runs_is_told_to_the_rehearsal() -> None:
     """So that the service chooses from the books as they stand, as a replay does."""
     mine, told = shelf(), []
@@ -129,7 +157,7 @@ def test_what_runs_is_told_to_the_rehearsal() -> None:
             return super().submit(*arguments, **more)
 
     learns = learning(mine, lambda: Ear(1))
-    some = {uid: replace(pod, uid=uid) for uid, pod in pods(0, 20).items()}
+    some = {uid: replace(pod, uid=uid) for uid, pod in pods(0, 300).items()}
     mine.come(some)
     for pod in list(some.values())[:4]:
         mine.engine.schedule(pod)
@@ -142,6 +170,7 @@ def test_what_runs_is_told_to_the_rehearsal() -> None:
     assert standing.left.sum() == (6 * 4 * 1000) - (400 + 600 + 1000 + 2000)
 
 
+@pytest.mark.usefixtures("large")
 def test_books_made_anew_get_the_tables_in_force() -> None:
     """The engine of new books knows nothing until the next look."""
     mine = shelf()
@@ -180,6 +209,7 @@ def test_what_was_counted_is_forgotten_slowly() -> None:
     assert (learns.arrivals.total, learns.arrivals.counts.total()) == (120, 60)
 
 
+@pytest.mark.usefixtures("large")
 def test_a_fault_ends_neither_learning_nor_decisions(caplog: pytest.LogCaptureFixture) -> None:
     """It is logged, and the next look is taken."""
     mine = shelf()
@@ -203,6 +233,7 @@ def test_a_fault_ends_neither_learning_nor_decisions(caplog: pytest.LogCaptureFi
     assert "no new prices could be made" in caplog.text
 
 
+@pytest.mark.usefixtures("large")
 def test_a_process_of_its_own_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes there and comes back survives the journey."""
     # Less urgent than all else it would wait for this machine's other work, which is what it is for.

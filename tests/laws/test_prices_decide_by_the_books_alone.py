@@ -1,4 +1,4 @@
-"""With prices and reserves, too, a decision follows from the books, not from how they came about."""
+"""With prices and reserves, or usual requests, too, a decision follows from the books, not from how they came about."""
 
 import numpy as np
 from hypothesis import given
@@ -10,6 +10,7 @@ from fakes.builders import make_pod, share
 from partage.model.node import Node
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
+from partage.placement.fragmentation import Shape, Workload
 from partage.placement.prices import PAIRS
 from partage.placement.scoring import CEILING
 from partage.placement.tables import UNITS, Prices, Reserve, Tables
@@ -36,12 +37,25 @@ def prices(draw: st.DrawFn) -> Prices:
     )
 
 
-def engine_of(nodes: list[Node], tables: Tables) -> Engine:
+USUAL = Workload.of(
+    [
+        *[Shape(4000, 330, 1)] * 7,
+        *[Shape(8000, 1000, 1, MODELS[0])] * 5,
+        *[Shape(2000, 0, 0)] * 4,
+        *[Shape(16_000, 1000, 2)] * 2,
+    ]
+)
+tables = st.one_of(
+    prices().map(lambda found: Tables(prices=found)), st.just(Tables(expected=USUAL))
+)
+
+
+def engine_of(nodes: list[Node], known: Tables) -> Engine:
     """A fresh engine with these tables."""
     engine = Engine(Policy())
     for node in nodes:
         engine.handle(NodeSeen(node))
-    engine.handle(TablesChanged(tables))
+    engine.handle(TablesChanged(known))
     return engine
 
 
@@ -50,8 +64,8 @@ def test_scores_and_flags_kept_up_to_date_are_those_of_a_fresh_scan(data: st.Dat
     """An engine that has decided and released much decides as one that starts now."""
     nodes = data.draw(node_lists())
     names = [node.name for node in nodes]
-    tables = Tables(prices=data.draw(prices()))
-    engine = engine_of(nodes, tables)
+    known = data.draw(tables)
+    engine = engine_of(nodes, known)
     wishes = [data.draw(pods(f"class-{i}")) for i in range(3)] + [make_pod("s", share(30))]
 
     for i in range(data.draw(st.integers(1, 8))):
@@ -67,7 +81,7 @@ def test_scores_and_flags_kept_up_to_date_are_those_of_a_fresh_scan(data: st.Dat
             if isinstance(found, Placement) and pod.uid not in engine.ledger:
                 engine.ledger.apply(found.allocation)
 
-    fresh = engine_of(nodes, tables)
+    fresh = engine_of(nodes, known)
     for allocation in engine.ledger.allocations():
         fresh.ledger.apply(allocation)
     for wish in wishes:
@@ -82,9 +96,9 @@ def test_scores_and_flags_kept_up_to_date_are_those_of_a_fresh_scan(data: st.Dat
 
 @given(st.data())
 def test_scores_leave_room_for_the_order_of_nodes(data: st.DataObject) -> None:
-    """Scores with prices are at least 0 and below the ceiling, tiers included."""
+    """Scores are at least 0 and below the ceiling, tiers included."""
     nodes = data.draw(node_lists())
-    engine = engine_of(nodes, Tables(prices=data.draw(prices())))
+    engine = engine_of(nodes, data.draw(tables))
     pod = data.draw(pods("a"))
 
     if pod.request.fault is None:

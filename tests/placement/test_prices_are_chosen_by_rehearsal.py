@@ -7,7 +7,7 @@ import pytest
 
 from fakes.builders import card, make_node
 from partage.model.policy import Strategy
-from partage.placement.learning import Due, due, fits_history, in_sight, refreshed
+from partage.placement.learning import Arrivals, Due, due, fits_history, in_sight, refreshed
 from partage.placement.mix import Ask, Mix, Stock
 from partage.placement.price_candidates import CANDIDATES
 from partage.placement.prices import solver_there
@@ -27,8 +27,8 @@ SEEN = {
 }
 
 
-def stock() -> Stock:
-    """Twelve nodes of two models."""
+def stock(each: int = 6) -> Stock:
+    """So many nodes of each of two models."""
     room = {"cpu": 32_000, "memory": 128 * 2**30, "pods": 100}
     return Stock.of(
         make_node(
@@ -37,8 +37,11 @@ def stock() -> Stock:
             allocatable=room,
         )
         for model in ("A100", "T4")
-        for i in range(6)
+        for i in range(each)
     )
+
+
+LARGE = stock(430)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,7 @@ def test_without_a_solver_a_stand_in_is_chosen(monkeypatch: pytest.MonkeyPatch) 
     assert found.stand_in in (Strategy.FGD, Strategy.FIRST_FIT)
     assert bool(found.workload.shapes) == (found.stand_in is Strategy.FGD)
     first, fgd = (
-        refreshed(replace(found, stand_in=s), SEEN, stock())
+        refreshed(replace(found, stand_in=s), SEEN, LARGE)
         for s in (Strategy.FIRST_FIT, Strategy.FGD)
     )
     assert first is None
@@ -132,37 +135,115 @@ def test_nothing_is_learnt_where_nobody_asks_for_cards() -> None:
         pytest.param(450, 6000, Due.RESERVES, id="reserves-between"),
         pytest.param(6000, 6000, Due.PRICES, id="last-of-the-start"),
         pytest.param(40_000, 6000, Due.PRICES, id="for-ever-after"),
-        pytest.param(0, 8, Due.NOTHING, id="small-at-the-start"),
-        pytest.param(1, 8, Due.RESERVES, id="small-from-the-first-pod"),
-        pytest.param(6, 8, Due.PRICES, id="small-first-prices"),
-        pytest.param(213, 3408, Due.PRICES, id="as-much-as-tells-of-so-many-cards"),
-        pytest.param(213, 3409, Due.NOTHING, id="too-little-for-so-many-cards"),
-        pytest.param(300, 8, Due.PRICES, id="later-as-large-ones"),
+        pytest.param(0, 0, Due.NOTHING, id="no-cards"),
+        pytest.param(0, 8, Due.RESERVES, id="small-at-the-start"),
+        pytest.param(63, 3408, Due.RESERVES, id="small-after-every-pod"),
+        pytest.param(0, 3409, Due.NOTHING, id="no-longer-small"),
+        pytest.param(65, 8, Due.NOTHING, id="later-after-every-other"),
+        pytest.param(66, 8, Due.RESERVES, id="of-two"),
+        pytest.param(300, 8, Due.NOTHING, id="small-gets-no-prices"),
+        pytest.param(1024, 8, Due.RESERVES, id="of-thirty-two"),
     ],
 )
 def test_tables_are_due_after_so_many_arrivals(arrived: int, cards: int, what: Due) -> None:
-    """Seldom, and more seldom the longer it runs; on small clusters from few pods on."""
+    """Seldom, and more seldom the longer it runs; on small clusters from the start."""
     assert due(arrived, cards) is what
 
 
+ONE = Ask(2000, 8192, 1, 460)
+
+
 def test_before_anything_is_chosen_fgd_knows_the_requests_in_sight() -> None:
-    """Small clusters have it from their first pod on; nothing is known of pods to come."""
-    found = refreshed(Tables(), {Ask(2000, 8192, 1, 460): 1}, stock())
+    """Of a large cluster; nothing is known of pods to come."""
+    found = refreshed(Tables(), {ONE: 1}, LARGE)
 
     assert found is not None
     assert (found.settled(Strategy.PARTAGE), found.prices) == (Strategy.FGD, None)
-    assert {shape.core_milli for shape in found.workload.shapes} == {460, 1000}
+    assert {shape.core_milli for shape in found.workload.shapes} == {460}
+
+
+def test_a_small_cluster_expects_what_came_and_generic_requests() -> None:
+    """Which stand for pods to come, and weigh more while sizes grow. Prices and stand-ins end."""
+    former = Tables(version=4, stand_in=Strategy.FIRST_FIT)
+    few, many = (
+        refreshed(former, {ONE: count}, stock(), trend) for count, trend in ((5, -0.2), (20, 0.6))
+    )
+
+    for found, part in ((few, 5 / 9), (many, 20 / 110)):
+        assert found is not None
+        assert (found.version, found.stand_in, found.chosen) == (5, None, "capacity")
+        assert found.settled(Strategy.PARTAGE) is Strategy.PARTAGE
+        chances = {
+            (s.count, s.core_milli): chance
+            for s, chance in zip(found.expected.shapes, found.expected.chances, strict=True)
+        }
+        assert chances[1, 460] == pytest.approx(part, rel=0.06)  # the rarest are left out
+        assert chances[1, 1000] > chances[1, 250]
+        assert (8, 1000) not in chances  # nodes have four cards
+    cpu = {s.core_milli: s.cpu_milli for s in few.expected.shapes if s.count == 1} if few else {}
+    assert (cpu[1000], cpu[250]) == (4000, 1000)  # half of a card's part of the node
+
+
+def test_a_cluster_that_grows_gives_up_its_usual_requests() -> None:
+    """And gets what larger ones have."""
+    small = refreshed(Tables(), {ONE: 20}, stock())
+    assert small is not None
+
+    grown = refreshed(small, {ONE: 20}, LARGE)
+
+    assert grown is not None
+    assert grown.chosen == "fgd"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "trend"),
+    [
+        pytest.param([300, 500, 700], 1.0, id="too-few-to-tell"),
+        pytest.param([300, 300, 500, 700], 1.0, id="grow"),
+        pytest.param([700, 500, 300, 300], -1.0, id="shrink"),
+        pytest.param([300] * 8, 0.0, id="equal"),
+        pytest.param([300, 500, 300, 500], 0.0, id="in-turn"),
+        pytest.param([300, 500, 500, 500], 0.5, id="half-of-the-pairs"),
+        pytest.param([300, 500, 700, 400, 600], 2 / 3, id="of-odd-number"),
+        pytest.param([*range(1, 401), *range(401, 1001)], 1.0, id="many"),
+    ],
+)
+def test_a_trend_tells_whether_requests_grow(sizes: list[int], trend: float) -> None:
+    """Pods without cards have no size."""
+    arrivals = Arrivals()
+    arrivals.add([Ask(1000, 1024), *(Ask(1000, 1024, 1, milli) for milli in sizes)])
+
+    assert arrivals.trend == pytest.approx(trend)
 
 
 def test_what_if_asks_what_the_requests_in_sight_teach() -> None:
-    """Of 48 cards three pods tell something; what was learnt already stays."""
-    one = {Ask(2000, 8192, 1, 460): 1}
-    few = {Ask(2000, 8192, 1, 460): 3}
+    """What was learnt already stays; of a large cluster a few pods tell nothing."""
+    few = Arrivals()
+    few.add([ONE] * 3)
+    no_cards = Stock.of([make_node("n", allocatable={"cpu": 8000, "memory": 2**33})])
 
-    assert in_sight(Tables(), one, stock()).stand_in is None
-    assert in_sight(Tables(), few, stock()).stand_in is Strategy.FGD
+    found = in_sight(Tables(), few, stock())
+
+    assert found.chosen == "capacity"
+    assert in_sight(found, few, stock()) is found
+    assert [in_sight(Tables(), few, s).chosen for s in (LARGE, no_cards)] == [
+        "first-fit",
+        "fgd",
+    ]
     learnt = Tables(stand_in=Strategy.FIRST_FIT)
     assert in_sight(learnt, few, stock()) is learnt
+
+
+def test_a_history_of_a_small_cluster_counts_until_it_does_not_fit() -> None:
+    """It is known before the first pod."""
+    arrivals = Arrivals({ONE: 100})
+
+    assert arrivals.due(8) is Due.RESERVES
+    arrivals.add([ONE] * 20)
+    assert (arrivals.due(8), arrivals.counts[ONE]) == (Due.RESERVES, 120)
+    arrivals.add([Ask(8000, 32768, 2, 1000)] * 40)
+    assert (arrivals.due(8), arrivals.counts[ONE]) == (Due.RESERVES, 20)
+    assert not arrivals.history
 
 
 @pytest.mark.parametrize(

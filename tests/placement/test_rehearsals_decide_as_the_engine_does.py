@@ -12,7 +12,7 @@ from partage.inventory.plane import Ints
 from partage.model.device import MILLI
 from partage.model.node import Node
 from partage.model.policy import Policy, Strategy
-from partage.placement.mix import FEW, Ask, Mix, Standing, Stock, workload_of
+from partage.placement.mix import Ask, Mix, Standing, Stock, workload_of
 from partage.placement.prices import PAIRS
 from partage.placement.rehearsal import Course, Theatre, dressed, thinned
 from partage.placement.reserves import reserves_of
@@ -137,7 +137,7 @@ def test_the_others_place_as_in_the_engine(seed: int, fast: bool) -> None:  # no
     mine = world(seed, 6)
     course = thinned(mine.mix, mine.stock, 1, seed)
     theatre = Theatre(mine.mix, mine.stock, fast=fast)
-    tables = Tables(workload=workload_of(mine.mix, mine.stock))
+    tables = Tables(workload=workload_of(mine.mix))
 
     fgd = by_engine(course, mine, tables, Strategy.FGD)
     assert theatre.fragmentation(course).tolist() == fgd.tolist()
@@ -217,25 +217,7 @@ def test_usual_requests_are_counted_whatever_memory_they_ask() -> None:
         Ask(4000, 1024): 10,
     }
 
-    usual = workload_of(Mix.of(seen, stock), stock)
+    usual = workload_of(Mix.of(seen, stock))
 
     pairs = {(s.core_milli, s.count): p for s, p in zip(usual.shapes, usual.chances, strict=True)}
     assert pairs == pytest.approx({(0, 0): 0.5, (500, 1): 0.25, (1000, 1): 0.25})
-
-
-def test_whole_cards_are_usual_where_few_pods_are_seen() -> None:
-    """A quarter of what asks for cards; with the CPU that shares ask. A large cluster counts."""
-    one = make_node("n", [card(0, model="T4")])
-    seen = {Ask(2000, 1024, 1, 300): 6, Ask(500, 1024): 2}
-
-    small, large = (
-        workload_of(Mix.of(seen, stock), stock)
-        for stock in (Stock.of([one]), Stock.of([one] * (FEW + 1)))
-    )
-
-    shapes = {(s.cpu_milli, s.core_milli, s.count) for s in small.shapes}
-    assert shapes == {(2000, 300, 1), (2000, 1000, 1), (500, 0, 0)}
-    assert dict(zip((s.core_milli for s in small.shapes), small.chances, strict=True)) == (
-        pytest.approx({300: 0.6, 1000: 0.2, 0: 0.2})
-    )
-    assert {s.core_milli for s in large.shapes} == {0, 300}

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from small_traces import PODS, write
 
 from partage.cli.simulate import simulate
+from partage.placement import learning
 from partage.placement.mix import Ask
 from partage.placement.prices import solver_there
 from partage.sim.history import read_history, write_history
@@ -30,19 +31,39 @@ def _result(folder: Path, *arguments: str) -> Any:
     return {key: value for key, value in found.items() if key not in timing}
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cluster counts as large enough for prices."""
+    monkeypatch.setattr(learning, "_SMALL", 0)
+
+
 @needs_solver
+@pytest.mark.usefixtures("large")
 def test_prices_are_made_once_enough_has_arrived(tmp_path: Path) -> None:
-    """Of fourteen cards six pods tell enough; and the same run again gives the same result."""
+    """After three hundred pods; and the same run again gives the same result."""
     folder = write(tmp_path)
     poisson = ("--departures", "poisson", "--arrivals")
 
-    assert _result(folder, *poisson, "6")["tables_built"] == 0
-    once, again = (_result(folder, *poisson, "8") for _ in range(2))
+    assert _result(folder, *poisson, "300")["tables_built"] == 0
+    once, again = (_result(folder, *poisson, "302") for _ in range(2))
     assert once["tables_built"] == 1
     assert once == again
 
 
+def test_a_small_cluster_makes_no_prices(tmp_path: Path) -> None:
+    """Usual requests decide there; and the same run again gives the same result."""
+    folder = write(tmp_path)
+    poisson = ("--departures", "poisson", "--arrivals", "302")
+
+    once, again = (_result(folder, *poisson) for _ in range(2))
+
+    assert once["tables_built"] == 0
+    assert once == again
+    assert once != _result(folder, *poisson, "--policy", "first-fit")
+
+
 @needs_solver
+@pytest.mark.usefixtures("large")
 def test_a_history_gives_prices_before_the_first_pod(tmp_path: Path) -> None:
     """A table of pods and the saved mix of the same pods do the same."""
     folder = write(tmp_path)
@@ -55,6 +76,7 @@ def test_a_history_gives_prices_before_the_first_pod(tmp_path: Path) -> None:
     assert one == other
 
 
+@pytest.mark.usefixtures("large")
 def test_without_a_solver_the_better_of_two_stands_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +90,7 @@ def test_without_a_solver_the_better_of_two_stands_in(
     assert set(_result(folder)["tables_chosen"]) <= {"fgd", "first-fit"}
 
 
+@pytest.mark.usefixtures("large")
 def test_a_history_that_does_not_fit_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

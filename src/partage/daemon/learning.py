@@ -88,7 +88,7 @@ class Learning:
             return
         if self.tables is not None and books.engine.tables.version < self.tables.version:
             self._tell(self.tables)
-        if not self._count(books):
+        if not self._count(books) and self.arrivals.begun:
             return
         nodes = [node for node in books.engine.ledger.nodes if node is not None]
         stock = Stock.of(nodes)
@@ -97,7 +97,8 @@ class Learning:
             standing = self._standing(books, [node.name for node in nodes])
             found = await self._prices(tables, stock, standing)
         else:
-            found = tables_due(what, tables, self.arrivals.counts, stock)
+            counts, trend = self.arrivals.counts, self.arrivals.trend
+            found = tables_due(what, tables, counts, stock, trend=trend)
         if found is not None:
             self.tables = found
             self._tell(found)

@@ -20,8 +20,8 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import Refusal
 from partage.placement.fragmentation import Workload
-from partage.placement.learning import asks_of, in_sight
-from partage.placement.mix import Ask, Stock
+from partage.placement.learning import Arrivals, asks_of, in_sight
+from partage.placement.mix import Stock
 from partage.placement.tables import Tables
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, QuotasChanged, TablesChanged
@@ -73,9 +73,9 @@ def _pods(books: Books) -> list[Pod]:
 
 async def _tables(live: Engine, pods: Sequence[Pod]) -> Tables:
     """What the default policy knows, or would if it were in force."""
-    seen: Counter[Ask] = Counter()
+    seen = Arrivals()
     for number, ask in enumerate(asks_of(pods, live.ledger)):
-        seen[ask] += 1
+        seen.add((ask,))
         if not number % _NODES:
             await asyncio.sleep(0)
     stock = Stock.of(node for node in live.ledger.nodes if node is not None)

@@ -345,20 +345,20 @@ class _Work:
             allowed = lens.allowed.take(kind, axis=1, mode="clip")
             np.copyto(term, everything)
             np.copyto(term, 0.0, where=allowed)
-            barred = _summed(term)
+            barred = summed(term)
             np.logical_not(allowed, out=mask)
             np.copyto(part, 0.0, where=mask)
             np.copyto(everything, 0.0, where=mask)
         np.copyto(everything, 0.0, where=roomy)
         np.logical_not(roomy, out=mask)
         np.copyto(part, 0.0, where=mask)
-        stranded = _summed(part)
+        stranded = summed(part)
         np.copyto(term, everything)
         np.copyto(term, 0.0, where=enough)
-        lacking = _summed(term)
+        lacking = summed(term)
         np.logical_not(enough, out=mask)
         np.copyto(everything, 0.0, where=mask)
-        starved = _summed(everything)
+        starved = summed(everything)
         idle, blocked = self._without_cards(cpu, total)
         result = (((lacking + stranded) + starved) + idle) + blocked
         return result if barred is None else result + barred
@@ -372,10 +372,10 @@ class _Work:
         np.copyto(term, everything)
         np.copyto(term, 0.0, where=plenty)
         np.copyto(everything, 0.0, where=~plenty)
-        return _summed(everything), _summed(term)
+        return summed(everything), summed(term)
 
 
-def _summed(terms: Floats) -> Floats:
+def summed(terms: Floats) -> Floats:
     """Sums down the columns, one term after another.
 
     NumPy adds rows in turn when it sums over the outer axis; a single column it would sum in

@@ -1,11 +1,14 @@
 """When the default strategy learns, from what, and reserves for what has been seen since.
 
+A small cluster is full before many pods have come: it gets usual requests (`capacity`), made of those
+that came and of generic ones, after nearly every pod. A larger one gets prices, which want many.
+
 The service and replays learn by the same two steps: `Arrivals` counts pods and says what is due,
 and `tables_due` makes it, off the decision path. The driver of the engine hands the tables to it as
 an event. Prices themselves are made in `selection`.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
@@ -15,10 +18,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from partage.inventory.ledger import Ledger
-from partage.model.device import DeviceType
+from partage.model.device import MILLI, DeviceType
 from partage.model.pod import Pod
 from partage.model.policy import Strategy
 from partage.placement.baselines import demand
+from partage.placement.fragmentation import Shape, Workload
 from partage.placement.kernel import suited
 from partage.placement.mix import Ask, Mix, Standing, Stock, workload_of
 from partage.placement.reserves import reserves_of
@@ -29,9 +33,24 @@ if TYPE_CHECKING:
 
 _LEARN: Final = frozenset({300, 1000, 3000, 6000})
 _AGAIN: Final = 20_000
-_EARLY: Final = (6, 9, 13, 19, 28, 42, 63, 95, 142, 213)
+_SMALL: Final = 3408
+"""Cards of a cluster that is full before prices could be learnt."""
 _CARDS_EACH: Final = 16
-"""Cards of the cluster for each pod seen, beyond which so few pods tell nothing of it."""
+"""Cards of a larger one for each pod in sight, beyond which so few pods tell nothing of it."""
+_OFTEN: Final = 6
+"""Binary digits: usual requests are made anew 32 times while the pods double in number."""
+_GENERIC: Final = (
+    *((1, 250, 3), (1, 500, 3), (1, 750, 3), (1, MILLI, 8)),
+    *((2, MILLI, 1), (4, MILLI, 1), (8, MILLI, 1)),
+)
+"""Cards, compute of each and pods, of a mix that stands for what a small cluster has not seen."""
+_GENERIC_PART: Final = 0.5  # of a card's part of CPU that such a pod asks for each card
+_TENTHS: Final = 10
+_WEIGHTS: Final = (2, 50)
+"""What a generic request counts, in tenths of a pod: where sizes came in any order; where they grow."""
+_GROWING: Final = 0.5  # trend from which sizes surely grow
+_FEWEST: Final = 4  # pods with cards that have a trend
+_REMEMBERED: Final = 1024  # sizes that the trend is made of
 _REFRESH: Final = frozenset({450, 700, 1500, 2200, 4000, 5500, 7500, 10_000})
 _NOISE: Final = 1.5
 _SLACK: Final = 0.05
@@ -49,19 +68,18 @@ class Due(Enum):
 def due(arrived: int, cards: int) -> Due:
     """What is due once so many pods have been seen: prices seldom, reserves more often.
 
-    A small cluster is full before many pods have come, so it learns from few.
+    A small cluster has its usual requests, which are made at once, before the first pod and after
+    nearly every one.
 
     Args:
         arrived: pods seen.
         cards: of the cluster.
     """
+    if 0 < cards <= _SMALL:
+        step = 1 << max(0, arrived.bit_length() - _OFTEN)
+        return Due.NOTHING if arrived % step else Due.RESERVES
     if arrived in _LEARN or (arrived and arrived % _AGAIN == 0):
         return Due.PRICES
-    if arrived * _CARDS_EACH >= cards:
-        if arrived in _EARLY:
-            return Due.PRICES
-        if 0 < arrived < _EARLY[-1]:
-            return Due.RESERVES
     return Due.RESERVES if arrived in _REFRESH else Due.NOTHING
 
 
@@ -96,7 +114,8 @@ class Arrivals:
         self.seen: Counter[Ask] = Counter()
         self.total = 0
         self._window = window
-        self._looked = -1 if self.history else 0
+        self._looked = -1  # pods seen at the last look at what is due
+        self._sizes: deque[int] = deque(maxlen=_REMEMBERED)
 
     @property
     def counts(self) -> Counter[Ask]:
@@ -108,19 +127,46 @@ class Arrivals:
         for ask in asks:
             self.seen[ask] += 1
             self.total += 1
+            if ask.count:
+                self._sizes.append(ask.count * ask.milli)
         if self._window is not None and self.seen.total() > self._window:
             self.seen = Counter({ask: n // 2 for ask, n in self.seen.items() if n > 1})
 
+    @property
+    def begun(self) -> bool:
+        """Whether what is due was asked before."""
+        return self._looked >= 0
+
+    @property
+    def trend(self) -> float:
+        """Whether requests for cards grow: 1 where all later ones are larger, -1 where all are smaller.
+
+        Of each pair of one from the first half and one from the second, how much more often the
+        second asks more compute than that it asks less. 1 as long as too few have come.
+        """
+        sizes, half = np.array(self._sizes), len(self._sizes) // 2
+        if sizes.size < _FEWEST:
+            return 1.0
+        first, second = np.sort(sizes[:half]), sizes[half:]
+        below, upto = (np.searchsorted(first, second, side) for side in ("left", "right"))
+        return float((below + upto - half).sum()) / (half * second.size)
+
     def due(self, cards: int) -> Due:
-        """What became due since the last call, on a cluster of so many cards."""
+        """What became due since the last call, on a cluster of so many cards; nothing where it has none."""
+        if not cards and not self.total:
+            return Due.NOTHING
         before, self._looked = self._looked, self.total
-        if before < 0:
+        if before < 0 and self.history and cards > _SMALL:
             return Due.PRICES
         what = due_since(before, self.total, cards)
-        if what is not Due.NOTHING and self.history:
-            if what is not Due.PRICES or fits_history(self.history, self.seen):
-                return Due.NOTHING
-            self.history = {}
+        if what is Due.NOTHING or not self.history:
+            return what
+        small = cards <= _SMALL
+        if not small and what is not Due.PRICES:
+            return Due.NOTHING
+        if fits_history(self.history, self.seen):
+            return what if small else Due.NOTHING
+        self.history = {}
         return what
 
 
@@ -131,6 +177,7 @@ def tables_due(
     stock: Stock,
     standing: Standing | None = None,
     *,
+    trend: float = 1.0,
     rules: "Rules | None" = None,
     fast: bool | None = None,
 ) -> Tables | None:
@@ -142,6 +189,7 @@ def tables_due(
         counts: how often each ask came.
         stock: the empty cluster.
         standing: what is placed already; prices alone ask for it.
+        trend: whether requests grow, see `Arrivals`.
         rules: how gain and cost are weighed when prices are chosen.
         fast: use compiled loops; None for where numba is installed. The tables are the same.
 
@@ -151,7 +199,7 @@ def tables_due(
     if what is Due.NOTHING:
         return None
     if what is Due.RESERVES:
-        return refreshed(tables, counts, stock)
+        return refreshed(tables, counts, stock, trend)
     from partage.placement.selection import learned  # noqa: PLC0415 # imports the compiled loops
 
     return learned(tables, counts, stock, standing, rules=rules, fast=fast)
@@ -193,28 +241,64 @@ def asks_of(pods: Iterable[Pod], ledger: Ledger) -> Iterator[Ask]:
         yield known[alike]
 
 
-def refreshed(tables: Tables, seen: Mapping[Ask, int], stock: Stock) -> Tables | None:
-    """The same prices with reserves for what has been seen since, or the usual requests of FGD.
+def refreshed(
+    tables: Tables, seen: Mapping[Ask, int], stock: Stock, trend: float = 1.0
+) -> Tables | None:
+    """The usual requests of a small cluster; else the same prices with reserves for what was seen since.
 
-    Before anything was chosen FGD stands in. None where first fit was chosen to.
+    Before anything was chosen for a larger one FGD stands in. None where first fit was chosen to.
     """
+    version = tables.version + 1
+    if _small(stock):
+        usual = usual_requests(seen, stock, trend)
+        return replace(tables, version=version, expected=usual, prices=None, stand_in=None)
     mix = Mix.of(seen, stock)
-    if tables.prices is None:
-        if tables.stand_in not in (None, Strategy.FGD):
-            return None
-        version, usual = tables.version + 1, workload_of(mix, stock)
-        return replace(tables, version=version, workload=usual, stand_in=Strategy.FGD)
-    milli = float(mix.demand.sum() / max(1, mix.counts.sum()))
-    prices = replace(tables.prices, reserves=reserves_of(mix, stock), milli_per_pod=milli)
-    return replace(tables, version=tables.version + 1, prices=prices)
+    if tables.prices is not None:
+        milli = float(mix.demand.sum() / max(1, mix.counts.sum()))
+        prices = replace(tables.prices, reserves=reserves_of(mix, stock), milli_per_pod=milli)
+        return replace(tables, version=version, prices=prices)
+    if tables.stand_in not in (None, Strategy.FGD):
+        return None
+    usual = workload_of(mix)
+    return Tables(version, usual, tables.seed, stand_in=Strategy.FGD)
 
 
-def in_sight(tables: Tables, seen: Mapping[Ask, int], stock: Stock) -> Tables:
-    """The tables, or, where nothing was learnt, what the first pods of a small cluster teach."""
-    learnt = tables.prices is not None or tables.stand_in is not None
-    if learnt or sum(seen.values()) * _CARDS_EACH < int(stock.cards.sum()):
+def usual_requests(seen: Mapping[Ask, int], stock: Stock, trend: float) -> Workload:
+    """What came, and generic requests beside it: few pods tell little of those to come.
+
+    Where small requests come first, whole cards would later miss the CPU that small pods took, so
+    generic requests count for more while sizes grow.
+
+    Args:
+        seen: how often each ask came.
+        stock: a cluster with cards.
+        trend: see `Arrivals`.
+    """
+    low, high = _WEIGHTS
+    weight = round(low + (high - low) * min(1.0, max(0.0, trend) / _GROWING))
+    counts: Counter[Shape] = Counter()
+    for ask, count in seen.items():
+        milli = ask.milli if ask.count else 0
+        counts[Shape(ask.cpu_milli, milli, ask.count, "|".join(ask.models))] += _TENTHS * count
+    most = int(stock.cards.max())
+    cpu = _GENERIC_PART * float(stock.cpu[stock.cards > 0].sum()) / int(stock.cards.sum())
+    for count, milli, pods in _GENERIC:
+        mine = min(count, most)
+        counts[Shape(int(cpu * mine * milli / MILLI), milli, mine)] += weight * pods
+    return Workload.counted(counts)
+
+
+def _small(stock: Stock) -> bool:
+    return 0 < int(stock.cards.sum()) <= _SMALL
+
+
+def in_sight(tables: Tables, arrivals: Arrivals, stock: Stock) -> Tables:
+    """The tables, or, where nothing was learnt, what the pods in sight teach a small cluster."""
+    learnt = tables.prices is not None or tables.stand_in is not None or tables.expected.shapes
+    few = arrivals.total * _CARDS_EACH < int(stock.cards.sum())
+    if learnt or (few and not _small(stock)):
         return tables
-    return refreshed(tables, seen, stock) or tables
+    return refreshed(tables, arrivals.counts, stock, arrivals.trend) or tables
 
 
 def fits_history(history: Mapping[Ask, int], seen: Mapping[Ask, int]) -> bool:

@@ -16,10 +16,6 @@ from partage.placement.fragmentation import Shape, Workload
 
 _MIB = 2**20
 
-FEW = 3408
-"""Cards of a cluster that sees few pods before it is full."""
-_SHARES_EACH = 3  # shares for each whole card among the usual requests of such a cluster, at most
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ask:
@@ -150,22 +146,10 @@ class Standing:
         )
 
 
-def workload_of(mix: Mix, stock: Stock) -> Workload:
-    """The usual requests of a mix, for FGD, which does not look at memory.
-
-    A small cluster sees few pods: there, whole cards are held to be a quarter of what is asked at
-    least. Without it, FGD would open a card for every third of 30 % rather than leave a tenth.
-    """
+def workload_of(mix: Mix) -> Workload:
+    """The usual requests of a mix, for FGD, which does not look at memory."""
     counts: Counter[Shape] = Counter()
     for ask, count in zip(mix.asks, mix.counts.tolist(), strict=True):
         milli = ask.milli if ask.count else 0
         counts[Shape(ask.cpu_milli, milli, ask.count, "|".join(ask.models))] += count
-    if int(stock.cards.sum()) <= FEW:
-        parts = (mix.cards > 0) & (mix.milli < MILLI)
-        shares = int(mix.counts[parts].sum())
-        whole = int(mix.counts[mix.cards > 0].sum()) - shares
-        missing = -(-shares // _SHARES_EACH) - whole
-        if missing > 0:
-            cpu = int(mix.cpu[parts] @ mix.counts[parts]) // shares
-            counts[Shape(cpu, MILLI, 1, "")] += missing
     return Workload.counted(counts)

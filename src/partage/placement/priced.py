@@ -213,7 +213,7 @@ class PriceGauge(Followed):
             loss += SCARCE * self.scarcity[model] * (count * MILLI)
             loss += self.bonus[idle] - self.bonus[np.maximum(idle - count, 0)]
         rest = np.maximum(self.total[nodes] - count * MILLI, 0)
-        return _packed(loss, rest, np.zeros(nodes.size, np.int64))
+        return packed(loss, rest, np.zeros(nodes.size, np.int64))
 
     def _shared(
         self,
@@ -232,7 +232,7 @@ class PriceGauge(Followed):
         idle = self.idle[nodes]
         taken = (card >= MILLI) & (rest < MILLI)
         loss += self.bonus[idle] - self.bonus[np.maximum(idle - taken, 0)]
-        return _packed(loss, np.maximum(self.total[nodes] - count * milli, 0), rest)
+        return packed(loss, np.maximum(self.total[nodes] - count * milli, 0), rest)
 
 
 def told(ledger: Ledger, host: Mapping[str, int], index: int) -> tuple[float, float]:
@@ -248,7 +248,7 @@ def _units(left: Ints) -> Ints:
     return np.minimum(left * UNITS // MILLI, UNITS)
 
 
-def _packed(loss: Floats, node: Ints, card: Ints) -> Ints:
+def packed(loss: Floats, node: Ints, card: Ints) -> Ints:
     """One number for the loss in bins, then what the node and what the card have left."""
     bins = np.floor(loss / _BIN + 0.5).astype(np.int64) + _OFFSET
     key = np.clip(bins, 0, _MOST_BIN) << 23

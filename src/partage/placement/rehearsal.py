@@ -156,7 +156,7 @@ class Theatre:
         self._asked = Asked(
             mix.cpu, mix.memory, mix.cards, np.minimum(mix.milli, MILLI), mix.allowed
         )
-        self._usual = _usual(workload_of(mix, stock), stock)
+        self._usual = _usual(workload_of(mix), stock)
 
     def prices(self, course: Course, prices: Prices) -> Ints:
         """Row of the node of each arrival under prices, -1 for none; 0 for what ran already."""

@@ -18,6 +18,7 @@ from partage.model.device import DeviceType
 from partage.model.policy import Scoring, Strategy
 from partage.model.request import DeviceRequest
 from partage.placement import baselines
+from partage.placement.capacity import CapacityGauge
 from partage.placement.fragmentation import Gauge
 from partage.placement.kernel import Nodes
 from partage.placement.priced import PriceGauge
@@ -49,7 +50,7 @@ class Scene:
         nodes: the nodes to score.
         tables: what the strategy has learnt.
         gauge: fragmentation of every node, where the tables know the usual requests.
-        priced: value of every node, where prices are learnt.
+        priced: value of every node, where prices or usual requests are learnt.
         scoring: what the pod's protocol compares under binpack and spread.
     """
 
@@ -60,7 +61,7 @@ class Scene:
     nodes: Nodes
     tables: Tables
     gauge: Gauge | None = None
-    priced: PriceGauge | None = None
+    priced: PriceGauge | CapacityGauge | None = None
     scoring: Scoring = Scoring()
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from partage.inventory.plane import Ints
 from partage.model.device import MILLI
 from partage.model.policy import Strategy
+from partage.placement.fragmentation import Workload
 from partage.placement.mix import Ask, Mix, Standing, Stock, workload_of
 from partage.placement.price_candidates import CANDIDATES
 from partage.placement.prices import Learner, SolverMissing
@@ -258,11 +259,12 @@ def learned(
     choice = chosen(mix, stock, standing, rules=rules, fast=fast)
     if choice is None:
         return None
-    usual = workload_of(mix, stock) if choice.stand_in is Strategy.FGD else tables.workload
+    usual = workload_of(mix) if choice.stand_in is Strategy.FGD else tables.workload
     return replace(
         tables,
         version=tables.version + 1,
         workload=usual,
         prices=choice.prices,
         stand_in=choice.stand_in,
+        expected=Workload(),
     )

@@ -70,7 +70,8 @@ class Tables:
         workload: the usual requests, for `fgd`.
         seed: of the draws of `random`.
         prices: for `partage`; None until they are learnt.
-        stand_in: decides for `partage` where it has no prices; None for its own first fit.
+        expected: the usual requests of a small cluster, for `partage` without prices.
+        stand_in: decides for `partage` where it has neither; None for its own first fit.
     """
 
     version: int = 0
@@ -78,14 +79,18 @@ class Tables:
     seed: int = 0
     prices: Prices | None = None
     stand_in: Strategy | None = None
+    expected: Workload = Workload()
 
     @property
     def chosen(self) -> str:
-        """What decides for `partage`: `prices`, or the name of the strategy that stands in."""
+        """What decides for `partage`: `prices`, `capacity`, or the strategy that stands in."""
+        if self.prices is None and self.expected.shapes:
+            return "capacity"
         return "prices" if self.prices else (self.stand_in or Strategy.FIRST_FIT).value
 
     def settled(self, strategy: Strategy) -> Strategy:
         """The strategy that decides where `strategy` is wanted."""
-        if strategy is Strategy.PARTAGE and self.prices is None and self.stand_in is not None:
+        learnt = self.prices is not None or self.expected.shapes
+        if strategy is Strategy.PARTAGE and not learnt and self.stand_in is not None:
             return self.stand_in
         return strategy

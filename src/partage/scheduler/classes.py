@@ -20,6 +20,7 @@ from partage.model.policy import Policy, Strategy
 from partage.model.reason import NodeReason, Refusal
 from partage.model.request import DeviceRequest, RequestGroup
 from partage.placement import kernel, scoring
+from partage.placement.capacity import CapacityGauge
 from partage.placement.fast import is_plain
 from partage.placement.fragmentation import Gauge
 from partage.placement.greedy import taking_all
@@ -102,7 +103,7 @@ class RequestClass:
         eligible: which nodes are in question, whatever they have left.
         guarded: places that take a slot from a short reserve stand behind all others.
         gauge: fragmentation of every node, for strategies that look at it.
-        priced: value of every node, for the default strategy once it has learnt prices.
+        priced: value of every node, for the default strategy once it has learnt prices or usual requests.
         rescorer: scores the class in place of NumPy, where it is set.
         refusal: why no node could host a pod of the class, when last asked.
         refused_at: how many changes the ledger had seen then.
@@ -128,7 +129,7 @@ class RequestClass:
     kinds: tuple[Kind, ...] = ()
     guarded: bool = False
     gauge: Gauge | None = None
-    priced: PriceGauge | None = None
+    priced: PriceGauge | CapacityGauge | None = None
     rescorer: Rescorer | None = None
     refusal: Refusal | None = None
     refused_at: int = -1
@@ -175,7 +176,7 @@ class RequestClass:
     @property
     def offer(self) -> Ints:
         """`value`, with places that take a slot from a short reserve behind all others."""
-        if not self.guarded or self.priced is None:
+        if not self.guarded or not isinstance(self.priced, PriceGauge):
             return self.value
         return self.priced.offer(self.value, self.flags, TIER * RANKS)
 
@@ -207,7 +208,7 @@ class RequestClass:
         """
         if not self.value.size:
             return -1
-        if among is None and self.guarded and self.priced is not None:
+        if among is None and self.guarded and isinstance(self.priced, PriceGauge):
             return self.priced.best(self.value, self.flags, TIER * RANKS)
         offer = self.offer if among is None else np.where(among, self.offer, -1)
         index = int(offer.argmax())
@@ -345,7 +346,7 @@ class RequestClass:
         request, cards = (groups[0].request, fits[0]) if groups else (None, None)
         scene = self._scene(ledger, request, cards, nodes)
         score = scoring.score(scene, self.node_strategy)
-        if self.guarded and self.priced is not None:
+        if self.guarded and isinstance(self.priced, PriceGauge):
             self.flags[nodes] = self.priced.flags(self.pod.host, request, nodes, score)
         if self._cut and request is not None and cards is not None:
             score = self._with_instances(ledger, nodes, score, cards)

@@ -7,6 +7,7 @@ from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Ints
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
+from partage.placement.capacity import CapacityGauge
 from partage.placement.fragmentation import Gauge, Workload
 from partage.placement.priced import PriceGauge
 from partage.placement.tables import Prices, Tables
@@ -41,7 +42,7 @@ class RequestClassCache:
         self._ledger = ledger
         self._scorers = scorers
         self._gauge: Gauge | None = None
-        self._priced: PriceGauge | None = None
+        self._priced: PriceGauge | CapacityGauge | None = None
         self._classes: dict[object, RequestClass] = {}
         self._former: dict[object, RequestClass] = {}  # those of the last policy or tables
         self._columns = NodeColumns(ledger)
@@ -92,12 +93,12 @@ class RequestClassCache:
             if self._gauge is None:
                 self._gauge = self._gauge_of(tables.workload)
             group.gauge = self._gauge
-        if group.prices and tables.prices is not None:
+        if group.prices:
             if self._priced is None:
-                self._priced = self._priced_of(tables.prices)
+                self._priced = self._priced_of(tables)
             group.priced = self._priced
             node = group.node_strategy is Strategy.PARTAGE
-            group.guarded = node and bool(tables.prices.reserves)
+            group.guarded = node and tables.prices is not None and bool(tables.prices.reserves)
         if self._scorers is not None:
             group.rescorer = self._scorers.rescorer(group, self._ledger)
 
@@ -106,10 +107,13 @@ class RequestClassCache:
             return Gauge(workload, self._ledger)
         return self._scorers.gauge(workload, self._ledger)
 
-    def _priced_of(self, prices: Prices) -> PriceGauge:
+    def _priced_of(self, tables: Tables) -> PriceGauge | CapacityGauge | None:
+        if tables.prices is None:
+            shapes = tables.expected.shapes
+            return CapacityGauge(tables.expected, self._ledger) if shapes else None
         if self._scorers is None:
-            return PriceGauge(prices, self._ledger)
-        return self._scorers.price_gauge(prices, self._ledger)
+            return PriceGauge(tables.prices, self._ledger)
+        return self._scorers.price_gauge(tables.prices, self._ledger)
 
     def _eligibility(self, pod: Pod) -> Eligibility:
         key = eligibility_key(pod)

@@ -405,8 +405,16 @@ class _Driver:
             standing = Standing.of(self.engine.ledger, list(self.rows), self.running)
         elif self.lesson.tables is not None:
             return self.lesson.tables
-        counts, rules = self.arrivals.counts, self.lesson.rules
-        return tables_due(what, before, counts, self.stock, standing, rules=rules, fast=self.fast)
+        return tables_due(
+            what,
+            before,
+            self.arrivals.counts,
+            self.stock,
+            standing,
+            trend=self.arrivals.trend,
+            rules=self.lesson.rules,
+            fast=self.fast,
+        )
 
     def _place(self, number: int) -> bool:
         life = self.run.lives[number]

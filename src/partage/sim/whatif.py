@@ -20,7 +20,7 @@ from partage.model.quantity import brief
 from partage.model.reason import Refusal
 from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
 from partage.model.selector import NodeConstraint
-from partage.placement.learning import asks_of, in_sight
+from partage.placement.learning import Arrivals, asks_of, in_sight
 from partage.placement.mix import Stock
 from partage.placement.tables import Tables
 from partage.scheduler.engine import Engine
@@ -278,7 +278,8 @@ def evaluate(
     after = changed(cluster, change)
     policy = change.policy or after.policy or Policy()
     engine, _ = started(after, policy, seed)
-    seen = Counter(asks_of((t.pod for t in after.pods if not t.pod.finished), engine.ledger))
+    seen = Arrivals()
+    seen.add(asks_of((t.pod for t in after.pods if not t.pod.finished), engine.ledger))
     # What a running scheduler learns from its first pods, which are all in sight here.
     engine.handle(TablesChanged(in_sight(Tables(), seen, Stock.of(after.nodes))))
     refused: dict[str, Refusal] = {}

@@ -48,6 +48,8 @@ class CompiledScorers:
             return GaugeRescorer(request, host, group.gauge, self._scratch)
         if strategy is Strategy.PARTAGE and isinstance(group.priced, FastPriceGauge):
             return PriceRescorer(request, host, group.priced, self._scratch)
+        if strategy is Strategy.PARTAGE and group.priced is not None:
+            return None
         if strategy is Strategy.FIRST_FIT:
             return Rescorer(request, host, ledger, self._scratch)
         return BookRescorer(request, host, ledger, self._scratch, strategy)

@@ -1,0 +1,136 @@
+"""The default strategy on a small cluster: place where the node loses least of what usual requests could use.
+
+A node's capacity for a request is the compute that as many such pods as fit on it would take: as
+many as its cards have room for, and its CPU lasts for. Its expected capacity is the mean over the
+usual requests (a `Workload`). FGD asks only whether one more fits, so it sees that CPU runs out when
+it has run out. The loss is rounded to bins as that of prices is: among nearly equal places the
+fullest node wins, then the tightest card, then the order of nodes.
+
+Memory decides what fits, not what is better.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from partage.inventory.ledger import Ledger
+from partage.inventory.plane import Bools, Ints
+from partage.model.device import MILLI, DeviceType
+from partage.model.request import DeviceRequest
+from partage.placement.baselines import demand, left_of
+from partage.placement.fragmentation import Index, Lens, Workload, summed
+from partage.placement.incremental_columns import Followed
+from partage.placement.kernel import Nodes
+from partage.placement.priced import packed
+from partage.placement.tables import Floats
+
+
+class CapacityGauge(Followed):
+    """Expected capacity of every node, kept up to date with the ledger; shared by all classes.
+
+    It holds nothing that does not follow from the ledger and the usual requests.
+
+    Attributes:
+        lens: the usual requests, for the kinds of card in the books.
+        left: compute left by card and node, milli.
+        slots: by threshold of the lens and node, how often the cards have room for so much.
+        total: compute left by node, milli.
+        capacity: expected, by node, milli.
+    """
+
+    def __init__(self, workload: Workload, ledger: Ledger) -> None:
+        self.workload = workload
+        super().__init__(ledger)
+
+    def node_scores(
+        self,
+        host: Mapping[str, int],
+        request: DeviceRequest | None,
+        fits: Bools | None,
+        nodes: Nodes,
+    ) -> Ints:
+        """Scores of nodes, each that of the best of its cards."""
+        index = np.arange(self.total.shape[0])[nodes]
+        count, milli = demand(request)
+        if request is None or fits is None or not count or request.whole:
+            return self._settled(host, index, count)
+        # Cards of one node with as much left score the same: one of them will do.
+        ordered = np.sort(np.where(fits, self.left[:, index], -1), axis=0)
+        fresh = ordered >= 0
+        fresh[1:] &= ordered[1:] != ordered[:-1]
+        row, column = np.nonzero(fresh)
+        score = self._shared(host, index[column], ordered[row, column], (count, milli))
+        result: Ints = np.zeros(index.size, np.int64)
+        np.maximum.at(result, column, score)
+        return result
+
+    def card_scores(
+        self, host: Mapping[str, int], request: DeviceRequest, fits: Bools | None, index: int
+    ) -> dict[int, int]:
+        """Score of each card of a node, by row; for shares.
+
+        Args:
+            host: ordinary resources that the pod asks.
+            request: what it asks of a card.
+            fits: which cards fit; None for all that have compute enough.
+            index: the node.
+        """
+        _, milli = demand(request)
+        rows = np.flatnonzero(self.left[:, index] >= milli if fits is None else fits[:, 0])
+        nodes = np.full(rows.size, index)
+        score = self._shared(host, nodes, self.left[rows, index], demand(request))
+        return dict(zip(rows.tolist(), score.tolist(), strict=True))
+
+    # --- columns ---------------------------------------------------------------------------------
+
+    def allocate(self) -> None:
+        """Make room for the nodes and cards in the books."""
+        self.lens = Lens.of(self.workload, self.ledger)
+        cards, size = self.ledger.planes[DeviceType.GPU].open.shape
+        self.left: Ints = np.zeros((cards, size), np.int64)
+        self.slots: Ints = np.zeros((self.lens.thresholds.size, size), np.int64)
+        self.total: Ints = np.zeros(size, np.int64)
+        self.capacity: Floats = np.zeros(size)
+
+    def write(self, nodes: Index) -> None:
+        """Write the columns of some nodes."""
+        left = np.maximum(left_of(self.ledger.planes[DeviceType.GPU], nodes), 0)
+        slots = np.zeros((self.lens.thresholds.size, nodes.size), np.int64)
+        for card in left:
+            slots += card // self.lens.thresholds[:, None]
+        self.left[:, nodes] = left
+        self.slots[:, nodes] = slots
+        self.total[nodes] = left.sum(axis=0)
+        self.capacity[nodes] = self._expected({}, nodes, slots)
+
+    # --- losses ----------------------------------------------------------------------------------
+
+    def _settled(self, host: Mapping[str, int], nodes: Index, count: int) -> Ints:
+        """Scores of whole cards, or of a pod without cards."""
+        after = self.slots[:, nodes] - count * (MILLI // self.lens.thresholds)[:, None]
+        loss = self.capacity[nodes] - self._expected(host, nodes, after)
+        rest = np.maximum(self.total[nodes] - count * MILLI, 0)
+        return packed(loss, rest, np.zeros(nodes.size, np.int64))
+
+    def _shared(
+        self, host: Mapping[str, int], nodes: Index, card: Ints, asked: tuple[int, int]
+    ) -> Ints:
+        """Scores of taking a share of a card, for pairs of node and what that card has left."""
+        count, milli = asked
+        rest = np.maximum(card - milli, 0)
+        steps = self.lens.thresholds[:, None]
+        after = self.slots[:, nodes] - card // steps + rest // steps
+        loss = self.capacity[nodes] - self._expected(host, nodes, after)
+        return packed(loss, np.maximum(self.total[nodes] - count * milli, 0), rest)
+
+    def _expected(self, host: Mapping[str, int], nodes: Index, slots: Ints) -> Floats:
+        """Expected capacity once `host` is taken off the nodes, and their cards have these slots.
+
+        A node by itself gets the same bits as one among many.
+        """
+        lens, free = self.lens, self.ledger.host_free["cpu"][nodes] - host.get("cpu", 0)
+        kind = self.ledger.planes[DeviceType.GPU].kind[0, nodes]
+        asked, count = lens.cpu[:, None], lens.count[:, None]
+        pods = np.minimum(slots[lens.row] // count, free / asked)
+        pods[(free < asked) | ~lens.allowed[:, kind]] = 0.0
+        return summed((lens.chance * lens.count * lens.milli)[:, None] * pods)
