@@ -7,12 +7,12 @@ from worlds import node_lists, pods
 
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen
-from partage.scheduler.prefilter import Hopes
+from partage.sim.prefilter import Prefilter
 
 
 @given(st.data())
 def test_nodes_that_can_host_a_pod_are_never_ruled_out(data: st.DataObject) -> None:
-    """`Hopes` asks for no more than a decision does."""
+    """`Prefilter` asks for no more than a decision does."""
     nodes = data.draw(node_lists())
     held = list(data.draw(ledgers(nodes)).allocations())
     engine = Engine()
@@ -21,7 +21,7 @@ def test_nodes_that_can_host_a_pod_are_never_ruled_out(data: st.DataObject) -> N
     for allocation in held:
         engine.ledger.apply(allocation)
     wishes = [data.draw(pods(f"pod-{i}")) for i in range(data.draw(st.integers(1, 4)))]
-    hopes = Hopes(wishes)
+    hopes = Prefilter(wishes)
 
     for name, index in engine.ledger.index.items():
         able = hopes.on(engine.ledger, index)

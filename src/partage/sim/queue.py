@@ -8,7 +8,7 @@ import numpy as np
 
 from partage.inventory.ledger import Ledger
 from partage.model.pod import Pod
-from partage.scheduler.prefilter import Hopes
+from partage.sim.prefilter import Prefilter
 
 
 class Queue:
@@ -20,7 +20,7 @@ class Queue:
         Args:
             kinds: a pod of each kind.
         """
-        self._hopes = Hopes(kinds)
+        self._prefilter = Prefilter(kinds)
         self._waiting: list[deque[int]] = [deque() for _ in kinds]
         self._some = np.zeros(len(kinds), np.bool_)
 
@@ -43,14 +43,14 @@ class Queue:
         index = ledger.index.get(node)
         if index is None or not self._some.any():
             return
-        able = self._some & self._hopes.on(ledger, index)
+        able = self._some & self._prefilter.on(ledger, index)
         first = [(self._waiting[kind][0], kind) for kind in np.flatnonzero(able).tolist()]
         heapq.heapify(first)
         while first:
             number, kind = heapq.heappop(first)
             if not able[kind] or not place(number):
                 continue
-            able = self._hopes.on(ledger, index)
+            able = self._prefilter.on(ledger, index)
             waiting = self._waiting[kind]
             waiting.popleft()
             if waiting:

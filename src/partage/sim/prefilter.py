@@ -1,4 +1,4 @@
-"""Which of many waiting pods a node could possibly host, all asked at once.
+"""Which of many waiting pods of a replay a node could possibly host, all asked at once.
 
 When room appears on one node, most of those that wait still do not fit there. What is necessary is
 checked for all of them together; who passes is worth a real decision, who does not would be refused
@@ -17,7 +17,7 @@ from partage.model.request import DeviceRequest, PodRequest
 from partage.placement.fast import is_plain
 
 
-class Hopes:
+class Prefilter:
     """What each of some pods needs at least."""
 
     def __init__(self, pods: Sequence[Pod]) -> None:
