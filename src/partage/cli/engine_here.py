@@ -1,12 +1,12 @@
 """The engine in this process, over objects of a cluster or over manifests: books as the service would make them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from partage.cli.answering import Asked
+from partage.cli.claim_views import ClaimViews, read
 from partage.cli.reading import batches
-from partage.daemon.watched import PRIORITIES, as_document, watched
-from partage.dashboard.views import BookViews
+from partage.daemon.watched import CLAIM_OFFERS, PRIORITIES, Watched, as_document, watched
 from partage.dashboard.workloads import waiting_pods
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
@@ -17,7 +17,10 @@ from partage.kube.config import Config
 from partage.kube.errors import Forbidden, NotFound
 from partage.model.reason import Refusal
 from partage.scheduler.events import BindSucceeded
+from partage.sim.claims import ClaimAllocator
 from partage.wire import shapes
+from partage.wire.device_pools import bare_node, node_told
+from partage.wire.device_requests import claims_named
 from partage.wire.documents import Document
 from partage.wire.workloads import with_pods
 
@@ -28,7 +31,10 @@ _OPTIONAL_LOSS: Final = {
     "PriorityClass": "pods of manifests that name one count as of priority 0",
     "Device": "cards that only Device objects describe are left out",
     "ResourceClaim": "what claims hold of cards is left out",
+    "DeviceClass": "only this driver's own classes are known",
+    "ResourceSlice": "what agents would publish is taken for what they do",
 }
+Offers = Callable[[], Awaitable[tuple[list[Document], tuple[str, ...]]]]
 
 
 async def over_files(files: Sequence[str], *, strict: bool, placing: bool) -> Asked:
@@ -61,7 +67,11 @@ async def over_cluster(client: Client, config: Config) -> Asked:
     """
     documents, notes = await listed(client)
     told = f"the engine, over the objects of {config.cluster.server}"
-    return await _over(documents, told, config.namespace, notes)
+
+    async def offers() -> tuple[list[Document], tuple[str, ...]]:
+        return await _of_kinds(client, CLAIM_OFFERS)
+
+    return await _over(documents, told, config.namespace, notes, offers=offers)
 
 
 def _silent(_kind: str, _count: int) -> None:
@@ -69,22 +79,31 @@ def _silent(_kind: str, _count: int) -> None:
 
 
 async def listed(
-    client: Client, progress: Callable[[str, int], None] = _silent, *, priorities: bool = False
+    client: Client, progress: Callable[[str, int], None] = _silent, *, everything: bool = False
 ) -> tuple[list[Document], tuple[str, ...]]:
-    """Everything that decisions depend on, and what could not be read.
+    """Everything that decisions about devices depend on, and what could not be read.
 
     Args:
         client: an open client.
         progress: told each kind and how many objects of it there are.
-        priorities: list PriorityClasses too; a server writes their values into pods anyway.
+        everything: list PriorityClasses too, whose values a server writes into pods anyway, and what claims are
+            allocated from.
 
     Raises:
         KubeError: nodes or pods cannot be listed.
     """
+    kinds = watched(claims=True)
+    return await _of_kinds(
+        client, (PRIORITIES, *kinds, *CLAIM_OFFERS) if everything else kinds, progress
+    )
+
+
+async def _of_kinds(
+    client: Client, kinds: Sequence[Watched], progress: Callable[[str, int], None] = _silent
+) -> tuple[list[Document], tuple[str, ...]]:
     documents: list[Document] = []
     notes: list[str] = []
-    kinds = watched(claims=True)
-    for kind in (PRIORITIES, *kinds) if priorities else kinds:
+    for kind in kinds:
         try:
             listing = await client.list_all(kind.scope, into=kind.into)
         except NotFound:
@@ -113,6 +132,7 @@ async def _over(
     namespace: str = "default",
     notes: tuple[str, ...] = (),
     *,
+    offers: Offers | None = None,
     written: bool = False,
     placing: bool = False,
 ) -> Asked:
@@ -123,7 +143,8 @@ async def _over(
         told: who answers, for people.
         namespace: the one that is meant where none is named.
         notes: what could not be read.
-        written: manifests, whose nodes come in the order written, and where a Device object may
+        offers: lists what claims are allocated from; None where it is among the documents.
+        written: manifests, whose nodes come in the order written, and where a Device object or ResourceSlice may
             stand for its node.
         placing: pods get their places in the order of `partage schedule`, so that both say the same.
     """
@@ -133,7 +154,9 @@ async def _over(
     nodes, devices, pods = (by.get(kind, []) for kind in ("Node", "Device", "Pod"))
     if written:
         known = {node.name for node in nodes}
-        nodes += [_stand_in(device) for device in devices if device.name not in known]
+        tellers = [*devices, *by.get("ResourceSlice", [])]
+        alone = {name: one for one in tellers if (name := node_told(one)) and name not in known}
+        nodes += [bare_node(name, one) for name, one in alone.items()]
     else:
         nodes = list(permuted(nodes, 0))
     configs = [*by.get("ConfigMap", []), *by.get("ResourceQuota", [])]
@@ -143,19 +166,47 @@ async def _over(
         (configs, devices, nodes, pods, by.get("ResourceClaim", [])),
         0.0,
     )
+    claimants = {f"{one.namespace}/{one.name}": one for one in pods if claims_named(one)}
+
+    async def allocator() -> ClaimAllocator:
+        more, unread = await offers() if offers is not None else ([], ())
+        made = ClaimAllocator(books.engine, [*documents, *more])
+        made.notes = (*made.notes, *unread)
+        return made
+
     waiting, placed = list(waiting_pods(books)), set()
+    claims = None
+    if placing and claimants:
+        claims = await allocator()
+        entries = (read(books, one) for one in claimants.values())
+        seen = {entry.pod.uid for entry in waiting}
+        waiting += [
+            one
+            for one in entries
+            if one.pod.uid not in seen and not (one.pod.node or one.pod.finished)
+        ]
     if placing:
-        waiting.sort(key=lambda entry: -entry.pod.priority)
+        order = {document.identity[1:]: place for place, document in enumerate(pods)}
+        waiting.sort(
+            key=lambda one: (-one.pod.priority, order.get((one.pod.namespace, one.pod.name), 0))
+        )
     for entry in waiting:
         pod, engine = entry.pod, books.engine
-        decision = engine.schedule(pod) if placing else engine.evaluate(pod)
+        claimant = claimants.get(pod.key)
+        if not placing:
+            decision = engine.evaluate(pod)
+        elif claims is not None and claimant is not None:
+            decision = claims.decide(pod, claimant, keep=True)
+        else:
+            decision = engine.schedule(pod)
         if isinstance(decision, Refusal):
             books.refuse(entry, decision, 0.0)
         elif placing:
             engine.handle(BindSucceeded(pod.uid))
-            placed.add(f"{pod.namespace}/{pod.name}")
+            placed.add(pod.key)
+    views = ClaimViews(books, claimants, claims or allocator, settled=placing)
     return Asked(
-        BookViews(books, settled=placing),
+        views,
         told,
         namespace,
         placed=frozenset(placed) if placing else None,
@@ -165,12 +216,6 @@ async def _over(
         pods=frozenset(f"{pod.namespace}/{pod.name}" for pod in pods),
         notes=notes,
     )
-
-
-def _stand_in(device: Document) -> Document:
-    """A Node for a Device object that has none."""
-    shape = shapes.Node(metadata=shapes.Metadata(name=device.name))
-    return Document("Node", device.source, device.number, shape)
 
 
 def _condition(document: Document) -> str:

@@ -27,7 +27,17 @@ from partage.wire.documents import Document
 from partage.wire.masking import Mask
 from partage.wire.snapshot import Snapshot, plain, snapshot_lines
 
-_ORDER: Final = ("PriorityClass", "ConfigMap", "ResourceQuota", "Node", "Device", "Pod")
+_ORDER: Final = (
+    "PriorityClass",
+    "ConfigMap",
+    "ResourceQuota",
+    "Node",
+    "Device",
+    "Pod",
+    "ResourceClaim",
+    "DeviceClass",
+    "ResourceSlice",
+)
 _STEP: Final = 5000
 _LEAST_KEY: Final = 16
 
@@ -71,9 +81,9 @@ _LEAST_KEY: Final = 16
 def snapshot(**given: Any) -> None:
     """Write what a cluster's decisions depend on to one file.
 
-    Nodes, Device objects, pods, the protocols' ConfigMaps, ResourceQuotas, PriorityClasses and
-    allocated ResourceClaims, each with the fields that decisions read and no others: no Secret,
-    environment, command line or image. partage replay takes the decisions of the waiting pods from it; partage schedule and
+    Nodes, Device objects, pods, the protocols' ConfigMaps, ResourceQuotas, PriorityClasses,
+    ResourceClaims, DeviceClasses and this driver's ResourceSlices, each with the fields that decisions read
+    and no others: no Secret, environment, command line or image. A masked one has allocated claims alone. partage replay takes the decisions of the waiting pods from it; partage schedule and
     partage simulate cluster read it as manifests.
 
     \b
@@ -128,7 +138,7 @@ async def _read(
             return await listed(
                 client,
                 lambda kind, count: _progress(f"read {count} objects of kind {kind}"),
-                priorities=True,
+                everything=True,
             )
     except KubeError as error:
         raise CannotAsk(told_of(error)) from error
@@ -146,7 +156,7 @@ def _objects(documents: list[Document], seed: int, key: bytes | None) -> Iterato
         mask = Mask(key, (found for found in told if found is not None))
     for kind in _ORDER:
         for document in by.get(kind, []):
-            found = plain(document)
+            found = plain(document, masked=mask is not None)
             if found is not None:
                 yield mask.object(found) if mask else found
 

@@ -75,6 +75,18 @@ class LivePriority(shapes.PriorityClass, frozen=True):
     metadata: shapes.Metadata = _NOTHING
 
 
+class LiveClass(shapes.DeviceClass, frozen=True):
+    """A DeviceClass of a server."""
+
+    metadata: shapes.Metadata = _NOTHING
+
+
+class LiveSlice(shapes.ResourceSlice, frozen=True):
+    """A ResourceSlice of a server."""
+
+    metadata: shapes.Metadata = _NOTHING
+
+
 @dataclass(frozen=True, slots=True)
 class Watched:
     """One kind that is followed.
@@ -108,6 +120,16 @@ CLAIMS: Final = Watched(
     optional=True,
 )
 """Followed where it is switched on; Kubernetes has the kind in this version from 1.34 on."""
+
+
+CLAIM_OFFERS: Final = tuple(
+    Watched(kind, Scope(Resource("resource.k8s.io", "v1", plural, namespaced=False)), into, True)
+    for kind, plural, into in (
+        ("DeviceClass", "deviceclasses", LiveClass),
+        ("ResourceSlice", "resourceslices", LiveSlice),
+    )
+)
+"""What claims are allocated from. Not followed: whoever explains a claim that waits lists them."""
 
 
 def watched(

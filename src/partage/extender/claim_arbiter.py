@@ -9,18 +9,19 @@ admission refused or the write lost a race: after `WAIT` the service reads the c
 admitted here can still arrive.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from partage.extender.books import Books
 from partage.inventory.card import Card
+from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Grant
 from partage.model.device import DeviceType, SliceMode
 from partage.model.pod import Pod
 from partage.model.quantity import brief
 from partage.model.reason import ReasonCode
-from partage.scheduler.engine import State
+from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Event, HoldEnded, RoomKept
 from partage.wire.claims import claim_uid, read_claim, share_name
 from partage.wire.documents import Document
@@ -133,9 +134,9 @@ class ClaimArbiter:
         """What is reserved is asked for once more: one more write of it may be on its way from now on."""
         for one in same:
             held = books.engine.ledger.allocation(one.fact.uid)
-            if held is None or not _whole(books, held, one.grants):
+            if held is None or not _whole(books.engine, held, one.grants):
                 # Another leader, which knew nothing of it, gave its room away meanwhile.
-                return _short(books, one.fact, one.grants)
+                return _short(books.engine, one.fact, one.grants)
         if not dry_run:
             self._keep(
                 same[0].claim, [replace(one, since=now) if one in same else one for one in mine]
@@ -214,21 +215,32 @@ def _holds(fact: Pod) -> tuple[str | None, object]:
 
 def _reserve(books: Books, fact: Pod, now: float) -> str:
     """Take it into the books, all of it or nothing; why not, and empty where it is there."""
-    obstacle = _obstacle(books, fact)
+    return reserved(books.engine, fact, lambda event: books.take([event], now))
+
+
+def reserved(engine: Engine, fact: Pod, take: Callable[[Event], object]) -> str:
+    """Hold what a claim would hold, all of it or nothing; why not, and empty where it is held.
+
+    Args:
+        engine: whose books it is held in.
+        fact: the claim, as allocated.
+        take: feeds an event to the engine.
+    """
+    obstacle = _obstacle(engine, fact)
     if obstacle:
         return obstacle
     grants = fact.record.grants if fact.record is not None else ()
-    books.take([RoomKept(fact, fact.node or "", grants)], now)
-    held = books.engine.ledger.allocation(fact.uid)
-    if held is not None and _whole(books, held, grants):
+    take(RoomKept(fact, fact.node or "", grants))
+    held = engine.ledger.allocation(fact.uid)
+    if held is not None and _whole(engine, held, grants):
         return ""
-    books.take([HoldEnded(fact.uid)], now)
-    return _short(books, fact, grants)
+    take(HoldEnded(fact.uid))
+    return _short(engine, fact, grants)
 
 
-def _obstacle(books: Books, fact: Pod) -> str:
+def _obstacle(engine: Engine, fact: Pod) -> str:
     """Why nothing of the node can be given to the claim, whatever is free; empty where something can."""
-    ledger, node = books.engine.ledger, fact.node or ""
+    ledger, node = engine.ledger, fact.node or ""
     index = ledger.index.get(node)
     if index is None:
         return f"node {node} is not known"
@@ -238,13 +250,12 @@ def _obstacle(books: Books, fact: Pod) -> str:
     return ""
 
 
-def _whole(books: Books, held: Allocation, grants: Sequence[Grant]) -> bool:
+def _whole(engine: Engine, held: Allocation, grants: Sequence[Grant]) -> bool:
     """Whether all of it is held, and no card of it is worse for that."""
-    ledger = books.engine.ledger
-    if held.grants != tuple(grants) or books.engine.states.get(held.uid) is not State.HELD:
+    if held.grants != tuple(grants) or engine.states.get(held.uid) is not State.HELD:
         return False
-    cards = _cards(books, held.node)
-    return not ledger.overbooked(held.uid) and all(
+    cards = _cards(engine.ledger, held.node)
+    return not engine.ledger.overbooked(held.uid) and all(
         _takes(cards[grant.minor], grant) for grant in grants if grant.minor in cards
     )
 
@@ -257,17 +268,16 @@ def _takes(card: Card, grant: Grant) -> bool:
     return card.device.mode is not mode
 
 
-def _cards(books: Books, node: str) -> dict[int, Card]:
-    ledger = books.engine.ledger
+def _cards(ledger: Ledger, node: str) -> dict[int, Card]:
     index = ledger.index.get(node)
     if index is None:
         return {}
     return {one.device.minor: one for one in ledger.cards(DeviceType.GPU, index)}
 
 
-def _short(books: Books, fact: Pod, grants: Sequence[Grant]) -> str:
+def _short(engine: Engine, fact: Pod, grants: Sequence[Grant]) -> str:
     """What is asked of each card and what is free of it."""
-    cards = _cards(books, fact.node or "")
+    cards = _cards(engine.ledger, fact.node or "")
     told = []
     for grant in grants:
         card = cards.get(grant.minor)

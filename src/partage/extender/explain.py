@@ -5,7 +5,7 @@ that the next filter would give; asking changes nothing. For a pod that has a pl
 question is asked for another one like it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
@@ -31,7 +31,13 @@ _MOST_CLAIMS: Final = 100
 
 
 def explain(
-    books: Books, namespace: str, name: str, *, settled: bool = False, now: float | None = None
+    books: Books,
+    namespace: str,
+    name: str,
+    *,
+    settled: bool = False,
+    now: float | None = None,
+    claimant: tuple[PodEntry, Callable[[Pod], Placement | Refusal]] | None = None,
 ) -> dict[str, Any] | None:
     """The explanation of a pod; None for a pod that is not known or asks for no device.
 
@@ -42,31 +48,37 @@ def explain(
         settled: every pod had its turn, so that the reason is that of the pod's own turn.
         now: seconds on the clock of the books; what is searched for then counts for the pod's namespace, so that
             nobody asks for more than the decisions that it may have. None counts nothing.
+        claimant: the pod, where it names ResourceClaims, and who decides about it and them.
 
     `state` is `waiting`, `held` (its place is kept while kube-scheduler decides), `reserved`,
     `unknown` (its Binding was never answered), `bound`, or `finished`.
     """
     entry = books.cluster_cache.pod_named(namespace, name) or _waiting(books, namespace, name)
+    if claimant is not None:
+        entry = entry or claimant[0]
     if entry is None:
         return None
     pod, ledger = entry.pod, books.engine.ledger
     allocation = ledger.allocation(pod.uid)
     suspicion = ledger.suspicion(pod.uid)
     state: State | None = books.engine.states.get(pod.uid)
+    if claimant is not None and pod.node is not None and not pod.finished:
+        state = State.BOUND  # the books know nothing of a pod with claims alone
     reason, possible, never = None, None, False
     waiting = books.waiting.get(pod.uid)
     work = Work() if now is None else books.cycle.allowance.question(pod, now)
     if state is None and not pod.finished:
-        decision = _decision(books, pod, work, settled=settled)
+        decision = _decision(books, pod, work, claimant and claimant[1], settled=settled)
         if isinstance(decision, Placement):
             # It waits although there is room now: kube-scheduler has its own reasons, or its turn
             # has not come.
             possible = decision.allocation.node
         else:
             reason = refusal_document(decision)
-            if decision.code in ROOM and not work.few:
+            if claimant is None and decision.code in ROOM and not work.few:
                 never = fits_when_idle(ledger, pod, books.engine.policy.card, work) is False
-    another = _another(books, pod, work) if state is not None and not pod.finished else None
+    placed = state is not None and not pod.finished
+    another = _another(books, pod, work) if placed and claimant is None else None
     if now is not None:
         books.cycle.allowance.spend(pod, work.taken, now)
     record = pod.record
@@ -106,12 +118,19 @@ def explain(
     }
 
 
-def _decision(books: Books, pod: Pod, work: Work, *, settled: bool) -> Placement | Refusal:
-    """What would be decided now, or was in the pod's own turn."""
+def _decision(
+    books: Books,
+    pod: Pod,
+    work: Work,
+    decide: Callable[[Pod], Placement | Refusal] | None,
+    *,
+    settled: bool,
+) -> Placement | Refusal:
+    """What would be decided now, or was in the pod's own turn; by `decide`, where it names claims."""
     waiting = books.waiting.get(pod.uid)
     if settled and waiting:
         return waiting.refusal
-    decision = books.engine.evaluate(pod, work=work)
+    decision = decide(pod) if decide is not None else books.engine.evaluate(pod, work=work)
     if waiting and isinstance(decision, Refusal) and decision.code is ReasonCode.SEARCH_DEFERRED:
         return waiting.refusal
     return decision

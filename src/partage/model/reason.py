@@ -45,6 +45,12 @@ class ReasonCode(StrEnum):
     NODE_AFFINITY = "NodeAffinity"  # nodeSelector, node affinity or nodeName
     TAINT = "Taint"  # a taint that is not tolerated
     NODE_UNSCHEDULABLE = "NodeUnschedulable"  # the node is cordoned
+    CLAIM_UNREADY = (
+        "ClaimUnready"  # a claim of the pod cannot be judged: it, or what it names, is not there
+    )
+    SELECTOR_MISMATCH = (
+        "SelectorMismatch"  # no device is of a claim's class and what its selectors select
+    )
 
 
 _PHRASES: Mapping[ReasonCode, str] = {
@@ -81,6 +87,8 @@ _PHRASES: Mapping[ReasonCode, str] = {
     ReasonCode.NODE_AFFINITY: "node affinity",
     ReasonCode.TAINT: "untolerated taint",
     ReasonCode.NODE_UNSCHEDULABLE: "node unschedulable",
+    ReasonCode.CLAIM_UNREADY: "claim not ready",
+    ReasonCode.SELECTOR_MISMATCH: "no such device",
 }
 
 

@@ -7,6 +7,7 @@ documents. Nothing here decides: it feeds the engine and has the decisions writt
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation
@@ -17,6 +18,9 @@ from partage.scheduler.events import NodeSeen, Placement, PodSeen, Quarantined, 
 from partage.vendors.base import PlacedPod, Rendering
 from partage.wire.cluster import Cluster
 from partage.wire.pods import TranslatedPod
+
+if TYPE_CHECKING:
+    from partage.sim.claims import ClaimAllocator
 
 CLOCK = 1_700_000_000 * 10**9
 """Time of offline decisions in nanoseconds since 1970, fixed so that runs can be compared."""
@@ -73,8 +77,15 @@ def schedule(
     chosen = policy or cluster.policy or Policy()
     engine, notes = started(cluster, chosen, seed)
     outcomes: dict[str, PodOutcome] = {}
-    for translated in queue(cluster.pods):
-        outcomes[translated.pod.uid] = _decide(engine, cluster, translated, now)
+    waiting = queue(cluster.pods)
+    claims = None
+    if any(one.pod.uid in cluster.claimants for one in waiting):
+        from partage.sim.claims import ClaimAllocator  # noqa: PLC0415 # few clusters need it
+
+        claims = ClaimAllocator(engine, cluster.offers)
+        notes = (*notes, *claims.notes)
+    for translated in waiting:
+        outcomes[translated.pod.uid] = _decide(engine, cluster, translated, now, claims)
     return Outcome(
         cluster=cluster,
         pods=tuple(outcomes.get(t.pod.uid) or _bound(engine, t) for t in cluster.pods),
@@ -126,12 +137,25 @@ def _bound(engine: Engine, translated: TranslatedPod) -> PodOutcome:
     )
 
 
-def _decide(engine: Engine, cluster: Cluster, translated: TranslatedPod, now: int) -> PodOutcome:
-    decision = engine.schedule(translated.pod)
+def _decide(
+    engine: Engine,
+    cluster: Cluster,
+    translated: TranslatedPod,
+    now: int,
+    claims: "ClaimAllocator | None",
+) -> PodOutcome:
+    document = cluster.claimants.get(translated.pod.uid)
+    if claims is not None and document is not None:
+        decision = claims.decide(translated.pod, document, keep=True)
+    else:
+        decision = engine.schedule(translated.pod)
     if isinstance(decision, Placement):
         allocation = decision.allocation
         node = engine.ledger.node_at(engine.ledger.index[allocation.node])
-        placed = PlacedPod(translated.view, translated.pod.request, allocation, node, now)
+        own = (
+            engine.ledger.allocation(translated.pod.uid) or allocation
+        )  # without what its claims hold
+        placed = PlacedPod(translated.view, translated.pod.request, own, node, now)
         return PodOutcome(
             translated,
             bound=False,

@@ -44,6 +44,8 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.NODE_AFFINITY: "correct the selector",
     ReasonCode.TAINT: "add a toleration; repair the node",
     ReasonCode.NODE_UNSCHEDULABLE: "uncordon it",
+    ReasonCode.CLAIM_UNREADY: "make what the message names, or correct it",
+    ReasonCode.SELECTOR_MISMATCH: "correct the claim's selectors, or wait for such a device",
 }
 """Reason to what to do about it; backquotes stand around what is typed."""
 

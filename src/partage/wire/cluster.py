@@ -21,6 +21,8 @@ from partage.wire import shapes
 from partage.wire.claims import Claim, read_claim
 from partage.wire.config import translate_config
 from partage.wire.context import Context
+from partage.wire.device_pools import bare_node, node_told
+from partage.wire.device_requests import CLAIM_KINDS, claims_named
 from partage.wire.documents import Batch, Document
 from partage.wire.nodes import TranslatedNode, node_totals, translate_node
 from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
@@ -43,6 +45,8 @@ class Cluster:
         notes: what was skipped, replaced, or found odd.
         allocatable: node name to its own totals, as written.
         claims: ResourceClaims that hold devices, in the order written.
+        claimants: pods that name ResourceClaims, as written, by the uid of the pod.
+        offers: what such pods are allocated from: claims, templates, DeviceClasses and ResourceSlices.
     """
 
     nodes: tuple[Node, ...]
@@ -53,6 +57,8 @@ class Cluster:
     notes: tuple[str, ...] = ()
     allocatable: Mapping[str, Mapping[str, Quantity]] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
+    claimants: Mapping[str, Document] = field(default_factory=dict)
+    offers: tuple[Document, ...] = ()
 
     @property
     def settings(self) -> Settings:
@@ -91,7 +97,8 @@ def assemble(batches: Iterable[Batch], families: Sequence[Family] = FAMILIES) ->
         default_priority=default,
         registrars={translated.node.registrar for translated in nodes.values()},
     )
-    pods = _pods(_latest(with_pods(documents), notes), nodes, context)
+    claimants: dict[str, Document] = {}
+    pods = _pods(_latest(with_pods(documents), notes), nodes, context, claimants)
     notes += [note for translated in nodes.values() for note in translated.notes]
     claims = _claims(documents, nodes)
     notes += [problem for claim in claims for problem in claim.problems]
@@ -104,6 +111,8 @@ def assemble(batches: Iterable[Batch], families: Sequence[Family] = FAMILIES) ->
         notes=tuple(notes),
         allocatable={name: translated.allocatable for name, translated in nodes.items()},
         claims=claims,
+        claimants=claimants,
+        offers=tuple(one for one in documents if one.kind in CLAIM_KINDS) if claimants else (),
     )
 
 
@@ -119,14 +128,18 @@ def _latest(documents: Sequence[Document], notes: list[str]) -> list[Document]:
 
 
 def _nodes(documents: Sequence[Document], context: Context) -> dict[str, TranslatedNode]:
-    """Nodes by name, in the order written; a Device object without a Node stands for itself."""
+    """Nodes by name, in the order written; a Device object or a ResourceSlice without a Node stands for it."""
     named = {document.name: document for document in documents if document.kind == "Node"}
     devices = {document.name: document for document in documents if document.kind == "Device"}
-    names = [
-        document.name
+    names = dict.fromkeys(
+        document.name if document.kind == "Node" else name
         for document in documents
-        if document.kind == "Node" or (document.kind == "Device" and document.name not in named)
-    ]
+        if document.kind == "Node" or ((name := node_told(document)) and name not in named)
+    )
+    for document in documents:
+        name = node_told(document)
+        if name and name not in devices:
+            named.setdefault(name, bare_node(name, document))
     return {name: translate_node(named.get(name), devices.get(name), context) for name in names}
 
 
@@ -182,7 +195,10 @@ def _priorities(documents: Sequence[Document]) -> tuple[dict[str, int], int, lis
 
 
 def _pods(
-    documents: Sequence[Document], nodes: Mapping[str, TranslatedNode], context: Context
+    documents: Sequence[Document],
+    nodes: Mapping[str, TranslatedNode],
+    context: Context,
+    claimants: dict[str, Document],
 ) -> tuple[TranslatedPod, ...]:
     result: list[TranslatedPod] = []
     holders: dict[str, str] = {}
@@ -194,6 +210,8 @@ def _pods(
         if uid in holders:
             translated = _rekeyed(translated, holders[uid])
         holders[translated.pod.uid] = translated.pod.key
+        if claims_named(document):
+            claimants[translated.pod.uid] = document
         result.append(translated)
     return tuple(result)
 

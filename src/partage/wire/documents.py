@@ -46,10 +46,15 @@ _KINDS: Final[dict[str, tuple[type[shapes.Shape], tuple[str, ...]]]] = {
     "ResourceQuota": (shapes.ResourceQuota, ("",)),
     "PriorityClass": (shapes.PriorityClass, ("scheduling.k8s.io",)),
     "ResourceClaim": (shapes.ResourceClaim, ("resource.k8s.io",)),
+    "ResourceClaimTemplate": (shapes.ResourceClaimTemplate, ("resource.k8s.io",)),
+    "DeviceClass": (shapes.DeviceClass, ("resource.k8s.io",)),
+    "ResourceSlice": (shapes.ResourceSlice, ("resource.k8s.io",)),
 }
 """Kind to its shape and the API groups it is known in; an absent apiVersion is taken as known."""
 
-_CLUSTER_SCOPED: Final = frozenset({"Node", "Device", "Namespace", "PriorityClass"})
+_CLUSTER_SCOPED: Final = frozenset(
+    {"Node", "Device", "Namespace", "PriorityClass", "DeviceClass", "ResourceSlice"}
+)
 _KEY: Final = "key in "
 _EXPECTATION: Final = re.compile(r"^(?P<rule>.*?)(?: - at (?P<at>.*))?$", re.DOTALL)
 

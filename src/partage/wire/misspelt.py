@@ -12,11 +12,13 @@ from typing import Any, Final
 from partage.wire.field_types import Type, catalogue
 
 _DEEPEST: Final = 100
-_GROUPS: Final = {
-    "Job": "batch",
-    "PriorityClass": "scheduling",
-    "ResourceClaim": "resource",
-} | dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet"), "apps")
+_GROUPS: Final = (
+    {"Job": "batch", "PriorityClass": "scheduling"}
+    | dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet"), "apps")
+    | dict.fromkeys(
+        ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "ResourceSlice"), "resource"
+    )
+)
 """Of manifests without an apiVersion; other kinds are the core's."""
 
 

@@ -235,6 +235,14 @@ class Gate(_Part, frozen=True):
     name: str | None = None
 
 
+class PodClaim(_Part, frozen=True):
+    """A ResourceClaim that a pod names, or the template of one."""
+
+    name: str | None = None
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
 class PodSpec(_Part, frozen=True):
     """What a pod asks for."""
 
@@ -256,6 +264,7 @@ class PodSpec(_Part, frozen=True):
     spread: list[dict[str, Any]] | None = msgspec.field(
         default=None, name="topologySpreadConstraints"
     )
+    resource_claims: list[PodClaim] | None = None
 
 
 class Terminated(_Part, frozen=True):
@@ -285,6 +294,7 @@ class PodStatus(_Part, frozen=True):
     nominated_node_name: str | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
+    resource_claim_statuses: list[PodClaim] | None = None
 
 
 class Pod(Shape, frozen=True):
@@ -379,8 +389,135 @@ class PriorityClass(Shape, frozen=True):
     global_default: bool | None = None
 
 
+# --- Dynamic resource allocation -------------------------------------------------------------
 class ResourceClaim(Shape, frozen=True):
     """A resource.k8s.io/v1 ResourceClaim; what its allocation says is read with care, field by field."""
 
     spec: dict[str, Any] | None = None
     status: dict[str, Any] | None = None
+
+
+class ClaimTemplateSpec(_Part, frozen=True):
+    """The claim that a template makes."""
+
+    spec: dict[str, Any] | None = None
+
+
+class ResourceClaimTemplate(Shape, frozen=True):
+    """A resource.k8s.io/v1 ResourceClaimTemplate."""
+
+    spec: ClaimTemplateSpec | None = None
+
+
+class CelSelector(_Part, frozen=True):
+    """An expression of CEL that is true for the devices that are meant."""
+
+    expression: str = ""
+
+
+class DeviceSelector(_Part, frozen=True):
+    """Which devices are meant."""
+
+    cel: CelSelector | None = None
+
+
+class DeviceClassSpec(_Part, frozen=True):
+    """Which devices belong to a class."""
+
+    selectors: list[DeviceSelector] | None = None
+
+
+class DeviceClass(Shape, frozen=True):
+    """A resource.k8s.io/v1 DeviceClass."""
+
+    spec: DeviceClassSpec | None = None
+
+
+class AmountRange(_Part, frozen=True):
+    """Which amounts one share may have."""
+
+    min: Amount = None
+    max: Amount = None
+    step: Amount = None
+
+
+class AmountPolicy(_Part, frozen=True):
+    """What one share takes of an amount."""
+
+    default: Amount = None
+    valid_values: list[Amount] | None = None
+    valid_range: AmountRange | None = None
+
+
+class DeviceCapacity(_Part, frozen=True):
+    """An amount that a device has."""
+
+    value: Amount = None
+    request_policy: AmountPolicy | None = None
+
+
+class Counter(_Part, frozen=True):
+    """An amount of a counter."""
+
+    value: Amount = None
+
+
+class CounterSet(_Part, frozen=True):
+    """Counters that devices of a pool take from."""
+
+    name: str = ""
+    counters: dict[str, Counter] | None = None
+
+
+class CountersTaken(_Part, frozen=True):
+    """What a device takes of a set of counters."""
+
+    counter_set: str = ""
+    counters: dict[str, Counter] | None = None
+
+
+class DeviceTaint(_Part, frozen=True):
+    """A taint of a device."""
+
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
+class SliceDevice(_Part, frozen=True):
+    """One device of a ResourceSlice."""
+
+    name: str = ""
+    attributes: dict[str, dict[str, Any]] | None = None
+    capacity: dict[str, DeviceCapacity] | None = None
+    consumes_counters: list[CountersTaken] | None = None
+    taints: list[DeviceTaint] | None = None
+    allow_multiple_allocations: bool | None = None
+    node_name: str | None = None
+    all_nodes: bool | None = None
+
+
+class Pool(_Part, frozen=True):
+    """Which pool a slice is of."""
+
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 1
+
+
+class ResourceSliceSpec(_Part, frozen=True):
+    """Devices of one driver."""
+
+    driver: str = ""
+    pool: Pool = Pool()
+    node_name: str | None = None
+    all_nodes: bool | None = None
+    per_device_node_selection: bool | None = None
+    devices: list[SliceDevice] | None = None
+    shared_counters: list[CounterSet] | None = None
+
+
+class ResourceSlice(Shape, frozen=True):
+    """A resource.k8s.io/v1 ResourceSlice."""
+
+    spec: ResourceSliceSpec | None = None

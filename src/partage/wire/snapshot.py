@@ -20,6 +20,7 @@ from partage.vendors import names
 from partage.wire import shapes
 from partage.wire.claims import held_devices
 from partage.wire.config import keys_read
+from partage.wire.device_requests import CLAIM_KINDS
 from partage.wire.documents import Document
 
 KIND: Final = "Snapshot"
@@ -27,8 +28,7 @@ _FORMAT: Final = "partage.io/v1"
 _VERSIONS: Final = {
     "Device": "scheduling.koordinator.sh/v1alpha1",
     "PriorityClass": "scheduling.k8s.io/v1",
-    "ResourceClaim": "resource.k8s.io/v1",
-}
+} | dict.fromkeys(CLAIM_KINDS, "resource.k8s.io/v1")
 _OVER: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -91,19 +91,35 @@ def snapshot_lines(head: Snapshot, objects: Iterable[Mapping[str, Any]]) -> Iter
         yield msgspec.json.encode(one) + b"\n"
 
 
-def plain(document: Document) -> dict[str, Any] | None:
-    """The object with what decisions read; None for one that decides nothing."""
+def plain(document: Document, *, masked: bool = False) -> dict[str, Any] | None:
+    """The object with what decisions read; None for one that decides nothing.
+
+    Args:
+        document: the object.
+        masked: its names will be replaced, which selectors would not survive: claims that wait are left out.
+    """
     shape = document.shape
     if isinstance(shape, shapes.ConfigMap) and not keys_read(document):
         return None
     if isinstance(shape, shapes.Pod) and shape.status and shape.status.phase in _OVER:
         return None
+    if isinstance(shape, shapes.ResourceSlice) and (
+        masked or not shape.spec or shape.spec.driver != names.DRA_DRIVER
+    ):
+        return None
+    if isinstance(shape, shapes.DeviceClass) and masked:
+        return None
+    if isinstance(shape, shapes.Pod) and masked:
+        shape = _without_claims(shape)
     if isinstance(shape, shapes.ResourceClaim):
         held = held_devices(document)
-        if not held:
+        if not held and masked:
             return None
-        status = {"allocation": {"devices": {"results": held}}}
-        shape = shapes.ResourceClaim(metadata=shape.metadata, status=status)
+        shape = shapes.ResourceClaim(
+            metadata=shape.metadata,
+            spec=None if masked else _asking(shape.spec),
+            status={"allocation": {"devices": {"results": held}}} if held else None,
+        )
     found: dict[str, Any] = _pruned(msgspec.to_builtins(shape))
     found = {
         "apiVersion": _VERSIONS.get(document.kind, "v1"),
@@ -118,6 +134,24 @@ def plain(document: Document) -> dict[str, Any] | None:
         read = set(keys_read(document))
         found["data"] = {key: text for key, text in found["data"].items() if key in read}
     return found
+
+
+def _asking(spec: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What a claim asks for, without what is for drivers to read."""
+    devices = (spec or {}).get("devices")
+    if not isinstance(devices, dict):
+        return None
+    return {"devices": {key: part for key, part in devices.items() if key != "config"}}
+
+
+def _without_claims(pod: shapes.Pod) -> shapes.Pod:
+    replace = msgspec.structs.replace
+    spec, status = pod.spec, pod.status
+    return replace(
+        pod,
+        spec=replace(spec, resource_claims=None) if spec else None,
+        status=replace(status, resource_claim_statuses=None) if status else None,
+    )
 
 
 def _pruned(value: Any) -> Any:

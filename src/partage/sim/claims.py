@@ -1,0 +1,750 @@
+"""ResourceClaims that wait: which devices Kubernetes' allocator would give them, and why it gives none.
+
+The allocator takes the first devices that fit, in the order of the ResourceSlices, and what our ledger has no room for
+the API server does not store. Both are followed here, over documents: of each device it is known which rule keeps it
+from which request, with numbers, and the engine places the pod where its claims can be allocated. Where no slice of
+this driver is among the documents, those that the nodes' agents would publish are taken.
+
+Not followed: which of several nodes kube-scheduler's own scores prefer, devices bound to nodes by labels, and binding
+conditions.
+
+Source: k8s.io/dynamic-resource-allocation v0.36.4 (`structured/internal`).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from partage.agent.discovery.found import Inventory
+from partage.agent.dra.slices import Offered, resource_slices
+from partage.agent.dra.withdrawn import HELD
+from partage.extender.claim_arbiter import reserved
+from partage.model.allocation import Grant
+from partage.model.device import DeviceType
+from partage.model.errors import InvalidValue
+from partage.model.node import Node
+from partage.model.pod import Pod
+from partage.model.quantity import NANO, brief
+from partage.model.reason import CardReason, NodeReason, ReasonCode, Refusal
+from partage.placement.reasons import Finding, format_amount, refusal_of
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import HoldEnded, Placement, PodSeen
+from partage.scheduler.explain import DETAILED
+from partage.vendors.names import DRA_DRIVER
+from partage.wire import shapes
+from partage.wire.claims import DEVICE, held_devices, read_claim
+from partage.wire.device_pools import (
+    CounterKey,
+    DeviceKey,
+    Offer,
+    class_selectors,
+    nano,
+    plain_name,
+    pools,
+)
+from partage.wire.device_requests import CLAIM_KINDS, Ask, Asked, asked, claims_named
+from partage.wire.device_selectors import NoLibrary, Selectors
+from partage.wire.documents import Document
+from partage.wire.pods import stable_uid
+
+_OWN_CLASSES: Final = {
+    f"{kind}.{DRA_DRIVER}": (
+        f'device.driver == "{DRA_DRIVER}" && device.attributes["{DRA_DRIVER}"].kind == "{kind}"',
+    )
+    for kind in ("share", "mig")
+}
+"""As the chart makes them."""
+_MOST_TRIES: Final = 2_000
+"""Devices that are tried on one node for one pod."""
+_MOST_WAYS: Final = 64
+"""Ways to combine the alternatives of a pod's requests."""
+_CODES: Final = {
+    "cores": (ReasonCode.INSUFFICIENT_CORE, NANO // 10),
+    "memory": (ReasonCode.INSUFFICIENT_MEMORY, NANO),
+    "sharers": (ReasonCode.INSUFFICIENT_SLOTS, NANO),
+}
+"""Code of an amount that is short, and billionths in the code's unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Miss:
+    """Why a device is not for a request; the least `far` came closest."""
+
+    far: float
+    code: ReasonCode
+    why: str
+    asked: int | None = None
+    free: int | None = None
+    fits: str = ""
+
+
+@dataclass
+class _Use:
+    """What is allocated of all pools."""
+
+    devices: Counter[DeviceKey] = field(default_factory=Counter)
+    amounts: Counter[tuple[DeviceKey, str]] = field(default_factory=Counter)
+    counters: Counter[CounterKey] = field(default_factory=Counter)
+
+    def add(self, offer: Offer, amounts: Mapping[str, int], sign: int) -> None:
+        """Count one allocation, or take it back; a device takes its counters once, however many have it."""
+        before = self.devices[offer.key]
+        self.devices[offer.key] += sign
+        if not before or before + sign == 0:
+            for counter, amount in offer.counters.items():
+                self.counters[counter] += sign * amount
+        for name, amount in amounts.items():
+            self.amounts[offer.key, name] += sign * amount
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A claim that waits, with what it asks for."""
+
+    document: Document
+    asked: Asked
+
+    @property
+    def key(self) -> str:
+        return f"{self.document.namespace}/{self.document.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """One device that is looked for."""
+
+    claim: int
+    ask: Ask
+    only: Offer | None = None
+
+
+_Chosen = list[tuple[_Slot, Offer, dict[str, int]]]
+
+
+class ClaimAllocator:
+    """Allocates claims of pods as Kubernetes would, over documents and one engine's ledger."""
+
+    def __init__(self, engine: Engine, documents: Iterable[Document]) -> None:
+        """Take in what is allocated.
+
+        Args:
+            engine: with the nodes, pods and allocated claims of the same documents.
+            documents: those of `CLAIM_KINDS` count.
+
+        Raises:
+            InvalidDocument: an amount of a slice is none.
+        """
+        by: dict[str, list[Document]] = defaultdict(list)
+        for document in documents:
+            if document.kind in CLAIM_KINDS:
+                by[document.kind].append(document)
+        self._engine = engine
+        self._claims = {(one.namespace, one.name): one for one in by["ResourceClaim"]}
+        self._templates = {(one.namespace, one.name): one for one in by["ResourceClaimTemplate"]}
+        self._classes = _OWN_CLASSES | class_selectors(by["DeviceClass"])
+        slices = by["ResourceSlice"]
+        notes: list[str] = []
+        if not any(_driver(one) == DRA_DRIVER for one in slices):
+            made = list(self._published())
+            if made:
+                notes.append(
+                    f"no ResourceSlice of {DRA_DRIVER} is given: those that agents with --dra would publish are taken, "
+                    "without attributes that only the cards' driver knows"
+                )
+            slices = [*slices, *made]
+        self._pools = pools(slices)
+        self.notes: tuple[str, ...] = (*notes, *self._pools.notes)
+        self._by_node: dict[str | None, list[Offer]] = defaultdict(list)
+        for offer in self._pools.offers:
+            self._by_node[offer.node].append(offer)
+        self._offers = {offer.key: offer for offer in self._pools.offers}
+        self._use = _Use()
+        for claim in by["ResourceClaim"]:
+            self._count(claim)
+        self._selectors: Selectors | None = None
+
+    def _published(self) -> Iterator[Document]:
+        """Slices that the agents of known nodes would publish."""
+        for node in self._engine.ledger.nodes:
+            if node is None:
+                continue
+            for body in resource_slices(node, Inventory(), "", 1, Offered(instances=True)):
+                shape = msgspec.convert(body, shapes.ResourceSlice)
+                yield Document("ResourceSlice", "agents", 1, shape)
+
+    def _count(self, claim: Document) -> None:
+        for result in _results(claim):
+            offer = self._offers.get(_key(result))
+            if offer is not None and not result.get("adminAccess"):
+                self._use.add(offer, _consumed(result), 1)
+
+    def _node(self, name: str) -> Node | None:
+        ledger = self._engine.ledger
+        index = ledger.index.get(name)
+        return None if index is None else ledger.nodes[index]
+
+    # --- one pod -----------------------------------------------------------------------------
+
+    def decide(self, pod: Pod, document: Document, *, keep: bool) -> Placement | Refusal:
+        """Where a pod and its claims get a place, or why they wait.
+
+        Args:
+            pod: the pod, as the engine reads it.
+            document: the same, as it was written.
+            keep: the place and the devices are taken; else nothing changes.
+        """
+        found = self._wanted(document)
+        if isinstance(found, Refusal):
+            return found
+        waiting, at = found
+        if self._selectors is None and waiting:
+            try:
+                self._selectors = Selectors()
+            except NoLibrary as error:
+                return Refusal(ReasonCode.CLAIM_UNREADY, str(error))
+        reasons: dict[str, tuple[float, NodeReason]] = {}
+        open_: list[str] = []
+        for name in self._engine.ledger.index:
+            elsewhere = next((one for one in at if one[0] != name), None)
+            if elsewhere is not None:
+                told = f"claim {elsewhere[1]} is allocated on node {elsewhere[0]}"
+                reasons[name] = 9.0, NodeReason(ReasonCode.NODE_AFFINITY, told)
+                continue
+            chosen = self._on(name, waiting)
+            if isinstance(chosen, list):
+                open_.append(name)
+            else:
+                reasons[name] = chosen
+        return self._placed(pod, waiting, open_, reasons, keep=keep)
+
+    def held(self, document: Document) -> Iterator[tuple[str, Grant]]:
+        """What claims that a pod names hold of this driver's devices, with the node."""
+        for claim in self._named(document):
+            for fact in read_claim(claim, self._node).facts():
+                grants = fact.record.grants if fact.record else ()
+                yield from ((fact.node or "", one) for one in grants)
+
+    def asks(self, document: Document) -> Iterator[tuple[str, Ask]]:
+        """What claims that a pod names ask for, alternatives too; of those that can be read."""
+        for claim in self._named(document):
+            try:
+                wants = asked(_spec(claim))
+            except InvalidValue:
+                continue
+            yield from ((claim.name, ask) for some in wants.requests for ask in some)
+
+    def _named(self, document: Document) -> Iterator[Document]:
+        for name, claim_name, template_name in claims_named(document):
+            claim = self._claim(document, name, claim_name, template_name)
+            if claim is not None:
+                yield claim
+
+    def _claim(
+        self, pod: Document, name: str, claim_name: str, template_name: str
+    ) -> Document | None:
+        """A claim that a pod names, as it is or as its template makes it."""
+        full = claim_name or f"{pod.name}-{name}"
+        claim = self._claims.get((pod.namespace, full))
+        template = self._templates.get((pod.namespace, template_name)) if not claim else None
+        if template is None or not isinstance(template.shape, shapes.ResourceClaimTemplate):
+            return claim
+        uid = stable_uid(pod.namespace, "ResourceClaim", full)
+        metadata = shapes.Metadata(name=full, namespace=pod.namespace, uid=uid)
+        spec = (template.shape.spec or shapes.ClaimTemplateSpec()).spec
+        shape = shapes.ResourceClaim(metadata=metadata, spec=spec)
+        return Document("ResourceClaim", template.source, template.number, shape)
+
+    def _placed(
+        self,
+        pod: Pod,
+        waiting: Sequence[_Claim],
+        open_: list[str],
+        reasons: dict[str, tuple[float, NodeReason]],
+        *,
+        keep: bool,
+    ) -> Placement | Refusal:
+        """The engine's choice among nodes where the claims have room, beside the pod's own devices too."""
+        engine = self._engine
+        while open_:
+            among = np.zeros(len(engine.ledger.present), np.bool_)
+            among[[engine.ledger.index[name] for name in open_]] = True
+            decision = engine.hold(pod, among)
+            if isinstance(decision, Refusal):
+                held = {name: (5.0, why) for name, why in decision.nodes.items() if name in open_}
+                return _refusal({**reasons, **held}) if held else decision
+            node = decision.allocation.node
+            chosen = self._on(node, waiting)
+            if isinstance(chosen, list):
+                grants = [*decision.allocation.grants]
+                if keep:
+                    engine.place_on(pod, node)
+                    grants += self._allocated(node, waiting, chosen)
+                else:
+                    engine.handle(HoldEnded(pod.uid))
+                place = msgspec.structs.replace(decision.allocation, grants=tuple(grants))
+                return Placement(place, decision.notes)
+            engine.handle(HoldEnded(pod.uid))
+            open_.remove(node)
+            reasons[node] = chosen
+        return _refusal(reasons)
+
+    def _wanted(self, document: Document) -> tuple[list[_Claim], list[tuple[str, str]]] | Refusal:
+        """The pod's claims that wait, and the nodes of those that are allocated, with their keys."""
+        waiting: list[_Claim] = []
+        at: list[tuple[str, str]] = []
+        for name, claim_name, template_name in claims_named(document):
+            space = document.namespace
+            claim = self._claim(document, name, claim_name, template_name)
+            if claim is None:
+                missing = (
+                    f"ResourceClaimTemplate {space}/{template_name}"
+                    if template_name
+                    else f"ResourceClaim {space}/{claim_name}"
+                )
+                return _unready(f"{missing}, which the pod names as {name}, is not there")
+            node = _node_of(claim)
+            if node:
+                at.append((node, f"{space}/{claim.name}"))
+                continue
+            if _allocated(claim):
+                continue  # by other drivers, for any node
+            try:
+                wants = asked(_spec(claim))
+            except InvalidValue as error:
+                return _unready(f"claim {space}/{claim.name}: {error}")
+            for ask in (one for some in wants.requests for one in some):
+                if ask.device_class not in self._classes:
+                    told = f"request {ask.name}: DeviceClass {ask.device_class or '(none)'} is not there"
+                    return _unready(f"claim {space}/{claim.name}: {told}")
+            waiting.append(_Claim(claim, wants))
+        return waiting, at
+
+    def _allocated(self, node: str, waiting: Sequence[_Claim], chosen: _Chosen) -> list[Grant]:
+        """Take the devices, and tell the engine; what they come to."""
+        grants: list[Grant] = []
+        for number, claim in enumerate(waiting):
+            results = [_result(*one) for one in chosen if one[0].claim == number]
+            document = _with(claim.document, results)
+            self._claims[document.namespace, document.name] = document
+            self._count(document)
+            for fact in read_claim(document, self._node).facts():
+                self._engine.handle(PodSeen(fact))
+                grants += fact.record.grants if fact.record and fact.node == node else ()
+        return grants
+
+    # --- one node ----------------------------------------------------------------------------
+
+    def _on(self, node: str, waiting: Sequence[_Claim]) -> _Chosen | tuple[float, NodeReason]:
+        """The devices that the claims get on a node; else why they get none, and how far off that is."""
+        if not waiting:
+            return []
+        offers = [*self._by_node.get(node, ()), *self._by_node.get(None, ())]
+        ways = product(*(some for claim in waiting for some in claim.asked.requests))
+        numbers = [n for n, claim in enumerate(waiting) for _ in claim.asked.requests]
+        tries = [_MOST_TRIES]
+        for number, way in enumerate(ways):
+            if number >= _MOST_WAYS:
+                break
+            slots = self._slots(list(zip(numbers, way, strict=True)), offers)
+            found = self._search(node, waiting, slots, offers, [], tries)
+            if found is not None:
+                return found
+        return self._why(node, waiting, offers, tries)
+
+    def _slots(self, asks: list[tuple[int, Ask]], offers: Sequence[Offer]) -> list[_Slot]:
+        slots: list[_Slot] = []
+        for claim, ask in asks:
+            if ask.count:
+                slots += [_Slot(claim, ask)] * ask.count
+                continue
+            every = [one for one in offers if self._unselected(ask, one) is None]
+            # Of a request for all devices there must be one.
+            slots += [_Slot(claim, ask, one) for one in every] or [_Slot(claim, ask)]
+        return slots
+
+    def _search(  # the state of one search
+        self,
+        node: str,
+        waiting: Sequence[_Claim],
+        slots: Sequence[_Slot],
+        offers: Sequence[Offer],
+        chosen: _Chosen,
+        tries: list[int],
+    ) -> _Chosen | None:
+        """The first way that gives every slot a device; None where there is none, or it was not found in time."""
+        if len(chosen) == len(slots):
+            return list(chosen)
+        slot = slots[len(chosen)]
+        mine = {one[1].key for one in chosen if one[0].claim == slot.claim}
+        for offer in (slot.only,) if slot.only is not None else offers:
+            if offer.key in mine or self._miss(slot.ask, offer) is not None:
+                continue
+            tries[0] -= 1
+            if tries[0] < 0:
+                return None
+            amounts = {} if slot.ask.admin else _amounts(slot.ask, offer)
+            entry = slot, offer, amounts
+            if not _agree(waiting[slot.claim].asked, [*chosen, entry], slot.claim):
+                continue
+            if self._room(node, waiting[slot.claim], [*chosen, entry], slot.claim):
+                continue
+            taken = not slot.ask.admin
+            if taken:
+                self._use.add(offer, amounts, 1)
+            chosen.append(entry)
+            found = self._search(node, waiting, slots, offers, chosen, tries)
+            chosen.pop()
+            if taken:
+                self._use.add(offer, amounts, -1)
+            if found is not None:
+                return found
+        return None
+
+    def _room(self, node: str, claim: _Claim, chosen: _Chosen, number: int) -> str:
+        """Why the ledger has no room for what a claim would hold; empty where it has, or does not count it."""
+        results = [
+            _result(*one) for one in chosen if one[0].claim == number and not one[0].ask.admin
+        ]
+        there = self._node(node)
+        if not any(one["driver"] == DRA_DRIVER for one in results) or not (
+            there and there.devices
+        ):
+            return ""  # slices alone tell of the node's cards
+        read = read_claim(_with(claim.document, results), self._node)
+        facts = [one for one in read.facts() if one.node == node]
+        if read.problems or not facts:
+            return read.problems[0] if read.problems else ""
+        fact = replace(facts[0], uid=f"{facts[0].uid}?")
+        why = reserved(self._engine, fact, self._engine.handle)
+        if not why:
+            self._engine.handle(HoldEnded(fact.uid))
+        return why
+
+    # --- one device --------------------------------------------------------------------------
+
+    def _unselected(self, ask: Ask, offer: Offer) -> _Miss | None:
+        """Which selector is not true for a device; None where all are."""
+        assert self._selectors is not None  # noqa: S101 # made before anything is judged
+        given = ((8.0, self._classes[ask.device_class]), (6.0, ask.selectors))
+        for far, some in given:
+            for expression in some:
+                answer = self._selectors.judge(expression, offer.view)
+                if answer is True:
+                    continue
+                whose = "of the class" if far > 7 else "of the request"
+                said = "is false" if answer is False else f"has no answer: {answer}"
+                short = expression if len(expression) <= 120 else f"{expression[:120]}…"
+                return _Miss(
+                    far, ReasonCode.SELECTOR_MISMATCH, f"selector {whose} {said}: {short}"
+                )
+        return None
+
+    def _miss(self, ask: Ask, offer: Offer) -> _Miss | None:
+        """Why a device is not for a request now; None where it is."""
+        missed = self._unselected(ask, offer)
+        if missed is not None:
+            return missed
+        for taint in offer.taints:
+            if ask.bears(taint):
+                continue
+            if taint.value == HELD:
+                return _Miss(3.0, ReasonCode.CARD_NOT_IDLE, "pods hold all of it")
+            told = f"{taint.key}={taint.value}" if taint.value else taint.key
+            return _Miss(
+                4.0,
+                ReasonCode.TAINT,
+                f"taint {told}:{taint.effect} is not tolerated",
+                fits=f"with a toleration of {taint.key}",
+            )
+        if ask.admin:
+            return None
+        if self._use.devices[offer.key] and not offer.view.shared:
+            return _Miss(3.0, ReasonCode.CARD_NOT_IDLE, "another claim holds it")
+        short = list(self._short(ask, offer))
+        if short:
+            fits = [one.fits for one in short if one.fits]
+            told = "; ".join(one.why for one in short)
+            most = max(short, key=lambda one: one.far)
+            return replace(
+                most, why=told, fits=f"with at most {' and '.join(fits)}" if fits else ""
+            )
+        if self._use.devices[offer.key]:
+            return None  # it has its counters already
+        for counter, amount in offer.counters.items():
+            left = self._pools.counters.get(counter, 0) - self._use.counters[counter]
+            if amount > left:
+                told = f"it takes {amount // NANO} of counter {counter[3]} of {counter[2]}, {max(left, 0) // NANO} left"
+                return _Miss(2.0, ReasonCode.MIG_PLACEMENT, told)
+        return None
+
+    def _short(self, ask: Ask, offer: Offer) -> Iterator[_Miss]:
+        """Amounts of which a device has too little."""
+        for name in ask.capacity.keys() - offer.capacity.keys():
+            yield _Miss(5.0, ReasonCode.INSUFFICIENT_DEVICES, f"it has no capacity {name}")
+        for name, capacity in offer.capacity.items():
+            wants = ask.capacity.get(name)
+            used = self._use.amounts[offer.key, name] if offer.view.shared else 0
+            left = max(capacity.value - used, 0)
+            takes = capacity.share(wants) if offer.view.shared else wants or 0
+            if takes is not None and takes <= left:
+                continue
+            code, unit = _CODES.get(name, (ReasonCode.INSUFFICIENT_DEVICES, NANO))
+            much = wants if takes is None and wants is not None else takes or 0
+            text = format_amount(code, much // unit)
+            over = "" if takes is not None else ", more than one share may have"
+            also = "" if wants is not None else f" (all of it, as the request names no {name})"
+            free = format_amount(code, left // unit)
+            yield _Miss(
+                1.0 + min(1 - left / much, 1.0) if much else 2.0,
+                code,
+                f"{name} {text} asked{also}, {free} left{over}",
+                much // unit,
+                left // unit,
+                f"{free} of {name}" if left else "",
+            )
+
+    # --- why ---------------------------------------------------------------------------------
+
+    def _why(
+        self, node: str, waiting: Sequence[_Claim], offers: Sequence[Offer], tries: list[int]
+    ) -> tuple[float, NodeReason]:
+        if not offers:
+            return 9.0, NodeReason(
+                ReasonCode.INSUFFICIENT_CARDS, "the node has no ResourceSlice", free=0
+            )
+        worst: tuple[float, NodeReason] | None = None
+        for claim in waiting:
+            for some in claim.asked.requests:
+                told = min(
+                    (self._asked_of(node, claim, ask, offers) for ask in some),
+                    key=lambda one: one[0],
+                )
+                if told[0] > 0 and (worst is None or told[0] > worst[0]):
+                    worst = told
+        if worst is not None:
+            return worst
+        if tries[0] < 0:
+            told_so = (
+                f"no way was found to give its claims devices together in {_MOST_TRIES} tries"
+            )
+            return 5.0, NodeReason(ReasonCode.SEARCH_LIMIT, told_so)
+        bounds = [bound.attribute for claim in waiting for bound in claim.asked.constraints]
+        beside = f" with constraints on {', '.join(bounds)}" if bounds else ""
+        alone = f"each request of its claims finds devices by itself, not all together{beside}"
+        return 1.0, NodeReason(ReasonCode.JOINT_ALLOCATION, alone)
+
+    def _asked_of(
+        self, node: str, claim: _Claim, ask: Ask, offers: Sequence[Offer]
+    ) -> tuple[float, NodeReason]:
+        """How far a node is from what one request asks, 0 where it has that; and why."""
+        whose = f"claim {claim.key}, request {ask.name}"
+        fitting, misses = 0, list[tuple[Offer, _Miss]]()
+        for offer in offers:
+            missed = self._miss(ask, offer)
+            if missed is None and not ask.admin:
+                slot = _Slot(0, ask)
+                why = self._room(node, claim, [(slot, offer, _amounts(ask, offer))], 0)
+                missed = self._full(node, ask, offer, why) if why else None
+            if missed is None:
+                fitting += 1
+            elif missed.far < 8:
+                misses.append((offer, missed))
+        enough = fitting >= ask.count if ask.count else fitting > 0 and not misses
+        if enough:
+            return 0.0, NodeReason(ReasonCode.INSUFFICIENT_CARDS, "")
+        if not misses:
+            of = f"none of the node's {len(offers)} devices is of class {ask.device_class}"
+            more = f"{fitting} of {ask.count} devices" if fitting else of
+            code = ReasonCode.INSUFFICIENT_CARDS if fitting else ReasonCode.SELECTOR_MISMATCH
+            return 8.0, NodeReason(code, f"{whose}: {more}", ask.count, fitting)
+        misses.sort(key=lambda one: one[1].far)
+        offer, nearest = misses[0]
+        fits = f"; fits {nearest.fits}" if nearest.fits else ""
+        several = f"{fitting} of {ask.count} devices, " if ask.count > 1 else ""
+        cards = tuple(self._cards(node, misses))
+        reason = NodeReason(
+            nearest.code,
+            f"{whose}: {several}nearest {offer.key[2]}: {nearest.why}{fits}",
+            nearest.asked,
+            nearest.free,
+            cards[0].minor if cards else None,
+            cards,
+            nearest.why if nearest.asked is None else "",
+        )
+        return nearest.far, reason
+
+    def _cards(self, node: str, misses: Iterable[tuple[Offer, _Miss]]) -> Iterator[CardReason]:
+        """Of each of our cards the device that came closest, and who holds the card."""
+        told: set[int] = set()
+        for offer, miss in misses:
+            name = DEVICE.fullmatch(offer.key[2])
+            if offer.key[0] != DRA_DRIVER or name is None or int(name[1]) in told:
+                continue
+            minor = int(name[1])
+            told.add(minor)
+            held = self._holders(node, minor)
+            detail = "; ".join(filter(None, (miss.why, held, miss.fits and f"fits {miss.fits}")))
+            yield CardReason(miss.code, minor, miss.asked, miss.free, detail)
+
+    def _full(self, node: str, ask: Ask, offer: Offer, why: str) -> _Miss:
+        """The ledger has less left of a card than its slice says."""
+        name = DEVICE.fullmatch(offer.key[2])
+        index = self._engine.ledger.index.get(node)
+        cards = self._engine.ledger.cards(DeviceType.GPU, index) if index is not None else []
+        card = next((one for one in cards if name and one.device.minor == int(name[1])), None)
+        told = why.rpartition(": ")[2]
+        if card is not None and card.closed is None:
+            amounts = _amounts(ask, offer)
+            for key, free in (("cores", card.core_free), ("memory", card.memory_free)):
+                code, unit = _CODES[key]
+                wants = amounts.get(key, 0) // unit
+                if wants > free:
+                    text = f"{key} {format_amount(code, wants)} asked, {format_amount(code, max(free, 0))} left"
+                    fits = f"with at most {format_amount(code, free)} of {key}" if free > 0 else ""
+                    return _Miss(
+                        1.0 + min(1 - free / wants, 1.0), code, text, wants, max(free, 0), fits
+                    )
+        code = ReasonCode.MIG_PLACEMENT if card is None or card.closed is None else card.closed
+        return _Miss(3.0, code, told)
+
+    def _holders(self, node: str, minor: int) -> str:
+        """Who holds what of a card, by protocol."""
+        found: dict[str, list[tuple[str, Grant]]] = defaultdict(list)
+        for held in self._engine.ledger.on_node(node):
+            for grant in held.grants:
+                if grant.type is DeviceType.GPU and grant.minor == minor:
+                    found[grant.protocol].append((held.uid, grant))
+        parts = []
+        for protocol, grants in sorted(found.items()):
+            many = len({uid for uid, _ in grants})
+            core = sum(grant.core_milli for _, grant in grants)
+            memory = brief(sum(grant.memory_bytes for _, grant in grants))
+            who = "claim" if protocol == "claim" else "pod"
+            how = "" if protocol == "claim" else f" of {protocol}"
+            parts.append(f"{core / 10:g}% + {memory} held by {many} {who}{'s' * (many > 1)}{how}")
+        return ", ".join(parts)
+
+
+# --- documents ---------------------------------------------------------------------------------
+
+
+def _unready(message: str) -> Refusal:
+    return Refusal(ReasonCode.CLAIM_UNREADY, message)
+
+
+def _refusal(reasons: Mapping[str, tuple[float, NodeReason]]) -> Refusal:
+    """One refusal over all nodes, those that came closest first."""
+    ordered = dict(sorted(reasons.items(), key=lambda one: one[1][0]))
+    findings: dict[ReasonCode, Finding] = {}
+    for name, (_, reason) in ordered.items():
+        findings.setdefault(reason.code, Finding()).add(name, reason)
+    nodes = {name: why for name, (_, why) in islice(ordered.items(), DETAILED)}
+    told = refusal_of(findings, nodes, len(ordered))
+    return replace(told, code=next((why.code for why in nodes.values()), told.code))
+
+
+def _driver(document: Document) -> str:
+    shape = document.shape
+    return shape.spec.driver if isinstance(shape, shapes.ResourceSlice) and shape.spec else ""
+
+
+def _spec(claim: Document) -> Mapping[str, Any]:
+    return (claim.shape.spec if isinstance(claim.shape, shapes.ResourceClaim) else None) or {}
+
+
+def _allocation(claim: Document) -> Mapping[str, Any]:
+    shape = claim.shape
+    status = shape.status if isinstance(shape, shapes.ResourceClaim) else None
+    found = (status or {}).get("allocation")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _allocated(claim: Document) -> bool:
+    return bool(_allocation(claim))
+
+
+def _results(claim: Document) -> list[Mapping[str, Any]]:
+    devices = _allocation(claim).get("devices")
+    found = devices.get("results") if isinstance(devices, Mapping) else None
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+
+
+def _node_of(claim: Document) -> str:
+    """The node that an allocated claim is bound to; empty where it is bound to none that is known."""
+    ours = held_devices(claim)
+    if ours:
+        return str(ours[0].get("pool") or "")
+    try:
+        selector = msgspec.convert(
+            _allocation(claim).get("nodeSelector") or {}, shapes.NodeSelector
+        )
+    except (msgspec.ValidationError, RecursionError):
+        return ""
+    terms = selector.terms or ()
+    fields = [one for term in terms for one in term.match_fields or ()]
+    names = [one.values for one in fields if one.key == "metadata.name" and one.values]
+    return names[0][0] if names else ""
+
+
+def _key(result: Mapping[str, Any]) -> DeviceKey:
+    return str(result.get("driver")), str(result.get("pool")), str(result.get("device"))
+
+
+def _consumed(result: Mapping[str, Any]) -> dict[str, int]:
+    given = result.get("consumedCapacity")
+    found: dict[str, int] = {}
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        try:
+            found[plain_name(str(name), str(result.get("driver")))] = nano(value, "")
+        except InvalidValue:
+            continue  # `read_claim` closes the card and says so
+    return found
+
+
+def _amounts(ask: Ask, offer: Offer) -> dict[str, int]:
+    """What a request takes of a device that several share."""
+    if not offer.view.shared:
+        return {}
+    shares = {name: one.share(ask.capacity.get(name)) for name, one in offer.capacity.items()}
+    return {name: amount for name, amount in shares.items() if amount is not None}
+
+
+def _agree(wants: Asked, chosen: _Chosen, claim: int) -> bool:
+    """Whether the devices of a claim keep its constraints."""
+    for bound in wants.constraints:
+        mine = [one[1] for one in chosen if one[0].claim == claim and bound.concerns(one[0].ask)]
+        domain, _, name = bound.attribute.rpartition("/")
+        values = [one.view.attributes.get(domain, {}).get(name) for one in mine]
+        if None in values:
+            return False
+        different = len({str(value) for value in values})
+        if different != (len(values) if bound.distinct else min(len(values), 1)):
+            return False
+    return True
+
+
+def _result(slot: _Slot, offer: Offer, amounts: Mapping[str, int]) -> dict[str, Any]:
+    driver, pool, device = offer.key
+    found: dict[str, Any] = {
+        "request": slot.ask.name,
+        "driver": driver,
+        "pool": pool,
+        "device": device,
+    }
+    if slot.ask.admin:
+        found["adminAccess"] = True
+    if amounts:
+        found["consumedCapacity"] = {name: str(amount // NANO) for name, amount in amounts.items()}
+    return found
+
+
+def _with(claim: Document, results: list[dict[str, Any]]) -> Document:
+    """The claim as it is stored with an allocation."""
+    assert isinstance(claim.shape, shapes.ResourceClaim)  # noqa: S101 # chosen by its kind
+    status = {"allocation": {"devices": {"results": results}}}
+    return replace(claim, shape=msgspec.structs.replace(claim.shape, status=status))

@@ -1,0 +1,260 @@
+"""ResourceSlices and DeviceClasses as an allocator of claims reads them: devices in the order in which it tries them.
+
+Source: Kubernetes API resource.k8s.io/v1 at v1.36; k8s.io/dynamic-resource-allocation v0.36.4 (`GatherPools`,
+`calculateConsumedCapacity`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from partage.model.errors import InvalidQuantity, InvalidValue
+from partage.model.quantity import Quantity
+from partage.wire import shapes
+from partage.wire.device_selectors import DeviceView, Version
+from partage.wire.documents import Document, invalid
+
+DeviceKey = tuple[str, str, str]
+"""Driver, pool and name of a device."""
+CounterKey = tuple[str, str, str, str]
+"""Driver, pool, set and name of a counter."""
+
+_TYPES: Final = ("int", "bool", "string", "ints", "bools", "strings")
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """An amount of a device, in billionths, and what one share may have of it.
+
+    Attributes:
+        value: all of it.
+        policy: whether shares are bound to what follows.
+        default: of a request that names none.
+        least: the smallest share.
+        most: the largest share; None where it is the value.
+        step: shares are the least and whole steps more; 0 where any amount is one.
+        valid: the only shares, in order; empty where a range holds.
+    """
+
+    value: int
+    policy: bool = False
+    default: int = 0
+    least: int = 0
+    most: int | None = None
+    step: int = 0
+    valid: tuple[int, ...] = ()
+
+    def share(self, asked: int | None) -> int | None:
+        """What a share takes that asks for so much; None where no share may be so large.
+
+        Args:
+            asked: in billionths; None where nothing is named.
+        """
+        if asked is None:
+            return self.default if self.policy else self.value
+        if not self.policy:
+            return asked
+        if self.valid:
+            return next((one for one in self.valid if one >= asked), None)
+        taken = max(asked, self.least)
+        if self.step:
+            taken = self.least + -(-(taken - self.least) // self.step) * self.step
+        return None if self.most is not None and taken > self.most else taken
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One device.
+
+    Attributes:
+        key: its identity.
+        node: where it is; None for every node.
+        view: what selectors read of it.
+        capacity: its amounts by name, without its driver's domain.
+        counters: what it takes of counters while it is allocated, in billionths.
+        taints: why claims may not get it.
+    """
+
+    key: DeviceKey
+    node: str | None
+    view: DeviceView
+    capacity: Mapping[str, Capacity]
+    counters: Mapping[CounterKey, int]
+    taints: tuple[shapes.DeviceTaint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """All devices, in the order in which they are tried.
+
+    Attributes:
+        offers: the devices.
+        counters: what there is of each counter, in billionths.
+        notes: pools that are left out, and why.
+    """
+
+    offers: tuple[Offer, ...] = ()
+    counters: Mapping[CounterKey, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def pools(documents: Iterable[Document]) -> Pools:
+    """The pools of all ResourceSlices among the documents; of each pool its newest generation, if it is complete.
+
+    Raises:
+        InvalidDocument: an amount is none.
+    """
+    found: dict[tuple[str, str], list[tuple[Document, shapes.ResourceSliceSpec]]] = {}
+    for document in documents:
+        if isinstance(document.shape, shapes.ResourceSlice):
+            spec = document.shape.spec or shapes.ResourceSliceSpec()
+            found.setdefault((spec.pool.name, spec.driver), []).append((document, spec))
+    offers: list[Offer] = []
+    counters: dict[CounterKey, int] = {}
+    notes: list[str] = []
+    for (pool, driver), slices in sorted(found.items(), key=lambda one: one[0]):
+        newest = max(spec.pool.generation for _, spec in slices)
+        now = [one for one in slices if one[1].pool.generation == newest]
+        if len(now) != now[0][1].pool.resource_slice_count:
+            notes.append(
+                f"pool {pool} of driver {driver} is left out: {len(now)} of its "
+                f"{now[0][1].pool.resource_slice_count} ResourceSlices are there"
+            )
+            continue
+        for document, spec in sorted(now, key=lambda one: one[0].name):
+            try:
+                counters |= _counters(spec)
+                offers += _offers(spec)
+            except InvalidValue as error:
+                raise invalid(document, error) from error
+    return Pools(tuple(offers), counters, tuple(notes))
+
+
+def node_told(document: Document) -> str:
+    """The node of whose devices a Device object or a ResourceSlice tells; empty for other documents."""
+    if isinstance(document.shape, shapes.ResourceSlice):
+        return (document.shape.spec.node_name or "") if document.shape.spec else ""
+    return document.name if isinstance(document.shape, shapes.Device) else ""
+
+
+def bare_node(name: str, told: Document) -> Document:
+    """A Node of which nothing is told but its name."""
+    return Document("Node", told.source, told.number, shapes.Node(shapes.Metadata(name=name)))
+
+
+def class_selectors(documents: Iterable[Document]) -> dict[str, tuple[str, ...]]:
+    """Expressions of each DeviceClass among the documents, by its name."""
+    found = {}
+    for document in documents:
+        if isinstance(document.shape, shapes.DeviceClass):
+            spec = document.shape.spec or shapes.DeviceClassSpec()
+            found[document.name] = expressions(spec.selectors)
+    return found
+
+
+def expressions(selectors: Iterable[shapes.DeviceSelector] | None) -> tuple[str, ...]:
+    """What selectors ask."""
+    return tuple(one.cel.expression if one.cel is not None else "" for one in selectors or ())
+
+
+def nano(value: Any, field: str) -> int:
+    """An amount in billionths.
+
+    Raises:
+        InvalidValue: it is none.
+    """
+    try:
+        return Quantity.parse(value).nano
+    except (InvalidQuantity, TypeError) as error:
+        raise InvalidValue(f"field {field}: {error}") from error
+
+
+def plain_name(name: str, driver: str) -> str:
+    """A name without the domain of its driver, which says the same."""
+    return name.removeprefix(f"{driver}/")
+
+
+def _counters(spec: shapes.ResourceSliceSpec) -> dict[CounterKey, int]:
+    return {
+        (spec.driver, spec.pool.name, some.name, name): nano(
+            one.value, f"spec.sharedCounters[{some.name}].counters[{name}]"
+        )
+        for some in spec.shared_counters or ()
+        for name, one in (some.counters or {}).items()
+    }
+
+
+def _offers(spec: shapes.ResourceSliceSpec) -> list[Offer]:
+    found = []
+    for one in spec.devices or ():
+        own = spec.per_device_node_selection
+        node, everywhere = (
+            (one.node_name, one.all_nodes) if own else (spec.node_name, spec.all_nodes)
+        )
+        if node or everywhere:  # nodes by their labels are those of drivers of networks
+            found.append(_offer(spec, one, node))
+    return found
+
+
+def _offer(spec: shapes.ResourceSliceSpec, one: shapes.SliceDevice, node: str | None) -> Offer:
+    where = f"spec.devices[{one.name}]"
+    capacity = {
+        name: _capacity(given, f"{where}.capacity[{name}]")
+        for name, given in (one.capacity or {}).items()
+    }
+    amounts: dict[str, dict[str, Quantity]] = {}
+    for name, known in capacity.items():
+        domain, inner = _domain(name, spec.driver)
+        amounts.setdefault(domain, {})[inner] = Quantity(known.value)
+    attributes: dict[str, dict[str, Any]] = {}
+    for name, value in (one.attributes or {}).items():
+        domain, inner = _domain(name, spec.driver)
+        attributes.setdefault(domain, {})[inner] = _attribute(value)
+    shared = bool(one.allow_multiple_allocations)
+    return Offer(
+        key=(spec.driver, spec.pool.name, one.name),
+        node=node,
+        view=DeviceView(spec.driver, attributes, amounts, shared),
+        capacity={plain_name(name, spec.driver): given for name, given in capacity.items()},
+        counters={
+            (spec.driver, spec.pool.name, taken.counter_set, name): nano(
+                counter.value, f"{where}.consumesCounters[{taken.counter_set}].counters[{name}]"
+            )
+            for taken in one.consumes_counters or ()
+            for name, counter in (taken.counters or {}).items()
+        },
+        taints=tuple(one.taints or ()),
+    )
+
+
+def _domain(name: str, driver: str) -> tuple[str, str]:
+    domain, slash, inner = name.rpartition("/")
+    return (domain, inner) if slash else (driver, name)
+
+
+def _attribute(value: Mapping[str, Any]) -> Any:
+    for kind in _TYPES:
+        if value.get(kind) is not None:
+            return value[kind]
+    text = value.get("version")
+    return (Version.parse(text) or text) if isinstance(text, str) else None
+
+
+def _capacity(given: shapes.DeviceCapacity, where: str) -> Capacity:
+    value, policy = nano(given.value, where), given.request_policy
+    if policy is None:
+        return Capacity(value)
+    bounds = policy.valid_range or shapes.AmountRange()
+
+    def of(amount: shapes.Amount, name: str) -> int:
+        return 0 if amount is None else nano(amount, f"{where}.requestPolicy.{name}")
+
+    return Capacity(
+        value,
+        policy=True,
+        default=of(policy.default, "default"),
+        least=of(bounds.min, "validRange.min"),
+        most=None if bounds.max is None else of(bounds.max, "validRange.max"),
+        step=of(bounds.step, "validRange.step"),
+        valid=tuple(sorted(of(one, "validValues") for one in policy.valid_values or ())),
+    )

@@ -1,0 +1,150 @@
+"""CEL of device selectors, judged by a library (`wire.cel`) within bounds.
+
+Anybody who may make a claim writes an expression, and may write one that never ends. So an expression has at most the
+length that an API server stores, and each step and each value of an evaluation counts against what all evaluations
+together may take. Expressions that come to no answer are no matches: an error says why.
+
+Source: Kubernetes v1.36, `k8s.io/dynamic-resource-allocation/cel` (variables, limits); CEL libraries of Kubernetes.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from partage.model.errors import PartageError
+from partage.model.quantity import Quantity
+
+LONGEST: Final = 10 * 1024
+"""Characters of an expression, as the API server has it."""
+MOST_STEPS: Final = 400_000
+"""Of all evaluations for one question: some seconds of one processor."""
+_MOST_AT_ONCE: Final = 20_000
+_LONGEST_VERSION: Final = 64
+_PLAIN: Final = re.compile(
+    r"""\bdevice\.(?:driver\b|allowMultipleAllocations\b|(attributes|capacity)\[\s*(["'])([^"'\\]*)\2\s*\]
+    (?:\.(\w+)\b(?!\s*\()|\[\s*(["'])([^"'\\]*)\5\s*\]))""",
+    re.VERBOSE,
+)
+"""Ways to name one part of a device, of which nothing else can be come upon."""
+_VERSION: Final = re.compile(
+    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?"
+)
+
+
+class NoLibrary(PartageError):
+    """The library that judges CEL is not installed."""
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """What an expression may read of a device.
+
+    Attributes:
+        driver: of the device.
+        attributes: by domain and name: texts, whole numbers, truths, lists of them, or `Version`.
+        capacity: by domain and name.
+        shared: it may be allocated several times.
+    """
+
+    driver: str
+    attributes: Mapping[str, Mapping[str, Any]]
+    capacity: Mapping[str, Mapping[str, Quantity]]
+    shared: bool = False
+
+
+@dataclass(frozen=True, order=True)
+class Version:
+    """A semantic version; one before a release is less than it."""
+
+    numbers: tuple[int, int, int]
+    release: bool = True
+    before: str = ""
+
+    @staticmethod
+    def parse(text: str) -> "Version | None":
+        """The version of a text; None where it is none."""
+        match = _VERSION.fullmatch(text[:_LONGEST_VERSION])
+        if match is None:
+            return None
+        numbers = int(match[1]), int(match[2]), int(match[3])
+        return Version(numbers, match[4] is None, match[4] or "")
+
+
+class Selectors:
+    """Judges expressions, and remembers for devices that are alike."""
+
+    def __init__(self, steps: int = MOST_STEPS) -> None:
+        """Nothing is known yet.
+
+        Args:
+            steps: what all evaluations together may take.
+
+        Raises:
+            NoLibrary: no library is installed; the message says what to do.
+        """
+        try:
+            from partage.wire import cel  # noqa: PLC0415 # an extra, and half a second to load
+        except ImportError as error:
+            raise NoLibrary(
+                "selectors of claims and DeviceClasses are judged by cel-python, which is not installed: "
+                "pip install 'partage[claims]'"
+            ) from error
+        self._cel = cel
+        self._left = steps
+        self._compiled: dict[str, Any] = {}
+        self._known: dict[tuple[str, object], bool | str] = {}
+
+    def judge(self, expression: str, device: DeviceView) -> bool | str:
+        """Whether an expression is true for a device; a text says why there is no answer.
+
+        Args:
+            expression: of CEL.
+            device: what it is asked of.
+        """
+        key = expression, _visible(expression, device)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._judged(expression, device)
+        return found
+
+    def _judged(self, expression: str, device: DeviceView) -> bool | str:
+        if len(expression) > LONGEST:
+            return f"it has {len(expression)} characters, more than {LONGEST}"
+        if self._left <= 0:
+            return "not judged: the selectors before it took as much work as one question may"
+        program = self._compiled.get(expression)
+        if program is None:
+            program = self._compiled[expression] = self._cel.compiled(expression)
+        if isinstance(program, str):
+            return program
+        most = min(self._left, _MOST_AT_ONCE)
+        answer, taken = self._cel.evaluated(program, device, most)
+        self._left -= taken
+        return answer
+
+
+def _visible(expression: str, device: DeviceView) -> object:
+    """What of a device the expression may come upon; the same for devices that it cannot tell apart."""
+    parts = {"attributes": device.attributes, "capacity": device.capacity}
+    named = _named(expression)
+    if named is None:
+        told: list[object] = [
+            (part, domain, name, str(value))
+            for part, domains in parts.items()
+            for domain, inner in domains.items()
+            for name, value in inner.items()
+        ]
+    else:
+        told = [str(parts[part].get(domain, {}).get(name)) for part, domain, name in named]
+    return device.driver, device.shared, tuple(told)
+
+
+@lru_cache(maxsize=256)
+def _named(expression: str) -> tuple[tuple[str, str, str], ...] | None:
+    """Parts of a device that an expression names; None where it may come upon others too."""
+    if "device" in _PLAIN.sub("", expression):
+        return None
+    found = ((one[1], one[3], one[4] or one[6]) for one in _PLAIN.finditer(expression) if one[1])
+    return tuple(dict.fromkeys(found))

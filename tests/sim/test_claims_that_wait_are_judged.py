@@ -1,0 +1,374 @@
+"""Claims of manifests are allocated as Kubernetes' allocator would, and one that waits is told why, card by card."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from partage.agent.discovery.found import Inventory
+from partage.agent.dra.slices import Offered, resource_slices
+from partage.model.node import Node
+from partage.model.reason import ReasonCode
+from partage.sim.offline import Outcome, PodOutcome, schedule
+from partage.wire.cluster import assemble
+from partage.wire.documents import decode
+
+pytest.importorskip("celpy", reason="cel-python is not installed: selectors are not judged")
+
+Manifest = dict[str, Any]
+SHARE = "share.gpu.partage.io"
+MIG = "mig.gpu.partage.io"
+OURS = 'device.attributes["gpu.partage.io"]'
+
+
+def _node(name: str = "n1", cards: int = 2, *, mig: bool = False) -> list[Manifest]:
+    resources = {"gpu-core": "100", "gpu-memory": "40Gi", "gpu-memory-ratio": "100"}
+    labels = {
+        "node.koordinator.sh/gpu-vendor": "nvidia",
+        "node.koordinator.sh/gpu-model": "NVIDIA-A100-SXM4-40GB",
+    }
+    register = [
+        {
+            "id": f"{name}-{n}",
+            "index": n,
+            "count": 10,
+            "devmem": 40960,
+            "devcore": 100,
+            "type": "NVIDIA A100-SXM4-40GB",
+            "mode": "mig",
+            "health": True,
+        }
+        for n in range(cards)
+    ]
+    notes = {"hami.io/node-nvidia-register": json.dumps(register)} if mig else {}
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels, "annotations": notes},
+        "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"}},
+    }
+    devices = [
+        {
+            "type": "gpu",
+            "id": f"{name}-{n}",
+            "minor": n,
+            "health": True,
+            "resources": {f"koordinator.sh/{key}": value for key, value in resources.items()},
+        }
+        for n in range(cards)
+    ]
+    device = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Device",
+        "metadata": {"name": name},
+        "spec": {"devices": devices},
+    }
+    return [node] if mig else [node, device]
+
+
+def _request(name: str = "card", **exactly: Any) -> Manifest:
+    return {"name": name, "exactly": {"deviceClassName": SHARE, **exactly}}
+
+
+def _of(cores: int, memory: str, **more: Any) -> Manifest:
+    return _request(capacity={"requests": {"cores": str(cores), "memory": memory}}, **more)
+
+
+def _selected(expression: str, **more: Any) -> Manifest:
+    return _request(selectors=[{"cel": {"expression": expression}}], **more)
+
+
+def _claim(name: str, *requests: Manifest, **more: Any) -> Manifest:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "uid": f"uid-{name}"},
+        "spec": {"devices": {"requests": list(requests), **more}},
+    }
+
+
+def _pod(name: str, *claims: str, **limits: str) -> Manifest:
+    resources = {"limits": {f"koordinator.sh/{key}": value for key, value in limits.items()}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "uid": f"uid-{name}"},
+        "spec": {
+            "containers": [{"name": "main", "resources": resources}],
+            "resourceClaims": [{"name": one, "resourceClaimName": one} for one in claims],
+        },
+    }
+
+
+def _asking(name: str, *requests: Manifest, **more: Any) -> list[Manifest]:
+    """A claim and the pod that names it, which is named alike."""
+    return [_claim(name, *requests, **more), _pod(name, name)]
+
+
+def _slices(nodes: list[Manifest], **changes: Any) -> list[Manifest]:
+    """What the agents of nodes publish."""
+    found: list[Manifest] = []
+    for node in _run(nodes).cluster.nodes:
+        known: Node = replace(node, **changes)
+        found += resource_slices(known, Inventory(), "", 1, Offered(instances=True))
+    return found
+
+
+def _run(*parts: list[Manifest]) -> Outcome:
+    lines = b"\n".join(json.dumps(one).encode() for part in parts for one in part)
+    return schedule(assemble([decode("cluster.json", lines)]))
+
+
+def _by_name(outcome: Outcome) -> Mapping[str, PodOutcome]:
+    return {one.pod.pod.name: one for one in outcome.pods}
+
+
+def _places(outcome: Outcome) -> dict[str, str]:
+    """Node and cards of each pod that got a place."""
+    return {
+        name: f"{one.allocation.node}:"
+        + ",".join(str(grant.minor) for grant in one.allocation.grants)
+        for name, one in _by_name(outcome).items()
+        if one.allocation is not None
+    }
+
+
+def _told(outcome: Outcome, name: str) -> str:
+    refusal = _by_name(outcome)[name].refusal
+    assert refusal is not None, f"{name} got a place"
+    lines = [f"{refusal.code}: {refusal.message}"]
+    for node, why in refusal.nodes.items():
+        lines.append(f"{node}: {why.message}")
+        lines += [f"{node} gpu-{card.minor}: {card.code} {card.detail}" for card in why.cards]
+    return "\n".join(lines)
+
+
+def test_claims_get_the_first_device_with_room_and_pods_by_protocol_what_they_leave() -> None:
+    """In the order of priority and of the documents, over one ledger."""
+    outcome = _run(
+        _node(),
+        _asking("a", _of(60, "20Gi")),
+        _asking("b", _of(60, "20Gi")),
+        [_pod("small", **{"gpu-core": "30", "gpu-memory-ratio": "30"})],
+        _asking("c", _of(40, "10Gi")),
+        [_pod("whole", **{"gpu-core": "100", "gpu-memory-ratio": "100"})],
+    )
+
+    assert _places(outcome) == {"a": "n1:0", "b": "n1:1", "small": "n1:0", "c": "n1:1"}
+    assert not any(outcome.ledger.overbooked(one.uid) for one in outcome.ledger.allocations())
+
+
+def test_amounts_are_told_against_what_is_left_and_by_whom_the_rest_is_held() -> None:
+    """By each card, nearest first, with the most that would fit."""
+    told = _told(
+        _run(
+            _node(),
+            [_pod("small", **{"gpu-core": "30", "gpu-memory-ratio": "30"})],
+            _asking("a", _of(60, "20Gi")),
+            _asking("b", _of(100, "40Gi")),
+            _asking("big", _of(80, "30Gi")),
+        ),
+        "big",
+    )
+
+    assert told.startswith("InsufficientCore: 0/1 nodes"), told
+    assert "claim default/big, request card: nearest gpu-" in told
+    assert "fits with at most 40% of cores" in told
+    assert "n1 gpu-0: InsufficientCore cores 80% asked, 40% left" in told
+    assert "60% + 20Gi held by 1 claim" in told
+    assert "30% + 12Gi held by 1 pod of koordinator" in told
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "why"),
+    [
+        (
+            _selected(f'{OURS}.productName == "NVIDIA-H200"'),
+            ReasonCode.SELECTOR_MISMATCH,
+            "selector of the request is false",
+        ),
+        (
+            _selected(f'{OURS}.architecture == "hopper"'),
+            ReasonCode.SELECTOR_MISMATCH,
+            "has no answer: no such member in mapping: 'architecture'",
+        ),
+        (_request(deviceClassName=MIG), ReasonCode.SELECTOR_MISMATCH, f"is of class {MIG}"),
+        (_request(deviceClassName="gpu.nvidia.com"), ReasonCode.CLAIM_UNREADY, "DeviceClass gpu.nvidia.com is not there"),
+        (_of(100, "80Gi"), ReasonCode.INSUFFICIENT_MEMORY, "more than one share may have"),
+        (_request(capacity={"requests": {"bandwidth": "1"}}), ReasonCode.INSUFFICIENT_DEVICES, "no capacity bandwidth"),
+        (_of(10, "1Gi", count=3), ReasonCode.INSUFFICIENT_CARDS, "2 of 3 devices"),
+        (_request(count=33), ReasonCode.CLAIM_UNREADY, "more than 32"),
+        (_request(capacity={"requests": {"cores": "x"}}), ReasonCode.CLAIM_UNREADY, "capacity.requests[cores]"),
+        (_request(count="two"), ReasonCode.CLAIM_UNREADY, "count"),
+    ],
+)  # fmt: skip
+def test_what_no_idle_card_has_is_named(request_: Manifest, code: ReasonCode, why: str) -> None:
+    """Selectors, classes, amounts and numbers that the devices do not have."""
+    outcome = _run(_node(), _asking("odd", request_))
+    refusal = _by_name(outcome)["odd"].refusal
+
+    assert refusal is not None
+    assert refusal.code is code, _told(outcome, "odd")
+    assert why in _told(outcome, "odd")
+
+
+def test_a_claim_or_template_that_is_not_there_is_named() -> None:
+    """And what is made of a template is a claim of the pod's own."""
+    pod = _pod("late", "missing")
+    templated = _pod("made", "x")
+    templated["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimTemplateName": "half"}]
+    lost = _pod("lost", "x")
+    lost["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimTemplateName": "none"}]
+    template = _claim("half", _of(50, "20Gi"))
+    template |= {"kind": "ResourceClaimTemplate", "spec": {"spec": template["spec"]}}
+    outcome = _run(_node(), [pod, templated, lost, template])
+
+    assert _places(outcome) == {"made": "n1:0"}
+    assert "ResourceClaim default/missing" in _told(outcome, "late")
+    assert "ResourceClaimTemplate default/none" in _told(outcome, "lost")
+
+
+def test_taints_are_borne_or_told() -> None:
+    """Of a device that fell ill, and of one that is closed for pods that have all of it."""
+    nodes = _node(cards=1)
+    (card,) = _run(nodes).cluster.nodes[0].devices
+    ill = _slices(nodes, devices=(replace(card, healthy=False),))
+    full = _slices(nodes, devices=(replace(card, doubt="held-by-pods"),))
+    exists = {"operator": "Exists"}
+    patient = _asking("patient", _of(10, "1Gi", tolerations=[exists]))
+    strict = _asking("strict", _of(10, "1Gi"))
+
+    outcome = _run(nodes, ill, strict, patient)
+    assert _places(outcome) == {"patient": "n1:0"}
+    assert "taint gpu.partage.io/unhealthy" in _told(outcome, "strict")
+    assert "fits with a toleration of gpu.partage.io/unhealthy" in _told(outcome, "strict")
+    assert "CardNotIdle: " in _told(_run(nodes, full, strict), "strict")
+
+
+def test_counters_keep_instances_and_shares_of_one_card_apart() -> None:
+    """An instance takes its units; the counter that is used up is named."""
+    nodes = _node(cards=1, mig=True)
+    profile = f'{OURS}.profile == "%s"'
+    big = _selected(profile % "4g.20gb", deviceClassName=MIG)
+    other = _selected(profile % "3g.20gb", deviceClassName=MIG)
+    outcome = _run(
+        nodes,
+        _asking("a", big),
+        _asking("b", other),
+        _asking("c", big),
+        _asking("s", _of(10, "1Gi")),
+    )
+
+    assert _places(outcome).keys() == {"a", "b"}
+    told = _told(outcome, "c")
+    assert "MigPlacement" in told or "CardNotIdle" in told
+    assert "counter" in told or "another claim holds it" in told
+
+
+def test_constraints_are_kept_and_told() -> None:
+    """Devices that fit one by one and have nothing in common."""
+    bound = {"matchAttribute": "gpu.partage.io/uuid"}
+    apart = {"distinctAttribute": "gpu.partage.io/uuid"}
+    alike = _asking("alike", _of(10, "1Gi", count=2), constraints=[bound])
+    different = _asking("different", _of(10, "1Gi", count=2), constraints=[apart])
+    outcome = _run(_node(), alike, different)
+
+    assert _places(outcome) == {"different": "n1:0,1"}
+    assert "JointAllocation" in _told(outcome, "alike")
+    assert "constraints on gpu.partage.io/uuid" in _told(outcome, "alike")
+
+
+def test_alternatives_are_tried_in_order_and_all_takes_all() -> None:
+    """`firstAvailable`, and `allocationMode: All`."""
+    several = {
+        "name": "card",
+        "firstAvailable": [
+            {
+                "name": "large",
+                "deviceClassName": SHARE,
+                "capacity": {"requests": {"memory": "80Gi"}},
+            },
+            {"name": "small", **_of(50, "20Gi")["exactly"]},
+        ],
+    }
+    every = _request(allocationMode="All", capacity={"requests": {"cores": "20", "memory": "1Gi"}})
+    outcome = _run(_node(), _asking("either", several), _asking("every", every))
+
+    assert _places(outcome) == {"either": "n1:0", "every": "n1:0,1"}
+
+
+def test_a_claim_that_is_allocated_says_where_its_pod_goes() -> None:
+    """Pods that share a claim, and one that another scheduler has allocated."""
+    shared = _claim("shared", _of(50, "20Gi"))
+    held = _claim("held", _of(30, "10Gi"))
+    result = {
+        "request": "card",
+        "driver": "gpu.partage.io",
+        "pool": "n2",
+        "device": "gpu-1",
+        "consumedCapacity": {"cores": "80", "memory": "30Gi"},
+    }
+    held["status"] = {"allocation": {"devices": {"results": [result]}}}
+    outcome = _run(
+        _node("n1"),
+        _node("n2"),
+        [shared, held, _pod("one", "shared"), _pod("two", "shared"), _pod("there", "held")],
+        [_pod("torn", "held", "shared")],
+    )
+
+    assert _places(outcome) == {"one": "n1:0", "two": "n1:", "there": "n2:"}
+    assert "claim default/held is allocated on node n2" in _told(outcome, "torn")
+
+
+def test_a_pod_with_devices_of_its_own_gets_both_on_one_node() -> None:
+    """Or waits, when no node has both."""
+    share = {"gpu-core": "60", "gpu-memory-ratio": "60"}
+    outcome = _run(
+        _node("n1", cards=1),
+        _node("n2", cards=2),
+        [_claim("a", _of(60, "20Gi")), _pod("both", "a", **share)],
+        [_claim("b", _of(60, "20Gi")), _pod("neither", "b", **share)],
+    )
+
+    assert _places(outcome).keys() == {"both"}
+    assert _places(outcome)["both"].startswith("n2:")
+
+
+def test_slices_stand_for_a_node_that_nothing_else_tells_of() -> None:
+    """As of another driver, whose cards the ledger does not count; an incomplete pool is left out."""
+    slice_ = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": "theirs"},
+        "spec": {
+            "driver": "gpu.example.com",
+            "nodeName": "n7",
+            "pool": {"name": "n7", "generation": 3, "resourceSliceCount": 1},
+            "devices": [{"name": "card-0", "attributes": {"model": {"string": "x"}}, "capacity": {"memory": {"value": "40Gi"}}}],
+        },
+    }  # fmt: skip
+    class_ = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "theirs"},
+        "spec": {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]},
+    }
+    asks = [_asking(name, _request(deviceClassName="theirs")) for name in ("first", "second")]
+    outcome = _run([slice_, class_], *asks)
+    assert _by_name(outcome)["first"].allocation is not None
+    assert "another claim holds it" in _told(outcome, "second")
+
+    slice_["spec"]["pool"]["resourceSliceCount"] = 2  # type: ignore[index]
+    outcome = _run([slice_, class_], *asks)
+    assert any("pool n7 of driver gpu.example.com is left out" in one for one in outcome.notes)
+
+
+def test_a_hard_claim_ends_and_says_so() -> None:
+    """Requests that exclude each other in more ways than are tried."""
+    bound = {"distinctAttribute": "gpu.partage.io/kind"}
+    requests = [_of(1, "1Mi") | {"name": f"r{n}"} for n in range(8)]
+    outcome = _run(_node(cards=8), _asking("hard", *requests, constraints=[bound]))
+
+    assert "JointAllocation" in _told(outcome, "hard") or "SearchLimit" in _told(outcome, "hard")
