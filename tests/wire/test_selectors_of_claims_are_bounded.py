@@ -5,13 +5,8 @@ import sys
 import pytest
 
 from partage.model.quantity import Quantity
-from partage.wire.device_selectors import (
-    LONGEST,
-    DeviceView,
-    NoLibrary,
-    Selectors,
-    Version,
-)
+from partage.wire.device_selectors import LONGEST, NoLibrary, Selectors
+from partage.wire.device_view import DeviceView, Version
 
 pytest.importorskip("celpy", reason="cel-python is not installed")
 

@@ -52,9 +52,10 @@ def schedule(
 
     FILE is YAML or JSON with any number of documents, a List, a folder, or - for standard input.
     Known kinds: Node, Device, Pod, Deployment, ReplicaSet, StatefulSet, Job, Namespace, ConfigMap,
-    ResourceQuota, PriorityClass, ResourceClaim; others are skipped with a note. Pods that have a
-    node already and claims that are allocated are state; the other pods are scheduled by priority,
-    then in the order of the files.
+    ResourceQuota, PriorityClass, ResourceClaim, ResourceClaimTemplate, DeviceClass, ResourceSlice;
+    others are skipped with a note. Pods that have a node already and claims that are allocated are
+    state; the other pods are scheduled by priority, then in the order of the files, and get the claims
+    that they name as Kubernetes would allocate them.
 
     \b
     Examples:

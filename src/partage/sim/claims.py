@@ -198,6 +198,9 @@ class ClaimAllocator:
             document: the same, as it was written.
             keep: the place and the devices are taken; else nothing changes.
         """
+        fault = pod.request.fault
+        if fault is not None:
+            return Refusal(fault.code, fault.message)
         found = self._wanted(document)
         if isinstance(found, Refusal):
             return found
@@ -478,7 +481,7 @@ class ClaimAllocator:
         for counter, amount in offer.counters.items():
             left = self._pools.counters.get(counter, 0) - self._use.counters[counter]
             if amount > left:
-                told = f"it takes {amount // NANO} of counter {counter[3]} of {counter[2]}, {max(left, 0) // NANO} left"
+                told = f"it needs {amount // NANO} of counter {counter[3]} of {counter[2]}, {max(left, 0) // NANO} left"
                 return _Miss(2.0, ReasonCode.MIG_PLACEMENT, told)
         return None
 

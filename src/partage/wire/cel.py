@@ -13,7 +13,7 @@ from celpy.evaluation import CELEvalError, Evaluator
 
 from partage.model.errors import InvalidQuantity
 from partage.model.quantity import NANO, Quantity
-from partage.wire.device_selectors import DeviceView, Version
+from partage.wire.device_view import DeviceView, Version
 
 _TEXT: Final = 64
 """Characters that count as one step."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 from partage.model.errors import InvalidQuantity, InvalidValue
 from partage.model.quantity import Quantity
 from partage.wire import shapes
-from partage.wire.device_selectors import DeviceView, Version
+from partage.wire.device_view import DeviceView, Version
 from partage.wire.documents import Document, invalid
 
 DeviceKey = tuple[str, str, str]

@@ -8,68 +8,27 @@ Source: Kubernetes v1.36, `k8s.io/dynamic-resource-allocation/cel` (variables, l
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 from partage.model.errors import PartageError
-from partage.model.quantity import Quantity
+from partage.wire.device_view import DeviceView
 
 LONGEST: Final = 10 * 1024
 """Characters of an expression, as the API server has it."""
 MOST_STEPS: Final = 400_000
 """Of all evaluations for one question: some seconds of one processor."""
 _MOST_AT_ONCE: Final = 20_000
-_LONGEST_VERSION: Final = 64
 _PLAIN: Final = re.compile(
     r"""\bdevice\.(?:driver\b|allowMultipleAllocations\b|(attributes|capacity)\[\s*(["'])([^"'\\]*)\2\s*\]
     (?:\.(\w+)\b(?!\s*\()|\[\s*(["'])([^"'\\]*)\5\s*\]))""",
     re.VERBOSE,
 )
 """Ways to name one part of a device, of which nothing else can be come upon."""
-_VERSION: Final = re.compile(
-    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?"
-)
 
 
 class NoLibrary(PartageError):
     """The library that judges CEL is not installed."""
-
-
-@dataclass(frozen=True)
-class DeviceView:
-    """What an expression may read of a device.
-
-    Attributes:
-        driver: of the device.
-        attributes: by domain and name: texts, whole numbers, truths, lists of them, or `Version`.
-        capacity: by domain and name.
-        shared: it may be allocated several times.
-    """
-
-    driver: str
-    attributes: Mapping[str, Mapping[str, Any]]
-    capacity: Mapping[str, Mapping[str, Quantity]]
-    shared: bool = False
-
-
-@dataclass(frozen=True, order=True)
-class Version:
-    """A semantic version; one before a release is less than it."""
-
-    numbers: tuple[int, int, int]
-    release: bool = True
-    before: str = ""
-
-    @staticmethod
-    def parse(text: str) -> "Version | None":
-        """The version of a text; None where it is none."""
-        match = _VERSION.fullmatch(text[:_LONGEST_VERSION])
-        if match is None:
-            return None
-        numbers = int(match[1]), int(match[2]), int(match[3])
-        return Version(numbers, match[4] is None, match[4] or "")
 
 
 class Selectors:

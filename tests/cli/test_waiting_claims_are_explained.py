@@ -1,0 +1,166 @@
+"""A pod that waits for a ResourceClaim is told why, over manifests, a live cluster and a snapshot of it."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from claim_documents import claim, share
+from partage.agent.discovery.found import Inventory
+from partage.agent.dra.slices import resource_slices
+from partage.cli.main import main
+from partage.model.device import Device, DeviceType
+from partage.model.node import Node
+
+sys.path.append(str(Path(__file__).parents[1] / "embedded"))
+
+from up_world import PODS, World, node, pod, run, running
+
+pytest.importorskip("celpy", reason="cel-python is not installed: selectors are not judged")
+
+GIB = 2**30
+DRA = "/apis/resource.k8s.io/v1/"
+CLAIMS = f"{DRA}namespaces/default/resourceclaims"
+
+
+def _asked(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+def _waiting(name: str, cores: str, **exactly: Any) -> dict[str, Any]:
+    """A claim that is not allocated."""
+    made = claim(name=name)
+    made["metadata"] = {"name": name, "namespace": "default"}
+    (request,) = made["spec"]["devices"]["requests"]
+    request["exactly"] |= {"capacity": {"requests": {"cores": cores, "memory": "4Gi"}}, **exactly}
+    return made
+
+
+def _naming(name: str) -> dict[str, Any]:
+    """A pod that names the claim of its own name, and that only this test may place."""
+    made = pod(name, {})
+    made["spec"] |= {
+        "resourceClaims": [{"name": "card", "resourceClaimName": name}],
+        "nodeSelector": {"kubernetes.io/hostname": "nowhere"},
+    }
+    return made
+
+
+def _slice(node_name: str, devices: list[Device]) -> dict[str, Any]:
+    card = {"node.koordinator.sh/gpu-vendor": "nvidia"}
+    (made,) = resource_slices(
+        Node(node_name, labels=card, devices=tuple(devices)), Inventory(), "u", 1
+    )
+    del made["metadata"]["ownerReferences"]
+    return made
+
+
+async def _filled(world: World) -> None:
+    """A card of which a claim holds 70 percent, one that is ill, and three pods with claims."""
+    held = claim(share(pool="n0", cores="70", memory="8Gi"), name="held")
+    status = held.pop("status")
+    held["metadata"] = {"name": "held", "namespace": "default"}
+    made = await world.create(CLAIMS, held)
+    code, answer = await world.send("PUT", f"{CLAIMS}/held/status", made | {"status": status})
+    assert code == 200, answer
+    cards = [
+        Device(DeviceType.GPU, n, f"GPU-{n}", memory_bytes=16 * GIB, healthy=not n, model="T4")
+        for n in range(2)
+    ]
+    await world.create(f"{DRA}resourceslices", _slice("n0", cards))
+    selector = {"cel": {"expression": 'device.attributes["gpu.partage.io"].productName == "H200"'}}
+    for one in (
+        _waiting("large", "60"),
+        _waiting("other", "10", selectors=[selector]),
+        _waiting("odd", "10", deviceClassName="no-such-class"),
+    ):
+        await world.create(CLAIMS, one)
+        await world.create(PODS, _naming(one["metadata"]["name"]))
+
+
+EXPECTED = {
+    "large": ("InsufficientCore", "cores 60% asked, 30% left", "fits with at most 30% of cores"),
+    "other": ("SelectorMismatch", "selector of the request is false", "productName"),
+    "odd": ("ClaimUnready", "request gpu: DeviceClass no-such-class is not there", "try: make"),
+}
+
+
+def test_each_card_is_told_with_numbers(tmp_path: Path) -> None:
+    """By who reads the cluster, and by who has a snapshot of it; nothing but what is asked for goes into that."""
+    path = tmp_path / "cluster.json"
+
+    async def story() -> None:
+        async with running([node(cards=2)]) as world:
+            await _filled(world)
+            kubeconfig = world.cluster.addresses.kubeconfig
+            for name, told in EXPECTED.items():
+                done = await asyncio.to_thread(_asked, "explain", name, "--kubeconfig", kubeconfig)
+                assert done.exit_code == 3, done.output
+                assert all(one in done.stdout for one in told), done.stdout
+            ill = await asyncio.to_thread(_asked, "explain", "large", "--kubeconfig", kubeconfig)
+            assert "taint gpu.partage.io/unhealthy" in ill.stdout
+            assert "70% + 8Gi held by 1 claim" in ill.stdout
+            done = await asyncio.to_thread(
+                _asked, "snapshot", "--kubeconfig", kubeconfig, "-o", path
+            )
+            assert done.exit_code == 0, done.output
+            masked = await asyncio.to_thread(
+                _asked, "snapshot", "--kubeconfig", kubeconfig, "--mask"
+            )
+            kinds = [json.loads(line)["kind"] for line in masked.stdout.splitlines()]
+            assert kinds.count("ResourceClaim") == 1
+            assert not {"ResourceSlice", "DeviceClass"} & set(kinds)
+
+    run(story())
+    for name, told in EXPECTED.items():
+        done = _asked("explain", name, "-f", path)
+        assert all(one in done.stdout for one in told), done.stdout
+    found = {
+        one["name"]: one
+        for one in json.loads(_asked("schedule", path, "-o", "json").stdout)["pods"]
+    }
+    assert {name: found[name]["reason"]["code"] for name in EXPECTED} == {
+        name: told[0] for name, told in EXPECTED.items()
+    }
+
+
+def test_a_pod_whose_claim_gets_a_card_is_told_which(tmp_path: Path) -> None:
+    """Over manifests, where it gets its place first."""
+    cards = [Device(DeviceType.GPU, 0, "GPU-0", memory_bytes=16 * GIB, model="T4")]
+    held = _naming("held")
+    del held["spec"]["nodeSelector"]
+    many = {"apiVersion": "v1", "kind": "List", "items": [_slice("n0", cards), _waiting("held", "60"), held]}  # fmt: skip
+    path = tmp_path / "all.json"
+    path.write_text(json.dumps(many), encoding="utf-8")
+
+    done = _asked("explain", "held", "-f", path)
+    assert done.exit_code == 0, done.output
+    assert "gets a place on node n0" in done.stdout
+    assert "claim (held, request gpu: share.gpu.partage.io)" in done.stdout
+    assert "60%      4Gi     share" in done.stdout
+
+
+def test_without_the_library_other_pods_are_explained_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the pod with a claim waits with what is missing."""
+    monkeypatch.setitem(sys.modules, "celpy", None)
+    monkeypatch.delitem(sys.modules, "partage.wire.cel", raising=False)
+    monkeypatch.delattr("partage.wire.cel", raising=False)
+    cards = [Device(DeviceType.GPU, 0, "GPU-0", memory_bytes=16 * GIB, model="T4")]
+    lines = [_slice("n0", cards), _waiting("held", "60"), _naming("held"), pod("plain", {})]
+    path = tmp_path / "all.json"
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+
+    done = _asked("explain", "held", "-f", path)
+    assert done.exit_code == 3
+    assert "pip install 'partage[claims]'" in " ".join(done.stdout.split())
+    found = {
+        one["name"]: one
+        for one in json.loads(_asked("schedule", path, "-o", "json").stdout)["pods"]
+    }
+    assert found["plain"]["node"] == "n0"
