@@ -200,3 +200,63 @@ async def test_the_webhook_passes_the_question_on() -> None:
                 await daemon.__aexit__()
                 with pytest.raises(AssertionError, match="does not answer"):
                     await _status(cluster, "y", claim(share(pool="n0", cores="10"))["status"])
+
+
+async def _naming(cluster: World, name: str) -> None:
+    """A pod with nothing but the claim of its own name."""
+    claims = [{"name": "card", "resourceClaimName": name}]
+    spec = {"containers": [{"name": "main", "image": "x"}], "resourceClaims": claims}
+    await cluster.api.create("pods", {"metadata": {"name": name}, "spec": spec}, "default")
+
+
+async def test_people_are_told_what_each_card_lacks_for_a_claim() -> None:
+    """With numbers and with who holds it; no expression is evaluated here, and the books stay as they were."""
+    async with world(nodes=2, cards=1) as cluster:
+        await _allocated(cluster, "held", share(pool="n0", cores="60", memory="4Gi"))
+        never = [{"cel": {"expression": "[1].all(x, [x].all(y, y == 2))"}}]
+        amounts = {"requests": {"cores": "70", "memory": "2Gi"}}
+        await _waiting(cluster, "large", capacity=amounts, selectors=never)
+        await _waiting(cluster, "small", capacity={"requests": {"cores": "30", "memory": "1Gi"}})
+        await _waiting(cluster, "instance", deviceClassName="mig.gpu.partage.io")
+        for name in ("held", "large", "small", "instance", "missing"):
+            await _naming(cluster, name)
+        await cluster.pod("whole")
+        async with SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon:
+            assert await cluster.schedule(daemon.url, "whole") == "n1"
+            before = list(daemon.service.books.engine.ledger.allocations())
+
+            async def told(name: str) -> Any:
+                async with cluster.http.get(f"{daemon.url}/api/explain/default/{name}") as answer:
+                    assert answer.status == 200, await answer.text()
+                    return await answer.json()
+
+            large = await told("large")
+            assert (large["state"], large["reason"]["code"]) == ("waiting", "InsufficientCore")
+            (card,) = large["reason"]["nodes"]["n0"]["cards"]
+            assert (card["minor"], card["asked"], card["free"]) == (0, 700, 400)
+            assert "fits with at most 40% of cores" in card["detail"]
+            assert list(large["reason"]["nodes"]) == ["n0", "n1"], "the nearest first"
+            assert large["reason"]["nodes"]["n1"]["code"] == "CardNotIdle"
+            (held,) = (one for one in large["claims"] if one["name"])
+            assert (held["name"], held["core_milli"]) == ("held", 600)
+            assert large["request"][0]["core_milli"] == 700
+            assert any("judges no selectors" in note for note in large["notes"])
+            small = await told("small")
+            assert (small["reason"], small["fits_now_on"]) == (None, "n0")
+            assert (await told("instance"))["reason"]["code"] == "MigPlacement"
+            missing = await told("missing")
+            assert missing["reason"]["code"] == "ClaimUnready"
+            assert "ResourceClaim missing" in missing["reason"]["message"]
+            assert (await told("held"))["allocations"][0]["core_milli"] == 600
+            assert list(daemon.service.books.engine.ledger.allocations()) == before
+
+
+async def test_claims_are_explained_only_where_they_are_followed() -> None:
+    """Elsewhere a pod with a claim alone asks for no device."""
+    async with world(nodes=1, cards=1) as cluster:
+        await _naming(cluster, "x")
+        async with (
+            SchedulerDaemon(await cluster.client()) as daemon,
+            cluster.http.get(f"{daemon.url}/api/explain/default/x") as answer,
+        ):
+            assert answer.status == 404

@@ -5,13 +5,10 @@ from typing import Any
 
 from partage.dashboard.views import BookViews
 from partage.extender.books import Books
+from partage.extender.claims_told import with_claims
 from partage.extender.explain import explain
-from partage.model.allocation import CLAIM
-from partage.model.quantity import NANO
 from partage.sim.claims import ClaimAllocator
-from partage.wire.device_requests import Ask
 from partage.wire.documents import Document
-from partage.wire.outcomes import grant_document
 from partage.wire.translation import PodEntry
 
 Made = ClaimAllocator | Callable[[], Awaitable[ClaimAllocator]]
@@ -49,36 +46,16 @@ class ClaimViews(BookViews):
             settled=settled,
             claimant=(
                 read(books, document),
-                lambda pod: allocator.decide(pod, document, keep=False),
+                lambda pod, _work: allocator.decide(pod, document, keep=False),
             ),
         )
         if found is None:
             return None
-        held = [grant_document(grant, node) for node, grant in allocator.held(document)]
-        asks = [_asked(claim, ask) for claim, ask in allocator.asks(document)]
-        return found | {
-            "allocations": [*found["allocations"], *held],
-            "request": [*found["request"], *asks],
-            "notes": [*found["notes"], *allocator.notes],
-        }
+        held, asks = allocator.held(document), allocator.asks(document)
+        return with_claims(found, held, asks, allocator.notes)
 
 
 def read(books: Books, document: Document) -> PodEntry:
     """A pod as the books read it."""
     known = books.cluster_cache.pod_named(document.namespace, document.name)
     return known or books.cluster_cache.translation.read(document)
-
-
-def _asked(claim: str, ask: Ask) -> dict[str, Any]:
-    """A request of a claim, as other requests are told."""
-    return {
-        "protocol": CLAIM,
-        "dialect": f"{claim}, request {ask.name}: {ask.device_class}",
-        "containers": [],
-        "type": "gpu",
-        "count": ask.count or None,
-        "core_milli": ask.capacity.get("cores", 0) * 10 // NANO,
-        "memory_bytes": ask.capacity.get("memory", 0) // NANO,
-        "memory_milli": 0,
-        "whole": False,
-    }

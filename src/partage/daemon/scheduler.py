@@ -161,6 +161,7 @@ class SchedulerDaemon:
             ),
             stories=stories_of(self.options.tracer),
             claim=reader(client),
+            known=lambda *key: self._feed.document(*key) if self.options.claims else None,
         )
         service.meters.registry.register(SpanSeries(self.options.tracer))
         Gauge(

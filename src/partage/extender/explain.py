@@ -37,7 +37,7 @@ def explain(
     *,
     settled: bool = False,
     now: float | None = None,
-    claimant: tuple[PodEntry, Callable[[Pod], Placement | Refusal]] | None = None,
+    claimant: tuple[PodEntry, Callable[[Pod, Work], Placement | Refusal]] | None = None,
 ) -> dict[str, Any] | None:
     """The explanation of a pod; None for a pod that is not known or asks for no device.
 
@@ -122,7 +122,7 @@ def _decision(
     books: Books,
     pod: Pod,
     work: Work,
-    decide: Callable[[Pod], Placement | Refusal] | None,
+    decide: Callable[[Pod, Work], Placement | Refusal] | None,
     *,
     settled: bool,
 ) -> Placement | Refusal:
@@ -130,7 +130,7 @@ def _decision(
     waiting = books.waiting.get(pod.uid)
     if settled and waiting:
         return waiting.refusal
-    decision = decide(pod) if decide is not None else books.engine.evaluate(pod, work=work)
+    decision = decide(pod, work) if decide is not None else books.engine.evaluate(pod, work=work)
     if waiting and isinstance(decision, Refusal) and decision.code is ReasonCode.SEARCH_DEFERRED:
         return waiting.refusal
     return decision

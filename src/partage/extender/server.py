@@ -14,7 +14,6 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
-from partage.extender.explain import explain
 from partage.extender.exposition import Exposition, exposition
 from partage.extender.metrics import ServiceMetrics
 from partage.extender.service import SchedulerService
@@ -235,8 +234,7 @@ class _Pages:
         namespace, name = request.match_info["namespace"], request.match_info["pod"]
         if not await may_read(self._faces.readers, request, namespace):
             raise web.HTTPForbidden(text=f"you may not read pods of namespace {namespace}")
-        now = self._service.clock.monotonic()
-        found = explain(self._service.books, namespace, name, now=now)
+        found = self._service.explain(namespace, name)
         if found is None:
             return json_response(
                 {"message": f"pod {namespace}/{name} is not known, or asks for no device"}, 404

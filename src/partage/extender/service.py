@@ -13,13 +13,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from partage.extender.allowance import Allowance, AllowanceSettings
 from partage.extender.audit import Audit, audit, doubtful
 from partage.extender.bindings import Bindings, BindLimits
 from partage.extender.books import Books
 from partage.extender.claim_arbiter import ClaimArbiter
+from partage.extender.claims_told import Known, explained
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.cycle import HOLD
 from partage.extender.meters import Meters
@@ -78,6 +79,10 @@ class ServiceSettings:
     engine: Callable[[Policy], Engine] = Engine
 
 
+def _unknown(_kind: str, _namespace: str, _name: str) -> None:
+    """Find nothing."""
+
+
 class SchedulerService:
     """One scheduler service.
 
@@ -102,6 +107,7 @@ class SchedulerService:
         meters: Meters | None = None,
         stories: Stories = SILENT,
         claim: ClaimReader | None = None,
+        known: Known = _unknown,
     ) -> None:
         self.stories = stories
         self._binder = binder
@@ -121,7 +127,7 @@ class SchedulerService:
         self._allowance = Allowance(self._settings.allowance)
         self.books = self._new_books()
         self.claims = ClaimArbiter()
-        self._claim = claim
+        self._claim, self._known = claim, known
         self.leading = False
         self.rebuilt = False
         self.last_audit: Audit | None = None
@@ -338,6 +344,10 @@ class SchedulerService:
                 continue
             if books is self.books and self._late is None:
                 self.claims.read(books, one, found, self.clock.monotonic())
+
+    def explain(self, namespace: str, name: str) -> dict[str, Any] | None:
+        """Why a pod is where it is or why it waits, with the claims that it names; None where it is not known."""
+        return explained(self.books, namespace, name, self._known, self.clock.monotonic())
 
     def review_claim(self, document: Document, *, dry_run: bool = False) -> str:
         """Reserve what a claim is about to be allocated; why not, and empty where it may be stored.

@@ -1,0 +1,267 @@
+"""Why a pod's ResourceClaims wait, as the service tells it: what each card has left of the amounts that they ask.
+
+Whoever may make a claim writes expressions, and none is evaluated here, where all pods would wait for it. So selectors
+are not judged and the answer says so; `partage explain` judges them in the process of the person who asks.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from partage.extender.books import Books
+from partage.extender.explain import explain
+from partage.inventory.card import Card
+from partage.inventory.plane import Bools
+from partage.model.allocation import CLAIM, Grant
+from partage.model.device import DeviceType, SliceMode
+from partage.model.errors import InvalidDocument, InvalidValue
+from partage.model.pod import Pod
+from partage.model.quantity import NANO
+from partage.model.reason import CardReason, NodeReason, ReasonCode, Refusal
+from partage.placement.reasons import Finding, format_amount, refusal_of
+from partage.placement.work import Work
+from partage.scheduler.events import Placement
+from partage.scheduler.explain import DETAILED
+from partage.vendors.names import DRA_DRIVER
+from partage.wire import shapes
+from partage.wire.claims import read_claim
+from partage.wire.device_requests import Ask, asked, claims_named
+from partage.wire.documents import Document
+from partage.wire.outcomes import grant_document
+
+Known = Callable[[str, str, str], Document | None]
+"""The newest document of a kind, namespace and name; None where there is none."""
+
+_FEW: Final = 10
+"""Nodes of an answer about a pod whose namespace had its share of search for now."""
+_SHARES: Final = f"share.{DRA_DRIVER}"
+_CLASSES: Final = frozenset({_SHARES, f"mig.{DRA_DRIVER}"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Want:
+    """One request of a claim that waits: its alternatives."""
+
+    claim: str
+    asks: tuple[Ask, ...]
+
+
+def explained(
+    books: Books, namespace: str, name: str, known: Known, now: float
+) -> dict[str, Any] | None:
+    """The explanation of a pod, with the ResourceClaims that it names; see `explain`.
+
+    Args:
+        books: what is known.
+        namespace: of the pod.
+        name: of the pod.
+        known: finds the pod and its claims.
+        now: see `explain`.
+    """
+    document = known("Pod", namespace, name)
+    named = claims_named(document) if document is not None else []
+    if document is None or not named:
+        return explain(books, namespace, name, now=now)
+    claims = {one: known("ResourceClaim", namespace, one) for _, one, _ in named if one}
+    held, wants, missing = [], list[_Want](), ""
+    for own, claim, template in named:
+        found = claims.get(claim)
+        if found is None:
+            what = f"ResourceClaim {claim}" if claim else f"the claim of template {template}"
+            missing = missing or f"{what}, which the pod names as {own}, is not there"
+            continue
+        record = list(_held(books, found))
+        held += record
+        if not record:
+            try:
+                wants += _wants(found)
+            except InvalidValue as error:
+                missing = missing or f"claim {found.name}: {error}"
+    nodes = {node for node, _ in held}
+
+    def decide(pod: Pod, work: Work) -> Placement | Refusal:
+        if missing:
+            return Refusal(ReasonCode.CLAIM_UNREADY, missing)
+        return _decision(books, pod, wants, nodes, work)
+
+    try:
+        entry = books.cluster_cache.pod_named(namespace, name)
+        entry = entry or books.cluster_cache.translation.read(document)
+    except InvalidDocument:
+        return explain(books, namespace, name, now=now)
+    told = explain(books, namespace, name, now=now, claimant=(entry, decide))
+    judged = any(ask.selectors for want in wants for ask in want.asks)
+    notes = ["the service judges no selectors of claims; partage explain without it does"]
+    asks = ((want.claim, ask) for want in wants for ask in want.asks)
+    return told and with_claims(told, held, asks, notes if judged else ())
+
+
+def with_claims(
+    told: Mapping[str, Any],
+    held: Iterable[tuple[str, Grant]],
+    asks: Iterable[tuple[str, Ask]],
+    notes: Iterable[str],
+) -> dict[str, Any]:
+    """An explanation with what the pod's claims hold and ask.
+
+    Args:
+        told: the explanation.
+        held: grants of the claims, with the node of each.
+        asks: the claim's name, and one of its requests.
+        notes: what is to be known beside.
+    """
+    return {
+        **told,
+        "allocations": [*told["allocations"], *(grant_document(one, node) for node, one in held)],
+        "request": [*told["request"], *(_asked(claim, ask) for claim, ask in asks)],
+        "notes": [*told["notes"], *notes],
+    }
+
+
+def _asked(claim: str, ask: Ask) -> dict[str, Any]:
+    """A request of a claim, as other requests are told."""
+    return {
+        "protocol": CLAIM,
+        "dialect": f"{claim}, request {ask.name}: {ask.device_class}",
+        "containers": [],
+        "type": "gpu",
+        "count": ask.count or None,
+        "core_milli": _cores(ask),
+        "memory_bytes": _memory(ask),
+        "memory_milli": 0,
+        "whole": False,
+    }
+
+
+def _cores(ask: Ask) -> int:
+    return ask.capacity.get("cores", 0) * 10 // NANO
+
+
+def _memory(ask: Ask) -> int:
+    return ask.capacity.get("memory", 0) // NANO
+
+
+def _held(books: Books, claim: Document) -> Iterator[tuple[str, Grant]]:
+    for fact in read_claim(claim, books.cluster_cache.as_read).facts():
+        grants = fact.record.grants if fact.record is not None else ()
+        yield from ((fact.node or "", grant) for grant in grants)
+
+
+def _wants(claim: Document) -> Iterator[_Want]:
+    """Requests for devices of this driver.
+
+    Raises:
+        InvalidValue: the claim cannot be read.
+    """
+    shape = claim.shape
+    spec = shape.spec if isinstance(shape, shapes.ResourceClaim) else None
+    for asks in asked(spec).requests:
+        if any(ask.device_class in _CLASSES for ask in asks):
+            yield _Want(claim.name, asks)
+
+
+def _decision(
+    books: Books, pod: Pod, wants: list[_Want], only: set[str], work: Work
+) -> Placement | Refusal:
+    """Where the pod's claims would have room by amounts, or what each card lacks; nothing is changed."""
+    ledger = books.engine.ledger
+    among: Bools = np.zeros(len(ledger.present), np.bool_)
+    reasons: list[tuple[float, str, NodeReason]] = []
+    for index in _nearest(books, wants, _FEW if work.few else DETAILED):
+        name = ledger.node_at(index).name
+        if only - {name}:
+            told = f"a claim of the pod is allocated on node {', '.join(sorted(only - {name}))}"
+            reasons.append((9.0, name, NodeReason(ReasonCode.NODE_AFFINITY, told)))
+            continue
+        cards = ledger.cards(DeviceType.GPU, index)
+        work.add(len(cards))
+        worst = max((_nearest_of(cards, want) for want in wants), key=_far, default=None)
+        if worst is None or not worst[0]:
+            among[index] = True
+        else:
+            reasons.append((worst[0], name, worst[1]))
+    if among.any():
+        return books.engine.evaluate(pod, among=among, work=work)
+    reasons.sort(key=lambda one: one[0])
+    findings: dict[ReasonCode, Finding] = {}
+    for _, name, reason in reasons:
+        findings.setdefault(reason.code, Finding()).add(name, reason)
+    return refusal_of(findings, {name: one for _, name, one in reasons}, len(ledger.index))
+
+
+def _nearest(books: Books, wants: list[_Want], most: int) -> list[int]:
+    """The nodes whose cards come closest to what is asked, as many as an answer tells of."""
+    ledger = books.engine.ledger
+    plane = ledger.planes[DeviceType.GPU]
+    near = np.full(plane.open.shape, np.inf)
+    for ask in (ask for want in wants for ask in want.asks if ask.device_class == _SHARES):
+        near = np.minimum(near, plane.core_free / max(_cores(ask), 1))
+        near = np.minimum(near, plane.memory_free / max(_memory(ask), 1))
+    best = np.where(plane.open, near, -1.0).max(axis=0, initial=-1.0)
+    present = np.flatnonzero(ledger.present)
+    order = np.argsort(-best[present], kind="stable")[:most]
+    found: list[int] = present[order].tolist()
+    return found
+
+
+def _nearest_of(cards: list[Card], want: _Want) -> tuple[float, NodeReason]:
+    """The alternative of a request that comes closest on a node."""
+    return min((_short(cards, want.claim, ask) for ask in want.asks), key=_far)
+
+
+def _far(told: tuple[float, NodeReason]) -> float:
+    return told[0]
+
+
+def _short(cards: list[Card], claim: str, ask: Ask) -> tuple[float, NodeReason]:
+    """How far a node's cards are from what a request asks, 0 where enough of them have it; and why."""
+    misses = sorted(
+        (one for card in cards if (one := _missed(card, ask)) is not None), key=lambda one: one[0]
+    )
+    count = ask.count or 1
+    fitting = len(cards) - len(misses)
+    whose = f"claim {claim}, request {ask.name}"
+    if fitting >= count:
+        return 0.0, NodeReason(ReasonCode.INSUFFICIENT_CARDS, "")
+    if not misses:
+        text = f"{whose}: the node has {fitting} cards, {count} asked"
+        return 9.0, NodeReason(ReasonCode.INSUFFICIENT_CARDS, text, count, fitting)
+    far, nearest = misses[0]
+    text = f"{whose}: nearest gpu-{nearest.minor}: {nearest.detail}"
+    asked_, free = nearest.asked, nearest.free
+    every = tuple(one for _, one in misses)
+    return far, NodeReason(nearest.code, text, asked_, free, nearest.minor, every)
+
+
+def _missed(card: Card, ask: Ask) -> tuple[float, CardReason] | None:
+    """What a card lacks of a request's amounts; None where it has them. A request that names none takes what is left."""
+    minor = card.device.minor
+    if card.closed is not None and (
+        card.closed is not ReasonCode.CARD_NOT_IDLE or not card.tenants
+    ):
+        return 4.0, CardReason(card.closed, minor, detail=card.closed_detail or card.closed.value)
+    if ask.device_class != _SHARES:
+        if card.takes_instances:
+            return None
+        return 3.0, CardReason(
+            ReasonCode.MIG_PLACEMENT, minor, detail="no instance can be made on it now"
+        )
+    if card.closed is not None or card.device.mode is SliceMode.MIG or card.occupied:
+        told = "it is given as a whole, or by instances"
+        return 3.0, CardReason(ReasonCode.CARD_NOT_IDLE, minor, detail=told)
+    for code, wants, free, what in (
+        (ReasonCode.INSUFFICIENT_CORE, max(_cores(ask), 1), card.core_free, "cores"),
+        (ReasonCode.INSUFFICIENT_MEMORY, max(_memory(ask), 1), card.memory_free, "memory"),
+    ):
+        if wants > free:
+            left = max(free, 0)
+            text = f"{what} {format_amount(code, wants)} asked, {format_amount(code, left)} left"
+            fits = f"; fits with at most {format_amount(code, left)} of {what}" if left else ""
+            return 1.0 + (1 - left / wants), CardReason(code, minor, wants, left, text + fits)
+    if card.slots_free < 1:
+        return 2.0, CardReason(
+            ReasonCode.INSUFFICIENT_SLOTS, minor, 1, 0, "as many sharers as it may have"
+        )
+    return None
