@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,14 @@ from partage.kube.loading import load_config
 from partage.model import node as model
 from partage.model.cutting import Cutting
 from partage.model.device import Device, DeviceType, SliceMode
+from partage.model.policy import Policy
+from partage.model.quantity import Quantity
+from partage.sim.claims import ClaimAllocator
+from partage.sim.offline import queue, started
 from partage.vendors.mig import MIG_CARDS
+from partage.wire import shapes
+from partage.wire.cluster import assemble
+from partage.wire.documents import decode
 
 API = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
@@ -158,6 +166,11 @@ def unschedulable(stack: Stack, name: str) -> str:
     """Why a pod is not scheduled; empty while nobody has said so."""
     conditions = stack.pod(name)["status"].get("conditions", [])
     return next((one.get("message", "") for one in conditions if one["status"] == "False"), "")
+
+
+def answered(stack: Stack, name: str) -> object:
+    """Whether a pod was placed, or is told why not."""
+    return stack.pod(name)["spec"].get("nodeName") or unschedulable(stack, name)
 
 
 def half(cores: int, memory: str) -> dict[str, Any]:
@@ -487,6 +500,134 @@ def test_the_genuine_allocator_keeps_shares_and_instances_apart(cuda: Node) -> N
         "gpu-0-mig-3g-40gb-0",
         "gpu-0-mig-3g-40gb-4",
     }
+
+
+MINE = 'device.attributes["gpu.partage.io"]'
+
+
+def _selected(expression: str, **more: Any) -> dict[str, Any]:
+    return {"selectors": [{"cel": {"expression": expression}}], **more}
+
+
+def _instance(profile: str, **more: Any) -> dict[str, Any]:
+    wanted = _selected(f'{MINE}.profile == "{profile}"', **more)
+    return {"deviceClassName": "mig.gpu.partage.io", **wanted}
+
+
+def _one(**exactly: Any) -> dict[str, Any]:
+    exactly = {"deviceClassName": "share.gpu.partage.io", **exactly}
+    return {"requests": [{"name": "card", "exactly": exactly}]}
+
+
+def _bound(attribute: str, **exactly: Any) -> dict[str, Any]:
+    return {**_one(**exactly), "constraints": [{attribute: "gpu.partage.io/uuid"}]}
+
+
+FORETOLD: dict[str, dict[str, Any]] = {
+    "share": _one(**half(50, "10Gi")),
+    "larger": _one(**half(60, "1Gi")),
+    "rounded": _one(**half(1, "1500Ki")),
+    "instance": _one(**_instance("3g.40gb")),
+    "two": _one(**_instance("1g.10gb", count=2)),
+    "together": _bound("matchAttribute", **_instance("1g.10gb", count=2)),
+    "apart": _bound("distinctAttribute", **_instance("1g.10gb", count=2)),
+    "either": {
+        "requests": [
+            {
+                "name": "card",
+                "firstAvailable": [
+                    {"name": "all", **_instance("7g.80gb")},
+                    {"name": "some", "deviceClassName": "share.gpu.partage.io", **half(20, "1Gi")},
+                ],
+            }
+        ]
+    },
+    "every": _one(**_selected(f"{MINE}.index <= 1", allocationMode="All"), **half(5, "1Gi")),
+    "whole": _one(**_selected(f"{MINE}.index == 4")),
+    "room": _one(
+        **_selected('device.capacity["gpu.partage.io"].memory.isGreaterThan(quantity("70Gi"))'),
+        **half(90, "1Gi"),
+    ),
+    "large": _one(**half(10, "100Gi")),
+    "unknown": _one(**_selected(f'{MINE}.fabric == "x"'), **half(1, "1Gi")),
+    "none": _one(**_selected(f"{MINE}.index == 7"), **half(1, "1Gi")),
+}
+"""What claims ask for, in the order in which they come to a node of six cards."""
+
+
+def test_what_schedule_foretells_the_genuine_allocator_does(cuda: Node) -> None:
+    """Claim by claim the same devices and amounts, and the same claims wait."""
+    stack, host = cuda.stack, "oracle"
+    offers = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+    bare = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": host}}
+    stack.add_nodes([{**bare, "status": {"allocatable": offers}}])
+    cards = dgx(host, "A100-80GB")
+    asyncio.run(published(stack, Notes(), replace(cards, devices=cards.devices[:6])))
+    where = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/partage"
+    stack.plane.call(
+        "PATCH",
+        where,
+        [{"op": "replace", "path": "/webhooks", "value": []}],  # its cards are in slices alone
+        kind="application/json-patch+json",
+    )
+    label = {"kubernetes.io/hostname": host}
+    stack.plane.call(
+        "PATCH", f"/api/v1/nodes/{host}", {"metadata": {"labels": label}}, kind=partage_stack.MERGE
+    )
+    manifests = []
+    for name, wanted in FORETOLD.items():
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"devices": wanted},
+        }
+        using = user(name, name, nodeSelector=label, tolerations=[{"operator": "Exists"}])
+        manifests += [body, using]
+        stack.plane.call("POST", CLAIMS, body)
+        stack.create(using)
+        eventually(
+            f"{name} is placed or waits",
+            partial(answered, stack, name),
+            SLOW,
+        )
+    for kind, plural in (("ResourceSlice", "resourceslices"), ("DeviceClass", "deviceclasses")):
+        listed = stack.plane.call("GET", f"{API}/{plural}")["items"]
+        manifests += [{**one, "apiVersion": "resource.k8s.io/v1", "kind": kind} for one in listed]
+    known = {"metadata": {"name": host, "labels": label}, "status": {"allocatable": offers}}
+    manifests.append({**bare, **known})
+    lines = "\n".join(json.dumps(one) for one in manifests)
+    cluster = assemble([decode("cluster.json", lines.encode())])
+    engine, _ = started(cluster, Policy())
+    allocator = ClaimAllocator(engine, cluster.offers)
+    waits = set()
+    for one in queue(cluster.pods):
+        named = cluster.claimants[one.pod.uid]
+        allocator.decide(one.pod, named, keep=True)
+        (foretold,) = allocator.named(named)
+        assert isinstance(foretold.shape, shapes.ResourceClaim)
+        stored = stack.plane.call("GET", f"{CLAIMS}/{one.pod.name}")
+        mine = {"status": foretold.shape.status}
+        assert _got(stored) == _got(mine), (one.pod.name, unschedulable(stack, one.pod.name))
+        waits |= {one.pod.name} if not _got(stored) else set()
+    assert waits >= {"large", "unknown", "none"}
+    assert len(waits) < len(FORETOLD) // 2, waits
+
+
+def _got(claim: dict[str, Any]) -> list[tuple[str, str, dict[str, int]]]:
+    """Of each device that a claim has: its request, its name, and how much of it, in base units."""
+    allocation = (claim.get("status") or {}).get("allocation", {})
+    return [
+        (
+            one["request"],
+            one["device"],
+            {
+                key: Quantity.parse(value).ceil()
+                for key, value in one.get("consumedCapacity", {}).items()
+            },
+        )
+        for one in allocation.get("devices", {}).get("results", [])
+    ]
 
 
 def dgx(host: str, name: str) -> model.Node:

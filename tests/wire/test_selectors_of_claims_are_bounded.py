@@ -108,6 +108,10 @@ def test_all_expressions_together_have_a_bound() -> None:
 
     assert answers[0] is True
     assert "as much work as one question may" in str(answers[-1])
+    selectors.begin()
+    assert selectors.judge(f"{MINE}.index > 49 && {MINE}.healthy", CARD) is False, (
+        "another question"
+    )
 
 
 def test_devices_that_an_expression_cannot_tell_apart_are_judged_once() -> None:

@@ -210,6 +210,8 @@ class ClaimAllocator:
                 self._selectors = Selectors()
             except NoLibrary as error:
                 return Refusal(ReasonCode.CLAIM_UNREADY, str(error))
+        if self._selectors is not None:
+            self._selectors.begin()  # one pod's dear selectors are its own
         reasons: dict[str, tuple[float, NodeReason]] = {}
         open_: list[str] = []
         for name in self._engine.ledger.index:
@@ -227,21 +229,22 @@ class ClaimAllocator:
 
     def held(self, document: Document) -> Iterator[tuple[str, Grant]]:
         """What claims that a pod names hold of this driver's devices, with the node."""
-        for claim in self._named(document):
+        for claim in self.named(document):
             for fact in read_claim(claim, self._node).facts():
                 grants = fact.record.grants if fact.record else ()
                 yield from ((fact.node or "", one) for one in grants)
 
     def asks(self, document: Document) -> Iterator[tuple[str, Ask]]:
         """What claims that a pod names ask for, alternatives too; of those that can be read."""
-        for claim in self._named(document):
+        for claim in self.named(document):
             try:
                 wants = asked(_spec(claim))
             except InvalidValue:
                 continue
             yield from ((claim.name, ask) for some in wants.requests for ask in some)
 
-    def _named(self, document: Document) -> Iterator[Document]:
+    def named(self, document: Document) -> Iterator[Document]:
+        """The claims that a pod names, with what they have been allocated."""
         for name, claim_name, template_name in claims_named(document):
             claim = self._claim(document, name, claim_name, template_name)
             if claim is not None:

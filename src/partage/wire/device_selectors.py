@@ -38,7 +38,7 @@ class Selectors:
         """Nothing is known yet.
 
         Args:
-            steps: what all evaluations together may take.
+            steps: what all evaluations for one question may take.
 
         Raises:
             NoLibrary: no library is installed; the message says what to do.
@@ -51,9 +51,13 @@ class Selectors:
                 "pip install 'partage[claims]'"
             ) from error
         self._cel = cel
-        self._left = steps
+        self._steps = self._left = steps
         self._compiled: dict[str, Any] = {}
         self._known: dict[tuple[str, object], bool | str] = {}
+
+    def begin(self) -> None:
+        """Begin another question, which may take as much again; what is known stays known."""
+        self._left = self._steps
 
     def judge(self, expression: str, device: DeviceView) -> bool | str:
         """Whether an expression is true for a device; a text says why there is no answer.
@@ -65,7 +69,10 @@ class Selectors:
         key = expression, _visible(expression, device)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._judged(expression, device)
+            enough = self._left >= _MOST_AT_ONCE
+            found = self._judged(expression, device)
+            if enough or isinstance(found, bool):
+                self._known[key] = found
         return found
 
     def _judged(self, expression: str, device: DeviceView) -> bool | str:
