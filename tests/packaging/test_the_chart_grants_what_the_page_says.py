@@ -221,3 +221,12 @@ def test_the_worst_of_each_stolen_token_is_told() -> None:
         # Beside the plugin the service needs no certificate, and kube-scheduler sends the victims away.
         assert given == told_ if profile == "extender" else given < told_
     assert rows.keys() == set(PROGRAMS.values())
+
+
+@pytest.mark.parametrize("alone", ["dra.enabled", "devicePlugin.enabled", "mig"])
+def test_an_agent_that_follows_pods_may_list_them(alone: str) -> None:
+    """Whichever of its parts it is that follows them, and none of the others is on."""
+    given = set(granted("default", "--set", f"agent.enabled=true,agent.{alone}=true"))
+    verbs = {one.verb for one in given if (one.program, one.resource) == ("agent", "pods")}
+
+    assert {"get", "list", "watch"} <= verbs
