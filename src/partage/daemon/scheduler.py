@@ -158,10 +158,10 @@ class SchedulerDaemon:
                 self.options.service,
                 cluster_cache=self.options.cluster_cache,
                 engine=Engine if self._recorder is None else self._recorder.engine,
+                known=lambda *key: self._feed.document(*key) if self.options.claims else None,
             ),
             stories=stories_of(self.options.tracer),
             claim=reader(client),
-            known=lambda *key: self._feed.document(*key) if self.options.claims else None,
         )
         service.meters.registry.register(SpanSeries(self.options.tracer))
         Gauge(

@@ -56,6 +56,10 @@ ClaimReader = Callable[[str, str], Awaitable[Document | None]]
 """Reads a ResourceClaim by namespace and name; None where there is none. Whatever it raises says nothing."""
 
 
+def _unknown(_kind: str, _namespace: str, _name: str) -> None:
+    """Find nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """What may be set of the service.
@@ -68,6 +72,7 @@ class ServiceSettings:
         adapts: what vendors' own device plugins read is written (DevicePluginAdaption).
         cluster_cache: makes the cluster cache of new books.
         engine: makes their engine.
+        known: finds the pods and ResourceClaims that explanations are about, where claims are followed.
     """
 
     limits: BindLimits = BindLimits()
@@ -77,10 +82,7 @@ class ServiceSettings:
     adapts: bool = True
     cluster_cache: Callable[[], ClusterCache] = ClusterCache
     engine: Callable[[Policy], Engine] = Engine
-
-
-def _unknown(_kind: str, _namespace: str, _name: str) -> None:
-    """Find nothing."""
+    known: Known = _unknown
 
 
 class SchedulerService:
@@ -107,7 +109,6 @@ class SchedulerService:
         meters: Meters | None = None,
         stories: Stories = SILENT,
         claim: ClaimReader | None = None,
-        known: Known = _unknown,
     ) -> None:
         self.stories = stories
         self._binder = binder
@@ -127,7 +128,7 @@ class SchedulerService:
         self._allowance = Allowance(self._settings.allowance)
         self.books = self._new_books()
         self.claims = ClaimArbiter()
-        self._claim, self._known = claim, known
+        self._claim = claim
         self.leading = False
         self.rebuilt = False
         self.last_audit: Audit | None = None
@@ -347,7 +348,7 @@ class SchedulerService:
 
     def explain(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Why a pod is where it is or why it waits, with the claims that it names; None where it is not known."""
-        return explained(self.books, namespace, name, self._known, self.clock.monotonic())
+        return explained(self.books, namespace, name, self._settings.known, self.clock.monotonic())
 
     def review_claim(self, document: Document, *, dry_run: bool = False) -> str:
         """Reserve what a claim is about to be allocated; why not, and empty where it may be stored.
