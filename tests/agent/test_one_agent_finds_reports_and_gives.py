@@ -91,7 +91,8 @@ class World:
                 text: str = answer.read().decode()
                 return text
         except urllib.error.HTTPError as error:
-            return error.read().decode()
+            with error:
+                return error.read().decode()
 
     async def until(self, holds: Callable[[], object]) -> None:
         """Wait for something that another process does."""

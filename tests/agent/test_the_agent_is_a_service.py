@@ -135,7 +135,8 @@ def _get(url: str) -> tuple[int, str]:
         with urllib.request.urlopen(url, timeout=240) as answer:  # noqa: S310 # ours
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+        with error:
+            return error.code, error.read().decode()
 
 
 def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
