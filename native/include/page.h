@@ -23,6 +23,7 @@
 
 #define SEAT_MAGIC 0x3254414553545250ull    /* "PRTSEAT2" */
 #define ACCOUNT_MAGIC 0x3254434341545250ull /* "PRTACCT2" */
+#define AMOUNTS_MAGIC 0x3153544d41545250ull /* "PRTAMTS1" */
 #define SEAT_BYTES 4096                     /* of a seat's file: a page, so that nothing else is mapped with it */
 
 #define SEATS 63   /* tenants of one card, or processes of a container on it */
@@ -58,6 +59,23 @@ struct terms_page {
     uint64_t spare[449];
 };
 _Static_assert(sizeof(struct terms_page) == SEAT_BYTES, "the terms are one page");
+
+/*
+ * What the agent says that a container may use now, by card: its words stand for those of the limits file from the first
+ * one on. Read-only to the container, and only ever written in place: a word that changes is in force at once, in
+ * processes that sleep as well.
+ */
+struct card_amounts {
+    _Atomic uint64_t memory; /* bytes; 0 is no cap */
+    _Atomic uint64_t core;   /* thousandths of the card; 0 is no quota */
+};
+struct amounts_page {
+    _Atomic uint64_t magic;
+    uint64_t spare[7];
+    struct card_amounts cards[CARDS];
+    uint64_t rest[472];
+};
+_Static_assert(sizeof(struct amounts_page) == 4096, "the amounts are one page");
 
 /* Turns among the processes of one container on one card. */
 struct inner_page {

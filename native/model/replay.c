@@ -426,6 +426,29 @@ static int shares(void)
     return good ? 0 : 3;
 }
 
+/* Two busy ones with fixed quotas of 30 and 40 %; the agent raises the first to 60 % while it runs, then lowers it to 20 %. */
+static int adjusted(void)
+{
+    static const char *const names[] = {"before", "raised", "lowered"};
+    static const uint32_t quotas[] = {300, 600, 200};
+    static _Atomic uint64_t granted;
+    bool good = true;
+    for (uint32_t i = 0; i < 2; i++) {
+        process_open(&processes[i], 1, i, terms(POLICY_FIXED_SHARE, i ? 400 : quotas[0]));
+        world_thread(steady, &processes[i]);
+    }
+    processes[0].gates[0].granted = &granted;
+    for (uint32_t k = 0; k < 3; k++) {
+        atomic_store(&granted, quotas[k]);
+        process_terms(0, 0, terms(POLICY_FIXED_SHARE, quotas[k]));
+        good &= world_run(world_now() + SECOND);
+        uint64_t before = card_served(processes[0].channels[0]);
+        good &= world_run(world_now() + 2 * SECOND);
+        say(names[k], (card_served(processes[0].channels[0]) - before) / 2 / MS);
+    }
+    return good ? 0 : 3;
+}
+
 /* Two that burst, with quotas of 10 and 40 %. */
 static int bursts(void)
 {
@@ -652,7 +675,7 @@ static const struct {
     int (*play)(void);
 } scenes[] = {{"many-graphs", many_graphs}, {"beside-long", beside_long}, {"wakes", wakes}, {"full-channel", full_channel},
               {"leaves", leaves}, {"shares", shares}, {"collectives", collectives}, {"loads", loads}, {"legacy-marks", legacy_marks},
-              {"pauses", pauses}, {"parts", parts}, {"long-waits", long_waits}, {"alone", alone_shares}, {"bursts", bursts},
+              {"pauses", pauses}, {"parts", parts}, {"long-waits", long_waits}, {"alone", alone_shares}, {"bursts", bursts}, {"adjusted", adjusted},
               {"mixed", mixed}, {"callbacks", callbacks}, {"beside-legacy", beside_legacy},
               {"without-turns", without_turns}, {"with-turns", with_turns}, {"comes-and-goes", comes_and_goes}};
 

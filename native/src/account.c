@@ -148,7 +148,7 @@ uint64_t memory_used(struct account *account, uint32_t card, const struct self *
     return sum(account, card, self, now, true);
 }
 
-bool memory_take(struct account *account, struct place *place, uint32_t card, uint64_t bytes, uint64_t most,
+bool memory_take(struct account *account, struct place *place, uint32_t card, uint64_t bytes, const _Atomic uint64_t *cap,
                  const struct self *self, uint64_t now)
 {
     _Atomic uint64_t *counted = &place->cards[card].counted;
@@ -156,6 +156,8 @@ bool memory_take(struct account *account, struct place *place, uint32_t card, ui
     /* First count, then look: two that race may both be refused, never both be let through. */
     for (uint64_t attempt = 0; attempt < 3; attempt++) {
         atomic_fetch_add(counted, bytes);
+        /* The cap after that: who lowers it looks at what is counted afterwards, so one of the two sees the other. */
+        uint64_t most = atomic_load(cap);
         if (most == 0 || sum(account, card, self, now, false) <= most) return true;
         if (sum(account, card, self, now, true) <= most) return true;
         memory_give(counted, bytes);

@@ -26,8 +26,8 @@ void place_leave(struct place *place, const struct self *self);
 
 /* Bytes that the container uses on a card, over all its processes that are alive. */
 uint64_t memory_used(struct account *account, uint32_t card, const struct self *self, uint64_t now);
-/* Counts `bytes` for the place unless the container would pass `most` (0: no cap). */
-bool memory_take(struct account *account, struct place *place, uint32_t card, uint64_t bytes, uint64_t most,
+/* Counts `bytes` for the place unless the container would pass `cap` (0: no cap), which may change meanwhile. */
+bool memory_take(struct account *account, struct place *place, uint32_t card, uint64_t bytes, const _Atomic uint64_t *cap,
                  const struct self *self, uint64_t now);
 /* Takes back what was counted; never below zero. */
 void memory_give(_Atomic uint64_t *counted, uint64_t bytes);

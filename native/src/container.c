@@ -96,6 +96,36 @@ static void *map_shared(const char *name, size_t bytes, uint64_t magic)
     return memory;
 }
 
+/*
+ * The agent's page of amounts, if it gave one: an agent that gives none changes nothing. A card has a cap or a quota by it
+ * exactly where the limits give it one, and always had.
+ */
+static bool map_amounts(void)
+{
+    char path[1024];
+    const struct amounts_page *page = &container.fixed;
+    for (uint32_t i = 0; i < container.limits.count; i++) {
+        atomic_store(&container.fixed.cards[i].memory, container.limits.cards[i].memory);
+        atomic_store(&container.fixed.cards[i].core, container.limits.cards[i].core);
+    }
+    int file = beside("amounts", path, sizeof path) ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
+    bool none = file < 0 && errno == ENOENT, good = none;
+    if (file >= 0 && lseek(file, 0, SEEK_END) == (off_t)sizeof *page) {
+        page = mmap(NULL, sizeof *page, PROT_READ, MAP_SHARED, file, 0);
+        good = page != MAP_FAILED && atomic_load(&page->magic) == AMOUNTS_MAGIC;
+    }
+    if (file >= 0) close(file);
+    for (uint32_t i = 0; good && i < container.limits.count; i++) {
+        const struct card_limits *limits = &container.limits.cards[i];
+        uint64_t core = atomic_load(&page->cards[i].core);
+        good = (atomic_load(&page->cards[i].memory) == 0) == (limits->memory == 0) && (core == 0) == (limits->core == 0) &&
+               core <= 1000;
+    }
+    if (!good) container_complain("amounts", "is not the agent's page of this container", 0);
+    container.amounts = page;
+    return good;
+}
+
 void container_forget(void)
 {
     uint32_t seen = atomic_load(&status);
@@ -116,7 +146,7 @@ void container_forget(void)
 
 static bool open_all(void)
 {
-    if (!read_limits()) return false;
+    if (!read_limits() || !map_amounts()) return false;
     container.account = map_shared(container.limits.account, sizeof *container.account, ACCOUNT_MAGIC);
     if (!container.account) return false;
     if (!self_read(&container.self)) {
@@ -126,6 +156,7 @@ static bool open_all(void)
     for (uint32_t i = 0; i < container.limits.count; i++) {
         struct card *card = &container.cards[i];
         card->limits = &container.limits.cards[i];
+        card->now = &container.amounts->cards[i];
         card->index = i;
         card->device = -1;
     }
@@ -192,13 +223,14 @@ static bool open_gate(struct card *card)
         return false;
     }
     gate->books = &container.account->books[card->index];
-    gate->quota = limits->core;
-    gate->capped = limits->policy == POLICY_FIXED_SHARE && limits->core < 1000;
+    gate->granted = &card->now->core;
+    gate->quota = (uint32_t)atomic_load(gate->granted);
+    gate->capped = limits->policy == POLICY_FIXED_SHARE && gate->quota < 1000;
     gate->kernel_ns = UNKNOWN_NS;
     gate->outer = (struct arbiter){.own = gate->seats.own, .seats = gate->seats.view, .see = seats_see,
                                    .eyes = &gate->seats, .clock = &gate->books->clock, .index = limits->slot,
                                    .tenant = container.limits.container,
-                                   .terms = terms_pack(limits->policy, limits->priority, limits->core)};
+                                   .terms = terms_pack(limits->policy, limits->priority, gate->quota)};
     struct inner_page *page = &container.account->inner[card->index];
     gate->has_inner = seat_inner(page, &inner);
     gate->inner = (struct arbiter){.own = &page->seats[inner], .seats = page->seats, .clock = &gate->inner_clock,

@@ -12,9 +12,11 @@
 #include "gate.h"
 #include "limits.h"
 #include "lock.h"
+#include <stdatomic.h>
 
 struct card {
     const struct card_limits *limits;
+    const struct card_amounts *now; /* memory and core: the agent changes them while the program runs */
     uint32_t index; /* in the limits and in the account */
     CUdevice device; /* -1: CUDA has not named it */
     struct gate gate;
@@ -24,11 +26,16 @@ struct card {
 
 struct container {
     struct limits limits;
+    struct amounts_page fixed; /* the limits' own, where the agent gave no page */
+    const struct amounts_page *amounts;
     struct account *account;
     struct place *_Atomic place; /* at the process's end one that is not shared */
     struct self self;
     struct card cards[CARDS];
 };
+
+/* Most bytes of a card that the container may use now; 0 is no cap. */
+static inline uint64_t card_cap(const struct card *card) { return atomic_load(&card->now->memory); }
 
 /* The container, or NULL when its files cannot be trusted: then nothing is allowed. */
 struct container *container_get(void);

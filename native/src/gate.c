@@ -59,6 +59,18 @@ static void want_all(struct gate *gate, uint64_t now)
     watch_wake();
 }
 
+/* Goes on with the quota that the agent grants now. What was received is paid for by the quota of its time. */
+static void follow(struct gate *gate)
+{
+    uint64_t quota = gate->granted ? atomic_load_explicit(gate->granted, memory_order_relaxed) : gate->quota, terms = gate->outer.terms;
+    if (quota == gate->quota || quota == 0 || quota > 1000) return;
+    gate->quota = (uint32_t)quota;
+    gate->capped = terms_policy(terms) == POLICY_FIXED_SHARE && quota < 1000;
+    terms = terms_pack(terms_policy(terms), terms_priority(terms), gate->quota);
+    __atomic_store_n(&gate->outer.terms, terms, __ATOMIC_RELAXED); /* is_free reads it without the lock */
+    gate->go_until = 0;
+}
+
 /* When all that was launched should have ended. */
 static uint64_t due(const struct gate *gate)
 {
@@ -159,6 +171,7 @@ static bool may_pass(struct gate *gate, const struct ticket *ticket, uint64_t no
 {
     uint64_t expected = ticket->expected;
     *wait = MS / 2;
+    follow(gate);
     if (arbiter_is_free(&gate->outer, now)) return true; /* the last quota has gone meanwhile */
     if (is_overtaking(gate, ticket, now)) return false;
     if (gate->wanting && now < gate->go_until && (gate->alone || gate->pending + expected <= AHEAD_NS)) return true;
@@ -217,7 +230,7 @@ static struct function_cost *cost_of(struct gate *gate, uint64_t function)
  */
 static bool is_free(struct gate *gate)
 {
-    if (terms_policy(gate->outer.terms) != POLICY_BEST_EFFORT) return false;
+    if (terms_policy(__atomic_load_n(&gate->outer.terms, __ATOMIC_RELAXED)) != POLICY_BEST_EFFORT) return false;
     uint64_t now = clock_now();
     if (now < atomic_load_explicit(&gate->free_until, memory_order_relaxed)) return true;
     lock_take(&gate->lock, LOCK_GATE);
@@ -357,6 +370,7 @@ bool gate_watch(struct gate *gate)
             if (arbiters(gate, i)) arbiter_live(arbiters(gate, i), now);
         return true;
     }
+    follow(gate);
     if (gate->wanting) {
         /* Far ahead of the card places run short: what is open goes on. */
         if (!gate->alone || batch_places(gate) > BATCHES / 4) batch_close_old(gate, MS, now);

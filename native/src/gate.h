@@ -73,6 +73,7 @@ struct gate {
     bool hosted;            /* what runs waits for a function of the host, which may want a lock of who launches */
     uint64_t held_since;    /* since when launches wait, nothing ended and none went by; 0 is not */
     struct ticket *oldest_waiter; /* and those after it, by when their launches began to wait */
+    const _Atomic uint64_t *granted; /* what `quota` is to be now, by the agent's word; NULL: it stays */
     uint32_t quota;         /* thousandths; enforced as a cap when `capped` */
     bool capped, has_inner;
     struct arbiter outer, inner;

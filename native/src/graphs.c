@@ -166,7 +166,7 @@ static bool hold(struct card *card, uint64_t need, uint64_t fresh, uint64_t *hel
     if (most < now) most = now;
     if (most > now + need) most = now + need;
     uint64_t more = most - now;
-    bool good = more == 0 || memory_take(all->account, all->place, i, more, card->limits->memory, &all->self, clock_now());
+    bool good = more == 0 || memory_take(all->account, all->place, i, more, &card->now->memory, &all->self, clock_now());
     if (good) launching[i] += *held = more;
     lock_give(&graphs, LOCK_GRAPHS);
     return good;
@@ -199,7 +199,7 @@ static bool obtain(struct card *card, uint64_t need, uint64_t fresh, CUstream st
 {
     if (hold(card, need, fresh, held)) return true;
     for (int attempt = 0; attempt < 2; attempt++) {
-        if (card->limits->memory && need > card->limits->memory) break;
+        if (card_cap(card) && need > card_cap(card)) break;
         if (attempt) await(stream);
         pools_refresh(card, true);
         if (hold(card, need, fresh, held)) return true;
@@ -396,7 +396,7 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) { return destroy(exec); }
 /* What can never fit is refused when it is added; the rest shows when the graph is instantiated. */
 bool graphs_may_add(struct card *card, uint64_t bytes)
 {
-    if (card->limits->memory == 0 || whole_granules(bytes) <= card->limits->memory) return true;
+    if (card_cap(card) == 0 || whole_granules(bytes) <= card_cap(card)) return true;
     memory_count_refusal(card);
     return false;
 }

@@ -13,7 +13,7 @@
 static bool take(struct card *card, uint64_t bytes)
 {
     struct container *all = container_get();
-    return memory_take(all->account, all->place, card->index, bytes, card->limits->memory, &all->self, clock_now());
+    return memory_take(all->account, all->place, card->index, bytes, &card->now->memory, &all->self, clock_now());
 }
 
 bool memory_reserve(struct card *card, uint64_t bytes)
@@ -213,9 +213,9 @@ REFUSED(cuArray3DCreate, (CUarray *array, const void *shape), array, shape)
 bool memory_view(struct card *card, uint64_t *used, uint64_t *most)
 {
     struct container *all = container_get();
-    if (!all || card->limits->memory == 0) return false;
+    if (!all || card_cap(card) == 0) return false;
     if (all->place) pools_refresh(card, false);
-    *most = card->limits->memory;
+    *most = card_cap(card);
     *used = memory_used(all->account, card->index, &all->self, clock_now());
     if (*used > *most) *used = *most;
     return true;
@@ -236,7 +236,7 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
     CUresult result = CALL(cuDeviceTotalMem_v2, bytes, device);
     struct card *card = result == CUDA_SUCCESS && bytes ? card_of(device) : NULL;
-    if (card && card->limits->memory && card->limits->memory < *bytes) *bytes = card->limits->memory;
+    if (card && card_cap(card) && card_cap(card) < *bytes) *bytes = card_cap(card);
     return result;
 }
 
@@ -248,7 +248,7 @@ bool memory_bring(struct card *card, enum kind kind, uint64_t key, uint64_t byte
     if (bytes > entry.bytes) {
         uint64_t more = bytes - entry.bytes;
         if (force) memory_force(card, more);
-        else if (!memory_take(all->account, all->place, card->index, more, card->limits->memory, &all->self, clock_now()))
+        else if (!memory_take(all->account, all->place, card->index, more, &card->now->memory, &all->self, clock_now()))
             return false;
     } else {
         memory_return(card, entry.bytes - bytes);
@@ -280,9 +280,9 @@ void memory_unestimate(struct card *card, uint64_t bytes)
 bool memory_estimate(struct card *card, uint64_t bytes)
 {
     struct container *all = container_get();
-    uint64_t most = card->limits->memory;
     for (int attempt = 0; attempt < 3; attempt++) {
         add_estimate(card, bytes);
+        uint64_t most = card_cap(card); /* after it, as memory_take does */
         if (most == 0 || memory_used(all->account, card->index, &all->self, clock_now()) <= most) return true;
         memory_unestimate(card, bytes);
         pools_refresh(card, attempt > 0); /* what pools no longer hold is free again */

@@ -76,7 +76,8 @@ static void books(struct account *account, const struct self *self)
     struct place *place = place_take(account, self, now);
     if (!place) return;
     uint32_t card = (uint32_t)(chance() % CARDS);
-    memory_take(account, place, card, nasty(), nasty(), self, now);
+    _Atomic uint64_t cap = nasty();
+    memory_take(account, place, card, nasty(), &cap, self, now);
     memory_used(account, card, self, now);
     memory_give(&place->cards[card].counted, nasty());
     export_note(account, chance(), self);

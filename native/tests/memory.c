@@ -5,7 +5,7 @@
  *   PATH  plain small pitch managed handle pool newpool array import heap context module show
  *         graph node capture   graphs that allocate a chunk in two parts and keep it, made in three ways
  * Prints "refused CODE", "total BYTES" of each round, "info TOTAL FREE" as the driver shows them before and
- * after. With `hold`, keeps the first round and waits for the end of its standard input.
+ * after. With `hold`, keeps what a round got until a byte comes on its standard input, and ends with that.
  */
 #include "../tools/driver.h"
 #include <stdbool.h>
@@ -174,8 +174,8 @@ int main(int argc, char **argv)
         printf("refused %d\ntotal %zu\n", result, (size_t)count * chunk);
         if (argc > 4) {
             fflush(stdout);
-            while (getchar() != EOF) {}
-            return 0;
+            if (getchar() == EOF) return 0;
+            round = 0;
         }
         while (count-- > 0) give(path, chunk, count);
         close_pool(path);

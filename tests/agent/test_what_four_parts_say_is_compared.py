@@ -181,9 +181,13 @@ CASES: dict[str, tuple[Callable[[World], object], list[tuple[Kind, str, str, str
     ),
     "its pod was deleted by force": (lambda w: w.pods.clear(), [(Kind.POD_GONE, *A)]),
     "its pod is over and it runs": (lambda w: _pod(w, over=True), [(Kind.POD_GONE, *A)]),
-    "its record names more": (
-        lambda w: _pod(w, record=record("a", *grants(0, 900, "main"))),
+    "its record names another card": (
+        lambda w: _pod(w, record=record("a", *grants(1, 900, "main"))),
         [(Kind.RECORD_CHANGED, *A)],
+    ),
+    "its record names other amounts, which it is brought to": (
+        lambda w: _pod(w, record=record("a", *grants(0, 900, "main"))),
+        [],
     ),
     "its record is gone": (lambda w: _pod(w, record=None), [(Kind.RECORD_CHANGED, *A)]),
     "it runs with units and without a record": (
@@ -429,6 +433,7 @@ def _of_slot(world: Drawn, pod: str, name: str) -> set[Kind]:
         if (
             api
             and bound != slot.given
+            and {bound, slot.given} != {"small", "big"}  # amounts alone
             and (bound in ("none", "garbage") or slot.given != "garbage")
         ):
             found.add(Kind.RECORD_CHANGED)

@@ -12,19 +12,27 @@ from control_plane import ADMIN, ControlPlane, missing
 
 from fakes.ports import free_port
 from partage.controllers.manager import Controllers, ControllerSettings
+from partage.daemon.adjusting import Adjusting
+from partage.daemon.binding import ApiAmender, read_pod
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
+from partage.extender.ports import Outcome
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import ApiError, KubeError
 from partage.kube.loading import load_config
 from partage.kube.recorder import Regarding
 from partage.kube.resources import NODES, PODS, Resource
 from partage.kube.sender import ClientSettings
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation
 from partage.webhook.settings import Admission
+from partage.wire import shapes
 from partage.wire.context import Context
 from partage.wire.documents import Document, decode
+from partage.wire.record import encode
 
 pytestmark = [
     pytest.mark.cluster,
@@ -512,3 +520,36 @@ async def test_controllers_write_what_a_genuine_server_takes(plane: Plane) -> No
                 await asyncio.sleep(0.02)
         assert "capacity" not in (await read(client, NODES, "n1", "Node"))["status"]
         task.cancel()
+
+
+async def test_adjustments_are_written_as_a_genuine_server_takes_them(plane: Plane) -> None:
+    """The record by the scheduler, the node's report through the pod's status; each only over the version that was read."""
+    share = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 2**32, GrantMode.SHARE, protocol="hami")
+    async with plane.client(writer=True) as client:
+        made = await create(client, pod("adjusted"))
+        uid = made["metadata"]["uid"]
+        await client.bind("default", "adjusted", "n1", uid=uid)
+        first = await read_pod(client, "default", "adjusted")
+        assert first is not None
+        amender = ApiAmender(client, lambda: True, 10.0)
+        record = encode(Allocation(uid, "default", "adjusted", "n1", (share,)))
+
+        assert (await amender.amend(first, {names.ALLOCATION: record})).outcome is Outcome.DONE
+        assert (await amender.amend(first, {names.ALLOCATION: "x"})).outcome is Outcome.REFUSED
+        await amender.answer(first, "NoRoom", "card 0 is full")
+
+        second = await read_pod(client, "default", "adjusted")
+        assert second is not None
+        assert isinstance(second.shape, shapes.Pod)
+        agent = Adjusting(None, client, "n1", list)  # type: ignore[arg-type] # what it sends alone
+        said = "True", "InForce", "container main"
+        await agent._tell(second.shape, second.metadata, (share,), said, raised=True)
+        with pytest.raises(ApiError, match="409"):
+            await agent._tell(second.shape, second.metadata, (share,), said, raised=True)
+
+        now = await read(client, PODS, "adjusted", "Pod")
+    assert now["metadata"]["annotations"] == {names.ALLOCATION: record, names.ENFORCED: record}
+    (condition,) = [
+        one for one in now["status"]["conditions"] if one["type"] == names.ADJUSTED_CONDITION
+    ]
+    assert (condition["status"], condition["reason"]) == ("True", "InForce")

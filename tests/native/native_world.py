@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from partage.agent.isolation.account import make_account
+from partage.agent.isolation.amounts import NAME, make_amounts
 from partage.agent.isolation.library import install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
 from partage.agent.isolation.seats import give_seat, make_seats
@@ -259,5 +260,6 @@ class World:
         make_account(folder / "account")
         installed = install(library or self.build / "libpartage-isolation.so", folder)
         write(folder / "limits", ContainerLimits(slot + 1, cards))
+        make_amounts(folder / NAME, cards)
         environment = {**self.plain_environment(), "LD_PRELOAD": str(installed)}
         return Tenant(folder, installed, environment, programs or self.build)

@@ -136,6 +136,15 @@ def test_a_fixed_share_is_kept_even_alone(build: Path, model: str, what: str, le
 
 
 @pytest.mark.parametrize("model", MODELS)
+def test_a_quota_that_changes_is_kept_within_a_second(build: Path, model: str) -> None:
+    """Of 30 % to 60 and to 20, while both tenants are busy: measured from one second after each change on."""
+    found = replay(build, "adjusted", model)
+
+    for quota, share in zip((300, 600, 200), found.values(), strict=True):
+        assert quota - 20 < share < quota + 3
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_tenants_that_burst_share_in_proportion_to_their_quotas(build: Path, model: str) -> None:
     """Of 10 and 40 %: the second gets four times as much, and together they have the card."""
     found = replay(build, "bursts", model)

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from partage.agent.adjustment import as_asked
 from partage.agent.container_edits import Given
 from partage.agent.dra.admission import ClaimAdmission
 from partage.agent.held_allocations import Holding, Holdings, Running, Unprotected, latest
@@ -37,9 +38,11 @@ from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Refused
 from partage.agent.stories import SILENT, Stories
+from partage.model.adjustment import Grants, adjustable
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidValue
 from partage.vendors import names
+from partage.wire.record import encode
 
 _LOG: Final = logging.getLogger("partage.agent")
 _STOPPED: Final = 4
@@ -110,7 +113,7 @@ class Keeper:
             if isinstance(stood, Refusal):
                 self.stories.refused(pod, container, start, stood.rule, stood.message)
                 raise self._refused(stood)
-            pod = stood or pod
+            pod = self._as_adjusted(stood or pod)
             found = inject(
                 pod,
                 container,
@@ -151,6 +154,71 @@ class Keeper:
             extra={"trace": self.stories.trace_id(pod)},
         )
         return adjustment
+
+    def _as_adjusted(self, pod: PodSandbox) -> PodSandbox:
+        """The pod with the amounts that its shares have now; a runtime keeps those that its sandbox was made with."""
+        record = self.journal.adjusted.get(pod.uid)
+        if record is None or names.ALLOCATION not in pod.annotations:
+            return pod
+        return replace(pod, annotations={**pod.annotations, names.ALLOCATION: record})
+
+    # --- amounts that change -----------------------------------------------------------------
+
+    def amounts(self, uid: str) -> Grants | None:
+        """What the containers of a pod were given, with the amounts of now; None where it has none here."""
+        return next(
+            (one.allocation.grants for one in self.books.all if one.allocation.uid == uid), None
+        )
+
+    def rooms_of(self, uid: str) -> dict[str, Room]:
+        """Rooms of a pod's containers, by the runtime's identity."""
+        whose = {key for key, one in self.journal.entries.items() if one.uid == uid}
+        return {key: room for key, room in self.rooms.items() if key in whose}
+
+    def fixed(self, uid: str) -> str:
+        """Why the limits of a pod's containers cannot change while they run; empty where they can."""
+        rooms = self.rooms_of(uid)
+        for held in self.books.all:
+            if held.allocation.uid == uid and held.container not in self.journal.entries:
+                return f"container {held.name} was started while the agent was away"
+        for key, one in self.journal.entries.items():
+            if one.uid != uid or not any(
+                grant.container == one.name and adjustable(grant)
+                for grant in self.amounts(uid) or ()
+            ):
+                continue
+            if key not in rooms:
+                return f"container {one.name} is kept to its limits by {one.limits or 'none'}, which reads them once"
+            if rooms[key].spared or not rooms[key].amounts:
+                return f"container {one.name} runs without a library that follows them; they change with its next start"
+        return ""
+
+    def enforce(self, uid: str, grants: Grants) -> None:
+        """Put amounts in force in the containers of a pod, as they run.
+
+        Raises:
+            InvalidValue: one is out of its range.
+            OSError: a file cannot be written.
+        """
+        if self.isolation is None:
+            return
+        for key, room in self.rooms_of(uid).items():
+            cards = as_asked(room.cards, self.journal.entries[key].name, grants)
+            self.isolation.rooms.adjust(self._room_of(key), cards)
+
+    def write_down(self, uid: str, grants: Grants) -> None:
+        """The amounts of a pod are these from now on, for its containers and those that it will have.
+
+        Raises:
+            OSError: the disk does not take it; nothing has changed.
+        """
+        held = [one for one in self.books.all if one.allocation.uid == uid]
+        if not held:
+            return
+        allocation = msgspec.structs.replace(held[0].allocation, grants=grants)
+        self.journal.adjust(uid, encode(allocation))
+        for one in held:
+            self.books.hold(replace(one, allocation=allocation))
 
     @property
     def _deciding(self) -> AbstractContextManager[object]:
@@ -369,6 +437,7 @@ class Keeper:
 
         The runtime's own books say that it got what was decided for it; its pod's record says what that was.
         """
+        pod = None if pod is None else self._as_adjusted(pod)
         entry = self.journal.entries.get(container.id)
         served = container.annotations.get(names.SERVED)
         if entry is None and pod is not None and served is not None:
@@ -427,6 +496,7 @@ class Keeper:
     def _unserved(self, pod: PodSandbox, container: Container) -> str:
         """Why a running container that the journal does not know is a worry; it counts as holding."""
         place = self._place()
+        pod = self._as_adjusted(pod)
         allocation = recorded(pod, place.node.name)
         if isinstance(allocation, Allocation):
             self.books.hold(Holding(container.id, container.name, allocation))

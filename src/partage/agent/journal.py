@@ -6,7 +6,10 @@ and told. The file is written anew, complete, under another name and renamed, at
 has (`keep`) and whenever most of it is about containers that have ended. One process has a journal at a time:
 a second agent on the node says so and does not start.
 
-The first line is the version of what follows. A journal of a later version is refused and left as it is: lines that
+The amounts of a pod's shares may change while it runs. They are kept for as long as the pod is there, beside what its
+containers were given: the runtime knows the record only that the pod was made with.
+
+The first line is the version of what follows, 2 where amounts were changed and 1 where none were. A journal of a later version is refused and left as it is: lines that
 this agent would read as less than they say, and then write anew, would be lost for the agent that wrote them.
 A new field raises the version. A journal without one is of 0.1.0 before it was marked, and version 1.
 """
@@ -27,6 +30,8 @@ _NAME: Final = "containers.jsonl"
 _LOCK: Final = "lock"
 _MODE: Final = 0o600
 _VERSION: Final = 1
+_ADJUSTED: Final = 2
+"""Of a journal that has changed amounts: an agent that does not know them would enforce others."""
 _CLOSED: Final = -1
 _SPARE_BYTES: Final = 1 << 20
 """What may be of ended containers before the file is written anew: months of a quiet node, a day of a busy one."""
@@ -56,10 +61,23 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     cut: str = ""
 
 
+class Adjusted(msgspec.Struct, frozen=True):
+    """What the shares of a pod are since they were changed.
+
+    Attributes:
+        uid: of the pod.
+        record: its record, with the amounts that are enforced.
+    """
+
+    uid: str
+    record: str
+
+
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     v: int | None = None
     given: Entry | None = None
     ended: str = ""
+    adjusted: Adjusted | None = None
 
 
 class _Marked(msgspec.Struct, frozen=True):
@@ -88,6 +106,7 @@ class Journal:
         """
         self._path = folder / _NAME
         self._entries: dict[str, Entry] = {}
+        self._adjusted: dict[str, str] = {}
         self._spare = spare
         self._dead = 0
         # Whoever closes it need not be the thread that writes: a number that is closed may be of another file.
@@ -118,6 +137,43 @@ class Journal:
     def entries(self) -> Mapping[str, Entry]:
         """Containers that hold something, by the runtime's identity, oldest first."""
         return self._entries
+
+    @property
+    def adjusted(self) -> Mapping[str, str]:
+        """Records of pods whose amounts were changed, by UID."""
+        return self._adjusted
+
+    def adjust(self, uid: str, record: str) -> None:
+        """Write down other amounts of a pod's shares, for its containers and those that it will have.
+
+        Raises:
+            OSError: the disk does not take it; what was written before counts.
+        """
+        before = self._entries, self._adjusted
+        self._entries = {
+            key: msgspec.structs.replace(one, record=record) if one.uid == uid else one
+            for key, one in self._entries.items()
+        }
+        self._adjusted = {**self._adjusted, uid: record}
+        with self._writing:
+            try:
+                self._rewrite()
+            except OSError:
+                self._entries, self._adjusted = before
+                raise
+
+    def pods(self, uids: Collection[str]) -> None:
+        """Forget the changed amounts of all other pods.
+
+        Raises:
+            OSError: the disk does not take it; they are forgotten all the same, and again after a restart.
+        """
+        kept = {uid: record for uid, record in self._adjusted.items() if uid in uids}
+        if len(kept) == len(self._adjusted):
+            return
+        self._adjusted = kept
+        with self._writing:
+            self._rewrite()
 
     def give(self, entry: Entry) -> None:
         """Write down what a container gets; on the disk when this returns.
@@ -197,6 +253,8 @@ class Journal:
             except (msgspec.MsgspecError, ValueError):
                 self.damaged += 1
                 continue
+            if line.adjusted is not None:
+                self._adjusted[line.adjusted.uid] = line.adjusted.record
             if line.given is not None:
                 self._entries[line.given.container] = line.given
             self._entries.pop(line.ended, None)
@@ -207,10 +265,10 @@ class Journal:
                 version = msgspec.json.decode(text, type=_Marked).v
             except (msgspec.MsgspecError, ValueError):
                 continue
-            if version != _VERSION:
+            if version not in (_VERSION, _ADJUSTED):
                 raise InvalidDocument(
                     f"journal {self._path} is of version {version}, which another release wrote; this one "
-                    f"reads version {_VERSION}. Run the agent that wrote it, or drain the node of device "
+                    f"reads versions up to {_ADJUSTED}. Run the agent that wrote it, or drain the node of device "
                     "pods and move the file away"
                 )
 
@@ -219,7 +277,9 @@ class Journal:
         fresh = self._path.with_suffix(".new")
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, _MODE)
         try:
-            _put(handle, _encoded(_Line(v=_VERSION)))
+            _put(handle, _encoded(_Line(v=_ADJUSTED if self._adjusted else _VERSION)))
+            for uid, record in self._adjusted.items():
+                _put(handle, _encoded(_Line(adjusted=Adjusted(uid, record))))
             for entry in self._entries.values():
                 _put(handle, _encoded(_Line(given=entry)))
             os.fsync(handle)

@@ -28,6 +28,7 @@ from partage.agent.journal import Entry
 from partage.agent.kubelet.messages import PodResources
 from partage.agent.kubelet.units import Offer, requests_of
 from partage.agent.nri.messages import PodSandbox
+from partage.model.adjustment import alike
 from partage.model.allocation import CLAIM, Allocation
 from partage.model.request import Phase
 from partage.vendors import names
@@ -172,7 +173,7 @@ def _of_entries(facts: Facts) -> Iterator[Finding]:
             now = None if pod.record is None else _recorded(facts, one, pod.record)
             if not isinstance(now, Allocation):
                 yield _from(one, Kind.RECORD_CHANGED, "its pod's record is gone or cannot be read")
-            elif isinstance(record, Allocation) and set(now.grants) != set(record.grants):
+            elif isinstance(record, Allocation) and not _alike(now, record):
                 yield _from(
                     one, Kind.RECORD_CHANGED, "its pod's record is another than it was given by"
                 )
@@ -318,6 +319,11 @@ def _initial(facts: Facts, one: Entry) -> bool:
     if not isinstance(record, Allocation):
         return True
     return all(g.phase is not Phase.MAIN for g in record.grants if g.container == one.name)
+
+
+def _alike(one: Allocation, other: Allocation) -> bool:
+    """Whether two records differ in amounts of shares at most, which change while a pod runs."""
+    return set(one.grants) == set(other.grants) or alike(one.grants, other.grants)
 
 
 def _claimed(record: Allocation) -> bool:

@@ -142,6 +142,8 @@ def _print(console: Console, found: Document, in_force: str, *, wide: bool) -> N
         _print_cards(console, found, wide=wide)
         if found.get("limits"):
             _print_limits(console, found["limits"])
+        if found.get("adjustment"):
+            _print_adjustment(console, found["adjustment"])
     console.print()
     _print_policy(console, found, in_force)
     if found.get("annotations"):
@@ -276,6 +278,18 @@ def _print_limits(console: Console, limits: Document) -> None:
     word, style = _IN_FORCE.get(limits["in_force"], ("not known", "yellow"))
     line = Text("limits in force: ", style="bold").append(word, style=f"not bold {style}")
     console.print(line.append(f"; {limits['message']}", style="default"), soft_wrap=True)
+
+
+def _print_adjustment(console: Console, adjustment: Document) -> None:
+    """What the pod asks its shares to be from now on, and what became of it."""
+    word, style = {"True": ("done", "green"), "False": ("not done", "red")}.get(
+        adjustment["done"] or "", ("not yet", "yellow")
+    )
+    line = Text(f"asked to be adjusted to {adjustment['asked']}: ", style="bold")
+    line.append(word, style=f"not bold {style}")
+    if adjustment["message"]:
+        line.append(f"; {adjustment['reason']}: {adjustment['message']}", style="default")
+    console.print(line, soft_wrap=True)
 
 
 def _print_cards(console: Console, found: Document, *, wide: bool) -> None:

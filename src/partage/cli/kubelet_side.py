@@ -13,8 +13,10 @@ import click
 from partage.agent.cdi.specs import Specifications
 from partage.agent.container_admission import Keeper
 from partage.cli.parameters import option, options
+from partage.daemon.adjusting import Adjusting
 from partage.daemon.agent import AgentDaemon, Asked, Companion
 from partage.daemon.evicting import Evictions
+from partage.daemon.isolation_status import used_by_processes
 from partage.daemon.reconciling import Kubelet, Reconciling
 from partage.kube.client import Client
 from partage.model.errors import InvalidValue
@@ -164,6 +166,16 @@ def kubelet_companions(
             )
             agent.follow(served.take)
             found.append(served)
+            if client is not None and agent.keeper.isolation is not None:
+                found.append(
+                    Adjusting(
+                        agent.keeper,
+                        client,
+                        given["node"],
+                        lambda: served.pods,
+                        lambda: used_by_processes(agent.found()),
+                    )
+                )
         if given["dra"] and client is not None:
             from partage.agent.dra.plugin import DriverFiles  # noqa: PLC0415 # an extra
             from partage.daemon.claims import DriverOptions, ResourceDriver  # noqa: PLC0415 # an extra

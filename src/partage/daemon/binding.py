@@ -5,6 +5,7 @@ write any more, even if it has not noticed yet that it lost it. Errors become th
 that `extender.ports` knows; what cannot be told apart is unknown, and read back.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -13,12 +14,15 @@ import msgspec
 from partage.daemon.watched import LivePod, as_document
 from partage.extender.ports import Answered, Binding, Outcome, Taken
 from partage.kube.client import Client, PatchKind
-from partage.kube.errors import Conflict, NotFound, RequestError
+from partage.kube.errors import Conflict, KubeError, NotFound, RequestError
 from partage.kube.errors import Outcome as Known
 from partage.kube.objects import Meta
 from partage.kube.resources import NODES, PODS
+from partage.vendors import names
 from partage.wire.documents import Document
 
+_LOG: Final = logging.getLogger("partage.daemon")
+_SHOWN: Final = 1000
 _TRIES: Final = 5
 """Of a change to a node that others change too."""
 
@@ -74,11 +78,89 @@ class ApiBinder:
         Raises:
             KubeError: it cannot be told.
         """
+        return await read_pod(self._client, namespace, name)
+
+
+async def read_pod(client: Client, namespace: str, name: str) -> Document | None:
+    """A pod as the API server has it now; None when there is none.
+
+    Raises:
+        KubeError: it cannot be told.
+    """
+    try:
+        pod = await client.get(PODS, name, namespace=namespace, into=LivePod)
+    except NotFound:
+        return None
+    return as_document("Pod", pod)
+
+
+class ApiAmender:
+    """Writes what is said on bound pods; see `extender.adjustments.Amender`."""
+
+    def __init__(
+        self, client: Client, may_write: Callable[[], bool], within: float | None = None
+    ) -> None:
+        """Over an open client.
+
+        Args:
+            client: an open client.
+            may_write: whether this instance leads at this very moment.
+            within: see `ApiBinder`.
+        """
+        self._client, self._may_write, self._within = client, may_write, within
+
+    async def amend(self, pod: Document, annotations: Mapping[str, str]) -> Answered:
+        """Write annotations on a pod, if it is still the version of this document."""
+        start = self._client.clock.monotonic()
+        if not self._may_write():
+            return Answered(Outcome.REFUSED, "this instance does not lead any more")
+        metadata = {
+            "uid": pod.metadata.uid,
+            "resourceVersion": pod.metadata.resource_version,
+            "annotations": dict(annotations),
+        }
         try:
-            pod = await self._client.get(PODS, name, namespace=namespace, into=LivePod)
-        except NotFound:
-            return None
-        return as_document("Pod", pod)
+            await self._client.patch(
+                PODS,
+                pod.name,
+                {"metadata": metadata},
+                kind=PatchKind.MERGE,
+                namespace=pod.namespace,
+                into=msgspec.Raw,
+                until=None if self._within is None else start + self._within,
+            )
+        except RequestError as error:
+            return answer_of(error)
+        return Answered(Outcome.DONE)
+
+    async def answer(self, pod: Document, reason: str, message: str) -> None:
+        """Say on a pod why it is not adjusted; what cannot be said now is said with the next reason."""
+        if not self._may_write():
+            return
+        condition = {
+            "type": names.ADJUSTED_CONDITION,
+            "status": "False",
+            "reason": reason,
+            "message": message[:_SHOWN],
+            "lastTransitionTime": f"{self._client.clock.now():%Y-%m-%dT%H:%M:%SZ}",
+        }
+        body = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}}
+        try:
+            await self._client.patch(
+                PODS,
+                pod.name,
+                body,
+                kind=PatchKind.STRATEGIC,
+                namespace=pod.namespace,
+                subresource="status",
+                into=msgspec.Raw,
+            )
+        except KubeError as error:
+            _LOG.warning("%s: that it is not adjusted cannot be told: %s", pod.label, error)
+
+    async def read(self, namespace: str, name: str) -> Document | None:
+        """See `ApiBinder.read`."""
+        return await read_pod(self._client, namespace, name)
 
 
 class _Annotated(Meta, frozen=True):

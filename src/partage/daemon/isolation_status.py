@@ -43,7 +43,7 @@ _SHOWN: Final = 1000
 Body = dict[str, Any]
 
 
-def _used(inventory: Inventory) -> dict[str, Mapping[int, int]]:
+def used_by_processes(inventory: Inventory) -> dict[str, Mapping[int, int]]:
     """Memory by card and process, of cards whose driver tells."""
     return {
         one.device.uuid: one.use.processes
@@ -165,7 +165,7 @@ class Statements:
         rooms = self._keeper.rooms
         inventory = self._found()
         if inventory is not self._inventory:
-            self._inventory, self._used = inventory, _used(inventory)
+            self._inventory, self._used = inventory, used_by_processes(inventory)
             self._warn(inventory)
         sight = self._sight = see(rooms, self._settings.proc, self._sight, self._lookers)
         self._overheads.look(rooms, self._used, sight)

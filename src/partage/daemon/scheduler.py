@@ -22,7 +22,7 @@ from partage.controllers.manager import Controllers
 from partage.controllers.routes import config_routes
 from partage.daemon.access_review import AccessReviews
 from partage.daemon.agent_liveness import AgentSilence
-from partage.daemon.binding import ApiBinder, ApiNodeLocks
+from partage.daemon.binding import ApiAmender, ApiBinder, ApiNodeLocks
 from partage.daemon.claim_reviews import claim_route, reader
 from partage.daemon.events_and_wakeups import Notices
 from partage.daemon.facts import Companion, Hearer, tell_changed, tell_gone
@@ -159,6 +159,7 @@ class SchedulerDaemon:
                 cluster_cache=self.options.cluster_cache,
                 engine=Engine if self._recorder is None else self._recorder.engine,
                 known=lambda *key: self._feed.document(*key) if self.options.claims else None,
+                amender=ApiAmender(client, self.may_bind, self.options.service.limits.send),
             ),
             stories=stories_of(self.options.tracer),
             claim=reader(client),

@@ -18,6 +18,7 @@ from partage.placement.work import Work
 from partage.scheduler.engine import State
 from partage.scheduler.events import Placement
 from partage.scheduler.idle import fits_when_idle
+from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
 from partage.wire.advice import ROOM, advice
@@ -114,6 +115,7 @@ def explain(
         "limits": (
             {"in_force": entry.limits[0], "message": entry.limits[1]} if entry.limits else None
         ),
+        "adjustment": _adjustment(books, pod.uid),
         "notes": [*pod.request.notes, *_kept_waiting(books, pod)],
     }
 
@@ -147,6 +149,25 @@ def _claims(books: Books, pod: Pod, nodes: Iterable[str]) -> Iterator[dict[str, 
                     "name": held.name if own else None,
                     **grant_document(grant, node),
                 }
+
+
+def _adjustment(books: Books, uid: str) -> dict[str, str | None] | None:
+    """What a pod asks its shares to be, and what became of it; None where it asks nothing."""
+    document = books.cluster_cache.document(uid)
+    asked = document.annotations.get(names.ADJUST) if document is not None else None
+    if document is None or asked is None:
+        return None
+    shape = document.shape
+    status = shape.status if isinstance(shape, shapes.Pod) else None
+    known = next(
+        (
+            one
+            for one in (status.conditions if status else None) or ()
+            if one.type == names.ADJUSTED_CONDITION
+        ),
+        shapes.Condition(),
+    )
+    return {"asked": asked, "done": known.status, "reason": known.reason, "message": known.message}
 
 
 def born(books: Books, uid: str) -> str | None:

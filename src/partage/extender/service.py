@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from partage.extender.adjustments import Adjustments, Amender
 from partage.extender.allowance import Allowance, AllowanceSettings
 from partage.extender.audit import Audit, audit, doubtful
 from partage.extender.bindings import Bindings, BindLimits
@@ -31,6 +32,7 @@ from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.policy import Policy
 from partage.scheduler.engine import Engine
 from partage.tracing.spans import PREEMPT, PRIORITIZE
+from partage.vendors import names
 from partage.wire.documents import Document
 from partage.wire.extender import (
     Victims,
@@ -73,6 +75,7 @@ class ServiceSettings:
         cluster_cache: makes the cluster cache of new books.
         engine: makes their engine.
         known: finds the pods and ResourceClaims that explanations are about, where claims are followed.
+        amender: writes the records of running shares that are adjusted; None adjusts none.
     """
 
     limits: BindLimits = BindLimits()
@@ -83,6 +86,7 @@ class ServiceSettings:
     cluster_cache: Callable[[], ClusterCache] = ClusterCache
     engine: Callable[[Policy], Engine] = Engine
     known: Known = _unknown
+    amender: Amender | None = None
 
 
 class SchedulerService:
@@ -96,6 +100,7 @@ class SchedulerService:
         meters: latencies.
         stories: hears what is decided, for traces.
         claims: reserves what claims are about to be allocated.
+        adjustments: follows what running pods ask their shares to be; None where nothing writes their records.
     """
 
     def __init__(
@@ -128,6 +133,14 @@ class SchedulerService:
         self._allowance = Allowance(self._settings.allowance)
         self.books = self._new_books()
         self.claims = ClaimArbiter()
+        amender = self._settings.amender
+        self.adjustments = (
+            None
+            if amender is None
+            else Adjustments(
+                amender, clock, self._settings.limits.late, tell=self._hooks.not_adjusted
+            )
+        )
         self._claim = claim
         self.leading = False
         self.rebuilt = False
@@ -181,11 +194,15 @@ class SchedulerService:
         self._late = late
         try:
             await self.bindings.drain()
+            if self.adjustments is not None:
+                await self.adjustments.drain()
             inputs = (configs, devices, permuted(nodes, self._settings.seed), pods, claims)
             self.books = await filled(
                 self._new_books(), self.books, inputs, self.clock.monotonic()
             )
             self.claims.renew(self.books, self.clock.monotonic())
+            if self.adjustments is not None:
+                self.adjustments.renew(self.books, self.clock.monotonic())
             before = True
         finally:
             # If that was not to be, the old books must not have missed anything.
@@ -240,6 +257,8 @@ class SchedulerService:
         for entry in self.books.unheard(self.clock.monotonic()):
             await self.bindings.look_for(self.books, entry)
         await self._read_claims()
+        if self.adjustments is not None and not self.closed:
+            self.adjustments.tick(self.books, self.clock.monotonic())
         if self.leading:
             await self.bindings.settle_locks(self.books)
 
@@ -247,6 +266,8 @@ class SchedulerService:
         """Let what is on its way end."""
         self.leading = False
         await self.bindings.drain()
+        if self.adjustments is not None:
+            await self.adjustments.drain()
 
     # --- facts of the API server -------------------------------------------------------------
 
@@ -290,7 +311,10 @@ class SchedulerService:
         entry = self.books.cluster_cache.pod(document.metadata.uid or "")
         if entry is not None:
             self.books.pod_seen(entry, now)
-        self.books.take(events, now)
+        ended = [] if self.adjustments is None else self.adjustments.settled(document)
+        self.books.take([*ended, *events], now)
+        if self.adjustments is not None and names.ADJUST in document.annotations:
+            self._adjust(document.metadata.uid or "")
 
     def pod_gone(self, uid: str) -> None:
         """A pod is there no more."""
@@ -301,7 +325,13 @@ class SchedulerService:
         self._seen.pop(uid, None)
         self._plain.pop(uid, None)
         self.books.pod_gone(uid)
-        self.books.take(events, self.clock.monotonic())
+        ended = [] if self.adjustments is None else self.adjustments.gone(uid)
+        self.books.take([*ended, *events], self.clock.monotonic())
+
+    def _adjust(self, uid: str) -> None:
+        """Look at what a bound pod asks its shares to be."""
+        if self.adjustments is not None and not self.closed:
+            self.adjustments.look(self.books, uid, self.clock.monotonic())
 
     def config_changed(self, document: Document) -> str:
         """A ConfigMap or ResourceQuota; what is wrong with it, empty when it is in force."""

@@ -197,7 +197,7 @@ class Client:
         request = Request("PUT", resource.path(namespace, name), self._change(), encode(body))
         return self._decoders.one(request, await self._sender.send(request), into)
 
-    async def patch(
+    async def patch(  # noqa: PLR0913 # what a change may say, all by name
         self,
         resource: Resource,
         name: str,
@@ -208,6 +208,7 @@ class Client:
         namespace: str | None = None,
         subresource: str = "",
         dry_run: bool = False,
+        until: float | None = None,
     ) -> T:
         """Change an object, or its `status`.
 
@@ -220,12 +221,13 @@ class Client:
             namespace: the object's namespace.
             subresource: `status` or another.
             dry_run: go through admission and validation, store nothing.
+            until: see `bind`.
 
         A JSON patch, and any patch that holds a resourceVersion, is not repeated after an unknown
         outcome; the other kinds mean the same twice.
         """
         path, data = resource.path(namespace, name, subresource), encode(body)
-        request = Request("PATCH", path, self._change(dry_run), data, kind.value)
+        request = Request("PATCH", path, self._change(dry_run), data, kind.value, until=until)
         repeatable = kind is not PatchKind.JSON and not has_version(data)
         return self._decoders.one(
             request, await self._sender.send(request, idempotent=repeatable), into

@@ -72,6 +72,7 @@ RESERVED: Final = ReservedKeys(
     annotations=frozenset(
         {
             names.ALLOCATION,
+            names.ENFORCED,
             names.DEVICE_ALLOCATED,
             names.BIND_TIMESTAMP,
             names.GPU_MINORS,

@@ -62,6 +62,14 @@ def asks_anew() -> str:
     return f"(!({_UPDATE}) || (!has(object.spec.nodeName) && ({differs})))"
 
 
+def says_anew(annotation: str) -> str:
+    """Whether an annotation is there with another value than before."""
+    new, old = "object.metadata.annotations", "oldObject.metadata.annotations"
+    key = _text(annotation)
+    before = f"({_UPDATE} && has({old}) && {key} in {old} && {old}[{key}] == {new}[{key}])"
+    return f"(has({new}) && {key} in {new} && !{before})"
+
+
 def comes_with_a_node() -> str:
     """Whether this request puts the pod on a node: by name, or as the mirror of a static pod."""
     return f"{_placed('object')} && !({_UPDATE} && {_placed('oldObject')})"

@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from partage.model.errors import InvalidValue
+from partage.vendors.names import ADJUST
 from partage.vendors.reserved import reserved_keys
 from partage.webhook import expressions
 from partage.webhook.settings import Admission
@@ -115,7 +116,7 @@ def conditions(webhook: str, context: Context) -> list[dict[str, str]]:
     devices = _devices(context)
     if webhook == MUTATE:
         return [{"name": "names-a-device", "expression": devices}]
-    asks = f"{expressions.asks_anew()} && {devices}"
+    asks = f"({expressions.asks_anew()} && {devices}) || {expressions.says_anew(ADJUST)}"
     return [{"name": "asks-for-a-device-anew", "expression": asks}]
 
 

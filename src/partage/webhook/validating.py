@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from partage.model.device import DeviceType
-from partage.model.errors import InvalidDocument
+from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.reason import ReasonCode
 from partage.model.request import Fault
+from partage.vendors import names
 from partage.vendors.reserved import reserved_keys
 from partage.webhook.manifest import (
     crowded,
@@ -30,8 +31,10 @@ from partage.webhook.manifest import (
 from partage.webhook.mutating import not_ours
 from partage.webhook.review import Review, Verdict, invalid
 from partage.webhook.settings import Admission
+from partage.wire.adjustment import asked, read_changes
 from partage.wire.context import Context
 from partage.wire.pods import TranslatedPod, translate_pod
+from partage.wire.record import decode
 from partage.wire.routing import HAMI, route
 
 NAMES_ITS_NODE: Final = (
@@ -57,6 +60,9 @@ def validate(review: Review, context: Context, admission: Admission) -> Verdict:
         return Verdict(review.uid, allowed=False, message=forged)
     if review.resource != _POD or review.operation not in ("CREATE", "UPDATE"):
         return Verdict(review.uid)
+    unread = _misread(review)
+    if unread:
+        return invalid(review, unread)
     placed = _placed(review.object) and not _may_be_placed(review)
     if placed and wakes_devices(review.object, context):
         return invalid(review, NAMES_ITS_NODE)
@@ -91,6 +97,25 @@ def _forged(review: Review) -> str:
         else ""
     )
     return f"only Partage may write {', '.join(found)}{hint}"
+
+
+def _misread(review: Review) -> str:
+    """Why what a pod asks its shares to be cannot be; empty where it can, or is no news."""
+    now = texts_of(review.object, "annotations")
+    before = texts_of(review.before, "annotations") if review.operation == "UPDATE" else {}
+    wish = now.get(names.ADJUST)
+    if wish is None or wish == before.get(names.ADJUST):
+        return ""
+    try:
+        read_changes(wish)
+        uid = mapping(mapping(review.object).get("metadata")).get("uid")
+        node = mapping(mapping(review.object).get("spec")).get("nodeName")
+        record = decode(now.get(names.ALLOCATION, ""), str(uid), str(node))
+        if not record.problem:
+            asked(wish, record.grants)
+    except InvalidValue as error:
+        return str(error)
+    return ""
 
 
 def _placed(pod: Mapping[str, Any] | None) -> bool:

@@ -198,6 +198,7 @@ def _key(
     """
     wrote = dict(annotations)
     wrote.pop(names.WOKEN, None)  # another moment at every wake-up, and never read
+    wrote.pop(names.ADJUST, None)  # read beside the record alone
     wrote.pop(names.TRACEPARENT, None)  # another for each pod, and nothing is decided by it
     for name in RESERVED.in_annotations(wrote):
         wrote[name] = ""

@@ -5,7 +5,7 @@
     seats/<uuid>/               the seats of a card, one file a tenant; mounted read-only into all of them
     private/<id>/account        what the processes of one container share
     containers/<id>/            one room a container, mounted read-only into it:
-        limits, preload and the library; places to mount account and seats on
+        limits, amounts, preload and the library; places to mount account and seats on
 
 No two containers have a file in common that both may write or take a lease on: the library is copied, a seat is
 written by its own container. What a container may write lies on memory of its size (`memory`).
@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from partage.agent.isolation.amounts import NAME, make_amounts, read_amounts, set_amounts
 from partage.agent.isolation.files import TenantFiles
 from partage.agent.isolation.library import install
 from partage.agent.isolation.limits import SEATS, VERSION, CardLimits, ContainerLimits, read, write
@@ -67,7 +68,9 @@ class Room:
         folder: as this process sees it.
         source: the same as the host sees it.
         library: name of the library's file.
-        limits: what was written.
+        limits: what was written when it was made.
+        amounts: its cards with the memory and compute that hold now; empty where these cannot change, as an older agent
+            made it.
         seats: folder of the seats of all cards.
         account: file of the container's account.
         spared: why the library is not loaded there; empty where it is.
@@ -80,6 +83,12 @@ class Room:
     seats: Path
     account: Path
     spared: str = ""
+    amounts: tuple[CardLimits, ...] = ()
+
+    @property
+    def cards(self) -> tuple[CardLimits, ...]:
+        """What the container may use of its cards now."""
+        return self.amounts or self.limits.cards
 
     @property
     def inside(self) -> str:
@@ -166,6 +175,8 @@ class Rooms:
             _put(draft / limits.account, "")
             _put(draft / "preload", f"{INSIDE}/{self._library.name}\n")
             write(draft / "limits", limits)
+            make_amounts(draft / NAME, limits.cards)
+            room = replace(room, amounts=limits.cards)
             draft.rename(folder)
         except (OSError, InvalidDocument) as error:
             shutil.rmtree(draft, ignore_errors=True)
@@ -176,6 +187,34 @@ class Rooms:
             raise
         self._rooms[container] = room
         return room
+
+    def adjust(self, container: str, cards: tuple[CardLimits, ...]) -> None:
+        """Put other amounts in force, for programs that run already as well.
+
+        A crash in between leaves each amount as it was or as it is to be.
+
+        Args:
+            container: whose room.
+            cards: those of the room, with the amounts.
+
+        Raises:
+            InvalidValue: an older agent made the room.
+            OSError: a file cannot be written.
+        """
+        room = self._rooms[container]
+        if not room.amounts:
+            raise InvalidValue("its limits are of an older agent, and change with its next start")
+        try:
+            for index, card in enumerate(cards):
+                set_amounts(room.folder / NAME, index, card)
+                self._tell_others(room, card)
+        except InvalidDocument as error:
+            raise InvalidValue(str(error)) from error
+        self._rooms[container] = replace(room, amounts=cards)
+
+    def _tell_others(self, room: Room, card: CardLimits) -> None:
+        if room.seats_of(card) is not None:
+            self._files.tell(card)
 
     def spare(self, container: str, why: str) -> None:
         """Keep the library out of a container that has not started: its loader finds nothing to load.
@@ -296,6 +335,10 @@ class Rooms:
             return
         cards = {card.uuid for room in self._rooms.values() for card in room.limits.cards}
         self._files.tidy(self._rooms, cards)
+        for room in self._rooms.values():
+            for card in room.amounts:
+                with contextlib.suppress(OSError, InvalidDocument):
+                    self._tell_others(room, card)  # a crash may have come before it
         if all(room.limits.version == VERSION for room in self._rooms.values()):
             # Pages of cards, as libraries of version 1 shared them.
             shutil.rmtree(self._here / "cards", ignore_errors=True)
@@ -323,7 +366,9 @@ class Rooms:
         library = next(path.name for path in sorted(folder.iterdir()) if path.suffix == ".so")
         spared = folder / "spared"
         why = spared.read_text("utf-8", "replace") if spared.exists() else ""
-        return self._room(folder, library, limits, why)
+        room = self._room(folder, library, limits, why)
+        page = folder / NAME
+        return replace(room, amounts=read_amounts(page, limits.cards)) if page.exists() else room
 
 
 def _check(name: str) -> None:

@@ -22,6 +22,7 @@ from partage.agent.isolation.seats import (
     give_seat,
     make_seats,
     mend_seats,
+    tell_terms,
 )
 from partage.agent.isolation.shared import mend
 from partage.model.errors import InvalidDocument
@@ -108,6 +109,15 @@ class TenantFiles:
                 raise OSError(errno.EIO, why, str(folder))
         make_seats(folder)
         give_seat(folder, card)
+
+    def tell(self, card: CardLimits) -> None:
+        """Tell all tenants of a card what one of them may use now.
+
+        Raises:
+            InvalidDocument: a file there is none of the agent's.
+            OSError: a file cannot be opened.
+        """
+        tell_terms(self.seats / card.uuid, card)
 
     def close_seat(self, card: CardLimits) -> None:
         """Free a seat; one that cannot be opened is emptied when it is given out again."""

@@ -131,7 +131,7 @@ class Overheads:
         grown: dict[str, str] = {}
         excess: dict[tuple[str, str], int] = {}
         for container, room in rooms.items():
-            for card in room.limits.cards:
+            for card in room.cards:
                 sums = self._whole.get((container, card.uuid), ())
                 granted = card.memory_bytes + card.swap_bytes
                 least = min((one.used for one in sums), default=0)

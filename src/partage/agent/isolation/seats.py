@@ -90,6 +90,16 @@ def give_seat(folder: Path, card: CardLimits) -> None:
     _say(folder, card.slot, _terms(card))
 
 
+def tell_terms(folder: Path, card: CardLimits) -> None:
+    """Write down the terms of a tenant that has its seat already.
+
+    Raises:
+        InvalidDocument: the file is none of the agent's.
+        OSError: it cannot be opened for writing.
+    """
+    _say(folder, card.slot, _terms(card))
+
+
 def free_seat(folder: Path, slot: int) -> None:
     """A tenant has gone: its seat is nobody's.
 

@@ -1,0 +1,262 @@
+"""Follows what running pods ask their shares to be, and what the scheduler has reserved for it.
+
+Each look goes through the node's pods as the API server tells of them; what to do is `agent.adjustment`'s to say. A report
+is written together with the version of the pod that was read: where the pod has changed meanwhile it is refused, and the
+next look decides anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from partage.agent.adjustment import Aim, aim, as_asked, beyond, in_force
+from partage.agent.container_admission import Keeper
+from partage.kube.client import Client, PatchKind
+from partage.kube.errors import Conflict, KubeError, NotFound
+from partage.kube.resources import PODS
+from partage.model.adjustment import Grants, adjustable, most, within
+from partage.model.allocation import Allocation
+from partage.model.errors import InvalidValue
+from partage.vendors import names
+from partage.wire import shapes
+from partage.wire.pod_phase import finished
+from partage.wire.record import decode, encode
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_SHOWN: Final = 1000
+_IN_FORCE: Final = "InForce"
+_IN_USE: Final = "InUse"
+_PAUSE: Final = 2.0
+"""Seconds after which what did not fit is looked at again: it goes through all processes of the node."""
+_FIXED: Final = "NotAdjustable"
+
+Body = dict[str, Any]
+
+
+class Adjusting:
+    """One node's; `run` it."""
+
+    name: Final = "adjusting"
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        client: Client,
+        node: str,
+        pods: Callable[[], Sequence[shapes.Pod] | None],
+        used: Callable[[], Mapping[str, Mapping[int, int]]] = dict,
+        *,
+        period: float = 0.25,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        """Nothing is looked at yet.
+
+        Args:
+            keeper: whose containers.
+            client: of the API server.
+            node: its name.
+            pods: of the node; None while they are not known.
+            used: bytes by card and process, for cards whose driver tells.
+            period: seconds between two looks.
+            proc: procfs of the host.
+        """
+        self._keeper, self._client, self._node, self._pods = keeper, client, node, pods
+        self._used, self._period, self._proc = used, period, proc
+        self._settled: dict[str, object] = {}
+        self._told: dict[str, str] = {}
+        self._again: dict[str, float] = {}
+        self._plain: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._period)
+
+    async def look(self) -> None:
+        """Go through all pods once."""
+        pods = self._pods()
+        if pods is None:
+            return
+        there = {one.metadata.uid or "": one for one in pods if one.metadata is not None}
+        try:
+            self._keeper.journal.pods(there)
+        except OSError as error:
+            _LOG.warning("the journal cannot be brought up to date: %s", error)
+        self._settled = {uid: seen for uid, seen in self._settled.items() if uid in there}
+        self._told = {uid: text for uid, text in self._told.items() if uid in there}
+        self._again = {uid: when for uid, when in self._again.items() if uid in there}
+        self._plain = {uid: record for uid, record in self._plain.items() if uid in there}
+        for uid, pod in there.items():
+            metadata = pod.metadata or shapes.Metadata()
+            try:
+                await self._look_at(uid, pod, metadata)
+            except (Conflict, NotFound):
+                continue  # it has changed meanwhile: the next look has it
+            except (InvalidValue, OSError, KubeError) as error:
+                if self._told.get(uid) != str(error):
+                    where = f"{metadata.namespace}/{metadata.name}"
+                    _LOG.warning("pod %s: its shares cannot be adjusted: %s", where, error)
+                self._told[uid] = str(error)
+
+    async def _look_at(self, uid: str, pod: shapes.Pod, metadata: shapes.Metadata) -> None:
+        said = metadata.annotations or {}
+        record, wish = said.get(names.ALLOCATION), said.get(names.ADJUST) or ""
+        report = said.get(names.ENFORCED)
+        if record is None or (not wish and report is None and self._plain.get(uid) == record):
+            return  # nearly all
+        held = self._keeper.amounts(uid)
+        if held is None or finished(pod):
+            return
+        rooms = self._keeper.rooms_of(uid)
+        seen = (record, wish, report, held, tuple(rooms.items()))
+        early = asyncio.get_running_loop().time() < self._again.get(uid, 0.0)
+        if early or self._settled.get(uid) == seen:
+            return
+        read = decode(record, uid, self._node)
+        if read.problem:
+            return
+        aimed = aim(read.grants, wish, held)
+        if report is None and aimed.grants == held and (not wish or not aimed.answered):
+            self._keep(uid, held)
+            self._settled[uid] = seen
+            if not wish:
+                self._plain[uid] = record
+            return
+        fixed = self._keeper.fixed(uid)
+        if fixed:
+            if wish:
+                await self._tell(pod, metadata, None, ("False", _FIXED, fixed))
+            self._settled[uid] = seen
+            return
+        grants = await self._brought(uid, pod, metadata, aimed, held)
+        if grants is not None:
+            text = self._text(metadata, grants)
+            there = tuple(self._keeper.rooms_of(uid).items())
+            self._settled[uid] = (record, wish, text, grants, there)
+
+    async def _brought(
+        self, uid: str, pod: shapes.Pod, metadata: shapes.Metadata, aimed: Aim, held: Grants
+    ) -> Grants | None:
+        """Bring a pod to its aim, and say so on it; what it has now, None where it has to be looked at again."""
+        why, now, grants = "", held, aimed.grants
+        if aimed.lowered != held:
+            lowered = await self._lower(uid, aimed.lowered, held)
+            if lowered is None:
+                return None
+            why, now = lowered, held if lowered else aimed.lowered
+            grants = most(aimed.grants, now)
+        answer = None
+        if why:
+            answer = "False", _IN_USE, why
+            self._again[uid] = asyncio.get_running_loop().time() + _PAUSE
+        elif aimed.answered:
+            answer = "True", _IN_FORCE, amounts_of(grants)
+        await self._tell(pod, metadata, grants, answer, raised=not within(grants, now))
+        if grants != now:
+            self._keeper.write_down(uid, grants)
+            where = f"{metadata.namespace}/{metadata.name}"
+            _LOG.info("pod %s: its shares are raised: %s", where, amounts_of(grants))
+        self._keep(uid, grants)
+        return None if why else grants
+
+    def _text(self, metadata: shapes.Metadata, grants: Grants) -> str:
+        uid, namespace, name = metadata.uid or "", metadata.namespace or "", metadata.name or ""
+        return encode(Allocation(uid, namespace, name, self._node, grants))
+
+    async def _lower(self, uid: str, grants: Grants, held: Grants) -> str | None:
+        """Enforce less; why that cannot be, after which all is as it was. None: its containers changed meanwhile.
+
+        What is in use is looked at before, so that no program is refused memory for nothing, and after: an allocation
+        may have been on its way. What comes later meets the new amounts.
+        """
+        rooms = self._keeper.rooms_of(uid)
+        entries = self._keeper.journal.entries
+        planned = {
+            key: replace(room, amounts=as_asked(room.amounts, entries[key].name, grants))
+            for key, room in rooms.items()
+        }
+        for enforced in (False, True):
+            if enforced:
+                self._keeper.enforce(uid, grants)
+            why = await asyncio.to_thread(beyond, planned, self._used(), self._proc)
+            same = self._keeper.rooms_of(uid).keys() == rooms.keys()
+            if why or not same or self._keeper.amounts(uid) != held:
+                if self._keeper.amounts(uid) == held:
+                    self._keep(uid, held)
+                return why or None
+        self._keeper.write_down(uid, grants)
+        return ""
+
+    def _keep(self, uid: str, grants: Grants) -> None:
+        """Hold the containers of a pod to these amounts, where that is not so yet."""
+        entries, rooms = self._keeper.journal.entries, self._keeper.rooms_of(uid)
+        if not in_force(rooms, {key: entries[key].name for key in rooms}, grants):
+            self._keeper.enforce(uid, grants)
+
+    async def _tell(
+        self,
+        pod: shapes.Pod,
+        metadata: shapes.Metadata,
+        grants: Grants | None,
+        answer: tuple[str, str, str] | None,
+        *,
+        raised: bool = False,
+    ) -> None:
+        """Say on the pod what is enforced from now on at most, and what became of what it asked.
+
+        Raises:
+            Conflict: it has changed since it was read.
+            KubeError: it cannot be said.
+        """
+        body: Body = {
+            "metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+        }
+        if grants is not None:
+            text = self._text(metadata, grants)
+            raised = raised or (metadata.annotations or {}).get(names.ENFORCED) != text
+            body["metadata"]["annotations"] = {names.ENFORCED: text}
+        known = next(
+            (
+                (one.status, one.reason, one.message)
+                for one in (pod.status.conditions if pod.status else None) or ()
+                if one.type == names.ADJUSTED_CONDITION
+            ),
+            None,
+        )
+        if answer is not None:
+            status, reason, message = answer[0], answer[1], answer[2][:_SHOWN]
+            if (status, reason, message) != known:
+                since = f"{self._client.clock.now():%Y-%m-%dT%H:%M:%SZ}"
+                condition = {
+                    "type": names.ADJUSTED_CONDITION,
+                    "status": status,
+                    "reason": reason,
+                    "message": message,
+                    "lastTransitionTime": since,
+                }
+                body["status"] = {"conditions": [condition]}
+        if not raised and "status" not in body:
+            return
+        await self._client.patch(
+            PODS,
+            metadata.name or "",
+            body,
+            kind=PatchKind.STRATEGIC,
+            namespace=metadata.namespace,
+            subresource="status",
+            into=Body,
+        )
+
+
+def amounts_of(grants: Grants) -> str:
+    """Amounts of a pod's shares, for people."""
+    return "; ".join(
+        f"container {one.container}, card {one.minor}: {one.core_milli / 10:g} % compute, "
+        f"{one.memory_bytes / 2**20:g} MiB memory"
+        for one in grants
+        if adjustable(one)
+    )

@@ -1,0 +1,76 @@
+"""What becomes of a bound pod's wish for other amounts of its shares: what its record is to say, or why not.
+
+The record says what is reserved. So more is reserved first and recorded then; and less is recorded only as far as the node
+has reported that it enforces no more.
+
+Source: docs/decisions/0028.
+"""
+
+from collections.abc import Sequence
+
+from partage.inventory.card import Card
+from partage.inventory.ledger import Ledger
+from partage.model.adjustment import Grants, least, most, within
+from partage.model.allocation import Charge, Grant, GrantMode, charges_of
+from partage.model.device import DeviceType
+
+
+def recorded(held: Grants, wanted: Grants, report: Grants | None) -> Grants:
+    """What the record is to say: more as asked, less as far as the node's report goes.
+
+    Args:
+        held: what it says.
+        wanted: what is asked, of the same places.
+        report: what the node enforces at most; None while it has not said so, and then nothing is released.
+    """
+    enforced = report if report is not None and within(report, held) else held
+    return most(wanted, least(held, enforced))
+
+
+def more(held: Grants, wanted: Grants) -> Grants:
+    """What must be reserved beyond what is held: of each card one grant, which is no further sharer of it."""
+    before = {(one.type, one.uuid): one for one in charges_of(held)}
+    found = []
+    for charge in charges_of(wanted):
+        known = before.get((charge.type, charge.uuid), charge)
+        core = max(charge.core_milli - known.core_milli, 0)
+        memory = max(charge.memory_bytes - known.memory_bytes, 0)
+        if core or memory:
+            found.append(_grant(charge, core, memory))
+    return tuple(found)
+
+
+def _grant(charge: Charge, core_milli: int, memory_bytes: int) -> Grant:
+    return Grant(
+        "",
+        charge.type,
+        charge.minor,
+        charge.uuid,
+        core_milli,
+        memory_bytes,
+        GrantMode.SHARE,
+        slots=0,
+    )
+
+
+def short(ledger: Ledger, node: str, extra: Sequence[Grant]) -> str:
+    """What a node's cards lack of what is to be reserved more, in words; empty where it is free."""
+    index = ledger.index.get(node)
+    if index is None:
+        return f"node {node} is not known"
+    cards: dict[str, Card] = {one.device.uuid: one for one in ledger.cards(DeviceType.GPU, index)}
+    told = []
+    for one in extra:
+        card = cards.get(one.uuid)
+        if card is None:
+            told.append(f"card {one.minor} is not there")
+        elif card.closed is not None:
+            told.append(
+                f"card {one.minor} takes nothing more: {card.closed_detail or card.closed.value}"
+            )
+        elif card.core_free < one.core_milli or card.memory_free < one.memory_bytes:
+            told.append(
+                f"card {one.minor}: {one.core_milli / 10:g} % and {one.memory_bytes >> 20} MiB more asked, "
+                f"{max(card.core_free, 0) / 10:g} % and {max(card.memory_free, 0) >> 20} MiB free"
+            )
+    return "; ".join(told)

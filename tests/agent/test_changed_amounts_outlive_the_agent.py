@@ -1,0 +1,82 @@
+"""Amounts that were changed while a pod runs: kept for as long as the pod, and refused by an agent that does not know them."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from test_the_journal_is_trusted_and_mended import entry, failing
+
+from partage.agent.journal import Entry, Journal
+
+PATH = "journal/containers.jsonl"
+
+
+def first_line(folder: Path) -> dict[str, int]:
+    """The version that the file says."""
+    line = (folder / PATH).read_bytes().splitlines()[0]
+    found: dict[str, int] = msgspec.json.decode(line)
+    return found
+
+
+def reopened(folder: Path) -> Journal:
+    """As the next agent finds it."""
+    return Journal(folder / "journal")
+
+
+def test_a_pods_amounts_stay_when_its_container_is_gone(tmp_path: Path) -> None:
+    """The next one of the pod gets them; once the pod is gone the file is as any agent reads it."""
+    journal = reopened(tmp_path)
+    journal.give(entry("a"))
+    assert first_line(tmp_path) == {"v": 1}
+    journal.adjust("u", "another record")
+    journal.end("a")
+    journal.close()
+
+    journal = reopened(tmp_path)
+    assert journal.adjusted == {"u": "another record"}
+    assert journal.entries == {}
+    assert first_line(tmp_path) == {"v": 2}
+    journal.pods({"u"})
+    assert journal.adjusted
+    journal.pods({"others"})
+    journal.close()
+
+    assert first_line(tmp_path) == {"v": 1}
+    journal = reopened(tmp_path)
+    assert journal.adjusted == {}
+    journal.close()
+
+
+def test_containers_of_the_pod_have_the_same_amounts(tmp_path: Path) -> None:
+    """Those of others stay as they are."""
+    journal = reopened(tmp_path)
+    for name in ("a", "b"):
+        journal.give(entry(name))
+    journal.give(Entry("c", "other", "team/q", "main", "a record"))
+    journal.adjust("u", "another record")
+    journal.close()
+
+    journal = reopened(tmp_path)
+    found = {key: one.record for key, one in journal.entries.items()}
+    journal.close()
+    assert found == {"a": "another record", "b": "another record", "c": "a record"}
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "rename"])
+def test_a_full_disk_changes_nothing(
+    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in memory nor on the disk: what was enforced before counts."""
+    journal = reopened(tmp_path)
+    journal.give(entry("a"))
+    name = "replace" if call == "rename" else call
+    with failing(monkeypatch, name), pytest.raises(OSError, match="No space"):
+        journal.adjust("u", "another record")
+    assert journal.adjusted == {}
+    assert journal.entries["a"].record == "a record"
+    journal.close()
+
+    journal = reopened(tmp_path)
+    assert journal.adjusted == {}
+    assert journal.entries["a"].record == "a record"
+    journal.close()
