@@ -306,7 +306,7 @@ static bool could_fit(const struct weight *weight)
 {
     struct container *all = weight->any ? container_get() : NULL;
     for (uint32_t i = 0; all && i < all->limits.count; i++) {
-        uint64_t most = all->limits.cards[i].memory;
+        uint64_t most = card_cap(&all->cards[i]);
         if (most == 0 || weight->need[i] <= most) continue;
         memory_count_refusal(&all->cards[i]);
         return false;
@@ -319,10 +319,10 @@ static bool is_within(const struct weight *weight)
 {
     struct container *all = weight->any ? container_get() : NULL;
     for (uint32_t i = 0; all && i < all->limits.count; i++) {
-        if (weight->need[i] == 0 || all->limits.cards[i].memory == 0) continue;
+        if (weight->need[i] == 0 || card_cap(&all->cards[i]) == 0) continue;
         for (int attempt = 0; attempt < 2; attempt++) {
             pools_refresh(&all->cards[i], attempt > 0);
-            if (memory_used(all->account, i, &all->self, clock_now()) <= all->limits.cards[i].memory) break;
+            if (memory_used(all->account, i, &all->self, clock_now()) <= card_cap(&all->cards[i])) break;
             if (attempt == 0) continue;
             memory_count_refusal(&all->cards[i]);
             return false;

@@ -25,7 +25,9 @@ def put(tenant: Tenant, memory: int, core: int = 500) -> None:
     set_amounts(tenant.folder / NAME, 0, card)
 
 
-@pytest.mark.parametrize("path", ["plain", "pool", "handle", "array", "module"])
+@pytest.mark.parametrize(
+    "path", ["plain", "pool", "handle", "array", "module", "graph", "node", "capture"]
+)
 def test_a_cap_that_changes_holds_for_the_next_allocation(world: World, path: str) -> None:
     """Raised, then lowered below what it was: each time the same process gets exactly that."""
     tenant = world.tenant(memory=CAP)
