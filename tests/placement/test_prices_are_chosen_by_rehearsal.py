@@ -137,7 +137,7 @@ def test_nothing_is_learnt_where_nobody_asks_for_cards() -> None:
         pytest.param(40_000, 6000, Due.PRICES, id="for-ever-after"),
         pytest.param(0, 0, Due.NOTHING, id="no-cards"),
         pytest.param(0, 8, Due.RESERVES, id="small-at-the-start"),
-        pytest.param(63, 3408, Due.RESERVES, id="small-after-every-pod"),
+        pytest.param(63, 1600, Due.RESERVES, id="small-after-every-pod"),
         pytest.param(0, 3409, Due.NOTHING, id="no-longer-small"),
         pytest.param(65, 8, Due.NOTHING, id="later-after-every-other"),
         pytest.param(66, 8, Due.RESERVES, id="of-two"),

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 _LEARN: Final = frozenset({300, 1000, 3000, 6000})
 _AGAIN: Final = 20_000
-_SMALL: Final = 3408
-"""Cards of a cluster that is full before prices could be learnt."""
+_SMALL: Final = 1600
+"""Cards of a cluster that is full before prices could be learnt: 200 nodes of 8, the largest samples that were tried.
+On parts of openb (`bench/parts.py`) usual requests are ahead of prices at half as many, and behind at twice as many."""
 _CARDS_EACH: Final = 16
 """Cards of a larger one for each pod in sight, beyond which so few pods tell nothing of it."""
 _OFTEN: Final = 6

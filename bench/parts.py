@@ -1,0 +1,65 @@
+"""From how many cards on the default policy should learn prices: parts of openb's cluster, with and without them.
+
+    PARTAGE_OPENB=… python bench/parts.py [--parts 0.12 0.25 0.5] [--seeds 1 2 3] [--traces default …]
+
+Nodes are drawn at random, and pods of the trace that some of them may host are drawn to 130 % load. Each row shows
+GPU compute allocated at 100 % / 130 % load: by usual requests, by prices, and by FGD, which knows the trace.
+"""
+
+import argparse
+import random
+from collections.abc import Mapping
+
+from openb import folder
+from partage.model.policy import Policy
+from partage.placement import learning
+from partage.sim.openb import Trace, drawn, read_trace
+from partage.sim.replay import replay
+from small_clusters import allocated
+
+_ALL = 10**9
+WAYS: Mapping[str, tuple[str, int]] = {
+    "usual requests": ("partage", _ALL),
+    "prices": ("partage", 0),
+    "FGD": ("fgd", 0),
+}
+"""Policy, and the cards up to which it takes a cluster for small."""
+
+
+def part_of(trace: Trace, part: float, seed: int) -> Trace:
+    """Some of the nodes, and the pods that they may host."""
+    chance = random.Random(seed)  # noqa: S311 # a seeded draw is the point
+    nodes = chance.sample(trace.nodes, round(len(trace.nodes) * part))
+    models = {node.model for node in nodes}
+    pods = (pod for pod in trace.pods if not pod.models or models & set(pod.models.split("|")))
+    return Trace(trace.name, tuple(nodes), tuple(pods))
+
+
+def main() -> None:
+    """Print a line a draw."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--parts", type=float, nargs="+", default=[0.12, 0.25, 0.5])
+    options.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    traces = ["default", "cpu250", "multigpu50", "gpushare40"]
+    options.add_argument("--traces", nargs="+", default=traces)
+    given = options.parse_args()
+    data = folder()
+    if not (data / "nodes.csv").exists():
+        print(f"skipped: no openb traces in {data}; set PARTAGE_OPENB to their folder")
+        return
+    for part in given.parts:
+        for name in given.traces:
+            for seed in given.seeds:
+                trace = part_of(read_trace(data, name), part, seed)
+                told = []
+                for way, (policy, small) in WAYS.items():
+                    setattr(learning, "_SMALL", small)  # noqa: B010 # final but for what chooses it
+                    run = replay(trace, drawn(trace, seed), Policy.parse(policy))
+                    found = allocated(run)
+                    told.append(f"{way} {found['100']:.2f} / {found['130']:.2f}")
+                cards = sum(node.cards for node in trace.nodes)
+                print(f"{name:12}{seed:3}{cards:6} cards   {'   '.join(told)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
