@@ -94,5 +94,5 @@ async def test_a_huge_head_is_refused(head: bytes) -> None:
             writer.write(head + b"\r\n\r\n")
             await writer.drain()
             line = await reader.readline()
-            assert not line or line.split()[1] == b"400", line
+            assert not line or line.split()[1] == b"431", line
         writer.close()

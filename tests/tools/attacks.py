@@ -285,6 +285,12 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
+        "requests in chunks or segments of a few bytes, heads of thousands of lines or parameters, bodies that go on after the answer, thousands of requests at once",
+        "the connection ends, or asks for one thing at a time; who asks meanwhile has the next turn",
+        ("serving/test_requests_cost_what_they_carry.py",),
+    ),
+    Attack(
+        "stranger",
         "pages asked for by hundreds of connections, token reviews and readers that are slow, a port full of requests that wait, metrics that are never read",
         "a page of each address in turn, and four readers of metrics of one",
         ("serving/test_callers_have_turns.py", "extender/test_few_read_the_metrics_at_a_time.py"),

@@ -17,6 +17,7 @@ from partage.model.errors import InvalidValue
 
 _LOG = logging.getLogger("partage.serving")
 _LEAST: Final = 16
+_MOST: Final = 2**20
 _EVERY: Final = 5.0
 
 
@@ -66,8 +67,15 @@ class TokenFile:
         stat = self.path.stat()
         return stat.st_mtime_ns, stat.st_ino
 
+    def _bytes(self) -> bytes:
+        with self.path.open("rb") as file:
+            data = file.read(_MOST + 1)
+        if len(data) > _MOST:
+            raise InvalidValue(f"token file {self.path} holds more than {_MOST >> 20} MiB")
+        return data
+
     def _read(self) -> tuple[bytes, ...]:
-        lines = (line.strip() for line in self.path.read_bytes().splitlines())
+        lines = (line.strip() for line in self._bytes().splitlines())
         tokens = tuple(line for line in lines if line and not line.startswith(b"#"))
         if not tokens:
             raise InvalidValue(f"token file {self.path} holds no token")

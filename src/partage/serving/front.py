@@ -6,8 +6,9 @@ first meets a protocol that knows just enough of HTTP/1.1 for `POST` requests wi
 connection is handed to aiohttp with all that was read, and stays there. Aiohttp serves the hot paths too, by the
 same handlers, so which of the two answers cannot be seen but in time.
 
-Limits are those of the service: a request that does not come in time closes its connection, too
-large a body is answered with 413, and no more connections than allowed are open.
+Limits are those of the service and of [framing](framing.py): a request that does not come in time closes its
+connection, too large a body is answered with 413, and no more connections than allowed are open. One request of
+a connection is served in a turn of the loop, and what it sends meanwhile waits.
 """
 
 import asyncio
@@ -17,8 +18,9 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from partage.serving.connections import address_of
+from partage.serving.framing import END, Framing, Refused, leave_to_itself
 from partage.serving.handed import Handed
-from partage.serving.hot import AWAY, FAULT, Answer, HotRoute, HotRoutes, message
+from partage.serving.hot import AWAY, FAULT, Answer, HotRoute, HotRoutes, message, refusal
 
 _LOG = logging.getLogger("partage.serving")
 
@@ -30,7 +32,6 @@ _REASONS: Final = {
     500: b"Internal Server Error",
     503: b"Service Unavailable",
 }
-_END: Final = b"\r\n\r\n"
 _UNUSUAL: Final = (b"transfer-encoding", b"expect", b"upgrade", b"content-encoding", b"origin")
 """Headers of requests that aiohttp serves; the last is a browser's."""
 
@@ -41,9 +42,9 @@ class Front(asyncio.Protocol):
     def __init__(self, routes: HotRoutes) -> None:
         self._routes = routes
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
+        self._framing = Framing(routes.limits)
         self._head: _Head | None = None
-        self._busy = False
+        self._busy = False  # with a request, or with others between two
         self._closing = self._last = self._stuck = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -78,14 +79,20 @@ class Front(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         if self._last:
             return  # nothing more is answered on this connection
-        if not self._buffer and not self._busy:
+        framing = self._framing
+        if self._busy:
+            framing.held += data
+            if self._transport is not None:
+                self._transport.pause_reading()  # until the request before has its answer
+            return
+        if not framing.held:
             self._deadline = self._loop.time() + self._routes.limits.patience
-        self._buffer += data
-        if not self._busy:
+        try:
+            framing.came(data)
             self._advance()
-            self._routes.open.holds(self, len(self._buffer))
-        elif len(self._buffer) > self._routes.limits.body + self._routes.limits.head:
-            self.abort()
+        except Refused as error:
+            self._refuse(error)
+        self._routes.open.holds(self, len(framing.held))
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`; the client has to read on before its time is over."""
@@ -115,37 +122,62 @@ class Front(asyncio.Protocol):
     # --- requests ----------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Serve every whole request that has been read."""
-        while not self._busy and not self._last and self._transport is not None:
-            head = self._head
-            if head is None:
-                end = self._buffer.find(_END)
-                if end < 0:
-                    if len(self._buffer) > self._routes.limits.head:
-                        self._hand_over()  # which answers that it is too large
-                    return
-                head = self._head = _parse(bytes(self._buffer[:end]), self._routes.handlers)
-                if head is None:
-                    self._hand_over()
-                    return
-                if not self._passes(head):
-                    return
-            size = head.start + head.length
-            if len(self._buffer) < size:
+        """Serve the request if it is whole.
+
+        Raises:
+            Refused: it costs too much.
+        """
+        framing = self._framing
+        head = self._head
+        if head is None:
+            text = framing.head()
+            if text is None:
                 return
-            body = bytes(memoryview(self._buffer)[head.start : size])
-            del self._buffer[:size]
-            self._head = None
-            self._serve(head, body)
+            head = self._head = _parse(text[: -len(END)], self._routes.handlers)
+            if head is None:
+                self._hand_over()
+                return
+            if not self._passes(head):
+                return
+        size = head.start + head.length
+        if len(framing.held) < size:
+            return
+        body = bytes(memoryview(framing.held)[head.start : size])
+        del framing.held[:size]
+        self._head = None
+        self._serve(head, body)
+
+    def _next(self) -> None:
+        """The request has its answer; serve what came behind it, after other connections' work."""
+        self._framing.next()
+        self._busy = bool(self._framing.held) and not self._last
+        if self._busy:
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._busy = False
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.resume_reading()
+        try:
+            self._advance()
+        except Refused as error:
+            self._refuse(error)
+
+    def _refuse(self, error: Refused) -> None:
+        if self._transport is not None:
+            self._transport.write(refusal(error.status, error.text))
+            self._last = True
+            leave_to_itself(self._transport, self)
 
     def _passes(self, head: "_Head") -> bool:
         """Refuse early, before a body is read that nobody wants."""
         certificate = self._transport and self._transport.get_extra_info("peercert")
         if not self._routes.access.allows(head.authorization, certificate):
-            self._answer(401, message("Unauthorized"), close=True)
+            self._answer(401, message("Unauthorized"), close=True, early=True)
             return False
         if head.length > self._routes.limits.body:
-            self._answer(413, message("the body is too large"), close=True)
+            self._answer(413, message("the body is too large"), close=True, early=True)
             return False
         return True
 
@@ -157,6 +189,7 @@ class Front(asyncio.Protocol):
             answer = FAULT
         if isinstance(answer, tuple):
             self._answer(*answer, close=head.close)
+            self._next()
             return
         self._busy = True
         self._task = asyncio.ensure_future(self._later(head, answer))
@@ -169,9 +202,9 @@ class Front(asyncio.Protocol):
             status, body = FAULT
         self._busy = False
         self._answer(status, body, close=head.close)
-        self._advance()
+        self._next()
 
-    def _answer(self, status: int, body: bytes, *, close: bool) -> None:
+    def _answer(self, status: int, body: bytes, *, close: bool, early: bool = False) -> None:
         transport = self._transport
         if transport is None:
             return
@@ -188,14 +221,22 @@ class Front(asyncio.Protocol):
         )
         self._routes.open.used(self)
         if close:
-            self._last = True
-            self._buffer.clear()
-            transport.close()
-            self._deadline = self._loop.time() + self._routes.limits.patience
+            self._end(early=early)
         else:
             limits = self._routes.limits
-            wait = limits.patience if self._buffer else limits.idle
+            wait = limits.patience if self._framing.held else limits.idle
             self._deadline = self._loop.time() + wait
+
+    def _end(self, *, early: bool) -> None:
+        """Close once what was written is out, early where the client may still be sending."""
+        self._last = True
+        if self._transport is not None:
+            if early:
+                self._framing.take()  # the head, and what came of the body
+                leave_to_itself(self._transport, self, self._framing)
+            else:
+                self._transport.close()
+        self._deadline = self._loop.time() + self._routes.limits.patience
 
     # --- time and the other protocol ---------------------------------------------------------
 
@@ -221,13 +262,10 @@ class Front(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
-        data = bytes(self._buffer)
-        self._buffer.clear()
-        handed = Handed(self._routes.fallback(), self._routes, transport)
+        handed = Handed(self._routes.fallback(), self._routes, transport, self._framing)
         self._routes.open.replace(self, handed)
         transport.set_protocol(handed)
-        handed.connection_made(transport)
-        handed.data_received(data)
+        handed.begin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,4 +303,4 @@ def _parse(head: bytes, handlers: Mapping[bytes, HotRoute]) -> _Head | None:
             authorization = value.decode("latin-1")
     if length < 0:
         return None
-    return _Head(request[1], len(head) + len(_END), length, close, authorization)
+    return _Head(request[1], len(head) + len(END), length, close, authorization)

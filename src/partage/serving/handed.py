@@ -1,8 +1,8 @@
 """A connection that aiohttp serves, under the limits of its port.
 
-aiohttp bounds the time between two requests alone. So a head has to come within the client's time
-here, and an answer to be read within it; what is asked and answered meanwhile comes from a middleware
-of the application.
+aiohttp bounds the time between two requests alone, and parses whatever comes. So a head has to come within the
+client's time here, and an answer to be read within it; aiohttp sees one request at a time, within the bounds of
+its [framing](framing.py). What is asked and answered meanwhile comes from a middleware of the application.
 """
 
 import asyncio
@@ -12,14 +12,19 @@ from collections.abc import Iterator
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from partage.serving.hot import HotRoutes
+from partage.serving.framing import LATE, Framing, Refused, leave_to_itself
+from partage.serving.hot import HotRoutes, refusal
 
 
 class Handed(asyncio.Protocol):
     """One connection."""
 
     def __init__(
-        self, inner: asyncio.Protocol, routes: HotRoutes, transport: asyncio.Transport
+        self,
+        inner: asyncio.Protocol,
+        routes: HotRoutes,
+        transport: asyncio.Transport,
+        framing: Framing,
     ) -> None:
         """A connection that is open already.
 
@@ -27,26 +32,93 @@ class Handed(asyncio.Protocol):
             inner: serves it.
             routes: of its port.
             transport: its own.
+            framing: of the request that came first.
         """
         self._inner = inner
+        self._framing = framing
         self._routes = routes
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._asked: web.BaseRequest | None = None
-        self._begun = self._stuck = False
+        self._begun = self._stuck = self._passed = False
+        self._over = False
+        self._late = 0  # reads after the answer
         self.lined = False  # its request waits for its turn
         self._deadline = self._loop.time() + routes.limits.patience
         self._timer = self._loop.call_later(routes.limits.patience, self._check)
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        self.connection_made = inner.connection_made  # type: ignore[method-assign]  # no detour
         self.eof_received = inner.eof_received  # type: ignore[method-assign]  # no detour
+
+    def begin(self) -> None:
+        """Serve what came before."""
+        self._inner.connection_made(self._transport)
+        self._go_on()
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
+        if self._over:
+            return
+        framing = self._framing
+        if framing.whole:
+            framing.held += data
+            self._transport.pause_reading()  # until the request before has its answer
+            return
+        try:
+            framing.came(data)
+        except Refused as error:
+            self._refuse(error)
+            return
+        if self._late:
+            self._late += 1
+            if self._late > LATE:
+                self.abort()
+                return
+        self._go_on()
+        if self._late and self._framing.whole:
+            self._loop.call_soon(self._next)
+
+    def _go_on(self) -> None:
+        """Pass on what came of the request, to its end."""
+        if self._over or self._transport.is_closing():
+            return
         if not self._begun:
             self._begun = True
             self._deadline = self._loop.time() + self._routes.limits.patience
-        self._inner.data_received(data)
+        framing = self._framing
+        try:
+            data = framing.take()
+        except Refused as error:
+            self._refuse(error)
+            return
+        if data:
+            self._passed = True
+            self._inner.data_received(data)
+        if not self._passed:
+            self._routes.open.holds(self, len(framing.held))
+
+    def _next(self) -> None:
+        """The request has its answer; serve what came behind it."""
+        framing = self._framing
+        if self._over or self._transport.is_closing():
+            return
+        if not framing.whole:
+            self._late = 1  # aiohttp reads on for a while, so that the client has the answer
+            return
+        self._late = 0
+        framing.next()
+        self._passed = False
+        if framing.held:
+            self._transport.resume_reading()
+            self._go_on()
+
+    def _refuse(self, error: Refused) -> None:
+        """End the connection, with an answer where none was begun."""
+        self._over = True
+        if self._passed:
+            self.abort()
+        else:
+            self._transport.write(refusal(error.status, error.text))
+            leave_to_itself(self._transport, self)
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`; the client has to read on before its time is over."""
@@ -96,6 +168,7 @@ class Handed(asyncio.Protocol):
         self._routes.open.used(self)
         wait = self._routes.limits.patience if self._stuck else self._routes.limits.idle
         self._deadline = self._loop.time() + wait
+        self._loop.call_soon(self._next)  # once the answer is written
 
     def _check(self) -> None:
         left = self._deadline - self._loop.time()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final
 
 import msgspec
@@ -49,6 +50,15 @@ class HotRoutes:
 def message(text: str) -> bytes:
     """The body of an answer that is no document."""
     return msgspec.json.encode({"message": text})
+
+
+def refusal(status: int, text: str) -> bytes:
+    """A whole answer, the last of its connection, to a request that nothing looks at."""
+    body = message(text)
+    return (
+        b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
+        % (status, HTTPStatus(status).phrase.encode(), len(body), body)
+    )
 
 
 FAULT: Final = (500, message("internal error; see the log"))

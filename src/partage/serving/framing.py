@@ -1,0 +1,238 @@
+"""Where a request ends on the wire, and what its sender may have it cost before anything looks at it.
+
+A megabyte that comes byte by byte, each in a chunk or segment of its own, costs a hundred times what it costs at
+once, and a library that reads on after its answer pays that in vain. So a request is counted as it comes: bytes
+and lines of its head, parameters of its query, reads, and chunks. What costs more than honest clients need is refused,
+and its connection ends. What follows the request stays with its sender until the answer is made.
+"""
+
+import asyncio
+from typing import Final
+
+from partage.serving.limits import Limits
+
+END: Final = b"\r\n\r\n"
+_LINES: Final = 128
+"""Lines of a head."""
+_TARGET: Final = 2**14
+"""Bytes of a head's first line."""
+_PARAMETERS: Final = 128
+_PIECES: Final = 256
+"""Reads, and chunks, that no request has to be large for."""
+_PIECE: Final = 256
+"""Bytes that every further read has to bring, on average; a packet has 500 at least."""
+_CHUNK: Final = 1024
+"""Bytes that every further chunk has to have, on average."""
+_SIZE: Final = 12
+"""Bytes of the line before a chunk, which is a number alone, with its end."""
+_HEX: Final = b"0123456789abcdefABCDEF"
+_GOODBYE: Final = 2.0
+"""Seconds that a client has for its last answer before what it still sends is answered with a reset."""
+LATE: Final = 64
+"""Reads of what comes after the last answer; most clients send all before they read."""
+
+
+class Refused(Exception):  # said of a request, not of us
+    """A request is not served, and its connection ends.
+
+    Attributes:
+        status: of HTTP.
+        text: what is wrong, for the client.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+class Framing:
+    """The request that comes on one connection.
+
+    Attributes:
+        held: what came and was not taken yet.
+        whole: whether the request was taken to its end.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        """Nothing came yet."""
+        self._limits = limits
+        self.held = bytearray()
+        self.next()
+
+    def next(self) -> None:
+        """The next request begins with what is held."""
+        self.whole = False
+        self._reads = min(1, len(self.held))
+        self._came = len(self.held)
+        self._searched = 0
+        self._head = False
+        self._chunked = self._last = False
+        self._chunks = self._sizes = 0
+        self._left = 0
+
+    def came(self, data: bytes) -> None:
+        """Count what was read.
+
+        Raises:
+            Refused: it comes in too many pieces.
+        """
+        self.held += data
+        self._reads += 1
+        self._came += len(data)
+        if self._reads > _PIECES + self._came // _PIECE:
+            raise Refused(400, f"the request comes in {self._reads} pieces of a few bytes")
+
+    def head(self) -> bytes | None:
+        """The head with its end, None until all of it came.
+
+        Raises:
+            Refused: it is too large, or asks for what is not done.
+        """
+        held = self.held
+        if not self._searched and held.startswith(b"\r\n"):
+            del held[:2]  # an empty line before a request is usual enough
+        end = held.find(END, max(0, self._searched - len(END)))
+        if end < 0:
+            self._searched = max(self._searched, len(held))
+            if len(held) > self._limits.head:
+                raise Refused(431, f"the head is larger than {self._limits.head} bytes")
+            return None
+        if end > self._limits.head:
+            raise Refused(431, f"the head is larger than {self._limits.head} bytes")
+        if held.count(b"\n", 0, end) > _LINES:
+            raise Refused(431, f"the head has more than {_LINES} lines")
+        first = held.find(b"\r\n")
+        if first > _TARGET:
+            raise Refused(414, f"the path is longer than {_TARGET} bytes")
+        if held.count(b"&", 0, first) >= _PARAMETERS:
+            raise Refused(414, f"the query has more than {_PARAMETERS} parameters")
+        return bytes(held[: end + len(END)])
+
+    def take(self) -> bytes:
+        """What came of the request and was not taken yet.
+
+        Raises:
+            Refused: it costs too much, or its end cannot be told.
+        """
+        taken = b""
+        if not self._head:
+            head = self.head()
+            if head is None:
+                return b""
+            self._read(head)
+            del self.held[: len(head)]
+            taken = head
+        if self._chunked:
+            size = self._to_take()
+        else:
+            size = min(self._left, len(self.held))
+            self._left -= size
+            self.whole = not self._left
+        taken += self.held[:size]
+        del self.held[:size]
+        return taken
+
+    def _read(self, head: bytes) -> None:
+        """Where the request ends, by its head."""
+        self._head = True
+        length = -1
+        for line in head.split(b"\r\n")[1:]:
+            name, _, value = line.partition(b":")
+            name, value = name.strip().lower(), value.strip().lower()
+            if name == b"content-length":
+                if length >= 0 or not value.isdigit() or len(value) > _SIZE:
+                    raise Refused(400, "Content-Length is one number")
+                length = int(value)
+            elif name == b"transfer-encoding":
+                if self._chunked or value != b"chunked":
+                    raise Refused(400, "Transfer-Encoding: chunked alone is known here")
+                self._chunked = True
+            elif name == b"expect" and value != b"100-continue":
+                raise Refused(417, "Expect: 100-continue alone is known here")
+        if self._chunked and length >= 0:
+            raise Refused(400, "either Content-Length or Transfer-Encoding, not both")
+        self._left = max(0, length)
+
+    def _to_take(self) -> int:
+        """How many of the bytes held belong to chunks, as far as whole lines tell."""
+        held, at = self.held, 0
+        while not self.whole:
+            step = min(self._left, len(held) - at)
+            if self._last and bytes(held[at : at + step]) not in b"\r\n":
+                raise Refused(400, "nothing is read behind the last chunk")
+            self._left -= step
+            at += step
+            if self._left:
+                break
+            if self._last:
+                self.whole = True
+                break
+            end = held.find(b"\r\n", at, at + _SIZE)
+            if end < 0 and len(held) - at < _SIZE:
+                break
+            text = bytes(held[at:end])
+            if end <= at or text.strip(_HEX):
+                raise Refused(400, "before a chunk comes its size alone")
+            size = int(text, 16)
+            self._chunks += 1
+            self._sizes += size
+            if self._chunks > _PIECES + self._sizes // _CHUNK:
+                raise Refused(400, f"the body comes in {self._chunks} chunks of a few bytes")
+            self._left = size + 2  # with the end of its line
+            self._last = not size
+            at = end + 2
+        return at
+
+
+class _Leaving(asyncio.Protocol):
+    """A connection that has its last answer."""
+
+    def __init__(
+        self, transport: asyncio.Transport, last: asyncio.Protocol, framing: "Framing | None"
+    ) -> None:
+        self._transport = transport
+        self._last = last
+        self._framing = framing
+        self._reads = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._reads += 1
+        if self._reads > LATE:
+            self._transport.pause_reading()
+        framing = self._framing
+        if framing is None:
+            return
+        try:
+            framing.came(data)
+            framing.take()
+        except Refused:
+            self._transport.abort()
+            return
+        if framing.whole:
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._last.connection_lost(exc)
+
+
+def leave_to_itself(
+    transport: asyncio.Transport, last: asyncio.Protocol, framing: "Framing | None" = None
+) -> None:
+    """End a connection whose client may still be sending: what was written is its last, and hardly more is read.
+
+    Args:
+        transport: of the connection.
+        last: its protocol, which hears when it is closed.
+        framing: of the request, where its end can be told: clients that find the connection closed before
+            it often lose the answer.
+    """
+    if transport.is_closing():
+        return
+    if not transport.can_write_eof() or (framing and framing.whole):  # the first of TLS
+        transport.close()
+        return
+    transport.set_protocol(_Leaving(transport, last, framing))
+    if framing is None:
+        transport.write_eof()
+    asyncio.get_running_loop().call_later(_GOODBYE, transport.abort)
