@@ -5,14 +5,17 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from partage.inventory.ledger import Ledger
 from partage.model.cutting import Cutting
-from partage.model.device import Device, DeviceType
+from partage.model.device import Device, DeviceType, SliceMode, Topology
 from partage.model.mig import MigAxis, MigProfile
 from partage.model.node import Node
+from partage.model.request import DeviceRequest
 from partage.placement.fragmentation import Gauge, Shape, Workload
+from partage.placement.instance_kernel import InstanceTable
 from partage.placement.instances import tables_of
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
@@ -205,3 +208,42 @@ def test_tables_of_instances_are_made_once_for_cards_that_differ_in_memory_alone
     cuttings = [Cutting(one, frozenset()) for one in (axis, replace(axis, profiles=less))]
     assert cuttings[0] != cuttings[1]
     assert tables_of(cuttings[0]) is tables_of(cuttings[1])
+
+
+def mig_card(number: int) -> Device:
+    """A card whose profiles have another memory each time."""
+    axis = MIG_CARDS["A100-80GB"].axis
+    less = tuple(replace(p, memory_bytes=p.memory_bytes - number) for p in axis.profiles)
+    return Device(
+        DeviceType.GPU, 0, "GPU-0", core_milli=1000, memory_bytes=80 << 30, mode=SliceMode.MIG,
+        cutting=Cutting(replace(axis, profiles=less), frozenset()),
+    )  # fmt: skip
+
+
+def test_instances_that_are_gone_leave_the_books() -> None:
+    """A node that tells of another table in each report; who asks for instances finds what there is now."""
+    ledger = Ledger()
+    ledger.upsert_node(Node("other", devices=(replace(mig_card(0), uuid="GPU-1"),)))
+    asked = DeviceRequest(DeviceType.GPU, profile="1g.10gb", instances=True)
+    table, nodes = InstanceTable(asked), slice(0, 2)
+    for number in range(1, 2001):
+        ledger.upsert_node(Node("n0", devices=(mig_card(number),)))
+        if number % 100 == 0:
+            suits = np.ones((ledger.planes[DeviceType.GPU].cards, 2), np.bool_)
+            fresh = InstanceTable(asked)
+            assert table.room(ledger, suits, nodes).sum() == 2
+            assert (table.worth(ledger, suits, nodes) == fresh.worth(ledger, suits, nodes)).all()
+            ledger.validate()
+    assert len(ledger.cuts.known) <= 256
+    assert ledger.devices(DeviceType.GPU, ledger.index["other"])
+
+
+def test_ways_in_which_cards_lie_leave_the_books() -> None:
+    """A node that tells of other switches in each report."""
+    ledger = Ledger()
+    for number in range(1000):
+        lie = [Topology(0, f"switch-{number >> bit & 1}") for bit in range(10)]
+        cards = [Device(DeviceType.GPU, n, f"GPU-{n}", topology=one) for n, one in enumerate(lie)]
+        ledger.upsert_node(Node("n0", devices=tuple(cards)))
+    assert len(ledger._known_trees) <= 256  # shown nowhere
+    assert ledger.tree(ledger.index["n0"]) is not None

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.apiserver.storage import Record, Store
+from partage.wire.documents import read_file
 
 _VERSION: Final = 1
 
@@ -52,7 +53,7 @@ def load(path: Path, store: Store) -> bool:
         OSError: the file cannot be read.
     """
     try:
-        text = path.read_bytes()
+        text = read_file(path)
     except FileNotFoundError:
         return False
     try:

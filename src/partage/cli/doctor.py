@@ -35,7 +35,7 @@ from partage.kube.resources import Resource
 from partage.kube.sender import ClientSettings
 from partage.model.errors import InvalidDocument
 from partage.wire.config import keys_read
-from partage.wire.documents import Document, decode
+from partage.wire.documents import Document, decode, read_file
 
 FOUND: Final = 3
 _CONFIG: Final = "KubeSchedulerConfiguration"
@@ -54,6 +54,7 @@ _PATHS: Final = {
 }
 _AGENT: Final = "partage-agent-"
 """Before the node's name, in the name of its agent's Lease."""
+_MOST_BYTES: Final = 2**22
 _NEEDED: Final = frozenset({"Pod", "Node"})
 _VERSIONS: Final = {
     "Device": "scheduling.koordinator.sh/v1alpha1",
@@ -156,7 +157,7 @@ def _print(found: list[Finding]) -> None:
 
 async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:
     config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
-    files = {str(path): path.read_text("utf-8") for path in given["configs"]}
+    files = {str(path): read_file(path, _MOST_BYTES).decode() for path in given["configs"]}
     try:
         async with Client(
             config, settings=ClientSettings(HEARD, attempts=2), environ=os.environ

@@ -17,9 +17,11 @@ from partage.model.mig import MigAxis
 from partage.sim.migcards import POLICIES
 from partage.sim.migstream import Stream, offer, run
 from partage.vendors.mig import MIG_CARDS, find_card, find_profile
+from partage.wire.documents import read_file
 
 _SIZES: Final = (1, 2, 3, 4, 7)
 _WIDE: Final = 160
+_MOST_BYTES: Final = 2**26
 _POLICIES: Final = "\n".join(f"  {name:<19}{text}" for name, text in POLICIES.items())
 _HELP: Final = f"""Cut cards into hardware instances on request, by exact placement or as others do.
 
@@ -185,7 +187,7 @@ def _shares(axis: MigAxis, mix: tuple[float, ...] | None, rho: float | None) -> 
 
 def _sequences(path: Path, axis: MigAxis) -> list[list[str]]:
     try:
-        text = path.read_bytes()
+        text = read_file(path, _MOST_BYTES)
     except OSError as error:
         raise InvalidDocument(
             f"{path}: {error.strerror or error}; name a file of lists of profiles"

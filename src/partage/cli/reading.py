@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from partage.model.errors import InvalidDocument
-from partage.wire.documents import Batch, decode, read_paths
+from partage.wire.documents import Batch, decode, read_paths, read_whole
 
 
 def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
@@ -23,9 +23,7 @@ def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
     held = 0
     for name in names:
         given = (
-            [("standard input", sys.stdin.buffer.read())]
-            if name == "-"
-            else read_paths([Path(name)])
+            [("standard input", _standard_input())] if name == "-" else read_paths([Path(name)])
         )
         for source, data in given:
             batch = decode(source, data, written=True)
@@ -38,3 +36,12 @@ def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
     if not held:
         where = ", ".join("standard input" if name == "-" else name for name in names)
         raise InvalidDocument(f"{where}: no document there; give a file with Kubernetes manifests")
+
+
+def _standard_input() -> bytes:
+    try:
+        return read_whole(sys.stdin.buffer)
+    except OSError as error:
+        raise InvalidDocument(
+            f"standard input: {error.strerror}; name a file or folder of manifests"
+        ) from None

@@ -21,12 +21,15 @@ from partage.model.reason import Refusal
 from partage.scheduler.events import Placement
 from partage.sim.predicted import predicted
 from partage.sim.rerun import Compared, rerun
-from partage.wire.documents import Batch, decode
+from partage.wire.documents import Batch, decode, read_file
 from partage.wire.journal import read_lines
 from partage.wire.snapshot import snapshot_header
 
 DIFFERENT: Final = 3
 _MOST: Final = 50
+_HEAD: Final = 2**12
+_LINE: Final = 2**28
+"""Bytes of a line of a record."""
 """Differences that are shown; all are counted."""
 
 Decision = Placement | Refusal
@@ -59,7 +62,7 @@ def replay(file: Path, policy: Policy | None, output: str) -> None:
     """  # noqa: D301 # click wants the control character itself
     try:
         with file.open("rb") as lines:
-            first = lines.readline()
+            first = lines.readline(_HEAD)
         if first.lstrip().startswith(b'{"kind":"Record"'):
             found = _record(file, policy)
         else:
@@ -83,7 +86,7 @@ def _record(file: Path, policy: Policy | None) -> dict[str, Any]:
     differences: list[dict[str, Any]] = []
     total = different = placed = 0
     with file.open("rb") as lines:
-        for one in rerun(read_lines(str(file), lines), policy):
+        for one in rerun(read_lines(str(file), iter(lambda: lines.readline(_LINE), b"")), policy):
             total += 1
             placed += isinstance(one.question.decision, Placement)
             if not one.same:
@@ -160,7 +163,7 @@ def _print_record(console: Console, found: dict[str, Any]) -> None:
 
 
 def _snapshot(file: Path, policy: Policy | None) -> dict[str, Any]:
-    data = file.read_bytes()
+    data = read_file(file)
     head = snapshot_header(str(file), data)
     if head is None:
         raise InvalidDocument(

@@ -23,7 +23,7 @@ from partage.kube.errors import ConfigError, KubeError
 from partage.kube.loading import load_config
 from partage.kube.sender import ClientSettings
 from partage.model.policy import Policy
-from partage.wire.documents import Document
+from partage.wire.documents import Document, read_file
 from partage.wire.masking import Mask
 from partage.wire.snapshot import Snapshot, plain, snapshot_lines
 
@@ -40,6 +40,7 @@ _ORDER: Final = (
 )
 _STEP: Final = 5000
 _LEAST_KEY: Final = 16
+_MOST_KEY: Final = 2**20
 
 
 @click.command()
@@ -119,7 +120,12 @@ def _progress(text: str) -> None:
 def _key(mask: bool, path: Path | None) -> bytes | None:  # noqa: FBT001 # as it was typed
     if not (mask or path):
         return None
-    key = path.read_bytes().strip() if path else secrets.token_bytes(32)
+    try:
+        key = read_file(path, _MOST_KEY).strip() if path else secrets.token_bytes(32)
+    except OSError as error:
+        raise CannotAsk(
+            f"--mask-key {path}: {error.strerror}; name a file of {_LEAST_KEY} bytes or more"
+        ) from None
     if len(key) < _LEAST_KEY:
         raise CannotAsk(
             f"--mask-key {path}: {len(key)} bytes are too few for a key, {_LEAST_KEY} are needed; "

@@ -27,11 +27,13 @@ from partage.embedded.fleet import DEFAULT_FLEET
 from partage.embedded.manifests import Manifests, read
 from partage.embedded.overview import Overview, WaitingLine
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
+from partage.wire.documents import read_file
 
 _PATIENCE: Final = 5.0
 """Seconds that the first decisions may take before what is known is printed."""
 _RARELY: Final = 50_000
 _WIDE: Final = 160
+_MOST_BYTES: Final = 2**22
 _PORT: Final = click.IntRange(0, 65535)
 
 
@@ -174,7 +176,7 @@ def _check_kubeconfig(path: Path | None) -> None:
     if path is None or not path.exists():
         return
     try:
-        known = yaml.safe_load(path.read_text(encoding="utf-8"))
+        known = yaml.safe_load(read_file(path, _MOST_BYTES))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise InvalidValue(
             f"the kubeconfig {path} exists and cannot be read: {error}; name another file"

@@ -40,7 +40,7 @@ from partage.model.reason import ReasonCode
 from partage.model.request import Scope
 
 _MANY: Final = 128
-"""Kinds of card, and names of resources, above which it is asked which of them are still there."""
+"""Kinds of card, names of resources, instances together on a card: above so many it is asked which are still there."""
 
 UNCHECKED: Final = 2**62
 """Room of an ordinary resource that the node does not tell; it is not checked."""
@@ -79,7 +79,7 @@ class Columns:
         self.kind_changes = 0
         self._kind_index: dict[object, int] = {}
         self._unused_kinds: list[int] = []
-        self._most_kinds = self._most_names = _MANY
+        self._most_kinds = self._most_names = self._most_cuts = _MANY
         self._uuids: dict[str, set[tuple[DeviceType, int, int]]] = {}
         self._by_node: dict[str, dict[str, Entry]] = {}
         self._rows: dict[int, dict[DeviceType, list[Device]]] = {}
@@ -178,6 +178,8 @@ class Columns:
         tree = tree_of(rows.get(DeviceType.GPU, ()))
         if tree is not None:
             self._trees[index] = self._known_trees.setdefault(tree, tree)
+            if len(self._known_trees) > _MANY + 2 * len(self._trees):
+                self._known_trees = {one: one for one in self._trees.values()}
         self.bare[index] = not rows
         self._write_host(index, node)
         self._write_hosted(index, entries.values())
@@ -402,7 +404,27 @@ class Columns:
         on_it = joinable(device, self._tenants.get((type_, index, row), {}), closed)
         if on_it is None or device.cutting is None:
             return 0
-        return self.cuts.number(device.cutting, on_it)
+        found = self.cuts.number(device.cutting, on_it)
+        if len(self.cuts.known) > self._most_cuts:
+            self._forget_cuts()
+            found = self.cuts.number(device.cutting, on_it)
+        return found
+
+    def _forget_cuts(self) -> None:
+        """Number afresh the combinations that are on some card, once there are many others.
+
+        Who may write one node's documents may tell of other tables and instances in each; every request for
+        instances looks at all that are known.
+        """
+        before, self.cuts = self.cuts.known, Cuts()
+        for plane in self.planes.values():
+            used = np.unique(plane.cut)
+            numbers = [
+                self.cuts.number(one.cutting, one.instances) if one is not None else 0
+                for one in (before[number] for number in used)
+            ]
+            plane.cut[:] = np.array(numbers, plane.cut.dtype)[np.searchsorted(used, plane.cut)]
+        self._most_cuts = max(_MANY, 2 * len(self.cuts.known))
 
     def _closed(self, type_: DeviceType, index: int, row: int) -> tuple[ReasonCode, str] | None:
         closed = self._closed_itself(type_, index, row)

@@ -40,14 +40,17 @@ class Cut:
 
 
 class Cuts:
-    """Every combination of instances that has occurred, numbered from 1."""
+    """The combinations of instances that occur, numbered from 1.
+
+    Where many do not any more, the books have another list, with other numbers.
+    """
 
     def __init__(self) -> None:
         self.known: list[Cut | None] = [None]
         self._numbers: dict[Cut, int] = {}
 
     def number(self, cutting: Cutting, instances: tuple[MigSlice, ...]) -> int:
-        """The number of a combination; it never changes."""
+        """The number of a combination; it never changes in this list."""
         cut = Cut(cutting, instances)
         found = self._numbers.get(cut)
         if found is None:

@@ -19,6 +19,7 @@ from partage.kube.clock import Clock
 from partage.kube.config import Config, UserConfig
 from partage.kube.errors import ConfigError
 from partage.kube.exec_plugin import Credential, run_plugin
+from partage.kube.files import read_small
 from partage.kube.stamps import ChangeCheck
 
 _EARLY: Final = timedelta(seconds=30)
@@ -109,7 +110,7 @@ class Credentials:
         if user.token_file is None:
             return Identity(_headers(user, user.token))
         try:
-            token = user.token_file.read_text().strip()
+            token = read_small(user.token_file).decode().strip()
         except (OSError, ValueError):
             token = ""
         token = token or user.token or ""

@@ -18,6 +18,7 @@ import msgspec
 
 from partage.kube.config import ClusterConfig, ExecPlugin
 from partage.kube.errors import ConfigError
+from partage.kube.files import read_small
 
 _REAP_SECONDS: Final = 1.0
 """How long a killed plugin may take to be gone."""
@@ -123,7 +124,7 @@ def _exec_info(plugin: ExecPlugin, cluster: ClusterConfig, *, asks: bool) -> dic
         if cluster.authority is not None:
             data = cluster.authority.data
             if data is None and cluster.authority.path is not None:
-                data = cluster.authority.path.read_bytes()
+                data = read_small(cluster.authority.path)
             entry["certificate-authority-data"] = base64.b64encode(data or b"").decode()
         if cluster.proxy:
             entry["proxy-url"] = cluster.proxy

@@ -6,6 +6,7 @@ from typing import Final
 
 from partage.kube.config import ClusterConfig, Config, Material, UserConfig
 from partage.kube.errors import ConfigError
+from partage.kube.files import read_small
 from partage.kube.kubeconfig import parse_kubeconfig
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -89,6 +90,6 @@ def _candidates(environ: Mapping[str, str], kubeconfig: Path | None) -> list[Pat
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_small(path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error

@@ -12,6 +12,7 @@ from pathlib import Path
 from partage.kube.clock import Clock
 from partage.kube.config import Config, Material
 from partage.kube.errors import ConfigError
+from partage.kube.files import read_small
 from partage.kube.stamps import ChangeCheck
 
 
@@ -111,4 +112,4 @@ def _no_password() -> str:
 
 
 def _read(material: Material) -> bytes:
-    return material.path.read_bytes() if material.path is not None else material.data or b""
+    return read_small(material.path) if material.path is not None else material.data or b""

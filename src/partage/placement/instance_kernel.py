@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from msgspec import structs
 
+from partage.inventory.instances import Cuts
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.allocation import Grant
@@ -40,6 +41,10 @@ class InstanceTable:
     def __init__(self, request: DeviceRequest) -> None:
         self._request = request
         self._asked = sized(request)
+        self._forget()
+
+    def _forget(self, cuts: Cuts | None = None) -> None:
+        self._cuts = cuts
         self._room: Ints = np.zeros(1, np.int64)
         self._worth: Ints = np.zeros(1, np.int64)
         self._best: list[Place | None] = [None]
@@ -84,6 +89,8 @@ class InstanceTable:
         return found
 
     def _learn(self, ledger: Ledger) -> None:
+        if ledger.cuts is not self._cuts:  # numbers are others'
+            self._forget(ledger.cuts)
         known = ledger.cuts.known
         if len(known) == self._room.size:
             return

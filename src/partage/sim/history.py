@@ -11,6 +11,7 @@ from partage.model.device import MILLI
 from partage.model.errors import InvalidDocument
 from partage.placement.mix import Ask
 from partage.sim.openb import read_pods
+from partage.wire.documents import read_file
 
 _Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
@@ -35,7 +36,7 @@ def read_history(path: Path) -> dict[Ask, int]:
     if path.suffix != ".json":
         return dict(Counter(row.ask for row in read_pods(path)))
     try:
-        entries = msgspec.json.decode(path.read_bytes(), type=list[_Entry])
+        entries = msgspec.json.decode(read_file(path), type=list[_Entry])
     except OSError as error:
         raise InvalidDocument(f"{path}: {error.strerror or error}") from None
     except (msgspec.MsgspecError, ValueError) as error:

@@ -149,6 +149,7 @@ def read_pods(path: Path, models: set[str] | None = None) -> tuple[PodRow, ...]:
 
 
 _NEEDED: Final = "name a folder with nodes.csv and pods_<trace>.csv, and sequences that are there"
+_LINE: Final = 2**20
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
@@ -193,7 +194,7 @@ class _Row:
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[_Row]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(iter(lambda: file.readline(_LINE), ""))
             missing = [c for c in columns if c not in (reader.fieldnames or ())]
             if missing:
                 raise InvalidDocument(f"{path}: line 1: no column {', '.join(missing)}")

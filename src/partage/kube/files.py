@@ -1,0 +1,22 @@
+"""Files that a configuration names: kubeconfigs, tokens, certificates and keys, none of them large."""
+
+import errno
+from pathlib import Path
+from typing import Final
+
+_MOST: Final = 2**24
+
+
+def read_small(path: Path) -> bytes:
+    """All of a file, which may also be a device or a pipe without an end.
+
+    Raises:
+        OSError: it is larger than 16 MiB, or cannot be read.
+    """
+    with path.open("rb") as file:
+        data = bytearray()
+        while piece := file.read(_MOST // 16):
+            data += piece
+            if len(data) > _MOST:
+                raise OSError(errno.EFBIG, f"holds more than the {_MOST >> 20} MiB that are read")
+    return bytes(data)
