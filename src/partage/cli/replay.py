@@ -26,10 +26,10 @@ from partage.wire.journal import read_lines
 from partage.wire.snapshot import snapshot_header
 
 DIFFERENT: Final = 3
-_MOST: Final = 50
 _HEAD: Final = 2**12
 _LINE: Final = 2**28
 """Bytes of a line of a record."""
+_MOST: Final = 50
 """Differences that are shown; all are counted."""
 
 Decision = Placement | Refusal
