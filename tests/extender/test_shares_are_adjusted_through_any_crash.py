@@ -117,3 +117,47 @@ def test_no_kill_gives_a_card_out_twice_or_loses_what_was_asked(
     while kills <= wanted:
         kills += played(tmp_path / str(seed), start + seed)
         seed += 1
+
+
+async def one_pod(folder: Path, wish: str) -> AdjustingWorld:
+    """A pod of 30 percent and 4 GiB that asks for something, of which nothing is done yet."""
+    world = AdjustingWorld(folder, 0)
+    world.calm = 1
+    await world.start_service()
+    world.start_agent()
+    assert await world.come("p0", 30, 4)
+    world.wish("p0", wish)
+    return world
+
+
+async def test_a_container_that_starts_later_has_the_amounts_of_now(tmp_path: Path) -> None:
+    """The sandbox still tells of the first ones; what was lowered is others' by then."""
+    world = await one_pod(tmp_path, "compute=10,memory=1Gi")
+    await settle(world)
+    assert await world.come("p1", 90, 15)
+
+    world.restart("p0")
+
+    world.check()
+    assert {one[0]: one[2:] for one in world.enforced()}["p0"] == (GIB, 100)
+    world.keeper.journal.close()
+
+
+async def test_a_report_is_of_the_pod_that_was_read(tmp_path: Path) -> None:
+    """One that has changed since may have another record: nothing is raised by what is old."""
+    world = await one_pod(tmp_path, "compute=60")
+    world.tell(all_of_it=True)
+    await world.rest()
+    await world.service.adjustments.drain()  # type: ignore[union-attr]
+    (grant,) = world.records()["p0"]
+    assert grant.core_milli == 600
+    world.seen = len(world.store.history) - 1
+    world.wish("p0", "compute=60,memory=5Gi")
+
+    await world.look()
+
+    assert names.ENFORCED not in world.store.pods["p0"]["metadata"]["annotations"]
+    assert next(world.enforced())[3] == 300
+    await settle(world)
+    is_answered(world, "p0")
+    world.keeper.journal.close()
