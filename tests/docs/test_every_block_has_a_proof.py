@@ -63,7 +63,7 @@ def test_a_proof_is_a_test(proof: str) -> None:
     file, _, name = proof.partition("::")
     text = (ROOT / file).read_text("utf-8")
 
-    assert not name or re.search(rf"^(def {name}\(|{name} = )", text, re.MULTILINE)
+    assert not name or re.search(rf"^((async )?def {name}\(|{name} = )", text, re.MULTILINE)
 
 
 def test_little_is_not_typed() -> None:

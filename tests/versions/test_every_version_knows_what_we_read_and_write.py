@@ -56,7 +56,11 @@ READ = {
     shapes.DisruptionBudget: "policy.PodDisruptionBudget",
     shapes.Namespace: "core.Namespace",
 }
-LATER = {"core.PodSpec.resources": "1.32"}
+LATER = {
+    "core.PodSpec.resources": "1.32",
+    "core.PodResourceClaim.resourceClaimName": "1.31",
+    "core.PodResourceClaim.resourceClaimTemplateName": "1.31",
+}
 """Fields that we read and that came after 1.28."""
 POLICIES_SINCE = "1.30"
 """ValidatingAdmissionPolicy of v1."""

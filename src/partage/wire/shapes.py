@@ -243,6 +243,13 @@ class PodClaim(_Part, frozen=True):
     resource_claim_template_name: str | None = None
 
 
+class PodClaimStatus(_Part, frozen=True):
+    """The ResourceClaim that was made for a pod, by the pod's name for it."""
+
+    name: str | None = None
+    resource_claim_name: str | None = None
+
+
 class PodSpec(_Part, frozen=True):
     """What a pod asks for."""
 
@@ -294,7 +301,7 @@ class PodStatus(_Part, frozen=True):
     nominated_node_name: str | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
-    resource_claim_statuses: list[PodClaim] | None = None
+    resource_claim_statuses: list[PodClaimStatus] | None = None
 
 
 class Pod(Shape, frozen=True):
