@@ -23,8 +23,8 @@ ARG PIP_CERT
 # Every package is the one of the lock file, by its hash; only ready-made wheels are taken.
 COPY requirements /requirements
 RUN python3 -m venv /build && python3 -m venv --without-pip /opt/partage \
-    && /build/bin/pip install -q --no-cache-dir --require-hashes --only-binary :all: -r /requirements/build.txt \
-    && /build/bin/pip --python /opt/partage/bin/python install -q --no-cache-dir --no-compile --require-hashes \
+    && /build/bin/pip install -q --no-cache-dir --require-hashes --no-deps --only-binary :all: -r /requirements/build.txt \
+    && /build/bin/pip --python /opt/partage/bin/python install -q --no-cache-dir --no-compile --require-hashes --no-deps \
        --only-binary :all: -r /requirements/image.txt \
     # Tests of the packages and symbols for debuggers are a third of them.
     && find /opt/partage -type d \( -name tests -o -name include \) -prune -exec rm -rf {} + \

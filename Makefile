@@ -19,8 +19,10 @@ venv: $(STAMP) ## Set up .venv with the partage command and the development tool
 $(STAMP): pyproject.toml requirements/dev.txt
 	$(PYTHON) -c 'import sys; sys.exit("Partage needs Python 3.11 or newer, found " + sys.version.split()[0] + "; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	@# The file names all that is needed: a resolver would look at newer releases, and old ones of pip then want their hashes.
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip check --quiet
 	@touch $@
 
 run: venv ## Start a whole cluster in one process with the examples of all four protocols; Ctrl-C ends it
