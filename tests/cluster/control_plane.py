@@ -83,10 +83,13 @@ class Process:
     popen: subprocess.Popen[bytes] | None = None
     wanted: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
+    whole: dict[str, str] = field(default_factory=dict)
+    """Its environment, read once: a thread that reads `os.environ` fails where pytest changes it meanwhile."""
 
     def start(self) -> None:
         """Start it, or start it again; nothing where it runs."""
         self.wanted = True
+        self.whole = {**os.environ, **self.env}
         self.revive()
 
     def revive(self) -> None:
@@ -99,7 +102,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self.env},
+                env=self.whole,
                 start_new_session=True,
             )
 
@@ -179,6 +182,10 @@ class ControlPlane:
             )
         )
         self.trust = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        # `urlopen` reads the environment for proxies at each call; see `Process.whole`.
+        self._opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self.trust)
+        )
         self.admin = self.token("admin", ADMIN)
 
     # --- credentials -------------------------------------------------------------------------
@@ -392,9 +399,7 @@ class ControlPlane:
                 "Content-Type": kind or "application/json",
             },
         )
-        with urllib.request.urlopen(  # noqa: S310 # the same
-            request, context=self.trust, timeout=120
-        ) as response:
+        with self._opener.open(request, timeout=120) as response:
             data = response.read()
         return json.loads(data) if decode else data
 

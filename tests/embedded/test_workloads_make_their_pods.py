@@ -68,7 +68,9 @@ def test_a_deployment_grows_rolls_and_goes() -> None:
                 lambda: w.get(path),
                 lambda found: (
                     found["status"]["observedGeneration"] == found["metadata"]["generation"]
-                    and found["status"]["updatedReplicas"] == found["status"]["replicas"] == 3
+                    and found["status"].get("updatedReplicas")
+                    == found["status"].get("replicas")
+                    == 3
                     and found["status"].get("readyReplicas") == 3
                 ),
             )
