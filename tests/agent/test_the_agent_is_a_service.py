@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from fakes.nri_runtime import fake_runtime
+from fakes.ports import free_port
 from partage.agent.nri.messages import Container, PodSandbox, Status
 from partage.cli.agent import agent
 from partage.daemon.isolation_status import StatementSettings
@@ -141,6 +142,7 @@ def _get(url: str) -> tuple[int, str]:
 
 def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     """Not ready before the runtime asks; counts what it refused; SIGTERM ends it with 0."""
+    probes = free_port()
 
     async def test() -> None:
         process = await asyncio.create_subprocess_exec(
@@ -151,6 +153,7 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
             *NODE,
             "--port",
             "0",
+            f"--health-port={probes}",
             "--journal",
             tmp_path / "journal",
             "--nri-socket",
@@ -167,6 +170,9 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
             assert isinstance(refused, Status)
             assert "NoRecord" in refused.message
             assert (await asyncio.to_thread(_get, f"{url}/readyz"))[0] == 200
+            for path, status in (("/healthz", 200), ("/readyz", 200), ("/metrics", 404)):
+                alone = f"http://127.0.0.1:{probes}{path}"
+                assert (await asyncio.to_thread(_get, alone))[0] == status
             metrics = (await asyncio.to_thread(_get, f"{url}/metrics"))[1]
             assert 'partage_agent_refused_total{rule="NoRecord"} 1.0' in metrics
             process.send_signal(signal.SIGTERM)

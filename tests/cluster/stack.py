@@ -215,7 +215,7 @@ class Stack:
         verbs, read = self.instances[name]
         own = [f"--port={verbs}", f"--read-port={read}", "--tls-host=127.0.0.1"]
         # Tests read the books by the debug API, and name pods.
-        extra = (f"--health-port={free_port()}", "--published-reads", *extra)
+        extra = ("--published-reads", *extra)
         if self.layout.plugged:
             own = [
                 f"--port={read}",
@@ -398,7 +398,8 @@ class Stack:
         config = self.plane.kubeconfig(self.token(spec["serviceAccountName"]))
         given = spec["containers"][0]["args"]
         program = [sys.executable, "-m", "partage.cli.main", *given, "--kubeconfig", str(config)]
-        self.plane.run(name, [*program, *options])
+        # Unlike pods, all these processes have one network.
+        self.plane.run(name, [*program, f"--health-port={free_port()}", *options])
 
     def agent(self, node: str, *options: str) -> None:
         """Run what the chart's DaemonSet runs on a node, by the token of a pod of it there, with further options.
@@ -425,7 +426,8 @@ class Stack:
         config = self.plane.kubeconfig(made["status"]["token"])
         given = [a.replace("$(NODE_NAME)", node) for a in spec["containers"][0]["args"]]
         program = [sys.executable, "-m", "partage.cli.main", *given, "--kubeconfig", str(config)]
-        self.plane.run(name, [*program, "--host", "127.0.0.1", "--port", "0", *options])
+        own = ["--host=127.0.0.1", "--port=0", f"--health-port={free_port()}"]
+        self.plane.run(name, [*program, *own, *options])
 
     def used(self, account: str) -> set[tuple[str, str]]:
         """Verbs and resources, with their subresources, that the API server allowed an account."""

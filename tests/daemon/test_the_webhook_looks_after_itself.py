@@ -27,6 +27,7 @@ from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.retry import Backoff
 from partage.kube.sender import ClientSettings
+from partage.serving.limits import Limits
 from partage.serving.tls import ServerTls
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
@@ -137,6 +138,23 @@ async def replica(
         WebhookDaemon(client, WebhookOptions(port=port, **settings)) as daemon,
     ):
         yield daemon
+
+
+async def test_probes_are_answered_while_others_hold_the_port() -> None:
+    """By plain HTTP on a port of their own, which answers nothing else."""
+    port, probes = free_port(), free_port()
+    async with cluster() as found:
+        await install(found, place(port))
+        limits = Limits(connections=4, per_address=4)
+        async with replica(found, port, health_port=probes, limits=limits):
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(8)]
+            for path, status in (("/healthz", 200), ("/readyz", 200), ("/metrics", 404)):
+                async with found.http.get(f"http://127.0.0.1:{probes}{path}") as answer:
+                    assert answer.status == status
+            async with found.http.post(f"http://127.0.0.1:{probes}/webhook/mutate") as answer:
+                assert answer.status == 404
+            for _, writer in held:
+                writer.close()
 
 
 async def test_pods_are_completed_and_judged_over_tls() -> None:

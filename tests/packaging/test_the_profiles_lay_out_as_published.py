@@ -139,6 +139,15 @@ def test_every_pod_that_listens_has_a_network_policy(profile: str) -> None:
     for component, spec in listening:
         assert not spec.get("hostNetwork")
         named = {one["name"] for container in spec["containers"] for one in container["ports"]}
+        probed = {
+            one["httpGet"]["port"]
+            for container in spec["containers"]
+            for key, one in container.items()
+            if key.endswith("Probe")
+        }
+        # A port of their own; Kubernetes' kube-scheduler has none.
+        assert probed <= {"health", "secure"}
+        assert "health" in probed or component == "kube-scheduler"
         # The kubelet of the same node is let in by every network; no other client asks the probes.
         assert {
             port["port"] for rule in policies[component] for port in rule["ports"]

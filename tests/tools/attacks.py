@@ -257,8 +257,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "escape sequences and marks of direction in names and annotations",
-        "numbers on the terminal",
+        "escape sequences, line ends and marks of direction in names and annotations",
+        "numbers on the terminal and in logs",
         ("cli/test_no_object_commands_the_terminal.py",),
     ),
     Attack(
@@ -360,6 +360,38 @@ ATTACKS: Final = (
         "held connections, endless bodies and huge heads, at the API port of `partage up`",
         "the next caller is served",
         (_UP,),
+    ),
+    Attack(
+        "stranger",
+        "requests that are no HTTP, without an end",
+        "400, and a line of the log a minute",
+        ("serving/test_what_is_no_http_fills_no_log.py",),
+    ),
+    Attack(
+        "stranger",
+        "a port of webhook or agent that is held, so that the kubelet's probes wait",
+        "nothing: they have a port of their own",
+        (
+            "daemon/test_the_webhook_looks_after_itself.py::test_probes_are_answered_while_others_hold_the_port",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "names of others' pods, in refusals, events, Bindings and containers that are refused",
+        "what is in the way, and not whose",
+        (
+            "scheduler/test_refusals_name_no_other_pod.py",
+            f"{_ROOM}::test_victims_of_other_namespaces_are_counted_and_not_named",
+            "agent/test_the_journal_is_trusted_and_mended.py::test_what_cannot_be_read_of_the_journal_closes_the_cards",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "shares of a running pod that are asked to be others again and again",
+        "20 writes at once and four a second for a namespace; the last wish is met",
+        (
+            "extender/test_shares_are_adjusted_through_any_crash.py::test_who_asks_without_an_end_costs_a_bounded_number_of_writes",
+        ),
     ),
     Attack(
         "reader",

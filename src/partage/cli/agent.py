@@ -207,6 +207,7 @@ def _planned(given: dict[str, Any]) -> _Plan:
             journal=given["journal"],
             host=given["host"],
             port=given["port"],
+            health_port=given["health_port"],
             plugin=PluginOptions(
                 given["nri_socket"],
                 index=given["nri_index"],

@@ -19,7 +19,7 @@ from partage.agent.isolation.providers import (
 )
 from partage.agent.nri.plugin import PluginOptions
 from partage.agent.reporting import ReportingSettings
-from partage.cli.parameters import option, options
+from partage.cli.parameters import health_port, option, options
 from partage.daemon.agent import AgentOptions, IsolationOptions
 from partage.daemon.instances import InstanceOptions
 from partage.daemon.mps import MpsDaemon
@@ -275,6 +275,7 @@ service_options = options(
         default=9445,
         help="Port of these; 0 takes any that is free.",
     ),
+    health_port,
     option(
         "--pod-series/--no-pod-series",
         default=True,

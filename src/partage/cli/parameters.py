@@ -71,6 +71,15 @@ def option(*names: str, **given: Any) -> Callable[[_F], _F]:
     return click.option(*names, show_default=True, **given)
 
 
+health_port = click.option(
+    "--health-port",
+    type=click.IntRange(1, 65535),
+    metavar="N",
+    help="Port for the probes alone, so that no caller of another port keeps them waiting.",
+)
+"""Of every service that a kubelet looks after."""
+
+
 def output_option(told: str, *forms: str) -> Callable[[_F], _F]:
     """How a command prints.
 

@@ -19,6 +19,7 @@ from partage.cli.parameters import (
     PolicyType,
     Sectioned,
     cluster_options,
+    health_port,
     logging_options,
     option,
     options,
@@ -103,12 +104,7 @@ _serving = options(
         help="Second port for everything but the verbs: probes, metrics, debug API, explanations. It answers plain HTTP, "
         "and TLS where the service has certificates; tokens of other machines by TLS alone.",
     ),
-    click.option(
-        "--health-port",
-        type=click.IntRange(1, 65535),
-        metavar="N",
-        help="Port for the probes alone, so that no caller of another port keeps them waiting.",
-    ),
+    health_port,
     click.option(
         "--client-ca",
         type=FILE,

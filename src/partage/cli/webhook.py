@@ -18,6 +18,7 @@ from partage.cli.parameters import (
     FILE,
     Sectioned,
     cluster_options,
+    health_port,
     logging_options,
     option,
     options,
@@ -47,6 +48,7 @@ _serving = options(
         default=9443,
         help="Port to listen on; 0 takes any that is free.",
     ),
+    health_port,
     click.option(
         "--tls-cert",
         type=FILE,
@@ -244,6 +246,7 @@ def _options_of(given: dict[str, Any]) -> WebhookOptions:
     return WebhookOptions(
         host=given["host"],
         port=given["port"],
+        health_port=given["health_port"],
         endpoint=_endpoint(given),
         secret=given["secret"],
         tls=tls,

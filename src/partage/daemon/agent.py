@@ -40,6 +40,7 @@ from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.serving.access import Access
 from partage.serving.limits import Limits
+from partage.serving.probes import probe_site
 from partage.serving.site import Site
 from partage.tracing.tracer import NO_TRACES, SpanSeries, Tracer
 from partage.vendors.catalog import FAMILIES
@@ -110,6 +111,7 @@ class AgentOptions:
         journal: folder of what was given.
         host: address to listen on.
         port: 0 takes any that is free.
+        health_port: a port for the two probes alone; None for none.
         plugin: how to reach the runtime.
         isolation: who keeps shares to their amounts, and how.
         exempt: namespaces whose pods without a record are left alone.
@@ -123,6 +125,7 @@ class AgentOptions:
     journal: Path = Path("/var/lib/partage/agent")
     host: str = "127.0.0.1"
     port: int = 0
+    health_port: int | None = None
     plugin: PluginOptions = PluginOptions()
     isolation: IsolationOptions = field(default_factory=IsolationOptions)
     exempt: frozenset[str] = frozenset({"kube-system"})
@@ -259,22 +262,20 @@ class AgentDaemon:
         Raises:
             OSError: the port is taken.
         """
+        probed = [web.get("/healthz", self._healthy), web.get("/readyz", self._ready)]
         app = web.Application()
-        app.add_routes(
-            [
-                web.get("/healthz", self._healthy),
-                web.get("/readyz", self._ready),
-                web.get("/metrics", self._metrics),
-            ]
-        )
-        site = Site(app, Access(plain=True), Limits())
-        await site.start(self.options.host, self.options.port)
-        self.url = site.url
-        _LOG.info("health and metrics at %s", site.url)
+        app.add_routes([*probed, web.get("/metrics", self._metrics)])
+        site, probes = Site(app, Access(plain=True), Limits()), probe_site(probed)
         try:
+            await site.start(self.options.host, self.options.port)
+            if self.options.health_port is not None:
+                await probes.start(self.options.host, self.options.health_port)
+            self.url = site.url
+            _LOG.info("health and metrics at %s", site.url)
             await self._serve(stop)
         finally:
             await site.stop()
+            await probes.stop()
             self._journal.close()
 
     async def _serve(self, stop: asyncio.Event) -> None:

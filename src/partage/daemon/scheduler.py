@@ -41,12 +41,14 @@ from partage.dashboard.history import History
 from partage.dashboard.pages import page_routes
 from partage.dashboard.routes import document_routes
 from partage.extender.books import Books
+from partage.extender.server import probe_routes
 from partage.extender.service import SchedulerService
-from partage.extender.site import probe_site, scheduler_site
+from partage.extender.site import scheduler_site
 from partage.extender.stories import stories_of
 from partage.kube.client import Client
 from partage.kube.lease import LeaderElector
 from partage.scheduler.engine import Engine
+from partage.serving.probes import probe_site
 from partage.serving.site import Site
 from partage.tracing.tracer import SpanSeries
 from partage.wire.documents import Document
@@ -131,7 +133,7 @@ class SchedulerDaemon:
         self._feed = Feed(client, kinds, self, self.options.watches)
         self._history = History(client.clock.now)
         self._site = self._listening(controllers, routes)
-        self._probes = probe_site(self.service)
+        self._probes = probe_site(probe_routes(self.service))
         self._loaded = False
         self._loading = asyncio.Lock()
         self._doubt = asyncio.Event()

@@ -32,6 +32,7 @@ from partage.kube.errors import KubeError
 from partage.kube.informer import InformerSettings
 from partage.serving.access import Access
 from partage.serving.limits import Limits
+from partage.serving.probes import probe_site
 from partage.serving.site import Site
 from partage.serving.tls import ServerTls
 from partage.tracing.tracer import NO_TRACES, SpanSeries, Tracer
@@ -40,7 +41,7 @@ from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.certificates import Bundle, end_of
 from partage.webhook.installation import Endpoint
-from partage.webhook.server import make_app
+from partage.webhook.server import make_app, probe_routes
 from partage.webhook.settings import Admission
 from partage.wire.config_book import ConfigBook
 from partage.wire.context import Context
@@ -59,6 +60,7 @@ class WebhookOptions:
     Attributes:
         host: address to listen on.
         port: 0 takes any that is free.
+        health_port: a port for the two probes alone, by plain HTTP; None for none.
         endpoint: where the API server finds it, and the name of the configurations.
         secret: the Secret with the certificates, in the endpoint's namespace.
         tls: certificates that somebody else manages; nothing is written to the cluster then.
@@ -75,6 +77,7 @@ class WebhookOptions:
 
     host: str = "127.0.0.1"
     port: int = 0
+    health_port: int | None = None
     endpoint: Endpoint = Endpoint()
     secret: str = "partage-webhook-tls"  # noqa: S105 # the name of an object
     tls: ServerTls | None = None
@@ -119,6 +122,7 @@ class WebhookDaemon:
         self._renamed = asyncio.Event()
         self._served: Bundle | None = None
         self._site: Site | None = None
+        self._probes = probe_site(probe_routes())
         self._life = Life("webhook", self.run)
 
     # --- life --------------------------------------------------------------------------------
@@ -162,6 +166,7 @@ class WebhookDaemon:
             finally:
                 if self._site is not None:
                     await self._site.stop()
+                await self._probes.stop()
 
     async def _work(self, folder: Path) -> None:
         async with asyncio.TaskGroup() as group:
@@ -189,6 +194,8 @@ class WebhookDaemon:
         site = Site(app, Access(plain=True), limits, tls=tls)
         await site.start(self.options.host, self.options.port)
         self._site = site
+        if self.options.health_port is not None:
+            await self._probes.start(self.options.host, self.options.health_port)
         _LOG.info("listening on %s", site.url)
         self._life.ready.set()
 

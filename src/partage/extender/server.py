@@ -133,7 +133,7 @@ def make_app(
     app.add_routes([web.post(f"/scheduler/{verb}", pages.verb(verb)) for verb in _VERBS])
     app.add_routes(
         [
-            *_probes(service),
+            *probe_routes(service),
             web.get("/metrics", pages.metrics),
             web.get("/api/explain/{namespace}/{pod}", pages.explain),
             web.get(_SUMMARIES, pages.summaries),
@@ -145,14 +145,9 @@ def make_app(
     return app
 
 
-def make_probes(service: SchedulerService) -> web.Application:
-    """The two probes alone, for a port that nothing else keeps busy."""
-    app = web.Application(middlewares=[guard()])
-    app.add_routes(_probes(service))
-    return app
+def probe_routes(service: SchedulerService) -> list[web.RouteDef]:
+    """The kubelet's two questions."""
 
-
-def _probes(service: SchedulerService) -> list[web.RouteDef]:
     async def healthz(_request: web.Request) -> web.Response:
         """The process answers."""
         return web.Response(text="ok")

@@ -2,21 +2,15 @@
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Final
 
 from aiohttp import web
 
-from partage.extender.server import Faces, bind_with, make_app, make_probes, verb_with
+from partage.extender.server import Faces, bind_with, make_app, verb_with
 from partage.extender.service import SchedulerService
-from partage.serving.access import Access
 from partage.serving.hot import HotRoute
-from partage.serving.limits import Limits
 from partage.serving.site import Site
 from partage.serving.tls import ServerTls
 
-_PROBES: Final = Limits(
-    body=2**10, head=2**13, patience=5.0, idle=30.0, connections=64, per_address=48, held=2**20
-)
 _HOT = ("filter", "prioritize", "priorities", "preempt")
 
 
@@ -39,8 +33,3 @@ def scheduler_site(
     }
     hot[b"/scheduler/bind"] = partial(bind_with, service)
     return Site(make_app(service, faces, routes), faces.access, faces.limits, hot, tls)
-
-
-def probe_site(service: SchedulerService) -> Site:
-    """The two probes on a port of their own, not started yet, which no caller of another port keeps busy."""
-    return Site(make_probes(service), Access(closed=True), _PROBES)

@@ -97,11 +97,16 @@ def make_app(
     tracer: Tracer = NO_TRACES,
 ) -> web.Application:
     """The webhook as an application of its own, with its probes and further routes."""
+    app = web.Application(middlewares=[guard()], client_max_size=(limits or Limits()).body)
+    app.add_routes(review_routes(context, admission, limits, tracer))
+    app.add_routes([*probe_routes(), *routes])
+    return app
+
+
+def probe_routes() -> list[web.RouteDef]:
+    """The kubelet's two questions: whoever answers serves."""
 
     async def healthy(_request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
-    app = web.Application(middlewares=[guard()], client_max_size=(limits or Limits()).body)
-    app.add_routes(review_routes(context, admission, limits, tracer))
-    app.add_routes([web.get("/healthz", healthy), web.get("/readyz", healthy), *routes])
-    return app
+    return [web.get("/healthz", healthy), web.get("/readyz", healthy)]
