@@ -1,5 +1,6 @@
 """What was written down is there whatever the disk does; what was lost is written down again, or closes cards."""
 
+import dataclasses
 import errno
 import os
 import subprocess
@@ -300,6 +301,10 @@ def test_what_cannot_be_read_of_the_journal_closes_the_cards(tmp_path: Path) -> 
 
     with pytest.raises(Refused, match=r"team/a, container main.*UnknownHeld"):
         agent.create(pod_of("b", other), container_of("b"))
+    stranger = dataclasses.replace(pod_of("d", other), namespace="else")
+    with pytest.raises(Refused, match=r"UnknownHeld") as told:
+        agent.create(stranger, container_of("d"))
+    assert "team/a" not in str(told.value), "it is of another namespace"
     plain = agent.create(PodSandbox("s-c", "c", "u-c", "team"), container_of("c"))
     assert plain is not None
     assert [(one.key, one.value) for one in plain.env] == [("NVIDIA_VISIBLE_DEVICES", "void")]

@@ -47,7 +47,11 @@ class Api:
 
 def tell_all(hooks: Hooks) -> None:
     """Everything that the books may say of cards."""
-    hooks.quarantined(Quarantined("u", "n", "booked beyond its means by 3 pods"))
+    hooks.quarantined(
+        Quarantined(
+            "u", "n", "booked beyond its means by a/b", "booked beyond its means by 3 pods"
+        )
+    )
     hooks.unserviceable(Unserviceable("n", "cards serve nothing"))
     hooks.refused(POD, Refusal(ReasonCode.INSUFFICIENT_CARDS, "no card is free", {}))
 

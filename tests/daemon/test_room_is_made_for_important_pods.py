@@ -7,6 +7,7 @@ and binds. Pods end when a test says so, as a kubelet would let them.
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,10 +15,11 @@ import pytest
 from daemon_world import World, until, world
 from proxy import Proxy
 
+from fakes.builders import make_pod
 from fakes.clock import InstantClock
 from fakes.kept_spans import KeptSpans
 from partage.daemon.options import SchedulerOptions
-from partage.daemon.preempting import Preempting, PreemptionSettings
+from partage.daemon.preempting import Preempting, PreemptionSettings, room_made
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender import allowance
 from partage.extender.allowance import AllowanceSettings
@@ -145,6 +147,19 @@ async def test_for_whom_room_is_made_is_told_in_its_trace() -> None:
         assert "least" not in str(span)
 
 
+def test_victims_of_other_namespaces_are_counted_and_not_named() -> None:
+    """The event lies in the namespace of the pod that gets the room."""
+    own = make_pod("own", priority=5)
+    others = [replace(own, name=f"secret-{n}", namespace="theirs") for n in range(2)]
+
+    assert room_made("n", [own, *others], "default") == (
+        "room is made on node n: default/own (priority 5), 2 pods of other namespaces"
+    )
+    assert room_made("n", others[:1], "default").endswith(": 1 pod of other namespaces")
+    assert "theirs/secret-1" in room_made("n", [own, *others])
+    assert room_made("n", [], "default").endswith(": by pods that end")
+
+
 async def test_the_least_important_pod_that_helps_goes() -> None:
     """It is told why, the pod is nominated, and gets the card once it is free."""
     async with game(nodes=2) as g:
@@ -165,7 +180,8 @@ async def test_the_least_important_pod_that_helps_goes() -> None:
         assert await g.gets("vip") == where
         assert set(g.cluster.taken().values()) == {1000}
         await until(lambda: g.cluster.events("vip") and g.cluster.events("least"))
-        assert any(e["reason"] == "Preempting" for e in g.cluster.events("vip"))
+        (told,) = [e for e in g.cluster.events("vip") if e["reason"] == "Preempting"]
+        assert "default/least (priority" in told["message"]
         assert any(e["reason"] == "Preempted" for e in g.cluster.events("least"))
         assert g.daemon.service.audit().clean
 

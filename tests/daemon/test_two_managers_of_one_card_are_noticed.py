@@ -123,7 +123,7 @@ async def diagnosis(cluster: World) -> dict[str, str]:
 
 @pytest.mark.parametrize("rival", RIVALS)
 async def test_a_card_that_is_given_twice_is_closed_until_that_is_over(rival: str) -> None:
-    """Told by event, metric, explain and doctor, with both pods' names; the other card goes on."""
+    """Told by event, metric, explain and doctor, by this with both pods' names; the other card goes on."""
     async with shared() as (cluster, daemon):
         await cluster.pod("ours")
         assert await cluster.schedule(daemon.url, "ours") == "n0"
@@ -131,8 +131,8 @@ async def test_a_card_that_is_given_twice_is_closed_until_that_is_over(rival: st
         uid = await placed_by_rival(cluster, RIVALS[rival]("theirs", mine, MIB // 2))
         await seen(daemon, uid)
 
-        both = "default/ours and default/theirs"
-        await until(lambda: any(both in one["message"] for one in cluster.events("n0")))
+        both, told = "default/ours and default/theirs", "booked beyond its means by 2 pods"
+        await until(lambda: any(told in one["message"] for one in cluster.events("n0")))
         assert await series(cluster, daemon.url, 'state="quarantined"') > 0
         assert both in (await diagnosis(cluster))["card-given-twice"]
         assert daemon.service.audit().clean
@@ -142,8 +142,7 @@ async def test_a_card_that_is_given_twice_is_closed_until_that_is_over(rival: st
         assert record(cluster, "next")[0]["uuid"] != mine
         await cluster.pod("waits", HALF)
         assert not await cluster.schedule(daemon.url, "waits")
-        told = await explained(cluster, daemon.url, "waits")
-        assert both in json.dumps(told["reason"])
+        assert told in json.dumps((await explained(cluster, daemon.url, "waits"))["reason"])
 
         await cluster.delete("theirs")
         await cluster.delete("ours")

@@ -126,6 +126,7 @@ async def test_a_lock_is_only_taken_off_or_over_as_it_was_read() -> None:
         assert not await locks.give_back("m0", ours)
         refused = await locks.take("m0", ours, {KEY: "others"})
         assert (refused.outcome, dict(refused.held)) == (Outcome.REFUSED, theirs)
+        assert refused.message == f"others have {KEY}", "the pod in it may be of another namespace"
         assert held(cluster) == theirs[KEY]
         assert (await locks.take("m0", ours, theirs)).outcome is Outcome.DONE
         cluster.wire.fail(Fault(method="PATCH", path=NODE, times=5, **WAYS["conflict"]))

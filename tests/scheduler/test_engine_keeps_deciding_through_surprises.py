@@ -134,7 +134,10 @@ def test_a_record_that_gives_instead_of_taking_is_not_trusted(fields: dict[str, 
     refused = engine.schedule(make_pod("b", share(1)))
     assert isinstance(refused, Refusal)
     assert refused.code is ReasonCode.QUARANTINED
-    assert "less than nothing" in refused.nodes["node-1"].message
+    assert "a record that cannot be trusted" in refused.nodes["node-1"].message
+    suspicion = engine.ledger.suspicion("a")
+    assert suspicion is not None
+    assert "less than nothing" in suspicion.message
     engine.audit()
 
 

@@ -175,7 +175,7 @@ def test_a_special_profile_is_given_by_name_only() -> None:
     assert plain.mig.profile == "1g.5gb"
 
 
-def test_a_refusal_names_starts_and_who_is_there() -> None:
+def test_a_refusal_names_starts_and_what_is_there() -> None:
     """The text says what to wait for."""
     engine = _engine(_card(0))
     _given(engine, _pod("a", _ask(profile="3g", filter=ONLY)))
@@ -184,8 +184,8 @@ def test_a_refusal_names_starts_and_who_is_there() -> None:
     refusal = _refused(engine, _pod("c", _ask(profile="3g", filter=ONLY)))
 
     (reason,) = refusal.nodes["n"].cards
-    assert reason.detail.startswith("needs 3g.20gb (start 0 or 4), blocked by pod default/")
-    assert "pod default/a at 4" in reason.detail
+    assert reason.detail.startswith("needs 3g.20gb (start 0 or 4), blocked by 1g.5gb at ")
+    assert "3g.20gb at 4" in reason.detail
 
 
 def test_an_init_container_uses_the_instance_of_its_pod() -> None:

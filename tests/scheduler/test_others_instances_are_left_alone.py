@@ -95,7 +95,7 @@ def refused(engine: Engine, name: str, request: DeviceRequest) -> Refusal:
     return decision
 
 
-def test_the_place_is_taken_and_the_refusal_says_by_whom() -> None:
+def test_the_place_is_taken_and_the_refusal_says_by_what() -> None:
     """One 3g goes beside the other's; the next one waits."""
     engine = engine_of(card(HIGH))
 
@@ -105,8 +105,8 @@ def test_the_place_is_taken_and_the_refusal_says_by_whom() -> None:
     assert grant.mig == LOW
     assert refusal.code is ReasonCode.MIG_PLACEMENT
     assert refusal.message.endswith(
-        "needs 3g.20gb (start 0 or 4), blocked by pod default/a at 0, an instance that partage did "
-        "not make at 4)"
+        "needs 3g.20gb (start 0 or 4), blocked by 3g.20gb at 0, an instance that partage did not "
+        "make at 4)"
     )
 
 

@@ -119,7 +119,7 @@ class Keeper:
                 container,
                 self._place(),
                 self._held(pod.uid, claimed=stood is not None),
-                self._unknown(pod.uid),
+                self._unknown(pod),
             )
             if found is None:
                 self.books.runs(_running(real, container, None))
@@ -231,9 +231,9 @@ class Keeper:
             return self.books.allocations
         return self.claims.held(uid if claimed else "")
 
-    def _unknown(self, uid: str) -> str:
+    def _unknown(self, pod: PodSandbox) -> str:
         closed = "" if self.claims is None else self.claims.claims.closed
-        return self.books.closed_to(uid) or closed
+        return self.books.closed_to(pod.uid, pod.namespace) or closed
 
     def _given(
         self, pod: PodSandbox, container: Container, found: Injected

@@ -166,10 +166,19 @@ class Holdings:
         """Whether it is known what a container holds."""
         return container in self._held
 
-    def closed_to(self, uid: str) -> str:
-        """Who holds what nobody can tell, beside the pod of this UID; empty usually."""
-        others = [one for one in self.unknown.values() if one.uid != uid]
-        return f"pod {others[0].pod}, container {others[0].name}" if others else ""
+    def closed_to(self, uid: str, namespace: str) -> str:
+        """Who holds what nobody can tell, beside the pod of this UID; empty usually.
+
+        Args:
+            uid: of the pod, or of its claim.
+            namespace: of the pod, which reads it: pods of others stay unnamed.
+        """
+        other = next((one for one in self.unknown.values() if one.uid != uid), None)
+        if other is None:
+            return ""
+        if other.pod.partition("/")[0] != namespace:
+            return "a pod of another namespace"
+        return f"pod {other.pod}, container {other.name}"
 
     @property
     def all(self) -> list[Holding]:

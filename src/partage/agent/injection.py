@@ -444,7 +444,7 @@ def conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -
             )
         # By UID: a pod that ends and its successor of the same name may both be here.
         beside = {
-            one.uid: (f"{one.namespace}/{one.name}", theirs)
+            one.uid: (one.holder_for(allocation.namespace), theirs)
             for one in others
             for theirs in charges_of(one.grants)
             if theirs.uuid == charge.uuid and theirs.type is charge.type

@@ -192,8 +192,8 @@ class ApiNodeLocks:
                     if key in found and found[key] not in {value, instead.get(key)}
                 }
                 if held:
-                    told = ", ".join(f"{key} is {value}" for key, value in held.items())
-                    return Taken(Outcome.REFUSED, told, held)
+                    # The values name pods, and the answer is read in another namespace.
+                    return Taken(Outcome.REFUSED, f"others have {', '.join(held)}", held)
                 if any(found.get(key) != value for key, value in annotations.items()):
                     await self._write(node, version, dict(annotations))
             except Conflict:

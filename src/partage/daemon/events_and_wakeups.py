@@ -130,7 +130,8 @@ class Notices:
     def _quarantined(self, action: Quarantined) -> None:
         if not self._may_tell():
             return
-        self.recorder.warning(Regarding("v1", "Node", action.node), "Quarantined", action.message)
+        # Events of nodes lie in a namespace too, `default`, and name no pod of another.
+        self.recorder.warning(Regarding("v1", "Node", action.node), "Quarantined", action.brief)
 
     def _unserviceable(self, action: Unserviceable) -> None:
         if self._may_tell():

@@ -31,6 +31,7 @@ from partage.kube.errors import EvictionBlocked, KubeError, NotFound
 from partage.kube.events import EventRecorder
 from partage.kube.recorder import Regarding
 from partage.kube.resources import PODS, Scope
+from partage.model.pod import Pod
 from partage.placement.work import Work
 from partage.scheduler.preemption import Occupant, Plan
 from partage.wire.budgets import Budget, translate_budget
@@ -180,10 +181,11 @@ class Preempting:
             KubeError: a request was refused or not answered.
         """
         pod = entry.pod
-        told = ", ".join(f"{one.pod.key} (priority {one.pod.priority})" for _, one in victims)
-        message = f"room is made on node {plan.node}: {told or 'by pods that end'}"
-        self._recorder.normal(_regarding(entry), "Preempting", message)
+        going = [other.pod for _, other in victims]
+        told = room_made(plan.node, going, pod.namespace)
+        self._recorder.normal(_regarding(entry), "Preempting", told)
         trace = {"trace": self._stories.trace_id(entry)}
+        message = room_made(plan.node, going)
         _LOG.info("pod %s (priority %d): %s", pod.key, pod.priority, message, extra=trace)
         await self._status(entry, {"nominatedNodeName": plan.node})
         # First those who may be spared: then nobody has gone for nothing.
@@ -232,6 +234,21 @@ class Preempting:
             subresource="status",
             into=msgspec.Raw,
         )
+
+
+def room_made(node: str, victims: Sequence[Pod], reader: str | None = None) -> str:
+    """What is done for a pod, in a line.
+
+    Args:
+        node: where.
+        victims: who has to go; empty where those who leave anyway make room.
+        reader: the namespace whose readers get the line: pods of others are only counted. None for our own log.
+    """
+    own = [one for one in victims if reader in (None, one.namespace)]
+    told = [f"{one.key} (priority {one.priority})" for one in own]
+    if others := len(victims) - len(own):
+        told.append(f"{others} pod{'s' * (others != 1)} of other namespaces")
+    return f"room is made on node {node}: {', '.join(told) or 'by pods that end'}"
 
 
 def _asked(victim: Occupant, plan: Plan) -> bool:

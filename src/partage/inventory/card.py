@@ -31,7 +31,7 @@ class Suspicion:
         node: where.
         types: types of device of which no device is handed out: the pod holds something by a record
             that cannot be trusted.
-        message: why, for people.
+        message: why, for who may read of all namespaces.
         may_use: without a record, what the pod may be using. So many devices are closed, of those
             that take pods and that no pod holds.
     """
@@ -40,6 +40,13 @@ class Suspicion:
     types: tuple[DeviceType, ...]
     message: str
     may_use: tuple[MayUse, ...] = ()
+
+    @property
+    def brief(self) -> str:
+        """Why, for pods of any namespace: who is behind it is not named, nor what the record says."""
+        if self.may_use:
+            return "a pod on the node asks for devices and has no record"
+        return "a pod or claim on the node has a record that cannot be trusted"
 
 
 @dataclass(slots=True)
@@ -54,7 +61,7 @@ class Card:
         slots_free: sharers it may still take.
         tenants: sharers it has.
         closed: why it takes nobody, or None.
-        closed_detail: more about that.
+        closed_detail: more about that; it names no pod, since pods of any namespace are told it.
         extras_free: native units left.
         functions_taken: PCI addresses of its virtual functions in use.
         instances: hardware instances on it, by start; what is added for a decision comes last.

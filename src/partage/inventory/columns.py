@@ -450,7 +450,7 @@ class Columns:
         node = self.node_at(index)
         for suspicion in self._suspected.get(node.name, {}).values():
             if type_ in suspicion.types:
-                return ReasonCode.QUARANTINED, suspicion.message
+                return ReasonCode.QUARANTINED, suspicion.brief
         if (type_, device.minor) in self._doubles.get(index, ()):
             return ReasonCode.QUARANTINED, "its uuid or minor stands for several devices"
         claim = self._claims.get(index, {}).get((type_, device.minor))
@@ -472,11 +472,8 @@ class Columns:
 
     def _too_many(self, type_: DeviceType, index: int, row: int) -> str:
         """Whose records add up to more than the card has: two managers give it, or one was edited."""
-        booked = self._by_node.get(self.node_at(index).name, {})
-        uids = self._tenants.get((type_, index, row), ())
-        pods = (booked[uid].allocation for uid in uids if uid in booked)
-        named = sorted(one.holder for one in pods)
-        return f"booked beyond its means by {' and '.join(named)}"
+        holders = len(self._tenants.get((type_, index, row), ()))
+        return f"booked beyond its means by {holders} pod{'s' * (holders != 1)}"
 
     def _withhold(self, index: int) -> None:
         """Close as many idle cards of a node as pods without a record may be using there.
@@ -487,7 +484,7 @@ class Columns:
         """
         name = self.node_at(index).name
         wanted = sorted(
-            (not (one.vendors or one.avoid_vendors), one, uid, suspicion.message)
+            (not (one.vendors or one.avoid_vendors), one, uid, suspicion.brief)
             for uid, suspicion in self._suspected.get(name, {}).items()
             for one in suspicion.may_use
         )

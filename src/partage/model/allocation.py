@@ -124,6 +124,12 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
             else f"{self.namespace}/{self.name}"
         )
 
+    def holder_for(self, namespace: str) -> str:
+        """Who holds it, for pods of a namespace: those of others stay unnamed."""
+        if namespace == self.namespace:
+            return self.holder
+        return "a claim of another namespace" if self.claim else "a pod of another namespace"
+
     @property
     def charges(self) -> tuple[Charge, ...]:
         """What the ledger counts for this pod."""

@@ -233,7 +233,10 @@ def _there(card: Card) -> Instances:
 
 
 def _hindrance(card: Card, cutting: Cutting, request: DeviceRequest) -> str:
-    """What is in the way, such as `needs 3g.20gb (start 0 or 4), blocked by default/x at 4`."""
+    """What is in the way, such as `needs 3g.20gb (start 0 or 4), blocked by 1g.5gb at 4`.
+
+    Pods of other namespaces read it, so it names no pod.
+    """
     asked = sized(request)
     wanted = _suitable(cutting, asked)
     if not wanted:
@@ -241,8 +244,9 @@ def _hindrance(card: Card, cutting: Cutting, request: DeviceRequest) -> str:
     least = wanted[0]
     starts = " or ".join(str(start) for start in least.starts)
     need = f"needs {least.name} (start {starts})"
-    who = [f"pod {holder}" for holder in card.holders]
-    there = list(zip(card.instances, [*who, *["this pod itself"] * 64], strict=False))
+    before, own = card.instances[: len(card.holders)], card.instances[len(card.holders) :]
+    there = [(one, one.profile) for one in before]
+    there += [(one, f"this pod's own {one.profile}") for one in own]
     there += [(one, "an instance that partage did not make") for one in card.foreign]
     free = [
         start
@@ -251,8 +255,8 @@ def _hindrance(card: Card, cutting: Cutting, request: DeviceRequest) -> str:
     ]
     if not free:
         at = {
-            (who, one.start): None
-            for one, who in there
+            (what, one.start): None
+            for one, what in there
             if any(_overlap(one, least.at(start)) for start in least.starts)
         }
         return f"{need}, blocked by {_blocked(at)}"
@@ -262,11 +266,11 @@ def _hindrance(card: Card, cutting: Cutting, request: DeviceRequest) -> str:
 
 
 def _blocked(blockers: Iterable[tuple[str, int]]) -> str:
-    """Who is where, such as `pod default/x at 0 and 4`."""
+    """What is where, such as `1g.5gb at 0 and 4`."""
     at: dict[str, list[str]] = {}
-    for who, start in blockers:
-        at.setdefault(who, []).append(str(start))
-    return ", ".join(f"{who} at {' and '.join(starts)}" for who, starts in at.items())
+    for what, start in blockers:
+        at.setdefault(what, []).append(str(start))
+    return ", ".join(f"{what} at {' and '.join(starts)}" for what, starts in at.items())
 
 
 def _nothing_like_it(cutting: Cutting, asked: Sized) -> str:

@@ -241,6 +241,7 @@ class Engine(Chooser):
                     pod.uid,
                     allocation.node,
                     f"{uuid} is booked beyond its means by {' and '.join(pods)}",
+                    f"{uuid} is booked beyond its means by {len(pods)} pods",
                 )
                 for uuid, pods in self.ledger.overbooked(pod.uid).items()
             ]
@@ -250,7 +251,9 @@ class Engine(Chooser):
                 actions.append(Released(allocation.node))
         elif self.ledger.suspicion(pod.uid) != suspicion:
             self.ledger.suspect(pod.uid, suspicion)
-            actions.append(Quarantined(pod.uid, suspicion.node, suspicion.message))
+            actions.append(
+                Quarantined(pod.uid, suspicion.node, suspicion.message, suspicion.brief)
+            )
         return actions
 
     def _pod_gone(self, uid: str) -> list[Action]:

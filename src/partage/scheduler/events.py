@@ -144,11 +144,19 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """Capacity was closed because of a pod: tell people why."""
+    """Capacity was closed because of a pod: tell people why.
+
+    Attributes:
+        uid: of the pod.
+        node: where.
+        message: why, with names of pods; for our own log.
+        brief: why, for readers of any namespace.
+    """
 
     uid: str
     node: str
     message: str
+    brief: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -396,8 +396,8 @@ CASES: Final[tuple[Case, ...]] = (
                 "cards",
                 0,
                 value={
-                    "detail": "needs 3g.20gb (start 0 or 4), blocked by pod default/c at 0, "
-                    "pod default/b at 4, pod default/a at 6"
+                    "detail": "needs 3g.20gb (start 0 or 4), blocked by 3g.20gb at 0, "
+                    "2g.10gb at 4, 1g.5gb at 6"
                 },
             ),
         ),

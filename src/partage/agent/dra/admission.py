@@ -48,7 +48,7 @@ class ClaimAdmission:
         claims: Claims,
         place: Callable[[], Place],
         holdings: Callable[[], Sequence[Holding]],
-        closed_to: Callable[[str], str],
+        closed_to: Callable[[str, str], str],
     ) -> None:
         """Nothing is asked yet.
 
@@ -56,7 +56,8 @@ class ClaimAdmission:
             claims: what is prepared.
             place: the node as it is now.
             holdings: what its containers hold.
-            closed_to: which container, beside those of an owner, holds something unknown; empty usually.
+            closed_to: which container, beside those of an owner, holds something unknown, for readers of a
+                namespace; empty usually.
         """
         self.claims, self.lock = claims, threading.Lock()
         self._place, self._holdings = place, holdings
@@ -147,7 +148,7 @@ class ClaimAdmission:
     # --- rules -------------------------------------------------------------------------------
 
     def _refused(self, mine: Allocation, place: Place) -> Refusal | None:
-        unknown = self._closed_to(mine.uid) or self.claims.closed
+        unknown = self._closed_to(mine.uid, mine.namespace) or self.claims.closed
         if unknown:
             told = f"{unknown} holds devices that cannot be told any more, so that nothing is known to be free"
             return Refusal(Rule.UNKNOWN_HELD, told)
