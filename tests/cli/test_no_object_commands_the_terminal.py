@@ -1,11 +1,13 @@
 """Names, notes and messages of objects are shown, and give the terminal that shows them no command."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from partage.cli.logs import FORMATS, start_logging
 from partage.cli.main import main
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.visible import visible
@@ -89,3 +91,24 @@ def test_schedule_and_explain_print_none(command: str, tmp_path: Path) -> None:
     ):
         done = CliRunner().invoke(main, words)
         assert not signs(command) & set(done.output), words
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_word_of_an_object_begins_a_line_of_the_log(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does it command the terminal that shows the log; a traceback is set in."""
+    logger = logging.getLogger("partage")
+    before = logger.handlers[:], logger.propagate, logger.level
+    forged = "2026-01-01T00:00:00.000Z error   partage.daemon: forged"
+    try:
+        start_logging(form, "info")
+        logger.warning("pod a/b says %s", f"\x1b[2J\n{forged}")
+        logger.error("a fault", exc_info=ValueError(f"it says \n{forged}\x1b[2J"))
+    finally:
+        logger.handlers[:], logger.propagate = before[:2]
+        logger.setLevel(before[2])
+
+    lines = capsys.readouterr().err.splitlines()
+    assert not [line for line in lines if line.startswith(forged) or "\x1b" in line]
+    assert "forged" in lines[0]

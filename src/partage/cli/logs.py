@@ -7,9 +7,12 @@ among them: the API client keeps them out of its errors, and no header or body i
 import logging
 import sys
 from datetime import UTC, datetime
+from textwrap import indent
 from typing import Final
 
 import msgspec
+
+from partage.cli.visible import visible
 
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -33,16 +36,17 @@ class _Json(logging.Formatter):
 
 
 class _Text(logging.Formatter):
-    """The same for people."""
+    """The same for people; what users wrote into objects cannot begin a line of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
-        text = f"{_time(record)} {record.levelname.lower():7} {record.name}: {record.getMessage()}"
+        told = visible(record.getMessage()).replace("\n", "\\x0a")
+        text = f"{_time(record)} {record.levelname.lower():7} {record.name}: {told}"
         ids = ", ".join(f"{what} {value}" for what, value in _ids(record).items())
         if ids:
             text += f" ({ids})"
         if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+            text += "\n" + indent(visible(self.formatException(record.exc_info)), "    ")
         return text
 
 

@@ -17,6 +17,7 @@ from partage.serving.hot import HotRoute, HotRoutes
 from partage.serving.limits import Limits
 from partage.serving.listener import Listener, end_listening
 from partage.serving.local import no_stranger
+from partage.serving.no_http import quiet_logger
 from partage.serving.tls import ServerTls
 from partage.serving.turns import TURNS, Turns, pages_in_turn
 
@@ -55,6 +56,7 @@ class Site:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=quiet_logger("partage.serving.http"),
             keepalive_timeout=limits.idle,
             shutdown_timeout=_LINGER,
             max_line_size=limits.head,
