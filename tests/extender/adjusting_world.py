@@ -149,6 +149,7 @@ class Writer:
     async def answer(self, pod: Document, reason: str, message: str) -> None:
         """Why not."""
         self._world.answers[pod.name] = f"{reason}: {message}"
+        self._world.refusals += 1
 
     async def read(self, _namespace: str, name: str) -> Document | None:
         """The pod now."""
@@ -166,6 +167,7 @@ class AdjustingWorld:
     Attributes:
         answers: the last refusal, by pod.
         kills: processes that ended so far.
+        refusals: how often a pod was told why not.
         calm: 1 where every answer arrives.
     """
 
@@ -184,7 +186,7 @@ class AdjustingWorld:
         self.sandboxes: dict[str, PodSandbox] = {}
         self.containers: dict[str, str] = {}
         self.kill_in: dict[str, int] = {}
-        self.kills = 0
+        self.kills = self.refusals = 0
         self.calm = 0
         self.told = self.seen = 0
         self.writer = Writer(self)
@@ -270,9 +272,10 @@ class AdjustingWorld:
                 break
 
     async def come(self, name: str, compute: int, gib: int) -> bool:
-        """A pod is placed, bound and started; whether there was room."""
-        limits = {"koordinator.sh/gpu-core": str(compute), "koordinator.sh/gpu-memory": f"{gib}Gi"}
-        manifest = pod(name, limits)
+        """A pod, by qGPU's names where its number is odd, is placed, bound and started; whether there was room."""
+        qgpu = {names.QGPU_CORE: str(compute), names.QGPU_MEMORY: str(gib)}
+        plain = {"koordinator.sh/gpu-core": str(compute), "koordinator.sh/gpu-memory": f"{gib}Gi"}
+        manifest = pod(name, qgpu if int(name[1:]) % 2 else plain)
         entry = self.service.books.cluster_cache.translation.read(document(manifest))
         engine = self.service.books.engine
         found = engine.place_on(entry.pod, "n1")

@@ -76,6 +76,7 @@ async def settle(world: AdjustingWorld) -> None:
         world.tell(all_of_it=True)
         world.seen = len(world.store.history) - 1
         world.adjusting._again.clear()  # time that passes
+        world.clock.pass_time(1.0)
         await world.look()
 
 
@@ -128,6 +129,33 @@ async def one_pod(folder: Path, wish: str) -> AdjustingWorld:
     assert await world.come("p0", 30, 4)
     world.wish("p0", wish)
     return world
+
+
+async def test_who_asks_without_an_end_costs_a_bounded_number_of_writes(tmp_path: Path) -> None:
+    """Nonsense, something, nonsense again: a few at once, then four a second; the last wish is met."""
+    world = await one_pod(tmp_path, "nonsense")
+    version = world.store.version
+    for turn in range(200):
+        world.wish("p0", "nonsense" if turn % 2 else f"compute={10 + turn % 7}")
+        world.tell(all_of_it=True)
+        await world.rest()
+    asked = 200
+
+    assert world.store.version - version - asked + world.refusals <= 21
+    for _ in range(10):
+        before = world.refusals
+        world.clock.pass_time(1.0)
+        world.wish("p0", "compute=20")
+        world.wish("p0", "nonsense")
+        world.tell(all_of_it=True)
+        await world.service.tick()
+        await world.rest()
+        assert world.refusals - before <= 5
+    world.clock.pass_time(60.0)
+    world.wish("p0", "compute=12")
+    await settle(world)
+    is_answered(world, "p0")
+    world.keeper.journal.close()
 
 
 async def test_a_container_that_starts_later_has_the_amounts_of_now(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """A bound pod's records: ours first, a protocol's beside it checked, another's taken over."""
 
+import dataclasses
+
 import pytest
 from manifests import Manifest, card, cluster, container, device, node, only, pod
 from msgspec.structs import replace
@@ -8,6 +10,7 @@ from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
 from partage.model.pod import Record
+from partage.vendors import names
 from partage.vendors.base import Family, PodView
 from partage.vendors.settings import Settings
 from partage.wire.record import encode
@@ -92,6 +95,28 @@ def test_a_protocols_record_must_agree(theirs: tuple[Grant, ...], problem: str) 
     assert record.grants == (GRANT,)
     assert problem in record.problem
     assert bool(record.problem) is bool(problem)
+
+
+@pytest.mark.parametrize("said", [names.ADJUST, names.ENFORCED, ""])
+@pytest.mark.parametrize("card", [0, 1])
+def test_of_an_adjusted_pod_a_protocol_without_amounts_tells_its_cards(
+    said: str, card: int
+) -> None:
+    """What it says of amounts is what was asked at first; the cards must be the same all the same."""
+    theirs = replace(GRANT, minor=card, uuid=f"GPU-{card}", core_milli=300, memory_bytes=2**32)
+    told = Record((theirs,), "one")
+    one = dataclasses.replace(family("one", told), tells_amounts=False)
+    ours = encode(Allocation("u", "d", "p", "n1", (GRANT,)))
+    notes = {names.ALLOCATION: ours, said: "compute=50"}
+    view = PodView("d", "p", uid="u", node="n1", annotations=notes)
+
+    record = recover(view, NODE, Settings(), (one,))
+    strict = recover(view, NODE, Settings(), (family("one", told),))
+
+    assert record is not None
+    assert strict is not None
+    assert bool(record.problem) is (card == 1 or not said)
+    assert strict.problem
 
 
 def test_containers_add_up_before_they_are_compared() -> None:

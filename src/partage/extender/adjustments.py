@@ -53,6 +53,10 @@ _MOST: Final = 10_000
 _KEEP: Final = 60.0
 """Seconds after which what is told of a pod is told anew where only its figures differ."""
 _PAUSE: Final = 0.5
+_A_WRITE: Final = 0.25
+_AT_ONCE: Final = 20
+"""Seconds of a namespace that a write for its pods takes, and how many it may have at once; what its users ask
+beyond that is looked at in a while. Bindings go the same way, so whoever asks without an end must not fill it."""
 
 
 class Amender(Protocol):
@@ -122,6 +126,7 @@ class Adjustments:
     busy: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     refused: OrderedDict[str, _Refused] = field(default_factory=OrderedDict)
     tell: Callable[[PodEntry, str], None] = _silent
+    _paid: dict[str, float] = field(default_factory=dict)  # until when, by namespace
     _kept: dict[str, "_Kept"] = field(default_factory=dict)
     _telling: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -162,7 +167,8 @@ class Adjustments:
             await asyncio.wait([*self.busy.values()])
 
     def tick(self, books: Books, now: float) -> None:
-        """Look again at some of those that were refused: room may have come."""
+        """Look again at some of those that were refused or put off: room may have come."""
+        self._paid = {key: until for key, until in self._paid.items() if until > now}
         for uid in list(self.refused)[:_EACH]:
             self.refused.move_to_end(uid)
             self.look(books, uid, now)
@@ -185,6 +191,9 @@ class Adjustments:
         if not wish or held is None or books.engine.states.get(uid) is not State.BOUND:
             self.refused.pop(uid, None)
             return
+        if self._paid.get(entry.pod.namespace, now) > now + (_AT_ONCE - 1) * _A_WRITE:
+            self._put_off(uid, _Refused("", "", now))
+            return
         try:
             annotations, wanted = self._planned(books, entry, document, held)
         except (InvalidValue, InvalidDocument) as error:
@@ -205,6 +214,7 @@ class Adjustments:
             except (InvalidValue, InvalidDocument):
                 return
             self._keep(document, entry.pod, ())
+        self._pay(entry, now)
         task = asyncio.create_task(
             self._write(books, document, annotations), name=f"adjust {entry.pod.key}"
         )
@@ -363,13 +373,22 @@ class Adjustments:
         told = known is not None and known.reason == reason
         if known is not None and told and (known.message == message or now < known.told + _KEEP):
             return
-        self.refused[uid] = _Refused(reason, message, now)
-        while len(self.refused) > _MOST:
-            self.refused.popitem(last=False)
+        self.refused.pop(uid, None)
+        self._put_off(uid, _Refused(reason, message, now))
+        self._pay(entry, now)
         self.tell(entry, message)
         task = asyncio.create_task(self.amender.answer(document, reason, message))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
+
+    def _put_off(self, uid: str, why: _Refused) -> None:
+        self.refused.setdefault(uid, why)
+        while len(self.refused) > _MOST:
+            self.refused.popitem(last=False)
+
+    def _pay(self, entry: PodEntry, now: float) -> None:
+        key = entry.pod.namespace
+        self._paid[key] = max(self._paid.get(key, now), now) + _A_WRITE
 
 
 def _extra(uid: str) -> str:

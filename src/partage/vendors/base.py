@@ -223,6 +223,8 @@ class Family:
             nothing. Never raises: a malformed record is a `Record` with its problem.
         by_container: whether those annotations tell which container has what; if not, only the
             pod's amount of each device can be compared.
+        tells_amounts: whether those annotations tell amounts; if not, what `recover` says of them is what the pod asked
+            when it was made.
     """
 
     name: str
@@ -235,3 +237,4 @@ class Family:
     labels: Callable[[PlacedPod, Settings], Mapping[str, str]] = _nothing_labelled
     recover: Callable[[PodView, Node, Settings], Record | None] = _nothing_recovered
     by_container: bool = False
+    tells_amounts: bool = True

@@ -3,14 +3,17 @@
 Partage's own record is read first. A protocol's annotation beside it must tell the same story as
 far as it tells one; where the two disagree it is unknown which is true, and the record is marked
 as a problem with everything Partage wrote, so that this capacity stays closed. A pod without our
-record was placed by another scheduler, and is taken over from its protocol's annotations.
+record was placed by another scheduler, and is taken over from its protocol's annotations. Of a pod whose
+shares were adjusted, a protocol that writes no amounts tells its cards alone.
 
-Source: docs/decisions/0002 and 0006.
+Source: docs/decisions/0002, 0006 and 0028.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from partage.model.allocation import Charge, Grant, charges_of, together
 from partage.model.device import MILLI
@@ -49,7 +52,9 @@ def recover(
     ours = decode(text, pod.uid, pod.node)
     if ours.problem:
         return ours
-    for family, record in others:
+    adjusted = names.ADJUST in pod.annotations or names.ENFORCED in pod.annotations
+    for family, read in others:
+        record = _cards_of(read) if adjusted and not family.tells_amounts else read
         problem = record.problem or _difference(
             ours.grants,
             record,
@@ -59,6 +64,12 @@ def recover(
         if problem:
             return replace(ours, problem=problem)
     return ours
+
+
+def _cards_of(record: Record) -> Record:
+    """A record that tells no amounts."""
+    bare = (msgspec.structs.replace(one, core_milli=0, memory_bytes=0) for one in record.grants)
+    return replace(record, grants=tuple(bare))
 
 
 def _taken_over(others: Sequence[tuple[Family, Record]], settings: Settings) -> Record | None:

@@ -22,4 +22,5 @@ FAMILY: Final = Family(
     labels=labels,
     recover=recover,
     by_container=True,
+    tells_amounts=False,
 )
