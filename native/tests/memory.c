@@ -1,11 +1,11 @@
 /*
  * Allocates by one path until it is refused, gives all back, and does it again. For the modelled card.
  *
- * Usage: memory PATH CHUNK_BYTES [WAY] [hold]
+ * Usage: memory PATH CHUNK_BYTES [WAY] [hold [CHUNKS]]
  *   PATH  plain small pitch managed handle pool newpool array import heap context module show
  *         graph node capture   graphs that allocate a chunk in two parts and keep it, made in three ways
  * Prints "refused CODE", "total BYTES" of each round, "info TOTAL FREE" as the driver shows them before and
- * after. With `hold`, keeps what a round got until a byte comes on its standard input, and ends with that.
+ * after. With `hold`, keeps what a round got (CHUNKS at most) until a byte comes on its standard input, and ends with that.
  */
 #include "../tools/driver.h"
 #include <stdbool.h>
@@ -159,6 +159,7 @@ int main(int argc, char **argv)
 {
     const char *path = argc > 1 ? argv[1] : "show", *way = argc > 3 ? argv[3] : "dlsym";
     size_t chunk = argc > 2 ? strtoull(argv[2], NULL, 10) : 32 << 20;
+    int most = argc > 5 ? atoi(argv[5]) : MOST;
     driver = driver_find(way);
     if (!driver) return 4;
     must(driver->init(0), "cuInit");
@@ -170,7 +171,7 @@ int main(int argc, char **argv)
         int count = 0;
         must(driver->set_current(context), "cuCtxSetCurrent");
         open_pool(path);
-        while (count < MOST && (result = take(path, chunk, count)) == CUDA_SUCCESS) count++;
+        while (count < most && (result = take(path, chunk, count)) == CUDA_SUCCESS) count++;
         printf("refused %d\ntotal %zu\n", result, (size_t)count * chunk);
         if (argc > 4) {
             fflush(stdout);

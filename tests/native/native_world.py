@@ -22,6 +22,7 @@ from partage.vendors.wishes import Policy, Priority
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
+SANITIZERS = {"asan": "address,undefined", "tsan": "thread"}
 WAIT = 600
 """Seconds until a program that should have ended long ago, or what should have come true, is given up."""
 
@@ -95,6 +96,15 @@ class Tenant:
         process = self.start(*command)
         out, error = process.communicate(timeout=WAIT)
         return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+
+
+def sanitized(tenant: Tenant, kind: str) -> None:
+    """Let a tenant's programs start with the runtime of a sanitizer; without one nothing is changed."""
+    if kind:
+        runtime = subprocess.check_output(["gcc", f"-print-file-name=lib{kind}.so"], text=True)
+        tenant.environment["LD_PRELOAD"] = f"{runtime.strip()} {tenant.library}"
+        tenant.environment["ASAN_OPTIONS"] = "detect_leaks=0:exitcode=66"
+        tenant.environment["TSAN_OPTIONS"] = "exitcode=66"
 
 
 class Meter:

@@ -1,14 +1,12 @@
 """The library under the address, undefined-behaviour and thread sanitizers, on the modelled card."""
 
-import subprocess
 from collections.abc import Iterator
 
 import pytest
-from native_world import MIB, Tenant, World, built
+from native_world import MIB, SANITIZERS, Tenant, World, built, sanitized
 
 from partage.vendors.wishes import Policy
 
-KINDS = {"asan": "address,undefined", "tsan": "thread"}
 COMMANDS = [
     ["memory", "plain", str(64 * MIB), "linked"],
     ["memory", "small", "65536", "linked"],
@@ -45,29 +43,26 @@ COMMANDS = [
 ]
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def sanitized(
+@pytest.fixture(scope="module", params=SANITIZERS)
+def tenants(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Tenant, Tenant]]:
     """Two tenants of one card, all built with a sanitizer."""
     kind: str = request.param
-    build = built(f"native-{kind}", KINDS[kind])
+    build = built(f"native-{kind}", SANITIZERS[kind])
     world = World(tmp_path_factory.mktemp("s"), build)
-    runtime = subprocess.check_output(["gcc", f"-print-file-name=lib{kind}.so"], text=True).strip()
-    tenants = []
-    for slot in range(2):
-        tenant = world.tenant(slot, memory=2**29, core=400, policy=Policy.FIXED_SHARE)
-        tenant.environment["LD_PRELOAD"] = f"{runtime} {tenant.library}"
-        tenant.environment["ASAN_OPTIONS"] = "detect_leaks=0:exitcode=66"
-        tenant.environment["TSAN_OPTIONS"] = "exitcode=66"
-        tenants.append(tenant)
-    yield tenants[0], tenants[1]
+    first, second = (
+        world.tenant(slot, memory=2**29, core=400, policy=Policy.FIXED_SHARE) for slot in range(2)
+    )
+    for tenant in (first, second):
+        sanitized(tenant, kind)
+    yield first, second
     world.close()
 
 
-def test_nothing_is_found(sanitized: tuple[Tenant, Tenant]) -> None:
+def test_nothing_is_found(tenants: tuple[Tenant, Tenant]) -> None:
     """Memory of each kind, many threads and graphs, beside a busy neighbour."""
-    first, second = sanitized
+    first, second = tenants
     neighbour = second.start("load", "--way", "linked", "--seconds", "2", "--threads", "2")
 
     done = [first.run(*command) for command in COMMANDS]
