@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from rich.text import Text
 
 from partage.cli.main import main
-from partage.cli.tables import paper, plain_table
+from partage.cli.tables import PlainTable, Styled, paper
 from partage.vendors import names
 
 MIXED = str(Path(__file__).parents[2] / "examples/mixed")
@@ -306,7 +305,7 @@ SERVED = {
         "core_milli": NODE["core_milli"],
         "memory_bytes": NODE["core_milli"],
     },
-    "/api/nodes": {"total": 5000, "offset": 0, "nodes": [NODE] * 20},
+    "/api/nodes": {"total": 5000, "offset": 0, "nodes": [NODE | {"devices": {}}] * 20},
     "/api/pods": {"total": 0, "offset": 0, "pods": []},
 }
 
@@ -337,19 +336,38 @@ def test_the_brief_asks_the_service_for_what_it_shows() -> None:
     assert "and 4980 nodes more: partage top nodes" in result.stdout
     assert len(asked) == 3
     assert sum("limit=20" in path for path in asked) == 2
+    assert sum("cards=no" in path for path in asked) == 1
 
 
 def test_large_tables_are_printed_as_small_ones() -> None:
     """Without folding, rows come out straight: aligned, cells of any width, styles on a terminal only."""
     with paper() as console:
-        table = plain_table("NODE", "STATE")
-        table.add_row(Text("a"), Text("ok", style="green"))
-        table.add_row("日本", Text("1 ").append("closed", style="red"))
+        table = PlainTable("NODE", "STATE")
+        table.add_row("a", Styled("ok", "green"))
+        table.add_row("日本", Styled("1", "red", " closed"))
         console.print(table)
         lines = list(console.render_lines(table))
 
     texts = ["".join(piece.text for piece in line).rstrip() for line in lines]
     assert texts[:3] == ["NODE  STATE", "a     ok", "日本  1 closed"]
+
+
+def test_a_terminal_gets_the_colours_and_no_command_of_a_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is drawn straight is coloured, and what a name would command is made visible."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with paper() as console:
+        table = PlainTable("NODE", "STATE")
+        table.add_row("n\x1b[2J", Styled("ok", "green", "\x07"))
+        console.print(table)
+        pieces = "".join(piece.text for piece in console.render(table))
+
+    head, row = pieces.splitlines()
+    assert head.startswith("\x1b[1mNODE\x1b[0m")
+    assert row == "n\\x1b[2J  \x1b[32mok\x1b[0m\\x07"
 
 
 @pytest.mark.parametrize("command", ["explain", "inspect", "top"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,6 +72,7 @@ NODE_QUERIES = [
     NodeQuery(text="t4", order="used"),
     NodeQuery(text="gpu-2"),
     NodeQuery(offset=1, limit=1),
+    NodeQuery(cards="no", order="free"),
 ]
 POD_QUERIES = [
     PodQuery(),
@@ -222,6 +224,23 @@ def test_lists_hold_what_the_books_hold_in_order(steps: list[tuple[Any, ...]]) -
             ]
         nodes = (await nodes_document(books, NodeQuery(), standing))["nodes"]
         assert [n["name"] for n in nodes] == sorted(ledger.index)
+        short = (await nodes_document(books, NodeQuery(cards="no"), standing))["nodes"]
+        assert [
+            one | {"cards": full["cards"]} for one, full in zip(short, nodes, strict=True)
+        ] == (nodes)
+        for told_of in nodes:
+            assert told_of["devices"] == Counter(card["type"] for card in told_of["cards"])
+            for key in ("core_milli", "memory_bytes", "slots"):
+                gpus = [card[key] for card in told_of["cards"] if card["type"] == "gpu"]
+                assert told_of[key] == {
+                    part: sum(one[part] for one in gpus) for part in ("total", "used")
+                }, key
+            closed = Counter(card["closed"] for card in told_of["cards"] if card["closed"])
+            faults = [f"{count} {code}" for code, count in closed.items()]
+            assert told_of["state"].removeprefix("cordoned, ") in (
+                ", ".join(faults) or "ok",
+                "cordoned",
+            )
         for only, true in (
             ("closed", lambda n: n["state"] != "ok"),
             ("used", lambda n: any(c["slots"]["used"] for c in n["cards"])),

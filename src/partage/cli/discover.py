@@ -17,7 +17,7 @@ from partage.cli.agent_options import discovery_options, node_options, roots_of
 from partage.cli.ending import end
 from partage.cli.parameters import output_option
 from partage.cli.structured import to_json, to_yaml
-from partage.cli.tables import paper, plain_table
+from partage.cli.tables import PlainTable, paper
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidDocument
 from partage.model.quantity import binary
@@ -79,7 +79,7 @@ def _print(inventory: Inventory, node: str, output: str) -> None:
 
 
 def _table(console: Console, inventory: Inventory) -> None:
-    table = plain_table("CARD", "MODEL", "MEMORY", "NUMA", "PCI", "STATE", "ID")
+    table = PlainTable("CARD", "MODEL", "MEMORY", "NUMA", "PCI", "STATE", "ID")
     for one in inventory.found:
         device = one.device
         place = device.topology

@@ -21,7 +21,7 @@ from partage.cli.completion import pod_names
 from partage.cli.ending import end
 from partage.cli.meanings import meaning
 from partage.cli.parameters import Sectioned
-from partage.cli.tables import paper, plain_table
+from partage.cli.tables import PlainTable, paper
 from partage.model.quantity import brief
 
 HAS_A_PLACE: Final = 0
@@ -163,18 +163,18 @@ def _print_refusal(console: Console, found: Document, *, wide: bool) -> None:
     if not nodes:
         return
     console.print()
-    table = plain_table("NODE", "CARD", "CODE", "ASKED", "FREE", "WHY")
+    table = PlainTable("NODE", "CARD", "CODE", "ASKED", "FREE", "WHY")
     shown = list(nodes.items()) if wide else list(nodes.items())[:_FEW]
     for name, why in shown:
-        table.add_row(Text(name), "", Text(why["code"]), "", "", Text(why["message"]))
+        table.add_row(name, "", why["code"], "", "", why["message"])
         for minors, card in _alike(why["cards"]):
             table.add_row(
                 "",
-                Text(",".join(minors)),
-                Text(card["code"]),
+                ",".join(minors),
+                card["code"],
                 _amount(card["code"], card["asked"]),
                 _amount(card["code"], card["free"]),
-                Text(card["detail"]),
+                card["detail"],
             )
     console.print(table)
     counted = sum(reason["counts"].values())
@@ -192,16 +192,16 @@ def _print_refusal(console: Console, found: Document, *, wide: bool) -> None:
 
 def _print_claims(console: Console, claims: list[Document]) -> None:
     """What ResourceClaims hold of the cards that were too full."""
-    table = plain_table("NODE", "CARD", "CLAIM", "COMPUTE", "MEMORY", "HOW")
+    table = PlainTable("NODE", "CARD", "CLAIM", "COMPUTE", "MEMORY", "HOW")
     for one in claims:
         whose = f"{one['namespace']}/{one['name']}" if one["name"] else "of another namespace"
         table.add_row(
-            Text(one["node"]),
-            Text(f"gpu-{one['minor']}"),
-            Text(f"claim {whose}"),
+            one["node"],
+            f"gpu-{one['minor']}",
+            f"claim {whose}",
             core_text(one["core_milli"]),
             brief(one["memory_bytes"]),
-            Text(_held(one)),
+            _held(one),
         )
     console.print(table)
 
@@ -220,12 +220,12 @@ def _alike(cards: list[Document]) -> list[tuple[list[str], Document]]:
     return list(found.values())
 
 
-def _amount(code: str, value: int | None) -> Text:
+def _amount(code: str, value: int | None) -> str:
     if value is None:
-        return Text("")
+        return ""
     if code == "InsufficientMemory":
-        return Text(brief(value))
-    return Text(core_text(value) if code == "InsufficientCore" else str(value))
+        return brief(value)
+    return core_text(value) if code == "InsufficientCore" else str(value)
 
 
 def _print_possible(console: Console, found: Document) -> None:
@@ -242,17 +242,17 @@ def _print_possible(console: Console, found: Document) -> None:
 
 
 def _print_request(console: Console, found: Document) -> None:
-    table = plain_table("ASKS FOR", "OF EACH", "PROTOCOL", "CONTAINERS")
+    table = PlainTable("ASKS FOR", "OF EACH", "PROTOCOL", "CONTAINERS")
     for group in found["request"]:
         count = "all" if group["count"] is None else group["count"]
         protocol = group["protocol"]
         if group["dialect"]:
             protocol += f" ({group['dialect']})"
         table.add_row(
-            Text(f"{count} x {group['type']}"),
-            Text(_each(group)),
-            Text(protocol),
-            Text(", ".join(group["containers"])),
+            f"{count} x {group['type']}",
+            _each(group),
+            protocol,
+            ", ".join(group["containers"]),
         )
     if found["request"]:
         console.print(table)
@@ -294,7 +294,7 @@ def _print_adjustment(console: Console, adjustment: Document) -> None:
 
 def _print_cards(console: Console, found: Document, *, wide: bool) -> None:
     columns = ("CARD", "CONTAINER", "COMPUTE", "MEMORY", "HOW")
-    table = plain_table(*columns, *(("UUID",) if wide else ()))
+    table = PlainTable(*columns, *(("UUID",) if wide else ()))
     for grant in found["allocations"]:
         how = _held(grant)
         if grant["vf"]:
@@ -308,7 +308,7 @@ def _print_cards(console: Console, found: Document, *, wide: bool) -> None:
             memory,
             how,
         ]
-        table.add_row(*(Text(cell) for cell in [*row, *([grant["uuid"]] if wide else [])]))
+        table.add_row(*row, *([grant["uuid"]] if wide else []))
     console.print(table)
 
 
@@ -345,8 +345,8 @@ def _policy_text(policy: Document, in_force: str) -> str:
 
 
 def _print_annotations(console: Console, found: Document, *, wide: bool) -> None:
-    table = plain_table("ANNOTATION", "MEANING", *(("VALUE",) if wide else ()))
+    table = PlainTable("ANNOTATION", "MEANING", *(("VALUE",) if wide else ()))
     for key, value in found["annotations"].items():
         short = value if len(value) <= _LONG else value[:_LONG] + "…"
-        table.add_row(Text(key), Text(meaning(key)), *([Text(short)] if wide else []))
+        table.add_row(key, meaning(key), *([short] if wide else []))
     console.print(table)

@@ -1,9 +1,11 @@
 """`partage inspect`: one node or all, card by card, with who is on each of them."""
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from partage.cli.answering import Asked
@@ -19,7 +21,7 @@ from partage.cli.asked import (
 from partage.cli.completion import node_names
 from partage.cli.ending import end
 from partage.cli.parameters import Sectioned
-from partage.cli.tables import bar, paper, plain_table
+from partage.cli.tables import Cell, PlainTable, Styled, bar, paper
 from partage.cli.top import all_nodes, card_state
 from partage.dashboard.queries import NodeQuery
 from partage.model.allocation import CLAIM
@@ -62,42 +64,38 @@ def inspect(node: str, **given: Any) -> None:
         return
     wide = given["output"] == "wide"
     with paper() as console:
-        for number, one in enumerate(nodes):
-            if number:
-                console.print()
-            _print_node(console, one, wide=wide)
+        parts = (part for one in nodes for part in ("", *_node(one, wide=wide)))
+        console.print(Group(*islice(parts, 1, None)))
     told(asked)
 
 
-def _print_node(console: Console, node: Document, *, wide: bool) -> None:
-    head = Text(node["name"], style="bold")
+def _node(node: Document, *, wide: bool) -> Iterator[RenderableType]:
+    head = Text(node["name"], style="bold", no_wrap=True, overflow="ignore")
     kind = node["model"] or node["vendor"] or ("unknown model" if node["cards"] else "no devices")
     head.append(f"  {kind}", style="not bold")
     style = "green" if node["state"] == "ok" else "red"
-    console.print(head.append(f"  {node['state']}", style=style), soft_wrap=True)
+    yield head.append(f"  {node['state']}", style=style)
     for taint in node.get("taints", ()) if wide else ():
-        console.print(Text(f"taint {taint}", style="dim"))
+        yield Text(f"taint {taint}", style="dim")
     for one in node.get("objections", ()):
-        console.print(Text(f"{one['protocol']}: {one['code']}: {one['message']}", style="yellow"))
+        yield Text(f"{one['protocol']}: {one['code']}: {one['message']}", style="yellow")
     for note in node.get("notes", ()):
-        console.print(Text(note, style="dim"))
+        yield Text(note, style="dim")
     if not node["cards"]:
         return
-    table = plain_table(
-        "CARD", "", "COMPUTE", "MEMORY", "POD", "HOW", *(("UUID",) if wide else ())
-    )
+    table = PlainTable("CARD", "", "COMPUTE", "MEMORY", "POD", "HOW", *(("UUID",) if wide else ()))
     for card in node["cards"]:
         used = card["core_milli"]
         part = used["used"] / used["total"] if used["total"] else 0.0
-        state = Text() if not card["closed"] else card_state(card)
+        state = card_state(card) if card["closed"] else ""
         table.add_row(
-            Text(f"{card['type']} {card['minor']}"),
-            Text(bar(part), style="cyan"),
+            f"{card['type']} {card['minor']}",
+            Styled(bar(part), "cyan"),
             part_text(used),
             part_text(card["memory_bytes"], memory=True),
-            Text("idle" if not card["tenants"] else "", style="dim"),
+            Styled("idle" if not card["tenants"] else "", "dim"),
             state,
-            *([Text(card["uuid"])] if wide else []),
+            *([card["uuid"]] if wide else []),
         )
         for tenant in card["tenants"]:
             table.add_row(
@@ -106,7 +104,7 @@ def _print_node(console: Console, node: Document, *, wide: bool) -> None:
                 core_text(tenant["core_milli"]),
                 brief(tenant["memory_bytes"]),
                 _who(tenant),
-                Text(_how(tenant)),
+                _how(tenant),
             )
         for one in card["foreign"]:
             table.add_row(
@@ -114,17 +112,17 @@ def _print_node(console: Console, node: Document, *, wide: bool) -> None:
                 "",
                 "",
                 "",
-                Text("not made by Partage", style="dim"),
-                Text(f"{one['profile']} at {one['start']}"),
+                Styled("not made by Partage", "dim"),
+                f"{one['profile']} at {one['start']}",
             )
-    console.print(table)
+    yield table
 
 
-def _who(tenant: Document) -> Text:
+def _who(tenant: Document) -> Cell:
     if tenant["name"] is None:
-        return Text("a pod of another namespace", style="dim")
+        return Styled("a pod of another namespace", "dim")
     claim = "claim " if tenant["protocol"] == CLAIM else ""
-    return Text(f"{claim}{tenant['namespace']}/{tenant['name']}")
+    return f"{claim}{tenant['namespace']}/{tenant['name']}"
 
 
 def _how(tenant: Document) -> str:

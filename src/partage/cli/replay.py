@@ -9,12 +9,11 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.text import Text
 
 from partage.cli.ending import end
 from partage.cli.parameters import PolicyType, output_option
 from partage.cli.structured import to_json, to_yaml
-from partage.cli.tables import paper, plain_table
+from partage.cli.tables import Cell, PlainTable, Styled, paper
 from partage.model.errors import InvalidDocument, PartageError
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import Refusal
@@ -132,12 +131,12 @@ def _reason(refusal: Refusal) -> dict[str, Any]:
     return {"code": refusal.code.value, "message": refusal.message, "nodes": nodes}
 
 
-def _said(told: dict[str, Any] | None) -> Text:
+def _said(told: dict[str, Any] | None) -> Cell:
     if told is None:
-        return Text("")
+        return ""
     if told["reason"]:
-        return Text(f"{told['reason']['code']}: {told['reason']['message']}", style="yellow")
-    return Text(f"{told['node']}: {', '.join(told['cards']) or 'no card'}")
+        return Styled(f"{told['reason']['code']}: {told['reason']['message']}", "yellow")
+    return f"{told['node']}: {', '.join(told['cards']) or 'no card'}"
 
 
 def _print_record(console: Console, found: dict[str, Any]) -> None:
@@ -149,11 +148,9 @@ def _print_record(console: Console, found: dict[str, Any]) -> None:
     if not found["differences"]:
         return
     console.print()
-    table = plain_table("DECISION", "VERB", "POD", "THEN", "NOW")
+    table = PlainTable("DECISION", "VERB", "POD", "THEN", "NOW")
     for one in found["differences"]:
-        table.add_row(
-            Text(one["id"]), one["verb"], Text(one["pod"]), _said(one["then"]), _said(one["now"])
-        )
+        table.add_row(one["id"], one["verb"], one["pod"], _said(one["then"]), _said(one["now"]))
     console.print(table)
     if found["different"] > len(found["differences"]):
         console.print(f"the first {len(found['differences'])} of {found['different']}")
@@ -207,8 +204,8 @@ def _print_snapshot(console: Console, found: dict[str, Any]) -> None:
         return
     console.print()
     what_if = any(one["then"] for one in pods)
-    table = plain_table("POD", *(["TODAY", "THEN"] if what_if else ["NOW"]))
+    table = PlainTable("POD", *(["TODAY", "THEN"] if what_if else ["NOW"]))
     for one in pods:
         row = [_said(one["then"]), _said(one["now"])] if what_if else [_said(one["now"])]
-        table.add_row(Text(f"{one['namespace']}/{one['name']}"), *row)
+        table.add_row(f"{one['namespace']}/{one['name']}", *row)
     console.print(table)

@@ -7,10 +7,9 @@ changes its meaning.
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from partage.cli.tables import bar, given, paper, plain_table, print_waiting
+from partage.cli.tables import Cell, PlainTable, Styled, bar, given, paper, print_waiting
 from partage.inventory.card import Card
 from partage.model.device import DeviceType
 from partage.model.node import Node
@@ -122,27 +121,27 @@ def _summary(outcome: Outcome) -> Text:
     return Text(f"{line}, {waiting} waiting" if waiting else line, style="bold")
 
 
-def _pods_table(outcome: Outcome) -> Table:
-    table = plain_table("POD", "NODE", "CARDS", "GIVEN")
+def _pods_table(outcome: Outcome) -> PlainTable:
+    table = PlainTable("POD", "NODE", "CARDS", "GIVEN")
     for pod in outcome.pods:
-        name = Text(pod.pod.pod.key)
+        name = pod.pod.pod.key
         if pod.allocation is not None:
             grants = pod.allocation.grants
             table.add_row(
                 name,
-                Text(pod.allocation.node),
-                Text(cards_text(grants)),
+                pod.allocation.node,
+                cards_text(grants),
                 given(given_text(grants)),
             )
         elif pod.refusal is None:
-            table.add_row(name, Text("-"), "", Text("finished", style="dim"))
+            table.add_row(name, "-", "", Styled("finished", "dim"))
     for claim in outcome.cluster.claims:
         for node, record in claim.records.items():
             grants = record.grants
             table.add_row(
-                Text(f"claim {claim.key}"),
-                Text(node),
-                Text(cards_text(grants)),
+                f"claim {claim.key}",
+                node,
+                cards_text(grants),
                 given(given_text(grants)),
             )
     return table
@@ -163,21 +162,21 @@ def _print_waiting(console: Console, outcome: Outcome) -> None:
     )
 
 
-def _nodes_table(outcome: Outcome) -> Table:
-    table = plain_table("NODE", "CARD", "MODEL", "COMPUTE", "", "MEMORY", "SHARERS", "STATE")
+def _nodes_table(outcome: Outcome) -> PlainTable:
+    table = PlainTable("NODE", "CARD", "MODEL", "COMPUTE", "", "MEMORY", "SHARERS", "STATE")
     for node in outcome.cluster.nodes:
         index = outcome.ledger.index[node.name]
         name = node.name
         for type_ in DeviceType:
             for card in outcome.ledger.cards(type_, index):
-                table.add_row(Text(name), *_card_row(node, card))
+                table.add_row(name, *_card_row(node, card))
                 name = ""
         if name:
-            table.add_row(Text(name), "", Text("no devices", style="dim"))
+            table.add_row(name, "", Styled("no devices", "dim"))
     return table
 
 
-def _card_row(node: Node, card: Card) -> tuple[Text, ...]:
+def _card_row(node: Node, card: Card) -> tuple[Cell, ...]:
     device = card.device
     used = device.core_milli - card.core_free
     memory = device.memory_bytes - card.memory_free
@@ -187,15 +186,13 @@ def _card_row(node: Node, card: Card) -> tuple[Text, ...]:
     compute = f"{used / 10:g}%" if device.core_milli else "-"
     amounts = f"{brief(memory)} of {brief(device.memory_bytes)}" if device.memory_bytes else "-"
     closed = closed_code(card)
-    state = Text(closed or "ok", style="red" if closed else "green")
-    if closed and card.closed_detail:
-        state.append(f" ({card.closed_detail})", style="default")
+    detail = f" ({card.closed_detail})" if closed and card.closed_detail else ""
     return (
-        Text(label),
-        Text(model),
-        Text(bar(fraction), style="cyan"),
-        Text(compute),
-        Text(amounts),
-        Text(f"{card.tenants}"),
-        state,
+        label,
+        model,
+        Styled(bar(fraction), "cyan"),
+        compute,
+        amounts,
+        f"{card.tenants}",
+        Styled(closed or "ok", "red" if closed else "green", detail),
     )

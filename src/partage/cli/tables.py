@@ -7,16 +7,16 @@ broken, and what is still too wide runs on, as kubectl's tables do.
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partialmethod
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import COLOR_SYSTEMS, Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.segment import Segment
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from partage.cli.visible import visible
@@ -31,10 +31,32 @@ _WHOLE: Final = frozenset(
 _FILLED: Final = "█"
 _EMPTY: Final = "░"
 _GAP: Final = 2
+_HEAD: Final = "bold"
 _BLANKS: Final = re.compile(r"(?:\s|\x1b\[[0-9;]*m)+$")
 _PLAIN: Final = "\x1b[0m"
 _WORD: Final = 24
 """A word longer than this may be broken to fold a text."""
+
+
+class Styled(NamedTuple):
+    """A cell in a style of rich's: `text` in it, `more` behind without one."""
+
+    text: str
+    style: str
+    more: str = ""
+
+    def __str__(self) -> str:
+        """As it is without colours."""
+        return self.text + self.more
+
+
+Cell = str | Styled
+
+
+class _Drawn(str):
+    """A text with its colours, made visible already."""
+
+    __slots__ = ()
 
 
 class _Paper(Console):
@@ -47,79 +69,140 @@ class _Paper(Console):
     ) -> Iterator[Segment]:
         """Its pieces; what comes from objects gives the terminal no command."""
         for one in super().render(renderable, options):
-            yield one if one.control else one._replace(text=visible(one.text))
+            raw = one.control or isinstance(one.text, _Drawn)
+            yield one if raw else one._replace(text=visible(one.text))
 
 
-class _Fitted(Table):
-    """A table that gives way on a narrow terminal; see this module's summary."""
+@dataclass(slots=True)
+class _Column:
+    """A column of a table.
+
+    Attributes:
+        header: above it.
+        cells: from the top down.
+        texts: what they say, each text once, and the heading.
+        width: in signs.
+    """
+
+    header: str
+    cells: list[Cell]
+    texts: frozenset[str] = frozenset()
+    width: int = 0
+
+    def __post_init__(self) -> None:
+        seen = {cell: _visible(cell) for cell in set(self.cells)}
+        self.cells = [seen[cell] for cell in self.cells]
+        self.texts = frozenset({self.header, *map(str, seen.values())})
+        self.width = max(map(_longest, self.texts))
+
+
+class PlainTable:
+    """A table without lines that gives way on a narrow terminal; see this module's summary.
+
+    Of a column each text is measured and drawn once: tables of thousands of rows say few things often.
+    """
+
+    def __init__(self, *columns: str, headed: bool = True) -> None:
+        """No rows yet.
+
+        Args:
+            columns: headings.
+            headed: whether they are shown.
+        """
+        self._headers, self._headed = columns, headed
+        self._rows: list[tuple[Cell, ...]] = []
+
+    def add_row(self, *cells: Cell) -> None:
+        """One more; cells that are left out at its end are empty."""
+        self._rows.append(cells + ("",) * (len(self._headers) - len(cells)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Its lines."""
-        columns = _fitted(self.columns, options.max_width)
+        found = zip(*self._rows, strict=True) if self._rows else [()] * len(self._headers)
+        given = [
+            _Column(header, list(cells))
+            for header, cells in zip(self._headers, found, strict=True)
+        ]
+        columns = _fitted(given, options.max_width)
+        if all(map(_fits, columns)):
+            yield Segment(_Drawn(self._straight(console, columns)))
+            return
         table = Table(
             box=None,
             pad_edge=False,
             padding=(0, _GAP, 0, 0),
-            header_style=self.header_style,
-            show_header=self.show_header,
+            header_style=_HEAD,
+            show_header=self._headed,
         )
-        table.columns, table.rows = columns, self.rows
-        if all(map(_fits, columns)):
-            yield from self._straight(console, columns)
-            return
-        width = sum((column.width or 0) + _GAP for column in columns)
+        for column in columns:
+            whole = column.header in _WHOLE
+            table.add_column(column.header, overflow="fold", no_wrap=whole, width=column.width)
+        for row in zip(*(column.cells for column in columns), strict=True):
+            table.add_row(*map(_rich, row))
+        width = sum(column.width + _GAP for column in columns)
         yield from table.__rich_console__(console, options.update(width=width, max_width=width))
 
-    def _straight(self, console: Console, columns: Sequence[Column]) -> Iterator[Segment]:
-        """Its lines where none is folded; rich takes ten times as long for tables of thousands of rows."""
-        head = [Text(str(column.header), style=self.header_style) for column in columns]
-        rows = zip(*(column.cells for column in columns), strict=True)
-        for row in (head, *rows) if self.show_header else rows:
-            plain = ""
-            for cell, column in zip(row, columns, strict=True):
-                text = cell if isinstance(cell, Text) else Text(str(cell))
-                if text.spans or text.style:
-                    yield Segment(plain)
-                    plain = ""
-                    if text.spans:
-                        yield from text.render(console)
-                    else:
-                        yield Segment(text.plain, console.get_style(text.style))
-                else:
-                    plain += text.plain
-                plain += " " * ((column.width or 0) - text.cell_len + _GAP)
-            yield Segment(f"{plain}\n")
+    def _straight(self, console: Console, columns: Sequence[_Column]) -> str:
+        """Its lines where none is folded; rich takes a hundred times as long for thousands of rows."""
+        drawn = []
+        for column in columns:
+            head: list[Cell] = [Styled(column.header, _HEAD)] if self._headed else []
+            texts = {
+                cell: _coloured(console, cell) + " " * (column.width + _GAP - cell_len(str(cell)))
+                for cell in {*head, *column.cells}
+            }
+            drawn.append([texts[cell] for cell in (*head, *column.cells)])
+        return "".join(f"{''.join(line).rstrip()}\n" for line in zip(*drawn, strict=True))
 
 
-def _fits(column: Column) -> bool:
-    return all(
-        "\n" not in text and cell_len(text) <= (column.width or 0) for text in _cells(column)
-    )
+def _visible(cell: Cell) -> Cell:
+    if isinstance(cell, Styled):
+        return Styled(visible(cell.text), cell.style, visible(cell.more))
+    return visible(cell)
 
 
-def _fitted(columns: Sequence[Column], width: int) -> list[Column]:
+def _rich(cell: Cell) -> Text:
+    if isinstance(cell, Styled):
+        return Text(cell.text, style=cell.style).append(cell.more, "default")
+    return Text(cell)
+
+
+def _coloured(console: Console, cell: Cell) -> str:
+    if not isinstance(cell, Styled) or not cell.text or not console.color_system:
+        return str(cell)
+    style = console.get_style(cell.style)
+    if console.no_color:
+        style = style.without_color
+    system = COLOR_SYSTEMS[console.color_system]
+    return style.render(cell.text, color_system=system) + cell.more
+
+
+def _fits(column: _Column) -> bool:
+    return all("\n" not in text and cell_len(text) <= column.width for text in column.texts)
+
+
+def _fitted(columns: Sequence[_Column], width: int) -> Sequence[_Column]:
     """Columns with the width that each gets."""
-    widths = [max(map(_longest, _cells(column)), default=0) for column in columns]
-    if sum(widths) + _GAP * (len(widths) - 1) > width:
+    if _total(columns) > width:
         columns = _without_ornaments(columns)
-        widths = [max(map(_longest, _cells(column)), default=0) for column in columns]
     least = [
-        have if column.no_wrap else min(have, max(map(_word, _cells(column)), default=0))
-        for have, column in zip(widths, columns, strict=True)
+        column.width
+        if column.header in _WHOLE
+        else min(column.width, max(map(_word, column.texts)))
+        for column in columns
     ]
-    while sum(widths) + _GAP * (len(widths) - 1) > width:
-        widest = max(range(len(widths)), key=lambda n: (widths[n] > least[n], widths[n]))
-        if widths[widest] == least[widest]:
+    while _total(columns) > width:
+        widest = max(
+            range(len(columns)), key=lambda n: (columns[n].width > least[n], columns[n].width)
+        )
+        if columns[widest].width == least[widest]:
             break
-        widths[widest] -= 1
-    return [
-        replace(column, _index=number, width=have)
-        for number, (column, have) in enumerate(zip(columns, widths, strict=True))
-    ]
+        columns[widest].width -= 1
+    return columns
 
 
-def _cells(column: Column) -> list[str]:
-    return [str(column.header), *(str(cell) for cell in column.cells)]
+def _total(columns: Sequence[_Column]) -> int:
+    return sum(column.width + _GAP for column in columns) - _GAP
 
 
 def _longest(text: str) -> int:
@@ -130,16 +213,16 @@ def _word(text: str) -> int:
     return min(_WORD, max(map(cell_len, text.split()), default=0))
 
 
-def _without_ornaments(columns: Sequence[Column]) -> list[Column]:
+def _without_ornaments(columns: Sequence[_Column]) -> list[_Column]:
     """Columns that say something; a bar's heading goes to the numbers beside it."""
-    kept: list[Column] = []
+    kept: list[_Column] = []
     heading = ""
     for column in columns:
-        drawn = {sign for cell in column.cells for sign in str(cell)}
+        drawn = {sign for cell in set(column.cells) for sign in str(cell)}
         if drawn <= {_FILLED, _EMPTY}:
-            heading = str(column.header) if drawn else heading
+            heading = column.header if drawn else heading
             continue
-        kept.append(replace(column, header=column.header or heading))
+        kept.append(_Column(column.header or heading, column.cells))
         heading = ""
     return kept
 
@@ -162,18 +245,12 @@ def paper() -> Iterator[Console]:
 
 def _trimmed(line: str) -> str:
     """The line without blanks at its end, which would run on into the next one; styles end."""
+    if not line.endswith((" ", _PLAIN)):
+        return line
     end = _BLANKS.search(line)
     if end is None:
         return line
     return line[: end.start()] + (_PLAIN if "\x1b" in end[0] else "")
-
-
-def plain_table(*columns: str) -> Table:
-    """A table without lines; columns of names are not broken."""
-    table = _Fitted(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in _WHOLE)
-    return table
 
 
 def bar(fraction: float) -> str:
@@ -182,9 +259,9 @@ def bar(fraction: float) -> str:
     return _FILLED * filled + _EMPTY * (_BAR - filled)
 
 
-def given(text: str) -> Text:
+def given(text: str) -> Cell:
     """What a pod was given, or that it has no devices."""
-    return Text(text) if text else Text("no devices", style="dim")
+    return text or Styled("no devices", "dim")
 
 
 def print_waiting(

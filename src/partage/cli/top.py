@@ -12,9 +12,9 @@ from partage.cli.answering import Asked
 from partage.cli.asked import answer_options, answered, core_text, part_text, structured, told
 from partage.cli.idle import idle_shares
 from partage.cli.parameters import Sectioned, option
-from partage.cli.tables import bar, paper, plain_table, print_waiting
+from partage.cli.tables import Cell, PlainTable, Styled, bar, paper, print_waiting
 from partage.cli.watching import watched
-from partage.dashboard.queries import MOST_NODES, MOST_PODS, NodeQuery, PodQuery
+from partage.dashboard.queries import MOST_COUNTED, MOST_NODES, MOST_PODS, NodeQuery, PodQuery
 from partage.model.quantity import brief
 
 _WHAT: Final = ("nodes", "pods", "cards")
@@ -159,11 +159,13 @@ async def _gathered(
     query = NodeQuery(order=sort)
     if what == "pods":
         return {"pods": await _all_pods(asked, PodQuery(namespace=namespace))}
+    if what == "nodes" and most is not None:
+        return {"nodes": await all_nodes(asked, replace(query, cards="no"))}
     if what:
         return {"nodes": await all_nodes(asked, query)}
     waiting = PodQuery(state="waiting", namespace=namespace)
     if most is not None:
-        nodes = await asked.views.nodes(replace(query, limit=most))
+        nodes = await asked.views.nodes(replace(query, cards="no", limit=most))
         pods = await asked.views.pods(replace(waiting, limit=most))
         return {
             "overview": await asked.views.overview(),
@@ -179,10 +181,11 @@ async def _gathered(
 
 
 async def all_nodes(asked: Asked, query: NodeQuery) -> list[Document]:
-    """Every node with its cards, page by page."""
+    """Every node, page by page."""
     found: list[Document] = []
+    most = MOST_COUNTED if query.cards == "no" else MOST_NODES
     while True:
-        page = await asked.views.nodes(replace(query, offset=len(found), limit=MOST_NODES))
+        page = await asked.views.nodes(replace(query, offset=len(found), limit=most))
         found += page["nodes"]
         if not page["nodes"] or len(found) >= page["total"]:
             return found
@@ -209,9 +212,8 @@ def _print_all(console: Console, found: Document, *, wide: bool) -> None:
         f"{cards['whole']} whole",
         *([f"{cards['closed']} closed"] if cards["closed"] else []),
     ]
-    table = plain_table("", "", "")
-    table.show_header = False
-    table.add_row(Text("cards", style="bold"), "", f"{cards['total']}: {', '.join(parts)}")
+    table = PlainTable("", "", "", headed=False)
+    table.add_row(Styled("cards", "bold"), "", f"{cards['total']}: {', '.join(parts)}")
     for title, key, memory in (
         ("compute", "core_milli", False),
         ("memory", "memory_bytes", True),
@@ -219,14 +221,14 @@ def _print_all(console: Console, found: Document, *, wide: bool) -> None:
         amount = seen[key]
         part = amount["used"] / amount["total"] if amount["total"] else 0.0
         table.add_row(
-            Text(title, style="bold"),
-            Text(bar(part), style="cyan"),
+            Styled(title, "bold"),
+            Styled(bar(part), "cyan"),
             f"{part:.0%}: {part_text(amount, memory=memory, cards=not memory)}",
         )
     table.add_row(
-        Text("pods", style="bold"), "", f"{pods['placed']} placed, {pods['waiting']} waiting"
+        Styled("pods", "bold"), "", f"{pods['placed']} placed, {pods['waiting']} waiting"
     )
-    table.add_row(Text("policy", style="bold"), "", Text(seen["policy"]))
+    table.add_row(Styled("policy", "bold"), "", seen["policy"])
     console.print(table)
     console.print()
     counts = found.get("counts") or {key: len(found[key]) for key in ("nodes", "waiting")}
@@ -248,18 +250,18 @@ def _print_all(console: Console, found: Document, *, wide: bool) -> None:
 
 def _print_nodes(console: Console, nodes: Sequence[Document], *, wide: bool) -> None:
     more = ("SHARERS", "VENDOR") if wide else ()
-    table = plain_table("NODE", "CARDS", "", "COMPUTE", "", "MEMORY", "PODS", *more, "STATE")
+    table = PlainTable("NODE", "CARDS", "", "COMPUTE", "", "MEMORY", "PODS", *more, "STATE")
     for node in nodes:
-        cards = [card for card in node["cards"] if card["type"] == "gpu"]
-        others = len(node["cards"]) - len(cards)
-        text = f"{len(cards)} x {node['model'] or node['vendor'] or 'card'}" if cards else "none"
+        cards = node["devices"].get("gpu", 0)
+        others = sum(node["devices"].values()) - cards
+        text = f"{cards} x {node['model'] or node['vendor'] or 'card'}" if cards else "none"
         if wide and others:
             text += f" + {others} other"
         slots = f"{node['slots']['used']} of {node['slots']['total']}"
-        extra = (slots, Text(node["vendor"])) if wide else ()
+        extra = (slots, node["vendor"]) if wide else ()
         table.add_row(
-            Text(node["name"]),
-            Text(text),
+            node["name"],
+            text,
             _bar(node["core_milli"]),
             part_text(node["core_milli"], cards=True),
             _bar(node["memory_bytes"]),
@@ -273,7 +275,7 @@ def _print_nodes(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
 
 def _print_cards(console: Console, nodes: Sequence[Document], *, wide: bool) -> None:
     more = ("UUID",) if wide else ()
-    table = plain_table(
+    table = PlainTable(
         "NODE",
         "CARD",
         "MODEL",
@@ -290,17 +292,17 @@ def _print_cards(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
         name = node["name"]
         for card in node["cards"]:
             table.add_row(
-                Text(name),
-                Text(f"{card['type']} {card['minor']}"),
-                Text(card["model"] or card["vendor"]),
+                name,
+                f"{card['type']} {card['minor']}",
+                card["model"] or card["vendor"],
                 _bar(card["core_milli"]),
                 part_text(card["core_milli"]),
                 _bar(card["memory_bytes"]),
                 part_text(card["memory_bytes"], memory=True),
                 str(card["slots"]["used"]),
-                Text(_instances(card)),
+                _instances(card),
                 card_state(card),
-                *([Text(card["uuid"])] if wide else []),
+                *([card["uuid"]] if wide else []),
             )
             name = ""
     console.print(table)
@@ -315,20 +317,20 @@ def _instances(card: Document) -> str:
 
 def _print_pods(console: Console, pods: Sequence[Document], *, wide: bool) -> None:
     more = ("GIVEN", "PRIORITY") if wide else ()
-    table = plain_table("POD", "NODE", "CARD", "COMPUTE", "MEMORY", "PROTOCOL", "STATE", *more)
+    table = PlainTable("POD", "NODE", "CARD", "COMPUTE", "MEMORY", "PROTOCOL", "STATE", *more)
     for pod in pods:
         state = f"waiting: {pod['code']}" if pod["code"] else pod["state"]
         style = "yellow" if pod["node"] is None else "green"
         cards = f"{len(pod['cards'])} cards" if len(pod["cards"]) > 4 else ", ".join(pod["cards"])
-        extra = (Text(pod["given"]), str(pod["priority"])) if wide else ()
+        extra = (pod["given"], str(pod["priority"])) if wide else ()
         table.add_row(
-            Text(f"{pod['namespace']}/{pod['name']}"),
-            Text(pod["node"] or "-"),
-            Text(cards),
+            f"{pod['namespace']}/{pod['name']}",
+            pod["node"] or "-",
+            cards,
             core_text(pod["core_milli"]) if pod["core_milli"] else "-",
             brief(pod["memory_bytes"]) if pod["memory_bytes"] else "-",
-            Text(", ".join(pod["protocols"])),
-            Text(state, style=style),
+            ", ".join(pod["protocols"]),
+            Styled(state, style),
             *extra,
         )
     console.print(table)
@@ -338,17 +340,17 @@ def _print_idle(console: Console, rows: Sequence[Document]) -> None:
     if not rows:
         console.print("no container whose use is measured was idle in the last hour")
         return
-    table = plain_table("POD", "CONTAINER", "NODE", "CARD", "COMPUTE", "USED", "MEMORY", "USED")
+    table = PlainTable("POD", "CONTAINER", "NODE", "CARD", "COMPUTE", "USED", "MEMORY", "USED")
     for row in rows:
         memory = [
             "-" if row[name] is None else brief(int(row[name] * 2**20))
             for name in ("granted_mib", "used_mib")
         ]
         table.add_row(
-            Text(f"{row['namespace']}/{row['pod']}"),
-            Text(row["container"]),
-            Text(row["node"]),
-            Text(row["card"]),
+            f"{row['namespace']}/{row['pod']}",
+            row["container"],
+            row["node"],
+            row["card"],
             f"{row['granted_percent']:g}%",
             f"{row['used_percent']:.1f}%",
             *memory,
@@ -356,17 +358,15 @@ def _print_idle(console: Console, rows: Sequence[Document]) -> None:
     console.print(table)
 
 
-def _bar(amount: dict[str, int]) -> Text:
-    return Text(bar(amount["used"] / amount["total"]) if amount["total"] else "", style="cyan")
+def _bar(amount: dict[str, int]) -> Cell:
+    return Styled(bar(amount["used"] / amount["total"]) if amount["total"] else "", "cyan")
 
 
-def _state(state: str) -> Text:
-    return Text(state, style="green" if state == "ok" else "red")
+def _state(state: str, more: str = "") -> Cell:
+    return Styled(state, "green" if state == "ok" else "red", more)
 
 
-def card_state(card: Document) -> Text:
+def card_state(card: Document) -> Cell:
     """Whether a card takes pods, and why not."""
-    state = _state(card["closed"] or "ok")
-    return (
-        state.append(f" ({card['closed_detail']})", "default") if card["closed_detail"] else state
-    )
+    detail = card["closed_detail"]
+    return _state(card["closed"] or "ok", f" ({detail})" if detail else "")

@@ -12,13 +12,12 @@ from typing import Final
 import click
 import msgspec
 import yaml
-from rich.table import Table
 from rich.text import Text
 
 from partage.cli import loop
 from partage.cli.ending import end
 from partage.cli.parameters import output_option
-from partage.cli.tables import given, paper, plain_table, print_waiting
+from partage.cli.tables import PlainTable, Styled, given, paper, print_waiting
 from partage.cli.traces import sent_traces, trace_options
 from partage.cli.visible import visible
 from partage.embedded.cluster import Addresses, EmbeddedCluster, Plan
@@ -271,26 +270,24 @@ def _waits(one: WaitingLine) -> tuple[str, str, str]:
     return one.name, "Unschedulable", one.reason or "not looked at yet"
 
 
-def _placed(seen: Overview) -> Table:
-    table = plain_table("POD", "NODE", "PHASE", "CARDS", "GIVEN")
+def _placed(seen: Overview) -> PlainTable:
+    table = PlainTable("POD", "NODE", "PHASE", "CARDS", "GIVEN")
     for one in seen.placed:
-        table.add_row(
-            Text(one.name), Text(one.node), Text(one.phase), Text(one.cards), given(one.given)
-        )
+        table.add_row(one.name, one.node, one.phase, one.cards, given(one.given))
     return table
 
 
-def _nodes(seen: Overview) -> Table:
-    table = plain_table("NODE", "CARDS", "COMPUTE", "MEMORY", "PODS", "STATE")
+def _nodes(seen: Overview) -> PlainTable:
+    table = PlainTable("NODE", "CARDS", "COMPUTE", "MEMORY", "PODS", "STATE")
     for one in seen.nodes:
         cards = f"{one.cards} x {one.model or 'card'}" if one.cards else "none"
         style = "green" if one.state == "ok" else "red"
         table.add_row(
-            Text(one.name),
-            Text(cards),
-            Text(one.compute),
-            Text(one.memory),
-            Text(str(one.pods)),
-            Text(one.state, style=style),
+            one.name,
+            cards,
+            one.compute,
+            one.memory,
+            str(one.pods),
+            Styled(one.state, style),
         )
     return table

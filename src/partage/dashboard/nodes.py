@@ -1,25 +1,29 @@
 """Nodes and their cards as documents: what each has, and who is on it at which size and place."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from partage.dashboard.catalogue import plain_model
-from partage.dashboard.queries import MOST_NODES, NodeQuery
+from partage.dashboard.queries import MOST_COUNTED, MOST_NODES, NodeQuery
 from partage.dashboard.view_cache import Standing
 from partage.extender.books import Books
 from partage.inventory.card import Card
 from partage.inventory.changes import Index
 from partage.inventory.ledger import Ledger
+from partage.inventory.plane import CLOSED
 from partage.model.allocation import Charge
 from partage.model.device import DeviceType, SliceMode
 from partage.model.node import Node
-from partage.wire.outcomes import closed_code, device_document
+from partage.model.reason import ReasonCode
+from partage.wire.outcomes import device_document, said
 
 Floats = NDArray[np.float64]
+_HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
+"""Not that a card is closed: a pod has all of it."""
 
 
 async def nodes_document(
@@ -40,11 +44,15 @@ async def nodes_document(
         await kept.nodes(books)
     ledger = books.engine.ledger
     found = _found(ledger, query, kept)
-    page = found[query.offset : query.offset + min(query.limit, MOST_NODES)].tolist()
+    counted = query.cards == "no"
+    most = min(query.limit, MOST_COUNTED if counted else MOST_NODES)
+    page = found[query.offset : query.offset + most]
     return {
         "total": int(found.size),
         "offset": query.offset,
-        "nodes": [_kept(books, ledger.node_at(index), kept, names=names) for index in page],
+        "nodes": _counted(ledger, page)
+        if counted
+        else [_kept(books, ledger.node_at(index), kept, names=names) for index in page.tolist()],
     }
 
 
@@ -124,27 +132,50 @@ def _parts_used(ledger: Ledger) -> Floats:
 
 def _document(books: Books, node: Node, *, names: bool) -> dict[str, Any]:
     ledger = books.engine.ledger
-    held = list(ledger.on_node(node.name))
-    cards = _cards(books, node)
-    closed = Counter(code for card in cards if (code := closed_code(card)))
-    documents = [_card(books, node, card, names=names) for card in cards]
-    gpus = [one for one in documents if one["type"] == DeviceType.GPU]
-    state = [f"{count} {code}" for code, count in closed.items()]
+    (counted,) = _counted(ledger, np.array([ledger.index[node.name]], np.intp))
+    cards = [_card(books, node, card, names=names) for card in _cards(books, node)]
+    return {**counted, "cards": cards}
+
+
+def _counted(ledger: Ledger, page: Index) -> list[dict[str, Any]]:
+    """These nodes without their cards."""
+    plane = ledger.planes[DeviceType.GPU]
+    core, core_left, memory, memory_left, _, tenants, slots = (
+        plane.amounts[:7, :, page].sum(axis=1).tolist()
+    )
+    return [
+        _head(ledger, index)
+        | {
+            "core_milli": {"total": core[at], "used": core[at] - core_left[at]},
+            "memory_bytes": {"total": memory[at], "used": memory[at] - memory_left[at]},
+            "slots": {"total": slots[at], "used": tenants[at]},
+        }
+        for at, index in enumerate(page.tolist())
+    ]
+
+
+def _head(ledger: Ledger, index: int) -> dict[str, Any]:
+    """What a node is, and whether it takes pods."""
+    node = ledger.node_at(index)
+    devices = {type_: there for type_ in DeviceType if (there := ledger.devices(type_, index))}
+    first = devices[DeviceType.GPU][0] if DeviceType.GPU in devices else None
+    closed = Counter(
+        number
+        for type_, there in devices.items()
+        for number in ledger.planes[type_].closed[: len(there), index].tolist()
+        if number and number != _HELD
+    )
+    state = [f"{count} {code.value}" for n, count in closed.items() if (code := CLOSED[n])]
     if node.unschedulable:
         state.insert(0, "cordoned")
     return {
         "name": node.name,
-        "vendor": gpus[0]["vendor"] if gpus else "",
-        "model": plain_model(gpus[0]["model"]) if gpus else "",
+        "vendor": said(node, first, "vendor") if first else "",
+        "model": plain_model(said(node, first, "model")) if first else "",
         "state": ", ".join(state) or "ok",
-        "pods": sum(not one.claim for one in held),
-        **{key: _sum(gpus, key) for key in ("core_milli", "memory_bytes", "slots")},
-        "cards": documents,
+        "pods": sum(not one.claim for one in ledger.on_node(node.name)),
+        "devices": {type_.value: len(there) for type_, there in devices.items()},
     }
-
-
-def _sum(cards: list[dict[str, Any]], key: str) -> dict[str, int]:
-    return {part: sum(card[key][part] for card in cards) for part in ("total", "used")}
 
 
 def _card(books: Books, node: Node, card: Card, *, names: bool) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any, Final, Protocol
 
 MOST_NODES: Final = 200
 """Nodes of one page at most."""
+MOST_COUNTED: Final = 1000
+"""The same without their cards."""
 MOST_PODS: Final = 500
 """Pods of one page at most."""
 
@@ -24,6 +26,7 @@ class NodeQuery:
         vendor: with a card of this vendor.
         model: with a card of this model, as the overview writes it.
         protocol: with a card that a pod of this protocol uses.
+        cards: `no` leaves each node's cards out, which makes a long list short.
         order: `name`, `used` (most compute or memory first), or `free`.
         offset: how many to leave out first.
         limit: how many at most.
@@ -34,6 +37,7 @@ class NodeQuery:
     vendor: str = ""
     model: str = ""
     protocol: str = ""
+    cards: str = ""
     order: str = "name"
     offset: int = 0
     limit: int = 24

@@ -48,6 +48,7 @@ _CHOICES: Final = {
     "only": ("", "used", "free", "closed"),
     "state": ("", "placed", "waiting"),
     "reverse": ("", "yes"),
+    "cards": ("", "no"),
 }
 _ORDERS: Final = {
     NodeQuery: ("name", "used", "free"),

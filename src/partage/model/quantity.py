@@ -107,6 +107,7 @@ def binary(value: int) -> Quantity:
     return Quantity(value * NANO, "BinarySI")
 
 
+@lru_cache(maxsize=4096)
 def brief(value: int) -> str:
     """Bytes for people: the canonical text where it is short, else GiB with one decimal."""
     text = str(binary(value))
