@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 from partage.apiserver import Settings, User, kubeconfig, protobuf, write_kubeconfig
 from partage.apiserver.columns import age
+from partage.apiserver.descriptions import SENTENCES
 from partage.wire.field_types import META, Field, Type, catalogue
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
@@ -539,6 +540,31 @@ def test_openapi_tells_merge_keys_and_field_validation() -> None:
         assert "apis/apps/v1" in index
         assert "io.k8s.api.core.v1.Pod" in older["definitions"]
         assert refused.code == 406
+
+    run(story)
+
+
+def test_openapi_says_what_the_fields_of_pods_mean() -> None:
+    """Each sentence is of a struct or field that is served, in both versions; what has none says where it is documented."""
+
+    async def story(w: World) -> None:
+        older = ok(await w.get("/openapi/v2"))["definitions"]
+        newer: dict[str, Any] = {}
+        for path in ok(await w.get("/openapi/v3"))["paths"]:
+            newer |= ok(await w.get(f"/openapi/v3/{path}"))["components"]["schemas"]
+        for served in (older, newer):
+            structs = {
+                kind: [one for name, one in served.items() if name.endswith(f".{kind}")]
+                for kind in {place.partition(".")[0] for place in SENTENCES}
+            }
+            for place, sentence in SENTENCES.items():
+                kind, _, field = place.partition(".")
+                told = [
+                    one["properties"].get(field, {}) if field else one for one in structs[kind]
+                ]
+                assert any(one.get("description", "").startswith(sentence) for one in told), place
+            claim = next(one for name, one in served.items() if name.endswith(".PodCondition"))
+            assert claim["description"].startswith("Documented at https://kubernetes.io/")
 
     run(story)
 

@@ -281,7 +281,10 @@ def test_get_describe_and_explain(binary: Path, tmp_path: Path) -> None:
         await kubectl("get", "all", "-A")
         await kubectl("get", "events,leases,jobs,configmaps,priorityclasses", "-A", "-o", "wide")
         assert "because" in await kubectl("events")
-        assert "requests" in await kubectl("explain", "pod.spec.containers.resources")
+        told = await kubectl("explain", "pod.spec.containers.resources")
+        assert "Devices are asked for here." in " ".join(told.split())
+        told = await kubectl("explain", "resourceclaim.spec")
+        assert "The devices that are asked for." in told
         assert "tolerations" in await kubectl("explain", "deployment.spec.template", "--recursive")
         assert "pods" in await kubectl("api-resources")
         assert "v1.36" in await kubectl("version")

@@ -7,6 +7,7 @@ parameter), `explain`, and the merge keys that a client-side apply computes its 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from partage.apiserver.descriptions import SENTENCES
 from partage.apiserver.kinds import Kind, Registry
 from partage.wire.field_types import Field, Type
 
@@ -130,7 +131,7 @@ def _add(type_: Type, found: dict[str, Any], prefix: str) -> None:
     made: dict[str, Any] = {"type": "object", "description": _described(type_.name)}
     found[type_.name] = made
     if type_.fields:
-        made["properties"] = {f.name: _field(f, prefix) for f in type_.fields.values()}
+        made["properties"] = {f.name: _field(f, type_, prefix) for f in type_.fields.values()}
     required = [f.name for f in type_.fields.values() if f.required]
     if required:
         made["required"] = required
@@ -141,15 +142,18 @@ def _add(type_: Type, found: dict[str, Any], prefix: str) -> None:
 
 
 def _described(name: str) -> str:
-    """Where Kubernetes documents a struct: its words are not kept here."""
+    """What a struct is, where we say so, and where Kubernetes documents it."""
     *packages, version, kind = name.split(".")
     group = "core" if packages[-1] == "core" else packages[-1]
     anchor = f"{kind}-{version}-{group}".lower()
-    return f"Documented at {_REFERENCE}#{anchor}"
+    return f"{SENTENCES.get(kind, '')} Documented at {_REFERENCE}#{anchor}".lstrip()
 
 
-def _field(field: Field, prefix: str) -> dict[str, Any]:
+def _field(field: Field, of: Type, prefix: str) -> dict[str, Any]:
     made = _type(field.type, prefix)
+    sentence = SENTENCES.get(f"{of.name.rpartition('.')[2]}.{field.name}")
+    if sentence:
+        made["description"] = sentence
     strategies = [name for name in (field.patch, "retainKeys" if field.retain else "") if name]
     if strategies:
         made["x-kubernetes-patch-strategy"] = ",".join(strategies)

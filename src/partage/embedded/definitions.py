@@ -32,9 +32,17 @@ _DEVICE: Final[dict[str, Any]] = {
                 "schema": {
                     "openAPIV3Schema": {
                         "type": "object",
+                        "description": "The accelerators and network cards of one node, as its agent reports them.",
                         "properties": {
-                            "spec": _OPEN,
-                            "status": _OPEN,
+                            "spec": _OPEN
+                            | {
+                                "description": "`devices`: of each its type, minor, UUID, health, what it "
+                                "has in all, and its place on the machine."
+                            },
+                            "status": _OPEN
+                            | {
+                                "description": "`allocations`: what pods hold, where the agent tells."
+                            },
                         },
                     }
                 },
@@ -76,7 +84,18 @@ _SIMULATED_NODE: Final[dict[str, Any]] = {
                 "name": "v1alpha1",
                 "served": True,
                 "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": _OPEN}}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "description": "Nodes with cards that `partage up` simulates.",
+                        "properties": {
+                            "spec": _OPEN
+                            | {
+                                "description": "`model` and `cards` of each node, and how many nodes (`count`)."
+                            }
+                        },
+                    }
+                },
                 "additionalPrinterColumns": [
                     {"name": "Model", "type": "string", "jsonPath": ".spec.model"},
                     {"name": "Cards", "type": "integer", "jsonPath": ".spec.cards"},
