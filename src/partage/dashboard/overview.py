@@ -7,6 +7,7 @@ is good enough for a page that renews itself.
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from partage.dashboard.catalogue import Catalogue, natural
 from partage.dashboard.roster import Roster
 from partage.dashboard.view_cache import Standing
+from partage.dashboard.workloads import claimant_document
 from partage.extender.books import Books
 from partage.extender.explain import born, unscheduled
 from partage.inventory.plane import CLOSED, Bools, Plane
@@ -42,6 +44,8 @@ async def overview_document(
     kept = standing or Standing()
     await kept.all(books)
     waiting = await _waiting(books, kept.roster)
+    claimants = [claimant_document(one) for one in books.cluster_cache.claimants.waiting()]
+    waiting[""] += len(claimants)
     await kept.nodes(books)  # from here on nobody else has a turn
     ledger, catalogue = books.engine.ledger, kept.catalogue
     plane = ledger.planes[DeviceType.GPU]
@@ -58,9 +62,12 @@ async def overview_document(
         "fragmentation": kept.fragments.of(ledger, kept.roster.shapes),
         "models": _models(plane, catalogue),
         "protocols": kept.holdings.document(),
-        "pods": {"placed": len(kept.roster.placed), "waiting": len(kept.roster.waiting)},
-        "waiting_by_code": [{"code": code, "pods": n} for code, n in waiting.most_common()],
-        "waiting": _first(books, kept.roster) if names else [],
+        "pods": {
+            "placed": len(kept.roster.placed),
+            "waiting": len(kept.roster.waiting) + len(claimants),
+        },
+        "waiting_by_code": [{"code": code, "pods": n} for code, n in waiting.most_common() if n],
+        "waiting": _first(books, kept.roster, claimants) if names else [],
         "namespaces": sorted(kept.roster.namespaces)[:_NAMESPACES] if names else [],
         "attention": _attention(books, catalogue, names=names),
         "problems": dict(sorted(books.cluster_cache.problems.items())),
@@ -170,10 +177,20 @@ async def _waiting(books: Books, roster: Roster) -> Counter[str]:
     return codes
 
 
-def _first(books: Books, roster: Roster) -> list[dict[str, Any]]:
+def _first(
+    books: Books, roster: Roster, claimants: Iterable[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Who waits first in line, and why."""
     found = []
-    for _turn, namespace, name, uid in roster.turns[:_EXAMPLES]:
+    by_claims = {one["uid"]: one for one in claimants}
+    turns = [
+        (-one["priority"], one["namespace"], one["name"], uid) for uid, one in by_claims.items()
+    ]
+    for _turn, namespace, name, uid in sorted((*roster.turns[:_EXAMPLES], *turns))[:_EXAMPLES]:
+        if uid in by_claims:
+            keys = ("namespace", "name", "code", "message", "created")
+            found.append({key: by_claims[uid][key] for key in keys})
+            continue
         waiting = books.waiting.get(uid)
         found.append(
             {

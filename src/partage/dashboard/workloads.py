@@ -13,10 +13,12 @@ from partage.dashboard.queries import MOST_PODS, PodQuery
 from partage.dashboard.roster import Key, Roster, merged
 from partage.dashboard.view_cache import Standing
 from partage.extender.books import Books
-from partage.extender.explain import born, unscheduled
-from partage.model.allocation import Allocation
+from partage.extender.explain import born, said_of, unscheduled
+from partage.model.allocation import CLAIM, Allocation
 from partage.model.device import DeviceType
 from partage.model.reason import Refusal
+from partage.wire import shapes
+from partage.wire.documents import Document
 from partage.wire.outcomes import given_text, grant_document
 from partage.wire.translation import PodEntry
 
@@ -37,12 +39,59 @@ async def pods_document(
     kept = standing or Standing()
     await kept.pods(books)
     found = await _found(books, query, kept.roster)
+    claimants = {_key(one): one for one in books.cluster_cache.claimants.waiting()}
+    mine = sorted(key for key in claimants if _asked_for(claimants[key], query))
+    if mine and query.order == "name":
+        found = sorted((*found, *mine), reverse=bool(query.reverse))
+    else:
+        found = (*found, *mine)
     page = found[query.offset : query.offset + min(query.limit, MOST_PODS)]
-    entries = (books.cluster_cache.pod(uid) for _namespace, _name, uid in page)
+    pods: list[dict[str, Any] | msgspec.Raw] = []
+    for key in page:
+        entry = books.cluster_cache.pod(key[2])
+        if entry is not None:
+            pods.append(_kept(books, entry, kept))
+        elif key in claimants:
+            pods.append(claimant_document(claimants[key]))
+    return {"total": len(found), "offset": query.offset, "pods": pods}
+
+
+def _key(pod: Document) -> Key:
+    return pod.metadata.namespace or "", pod.name, pod.metadata.uid or ""
+
+
+def _asked_for(pod: Document, query: PodQuery) -> bool:
+    """Whether a pod that waits by claims alone is among those that are wanted."""
+    return (
+        query.state != "placed"
+        and not query.code
+        and query.namespace in ("", pod.metadata.namespace)
+        and query.protocol in ("", CLAIM)
+        and query.text.lower() in f"{pod.metadata.namespace}/{pod.name}".lower()
+    )
+
+
+def claimant_document(pod: Document) -> dict[str, Any]:
+    """A pod that waits by ResourceClaims alone; why is told where it is asked for by name."""
+    said = said_of(pod)
+    spec = pod.shape.spec if isinstance(pod.shape, shapes.Pod) else None
     return {
-        "total": len(found),
-        "offset": query.offset,
-        "pods": [_kept(books, entry, kept) for entry in entries if entry is not None],
+        "namespace": pod.metadata.namespace or "",
+        "name": pod.name,
+        "uid": pod.metadata.uid or "",
+        "state": "waiting",
+        "node": None,
+        "protocols": [CLAIM],
+        "priority": (spec.priority or 0) if spec else 0,
+        **_sums(None),
+        "cards": [],
+        "given": "",
+        "allocations": [],
+        "code": None,
+        "message": f"it waits for its ResourceClaims{f': {said}' if said else ''}",
+        "kube_scheduler": said or None,
+        "created": pod.metadata.creation_timestamp,
+        "quarantine": None,
     }
 
 

@@ -4,13 +4,14 @@ Users write selectors as expressions, and none is evaluated here, where all pods
 judged and the answer says so; `partage explain` judges them in the process of the person who asks.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from partage.extender.books import Books
+from partage.extender.claimants import CLASSES, Known
 from partage.extender.explain import explain
 from partage.inventory.card import Card
 from partage.inventory.plane import Bools
@@ -31,13 +32,9 @@ from partage.wire.device_requests import Ask, asked, claims_named
 from partage.wire.documents import Document
 from partage.wire.outcomes import grant_document
 
-Known = Callable[[str, str, str], Document | None]
-"""The newest document of a kind, namespace and name; None where there is none."""
-
 _FEW: Final = 10
 """Nodes of an answer about a pod whose namespace had its share of search for now."""
 _SHARES: Final = f"share.{DRA_DRIVER}"
-_CLASSES: Final = frozenset({_SHARES, f"mig.{DRA_DRIVER}"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +155,7 @@ def _wants(claim: Document) -> Iterator[_Want]:
     shape = claim.shape
     spec = shape.spec if isinstance(shape, shapes.ResourceClaim) else None
     for asks in asked(spec).requests:
-        if any(ask.device_class in _CLASSES for ask in asks):
+        if any(ask.device_class in CLASSES for ask in asks):
             yield _Want(claim.name, asks)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from partage.extender.claimants import Claimants
 from partage.extender.claims import ClaimBook
 from partage.extender.pod_log import PodLog
 from partage.model.errors import InvalidDocument
@@ -62,6 +63,7 @@ class ClusterCache:
         namespaces: whose ConfigMaps set anything; empty for those of all.
         changes: every pod with devices that came, was read anew, or went, in order.
         claims: ResourceClaims that hold devices of this driver; empty where they are not followed.
+        claimants: pods that wait for devices by ResourceClaims alone.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class ClusterCache:
         self._told_policy = self.policy
         self._version = 0
         self.translation = Translation(Context.of(Settings(), self._families))
+        self.claimants = Claimants()
         self.claims = ClaimBook(self.as_read, self._next, self.problems)
 
     @property
@@ -261,7 +264,9 @@ class ClusterCache:
         if outdated(document, known):
             return []
         if known is None and not self.translation.concerns(document):
+            self.claimants.changed(document)
             return []
+        self.claimants.gone(uid)
         try:
             entry = self.translation.read(document, self._next(), self.as_read)
             if self.problems:
@@ -289,6 +294,7 @@ class ClusterCache:
         """A pod is there no more."""
         entry = self._entries.pop(uid, None)
         self._documents.pop(uid, None)
+        self.claimants.gone(uid)
         self._gone[uid] = None
         if len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)

@@ -22,6 +22,7 @@ from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
 from partage.wire.advice import ROOM, advice
+from partage.wire.documents import Document
 from partage.wire.outcomes import grant_document, refusal_document
 from partage.wire.translation import PodEntry
 
@@ -178,7 +179,11 @@ def born(books: Books, uid: str) -> str | None:
 
 def unscheduled(books: Books, uid: str) -> str:
     """What kube-scheduler says of a pod that it could not place; empty where it says nothing."""
-    document = books.cluster_cache.document(uid)
+    return said_of(books.cluster_cache.document(uid))
+
+
+def said_of(document: Document | None) -> str:
+    """The same of a pod's document."""
     shape = document.shape if document is not None else None
     status = shape.status if isinstance(shape, shapes.Pod) else None
     for one in (status.conditions if status else None) or ():

@@ -21,7 +21,8 @@ from partage.extender.audit import Audit, audit, doubtful
 from partage.extender.bindings import Bindings, BindLimits
 from partage.extender.books import Books
 from partage.extender.claim_arbiter import ClaimArbiter
-from partage.extender.claims_told import Known, explained
+from partage.extender.claimants import Known, unknown
+from partage.extender.claims_told import explained
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.cycle import HOLD
 from partage.extender.meters import Meters
@@ -58,10 +59,6 @@ ClaimReader = Callable[[str, str], Awaitable[Document | None]]
 """Reads a ResourceClaim by namespace and name; None where there is none. Whatever it raises says nothing."""
 
 
-def _unknown(_kind: str, _namespace: str, _name: str) -> None:
-    """Find nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """What may be set of the service.
@@ -85,7 +82,7 @@ class ServiceSettings:
     adapts: bool = True
     cluster_cache: Callable[[], ClusterCache] = ClusterCache
     engine: Callable[[Policy], Engine] = Engine
-    known: Known = _unknown
+    known: Known = unknown
     amender: Amender | None = None
 
 
@@ -151,8 +148,10 @@ class SchedulerService:
         self._late: list[Callable[[], object]] | None = None
 
     def _new_books(self) -> Books:
+        cluster_cache = self._settings.cluster_cache()
+        cluster_cache.claimants.known = self._settings.known
         return Books(
-            self._settings.cluster_cache(),
+            cluster_cache,
             self._hooks,
             hold=self._settings.hold,
             engine=self._settings.engine,

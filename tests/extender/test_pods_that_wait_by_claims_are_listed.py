@@ -1,0 +1,101 @@
+"""The lists of waiting pods have those that ask by ResourceClaims alone, and no other driver's."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from world import document, half, pod
+
+from partage.dashboard.overview import overview_document
+from partage.dashboard.queries import PodQuery
+from partage.dashboard.workloads import pods_document
+from partage.extender.books import Books
+from partage.extender.cluster_cache import ClusterCache
+from partage.extender.ports import Hooks
+from partage.wire.documents import Document
+
+SHARE, OTHER = "share.gpu.partage.io", "gpu.example.com"
+
+
+def claim(device_class: str) -> Document:
+    """A claim of one device."""
+    request = {"name": "r", "exactly": {"deviceClassName": device_class}}
+    return document(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "c", "namespace": "team", "uid": "c"},
+            "spec": {"devices": {"requests": [request]}},
+        }
+    )
+
+
+def claimant(name: str, version: int = 1, **more: Any) -> Document:
+    """A pod that names the claim and no device."""
+    made = pod(name, {}, meta={"uid": name, "resourceVersion": str(version)})
+    made["spec"] |= {"resourceClaims": [{"name": "d", "resourceClaimName": "c"}]} | more
+    said = {"type": "PodScheduled", "status": "False", "message": "cannot allocate all claims"}
+    made["status"] = {"phase": "Pending", "conditions": [said]}
+    return document(made)
+
+
+def books(device_class: str) -> Books:
+    """Books that know one pod by its names, and one by the claim."""
+    cluster_cache = ClusterCache()
+    cluster_cache.claimants.known = lambda *_: claim(device_class)
+    found = Books(cluster_cache, Hooks())
+    ordinary = pod("m", half(), meta={"uid": "m", "resourceVersion": "1"})
+    found.take([*cluster_cache.pod_changed(document(ordinary))], 0.0)
+    for name in ("z", "a"):
+        assert cluster_cache.pod_changed(claimant(name)) == []
+    return found
+
+
+def listed(of: Books, query: PodQuery) -> list[str]:
+    """Names of the pods that are told."""
+    return [one["name"] for one in asyncio.run(pods_document(of, query))["pods"]]
+
+
+def test_they_stand_among_the_others_in_order() -> None:
+    """By name, in pages, searched, and counted in the overview with kube-scheduler's words."""
+    known = books(SHARE)
+
+    assert listed(known, PodQuery(state="waiting")) == ["a", "m", "z"]
+    assert listed(known, PodQuery(reverse="yes")) == ["z", "m", "a"]
+    assert listed(known, PodQuery(offset=2, limit=5)) == ["z"]
+    assert listed(known, PodQuery(text="Z")) == ["z"]
+    assert listed(known, PodQuery(protocol="claim")) == ["a", "z"]
+    assert listed(known, PodQuery(order="age")) == ["m", "a", "z"]
+    for none in (PodQuery(state="placed"), PodQuery(code="X"), PodQuery(namespace="other")):
+        assert listed(known, none) == []
+    seen = asyncio.run(overview_document(known))
+    assert seen["pods"]["waiting"] == 3
+    assert {one["name"]: one["message"] for one in seen["waiting"]}["a"] == (
+        "it waits for its ResourceClaims: cannot allocate all claims"
+    )
+    assert seen["waiting_by_code"] == [{"code": "", "pods": 3}]
+
+
+@pytest.mark.parametrize(
+    "then",
+    [claimant("a", 2, nodeName="n1"), claimant("a", 2, resourceClaims=[])],
+    ids=["bound", "asks no more"],
+)
+def test_they_leave_the_list(then: Document) -> None:
+    """When they are bound or gone; a state that is older brings nobody back."""
+    known = books(SHARE)
+    cache = known.cluster_cache
+
+    cache.pod_changed(then)
+    cache.pod_gone("z")
+    cache.pod_changed(claimant("z"))
+
+    assert listed(known, PodQuery()) == ["m"]
+
+
+def test_another_drivers_are_not_told() -> None:
+    """Nor those of whose claims nothing is known."""
+    assert listed(books(OTHER), PodQuery()) == ["m"]
+    unknown = books(SHARE)
+    unknown.cluster_cache.claimants.known = lambda *_: None
+    assert listed(unknown, PodQuery()) == ["m"]
