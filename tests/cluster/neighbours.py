@@ -256,4 +256,90 @@ class Hami:
             return json.load(answer)
 
 
-__all__ = ["FOLDER", "Hami", "Kueue", "program", "told"]
+class Koordinator:
+    """Koordinator's scheduler and manager.
+
+    They are `koord-scheduler`, `koord-manager` and `koordinator.yaml` (its definitions,
+    config/crd/bases) of the folder.
+    """
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane = plane
+
+    def define(self) -> None:
+        """Make its definitions."""
+        run = program("koord-scheduler")
+        text = (run.parent / "koordinator.yaml").read_text()
+        definitions = filter(None, yaml.safe_load_all(text))
+        for one in definitions:
+            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            self.plane.call("POST", path, one)
+
+    def schedule(self, *names: tuple[str, str]) -> None:
+        """Start its scheduler, with those of its plugins that devices need, so that only devices decide.
+
+        Args:
+            names: of a scheduler, and the scoring strategy of its DeviceShare.
+        """
+        points = {
+            "preFilter": ("Reservation", "DeviceShare"),
+            "filter": ("DeviceShare", "Reservation"),
+            "postFilter": (),
+            "preScore": ("Reservation",),
+            "score": ("DeviceShare",),
+            "reserve": ("DeviceShare", "Reservation"),
+            "preBind": ("DeviceShare", "Reservation", "DefaultPreBind"),
+        }
+        plugins = {
+            point: {"disabled": [{"name": "*"}], "enabled": [{"name": one} for one in enabled]}
+            for point, enabled in points.items()
+        }
+        profiles = [
+            {
+                "schedulerName": name,
+                "plugins": plugins,
+                "pluginConfig": [{"name": "DeviceShare", "args": self._scores(strategy)}],
+            }
+            for name, strategy in names
+        ]
+        self.plane.start_scheduler(
+            {"profiles": profiles}, "koord-scheduler", program=program("koord-scheduler")
+        )
+
+    def manage(self) -> None:
+        """Start its manager, whose controller of node resources writes nodes' totals."""
+        run = program("koord-manager")
+        space = {"metadata": {"name": "koordinator-system"}}
+        self.plane.call("POST", "/api/v1/namespaces", space)
+        config = {
+            "metadata": {"name": "slo-controller-config"},
+            "data": {"colocation-config": json.dumps({"enable": True})},
+        }
+        self.plane.call("POST", "/api/v1/namespaces/koordinator-system/configmaps", config)
+        self.plane.run(
+            "koord-manager",
+            [
+                str(run),
+                f"--kubeconfig={self.plane.kubeconfig()}",
+                "--enable-leader-election=false",
+                "--enable-pprof=false",
+                "--controllers=noderesource",
+                "--feature-gates=WebhookFramework=false,EnableSyncGPUSharedResource=true",
+                f"--metrics-addr=127.0.0.1:{free_port()}",
+                f"--health-probe-addr=127.0.0.1:{free_port()}",
+            ],
+        )
+
+    @staticmethod
+    def _scores(strategy: str) -> Json:
+        """The default weights of DeviceShare's scores, by a strategy."""
+        counted = ("gpu-memory-ratio", "gpu-memory", "rdma", "fpga")
+        resources = [{"name": f"koordinator.sh/{one}", "weight": 1} for one in counted]
+        return {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "DeviceShareArgs",
+            "scoringStrategy": {"type": strategy, "resources": resources},
+        }
+
+
+__all__ = ["FOLDER", "Hami", "Koordinator", "Kueue", "program", "told"]

@@ -18,6 +18,7 @@ SWITCHES = "equal PCIe switches"
 NODE_SCOPE = "scope `Node` on a node whose topology is not known"
 DEVICE_SCOPE = "scope `Device`"
 SHARED_SCOPE = "shares of several cards with a scope"
+UNSEEN = "`SamePCIe` on a node whose topology is not known"
 """Rows of docs/compatibility.md that the rules and the worlds keep to."""
 
 SCOPES = {"": 0, "Node": 1, "NUMANode": 2, "PCIe": 3, "Device": 4}
@@ -295,14 +296,19 @@ def usable(nic: Device, ask: Ask, each: int) -> bool:
     return _selected(nic, ask) and nic.fits({"rdma": each}) and has_function
 
 
-def nics(node: Node, ask: Ask, primary: Sequence[int] | None) -> list[tuple[int, str]] | None:
+def nics(
+    node: Node, ask: Ask, primary: Sequence[int] | None, *, ours: bool = True
+) -> list[tuple[int, str]] | None:
     """Minor and virtual function of each network card; None where the node refuses.
 
     device_allocator.go: jointAllocate, defaultAllocateDevices, validateJointAllocation; device_resources.go:
     sortDeviceResourcesByPreferredPCIe. Beyond the switches of the primary's cards those on their NUMA nodes come first (FAR).
 
     Args:
+        node: where.
+        ask: what.
         primary: minors of the cards that they are allocated with; None where they are not.
+        ours: read switches that are not known as Partage does (UNSEEN).
     """
     cards = [card for card in node.gpus if card.minor in (primary or ())]
     switches = {card.pcie for card in cards} - {None}
@@ -330,7 +336,8 @@ def nics(node: Node, ask: Ask, primary: Sequence[int] | None) -> list[tuple[int,
     chosen = [nic for nic in order if usable(nic, ask, wanted.each)][: wanted.most]
     if len(chosen) < wanted.least:
         return None
-    if same and {nic.pcie for nic in chosen} != switches:
+    unseen = set() if ours else {None}
+    if same and {nic.pcie for nic in chosen} - unseen != switches:
         return None
     return [
         (nic.minor, (function_of(nic, ask) or "") if ask.function is not None else "")

@@ -26,6 +26,7 @@ ROWS = (
     koordinator.NODE_SCOPE,
     koordinator.DEVICE_SCOPE,
     koordinator.SHARED_SCOPE,
+    koordinator.UNSEEN,
 )
 
 
@@ -192,3 +193,13 @@ def test_whole_network_cards_for_all_are_not_joint() -> None:
     )
 
     assert mine == theirs
+
+
+def test_switches_that_are_not_known_are_not_the_same() -> None:
+    """device_allocator.go, validateJointAllocation: devices without a topology are on no switch, and so on equal ones (UNSEEN)."""
+    node = _cards((0, None), nics=[koordinator.Device(1, True, 0, None)])
+    ask = koordinator.Ask(gpu=HALF, rdma=10, joint=True, same=True)
+    _, mine = _joint(node, ask, {"gpu": "50", "rdma": "10"})
+
+    assert koordinator.nics(node, ask, [0], ours=False) == [(1, "")]
+    assert mine == []
