@@ -14,6 +14,7 @@ LONG = (
     "test_what_stops_while_a_part_is_away.py",
     "test_every_part_may_fail_and_come_back.py",
     "test_a_pod_of_each_protocol_runs_on_a_genuine_node.py",
+    "test_claims_and_pods_flood_the_same_cards.py",
     "test_the_pages_install_as_printed.py",
     "test_a_genuine_server_may_fail_in_every_way.py",
     "test_a_genuine_node_outlives_its_parts.py",

@@ -8,7 +8,7 @@ import asyncio
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -38,6 +38,7 @@ from genuine_node import (
 from page_blocks import BLOCKS
 from stack import Stack, eventually
 
+import partage
 from partage.agent.discovery.found import Inventory
 from partage.agent.dra.publishing import Publisher
 from partage.agent.metrics import Tallies
@@ -404,6 +405,71 @@ def test_claims_outlive_the_agent_and_the_kubelet(cuda: Node) -> None:
     stack.create(user("beside", "beside"))
     running(stack, "beside")
     assert allocated(stack, "beside")["device"] != allocated(stack, "lasting")["device"]
+
+
+def other_version(folder: Path) -> dict[str, str]:
+    """Variables with which an agent runs from another installation of the program, which says its version in its log."""
+    shutil.copytree(Path(partage.__file__).parent, folder / "partage")
+    head = folder / "partage/__init__.py"
+    told = 'import sys\n__version__ = "9.9.9"\nprint("version", __version__, file=sys.stderr, flush=True)\n'
+    head.write_text(head.read_text() + told)
+    return {"PYTHONPATH": str(folder)}
+
+
+def identity(stack: Stack, name: str) -> tuple[str, int]:
+    """The container of a pod, and how often it was started again."""
+    (status,) = running(stack, name)["status"]["containerStatuses"]
+    return status["containerID"], status["restartCount"]
+
+
+def test_another_version_takes_over_what_is_prepared(cuda: Node, tmp_path: Path) -> None:
+    """Upgraded, and back after a crash: pods go on, and what one version prepared the other unprepares."""
+    stack, agent = cuda.stack, cuda.agent
+    for name in ("stays", "before", "between", "after"):
+        claim(stack, name, **half(20, "1Gi"))
+    for name in ("stays", "before"):
+        stack.create(user(name, name))
+    running(stack, "before")
+    kept = identity(stack, "stays")
+
+    def taken_over(end: Callable[[], None], env: dict[str, str]) -> None:
+        told = agent.log.stat().st_size
+        end()
+        agent.env = env
+        agent.start()
+        eventually("the kubelet takes it", lambda: b"with the kubelet" in said_since(told), SLOW)
+        assert (b"version 9.9.9" in said_since(told)) is bool(env)
+
+    def said_since(size: int) -> bytes:
+        return agent.log.read_bytes()[size:]
+
+    def replaced(old: str, new: str) -> None:
+        stack.create(user(new, new))
+        running(stack, new)
+        stack.delete(old)
+        eventually(f"{old} is gone", lambda: stack.pod(old) is None, SLOW)
+        uids = [
+            stack.plane.call("GET", f"{CLAIMS}/{one}")["metadata"]["uid"] for one in ("stays", new)
+        ]
+        eventually(
+            "their claims are prepared, and no other",
+            lambda: (
+                sorted(uid for name in prepared(cuda) for uid in uids if uid in name)
+                == sorted(2 * uids)
+                and len(prepared(cuda)) == 4
+            ),
+            SLOW,
+        )
+        assert identity(stack, "stays") == kept
+
+    try:
+        taken_over(agent.stop, other_version(tmp_path))
+        replaced("before", "between")
+    finally:
+        taken_over(agent.kill, {})  # over the sockets that a crash leaves
+    replaced("between", "after")
+    seen = environment(cuda, stack.pod("stays"), "main")
+    assert seen["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1024m"
 
 
 def test_a_pod_may_go_before_it_is_prepared(cuda: Node) -> None:
