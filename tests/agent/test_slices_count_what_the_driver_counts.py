@@ -129,7 +129,7 @@ def test_a_card_that_cannot_be_cut_has_its_shares_alone() -> None:
             "value": "100",
             "requestPolicy": {
                 "default": "100",
-                "validRange": {"min": "1", "max": "100", "step": "1"},
+                "validRange": {"min": "0", "max": "100", "step": "1"},
             },
         },
         "memory": {
@@ -267,6 +267,7 @@ def test_what_is_known_of_a_card_is_there_to_select_by() -> None:
         "uuid": {"string": "GPU-0"},
         "index": {"int": 0},
         "productName": {"string": "NVIDIA A100-SXM4-80GB"},
+        "model": {"string": "A100-SXM4-80GB"},
         "vendor": {"string": "nvidia"},
         "architecture": {"string": "Ampere"},
         "memory": {"int": 80 * GIB},
@@ -281,6 +282,15 @@ def test_what_is_known_of_a_card_is_there_to_select_by() -> None:
     assert part["attributes"]["profile"] == {"string": "3g.40gb"}
     assert part["attributes"]["start"] == {"int": 4}
     assert Quantity.parse(part["capacity"]["memory"]["value"]).floor() == 40192 * 2**20
+
+
+def test_a_cards_size_stays_whatever_pods_hold_of_it() -> None:
+    """Amounts are what is left; the attribute is what the card has, by which claims choose its size."""
+    node = Node("worker-1", devices=(card(0, memory_bytes=10 * GIB), card(1)))
+    (part,) = resource_slices(node, NOTHING, "u-1", 3, ALL, (), {0: 80 * GIB})
+    first, second = part["spec"]["devices"]
+    assert first["capacity"]["memory"]["value"] == "10Gi"
+    assert first["attributes"]["memory"] == second["attributes"]["memory"] == {"int": 80 * GIB}
 
 
 def test_cards_that_the_driver_cannot_give_are_left_out() -> None:

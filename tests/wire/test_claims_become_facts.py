@@ -155,7 +155,8 @@ def test_a_name_that_no_device_has_closes_the_cards_of_its_node(name: str) -> No
     ledger = booked(found)
     assert [room(ledger, minor) for minor in (0, 1, 2)] == [None] * 3
     assert name in found.problems[0]
-    assert "claim team/x" in ledger.cards(DeviceType.GPU, 0)[0].closed_detail
+    closed = ledger.cards(DeviceType.GPU, 0)[0].closed_detail
+    assert closed == "a pod or claim on the node has a record that cannot be trusted"
 
 
 def test_an_instance_that_the_card_does_not_have_takes_all_of_it() -> None:

@@ -30,6 +30,7 @@ from partage.kube.errors import KubeError
 from partage.kube.informer import Informer
 from partage.kube.mirror import Change, Interrupted, Odd
 from partage.kube.resources import PODS, Scope
+from partage.model.device import DeviceType
 from partage.model.errors import InvalidDocument
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -156,7 +157,13 @@ class ResourceDriver:
             held = held_by_pods(self._pods.objects.values(), self._node)
             all_held = None if held is None else [*held, *self._claims.allocations]
             self._publisher.take(
-                left_for_claims(node, held), rooms(node, left_for_claims(node, all_held))
+                left_for_claims(node, held),
+                rooms(node, left_for_claims(node, all_held)),
+                {
+                    one.minor: one.memory_bytes
+                    for one in node.devices
+                    if one.type is DeviceType.GPU
+                },
             )
 
     def _wanted(self) -> Mapping[str, list[Wanted]]:

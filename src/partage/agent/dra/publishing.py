@@ -113,20 +113,25 @@ class Publisher:
         self._instances = instances
         self._node: Node | None = None
         self._left: Mapping[int, Room] = {}
+        self._totals: Mapping[int, int] = {}
         self._uid = ""
         self._kept: _Kept | None = None
         self._news = asyncio.Event()
         self._problem = ""
 
-    def take(self, node: Node, left: Mapping[int, Room]) -> None:
+    def take(
+        self, node: Node, left: Mapping[int, Room], totals: Mapping[int, int] | None = None
+    ) -> None:
         """The node is this now.
 
         Args:
             node: as claims may use it.
             left: what is left of each card beside claims too, by number.
+            totals: each card's memory in bytes, whatever pods hold of it; None where they hold none.
         """
-        if (node, left) != (self._node, self._left):
-            self._node, self._left = node, left
+        news = node, left, totals or {}
+        if news != (self._node, self._left, self._totals):
+            self._node, self._left, self._totals = news
             self._news.set()
 
     def look(self) -> None:
@@ -189,7 +194,7 @@ class Publisher:
         if not kept.shares:
             return ()
         offered = Offered(instances=self._instances and kept.counters, taints=kept.taints)
-        return resource_slices(node, self._found(), self._uid, 1, offered, order)
+        return resource_slices(node, self._found(), self._uid, 1, offered, order, self._totals)
 
     # --- what the server keeps ---------------------------------------------------------------
 

@@ -74,6 +74,7 @@ def resource_slices(
     generation: int,
     offered: Offered = Offered(),
     order: Sequence[int] = (),
+    totals: Mapping[int, int] | None = None,
 ) -> tuple[Body, ...]:
     """All ResourceSlices of the node's pool; none where it offers nothing.
 
@@ -84,6 +85,7 @@ def resource_slices(
         generation: of the pool.
         offered: what may be offered.
         order: numbers of cards, those first that an allocator should try first; others follow by number.
+        totals: memory in bytes of cards that pods hold a part of, by number, whatever is left of it.
     """
     first = {minor: place for place, minor in enumerate(order)}
     known = {one.device.uuid: one for one in inventory.found}
@@ -95,7 +97,8 @@ def resource_slices(
     ):
         if not _offers(node, device, known.get(device.uuid)):
             continue
-        card = _Card(node, device, known.get(device.uuid), domains.get(device.uuid))
+        total = (totals or {}).get(device.minor, device.memory_bytes)
+        card = _Card(node, device, known.get(device.uuid), domains.get(device.uuid), total)
         mine = list(card.devices(offered))
         devices += mine
         if any("consumesCounters" in one for one in mine):
@@ -145,6 +148,7 @@ class _Card:
     device: Device
     found: Found | None
     domain: int | None
+    total: int
 
     def devices(self, offered: Offered) -> Iterator[Body]:
         """Its devices, by the ways in which it may be cut."""
@@ -194,7 +198,8 @@ class _Card:
         cores = self.device.core_milli // _PERCENT
         most = min(cores, 100)
         capacity: Body = {
-            "cores": _divided(str(cores), str(most), "1"),
+            # A share may ask for memory alone: then it has no compute of its own, and no limit.
+            "cores": _divided(str(cores), str(most), "1", least="0"),
             "memory": _divided(str(binary(memory)), str(binary(memory)), str(binary(MIB))),
         }
         if self.device.slots < UNLIMITED_SLOTS:
@@ -202,7 +207,7 @@ class _Card:
             capacity["sharers"] = {"value": str(self.device.slots), "requestPolicy": one}
         return {
             "name": share_name(self.device.minor),
-            "attributes": self._attributes("share", self.device.memory_bytes),
+            "attributes": self._attributes("share", self.total),
             "capacity": capacity,
             "allowMultipleAllocations": True,
         }
@@ -225,6 +230,7 @@ class _Card:
             "kind": kind,
             "uuid": device.uuid,
             "productName": (found.product if found else "") or device.model,
+            "model": device.model,
             "vendor": said(self.node, device, "vendor"),
             "architecture": found.architecture if found else "",
         }
@@ -268,9 +274,10 @@ def _marked(key: str, value: str) -> Body:
     return {name: text for name, text in taint.items() if text}
 
 
-def _divided(total: str, most: str, step: str) -> Body:
+def _divided(total: str, most: str, step: str, least: str = "") -> Body:
     """An amount that shares divide: a request that names none takes the most that one may have."""
-    within = {"min": step, "max": most, "step": step} if total != step else {"min": step}
+    least = least or step
+    within = {"min": least, "max": most, "step": step} if total != least else {"min": least}
     return {"value": total, "requestPolicy": {"default": most, "validRange": within}}
 
 
