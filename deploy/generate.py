@@ -78,7 +78,8 @@ def files() -> dict[str, str]:
     """The chart's generated files by name."""
     context = Context.of(Settings(), FAMILIES)
     known = sorted({*context.owners, *context.triggers})
-    rules = json.dumps(installation(Endpoint(), context, Admission(), claims=True), indent=2)
+    objects = installation(Endpoint(), context, Admission(), claims=True, translate=True)
+    rules = json.dumps(objects, indent=2)
     listed = "': true, '".join(known)
     admission = {
         "resources": known,

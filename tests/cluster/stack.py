@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 from chart import CHART, helm
@@ -296,16 +297,15 @@ class Stack:
             self.partage(self.layout.webhook, bind, f"--port={port}", name="webhook")
             return
         self.webhook = f"https://127.0.0.1:{port}"
-        for kind, path in (("mutating", "mutate"), ("validating", "validate")):
+        for kind in ("mutating", "validating"):
             where = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/partage"
-            paths = [path, "claims"][: len(self.plane.call("GET", where)["webhooks"])]
             body = [
                 {
                     "op": "replace",
                     "path": f"/webhooks/{index}/clientConfig",
-                    "value": {"url": f"{self.webhook}/webhook/{one}"},
+                    "value": {"url": f"{self.webhook}{_path(one['clientConfig'])}"},
                 }
-                for index, one in enumerate(paths)
+                for index, one in enumerate(self.plane.call("GET", where)["webhooks"])
             ]
             self.plane.call("PATCH", where, body, kind="application/json-patch+json")
         self.partage(
@@ -638,6 +638,11 @@ class Stack:
             self.plane.call(
                 "PATCH", f"{path}/status", {"status": {"phase": "Running"}}, kind=MERGE
             )
+
+
+def _path(client: dict[str, Any]) -> str:
+    """The path by which a webhook is asked, through a Service or by a URL."""
+    return str(client["service"]["path"] if "service" in client else urlsplit(client["url"]).path)
 
 
 def collection(value: dict[str, Any]) -> str:

@@ -20,6 +20,8 @@ EVERYTHING = (
     "--set",
     "agent.evictUnprotected=true,scheduler.preemption=true,scheduler.claims=true,agent.dra.enabled=true",
     "--set",
+    "scheduler.claimTemplates=true",
+    "--set",
     "agent.publishedRole=true,scheduler.publishedRole=true",
 )
 PROGRAMS = {

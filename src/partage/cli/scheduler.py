@@ -181,6 +181,12 @@ _deciding = options(
         "For clusters whose agents offer cards to DRA too.",
     ),
     option(
+        "--claim-templates/--no-claim-templates",
+        default=False,
+        help="Make the ResourceClaimTemplates of pods that the webhook has ask by claims (partage webhook --translate), and "
+        "remove them when no pod names them.",
+    ),
+    option(
         "--preemption/--no-preemption",
         default=True,
         help="Send less important pods away for those that only their devices keep waiting. What "
@@ -398,6 +404,7 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         else None,
         plugin=plugin,
         claims=given["claims"],
+        claim_templates=given["claim_templates"],
     )
 
 

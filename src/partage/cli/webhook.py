@@ -147,6 +147,13 @@ _admission = options(
         help="Pass questions about ResourceClaims on to the scheduler service here, which runs with --claims: "
         "http://host:port of its leader. Default: the API server is not to ask about claims.",
     ),
+    option(
+        "--translate/--no-translate",
+        default=False,
+        help="With --manifests: in namespaces labelled partage.io/claims=translate, have new pods ask by ResourceClaims "
+        "instead of a protocol's names. For clusters whose agents offer cards to DRA, and whose scheduler service runs "
+        "with --claim-templates.",
+    ),
     click.option(
         "--config-namespace",
         "config_namespaces",
@@ -184,8 +191,15 @@ def webhook(**given: Any) -> None:
     try:
         if given["manifests"]:
             context = Context.of(Settings(), FAMILIES)
-            asked = bool(given["claims"])
-            _print(installation(_endpoint(given), context, _switches(given), claims=asked))
+            _print(
+                installation(
+                    _endpoint(given),
+                    context,
+                    _switches(given),
+                    claims=bool(given["claims"]),
+                    translate=given["translate"],
+                )
+            )
             return
         start_logging(given["log_format"], given["log_level"])
         config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])

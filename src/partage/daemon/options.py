@@ -102,6 +102,7 @@ class SchedulerOptions:
         plugin: the socket of kube-scheduler's plugin; None where kube-scheduler asks as its
             extender. With it, `election` names the Lease that kube-scheduler itself holds.
         claims: ResourceClaims are followed, and what they hold of cards is counted.
+        claim_templates: templates of pods that were translated are made and removed.
     """
 
     identity: str = "partage-scheduler"
@@ -129,6 +130,7 @@ class SchedulerOptions:
     tracer: Tracer = NO_TRACES
     plugin: PluginOptions | None = None
     claims: bool = False
+    claim_templates: bool = False
 
     @property
     def cluster_cache(self) -> Callable[[], ClusterCache]:

@@ -16,7 +16,7 @@ from partage.kube.client import Client, PatchKind
 from partage.kube.errors import Conflict, Invalid, NotFound
 from partage.kube.objects import Meta
 from partage.kube.resources import Resource
-from partage.webhook.installation import CLAIMS, MUTATE, VALIDATE, conditions
+from partage.webhook.installation import CLAIMS, MUTATE, TRANSLATE, VALIDATE, conditions
 from partage.wire.context import Context
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -25,7 +25,7 @@ CONFIGURATIONS: Final = (
     Resource(_GROUP, "v1", "mutatingwebhookconfigurations", namespaced=False),
     Resource(_GROUP, "v1", "validatingwebhookconfigurations", namespaced=False),
 )
-_OURS: Final = (MUTATE, VALIDATE, CLAIMS)
+_OURS: Final = (MUTATE, TRANSLATE, VALIDATE, CLAIMS)
 
 
 class _Configuration(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ from partage.daemon.access_review import AccessReviews
 from partage.daemon.agent_liveness import AgentSilence
 from partage.daemon.binding import ApiAmender, ApiBinder, ApiNodeLocks
 from partage.daemon.claim_reviews import claim_route, reader
+from partage.daemon.claim_templates import ClaimTemplates
 from partage.daemon.events_and_wakeups import Notices
 from partage.daemon.facts import Companion, Hearer, tell_changed, tell_gone
 from partage.daemon.followed_lease import FollowedLease
@@ -128,7 +129,10 @@ class SchedulerDaemon:
             self.service.meters.registry,
         )
         controllers = self._controllers()
-        self._companions = (*companions, *controllers)
+        self._companions: Sequence[Companion] = (*companions, *controllers)
+        if self.options.claim_templates:
+            templates = ClaimTemplates(self._objects, self._whole_books)
+            self._companions = (*self._companions, templates)
         kinds = watched(self.options.config_namespaces, claims=self.options.claims)
         self._feed = Feed(client, kinds, self, self.options.watches)
         self._history = History(client.clock.now)

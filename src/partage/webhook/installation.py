@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from partage.model.errors import InvalidValue
-from partage.vendors.names import ADJUST
+from partage.vendors.names import ADJUST, CLAIMS_LABEL, CLAIMS_TRANSLATE
 from partage.vendors.reserved import reserved_keys
 from partage.webhook import expressions
 from partage.webhook.settings import Admission
@@ -28,6 +28,7 @@ _API: Final = "admissionregistration.k8s.io/v1"
 MUTATE: Final = "mutate.pods.partage.io"
 VALIDATE: Final = "validate.pods.partage.io"
 CLAIMS: Final = "claims.partage.io"
+TRANSLATE: Final = "translate.pods.partage.io"
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _PATIENCE: Final = 5  # seconds; the API server's own limit of a request is longer
 _FORGING: Final = "partage-reserved-keys"
@@ -88,7 +89,12 @@ class Endpoint:
 
 
 def installation(
-    endpoint: Endpoint, context: Context, admission: Admission, *, claims: bool = False
+    endpoint: Endpoint,
+    context: Context,
+    admission: Admission,
+    *,
+    claims: bool = False,
+    translate: bool = False,
 ) -> list[dict[str, Any]]:
     """The objects, ready to be applied; the certificates' authority is filled in later.
 
@@ -97,12 +103,16 @@ def installation(
         context: whose resource names count as devices.
         admission: namespaces and users that are left alone.
         claims: the webhook is asked about ResourceClaims too.
+        translate: it is asked to make claims of what pods ask in namespaces that are labelled so.
     """
+    mutating = _configuration("Mutating", endpoint, context, admission)
+    if translate:
+        mutating["webhooks"].append(_translating(mutating["webhooks"][0], endpoint))
     validating = _configuration("Validating", endpoint, context, admission)
     if claims:
         validating["webhooks"].append(_claims(endpoint, context))
     return [
-        _configuration("Mutating", endpoint, context, admission),
+        mutating,
         validating,
         *_policy(_FORGING, admission, _forging(admission)),
         *_policy(_NODE_NAME, admission, _node_name(context)),
@@ -114,7 +124,7 @@ def conditions(webhook: str, context: Context) -> list[dict[str, str]]:
     if webhook == CLAIMS:
         return [{"name": "allocates-a-card", "expression": expressions.allocates_a_card()}]
     devices = _devices(context)
-    if webhook == MUTATE:
+    if webhook in (MUTATE, TRANSLATE):
         return [{"name": "names-a-device", "expression": devices}]
     asks = f"({expressions.asks_anew()} && {devices}) || {expressions.says_anew(ADJUST)}"
     return [{"name": "asks-for-a-device-anew", "expression": asks}]
@@ -157,6 +167,18 @@ def _configuration(
         "kind": f"{kind}WebhookConfiguration",
         "metadata": {"name": endpoint.configuration},
         "webhooks": [webhook],
+    }
+
+
+def _translating(mutating: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
+    """The webhook that comes after the mutating one, for namespaces with the label."""
+    labelled = {"key": CLAIMS_LABEL, "operator": "In", "values": [CLAIMS_TRANSLATE]}
+    elsewhere = mutating["namespaceSelector"]["matchExpressions"]
+    return {
+        **mutating,
+        "name": TRANSLATE,
+        "clientConfig": endpoint.client("/webhook/translate"),
+        "namespaceSelector": {"matchExpressions": [*elsewhere, labelled]},
     }
 
 

@@ -20,6 +20,7 @@ from partage.model.errors import InvalidDocument
 from partage.serving.limits import Limits, guard, json_response, read_body
 from partage.serving.turns import TooMany, Turns, at_work
 from partage.tracing.tracer import NO_TRACES, Tracer
+from partage.webhook.claiming import translate
 from partage.webhook.review import decode_review, encode_verdict
 from partage.webhook.settings import Admission
 from partage.webhook.tracing import Decide, mutating, validating
@@ -40,7 +41,7 @@ def review_routes(
     limits: Limits | None = None,
     tracer: Tracer = NO_TRACES,
 ) -> list[web.RouteDef]:
-    """`POST /webhook/mutate` and `POST /webhook/validate`.
+    """`POST /webhook/mutate`, `/webhook/translate` and `/webhook/validate`.
 
     Args:
         context: what pods are read against now.
@@ -76,6 +77,7 @@ def review_routes(
 
     return [
         web.post("/webhook/mutate", answering(mutating(tracer))),  # type: ignore[arg-type]  # aiohttp's alias
+        web.post("/webhook/translate", answering(translate)),  # type: ignore[arg-type]  # same
         web.post("/webhook/validate", answering(validating(tracer))),  # type: ignore[arg-type]  # same
     ]
 

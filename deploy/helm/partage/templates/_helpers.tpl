@@ -32,6 +32,13 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
 {{- end }}
 
+{{- /* Pods that ask by claims need agents that offer cards to claims, and a service that counts them. */ -}}
+{{- define "partage.claimsFit" -}}
+{{- if and .Values.scheduler.claimTemplates (not (and .Values.scheduler.claims .Values.agent.enabled .Values.agent.dra.enabled .Values.webhook.enabled)) -}}
+{{- fail "scheduler.claimTemplates needs scheduler.claims, agent.enabled, agent.dra.enabled and webhook.enabled" -}}
+{{- end -}}
+{{- end }}
+
 {{- /* User of kube-scheduler's container beside the service's; the service is 65532. */ -}}
 {{- define "partage.kubeSchedulerUser" -}}
 65533

@@ -1,0 +1,277 @@
+"""ResourceClaimTemplates of pods that were translated: made when a pod names one, removed when none does.
+
+    a pod's annotation ──> shapes that are in use ──┬── missing: create
+    list by label, every now and then ──────────────┴── of another spec, or unused twice: delete, by uid
+
+All of it is read from the API: what was left by a webhook or a leader that ended is found by the next list. Every
+instance hears of pods; only the leader looks and writes, one thing after the other. A pod whose template is away a moment
+waits: Kubernetes' controller of claims tries again. Claims that were made need their template no more.
+
+The DeviceClass owns the templates, so that Kubernetes removes them when the chart goes.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from partage.extender.books import Books
+from partage.kube.client import Client
+from partage.kube.clock import sleep_until
+from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from partage.kube.resources import Resource, Scope
+from partage.model.errors import InvalidValue
+from partage.vendors import names
+from partage.wire import shapes
+from partage.wire.claim_shapes import Shape, decode_translated
+from partage.wire.claim_specs import (
+    API_VERSION,
+    SHARE_CLASS,
+    SPEC_MARK,
+    Kind,
+    claim_spec,
+    kinds,
+    mark,
+    template,
+)
+from partage.wire.documents import Document
+from partage.wire.pod_phase import finished
+
+_LOG: Final = logging.getLogger("partage.daemon")
+TEMPLATES: Final = Resource("resource.k8s.io", "v1", "resourceclaimtemplates")
+CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", namespaced=False)
+_MOST: Final = 1000
+"""Templates of one namespace; a user's pods may name as many shapes as he likes."""
+_OURS: Final = f"{names.CLAIMS_LABEL}={names.CLAIMS_TRANSLATE}"
+
+_Key = tuple[str, str]
+"""Namespace and name of a template."""
+
+
+class _Template(msgspec.Struct, frozen=True):
+    metadata: shapes.Metadata = shapes.Metadata()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A template that is there.
+
+    Attributes:
+        uid: its own; empty where somebody else's has the name.
+        mark: of the spec that it was made with.
+    """
+
+    uid: str
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class _User:
+    """A pod that names templates.
+
+    Attributes:
+        text: its annotation.
+        keys: the templates.
+    """
+
+    text: str
+    keys: frozenset[_Key]
+
+
+class ClaimTemplates:
+    """The templates of a cluster; a companion of the scheduler daemon."""
+
+    def __init__(
+        self, client: Client, books: Callable[[], Books | None], period: float = 30.0
+    ) -> None:
+        """Nothing is known yet.
+
+        Args:
+            client: an open client.
+            books: those in force, for the cards of the cluster; None while they are made.
+            period: seconds between two lists.
+        """
+        self._client, self._books, self._period = client, books, period
+        self._users: dict[str, _User] = {}
+        self._uses: Counter[_Key] = Counter()
+        self._shapes: dict[_Key, Shape] = {}
+        self._there: dict[_Key, _Stored] = {}
+        self._unused: set[_Key] = set()
+        self._listed: float | None = None
+        self._news = asyncio.Event()
+        self._told: dict[_Key, str] = {}
+
+    @property
+    def wanted(self) -> frozenset[_Key]:
+        """Templates that pods name, by namespace and name."""
+        return frozenset(self._shapes)
+
+    # --- facts -------------------------------------------------------------------------------
+
+    def pod_changed(self, document: Document) -> None:
+        """A pod is there, or has changed."""
+        uid, shape = document.metadata.uid or "", document.shape
+        text = document.annotations.get(names.TRANSLATED, "")
+        known = self._users.get(uid)
+        over = isinstance(shape, shapes.Pod) and finished(shape)
+        if not text or over:
+            self.pod_gone(uid)
+        elif known is None or known.text != text:
+            self._use(uid, text, document.namespace)
+
+    def pod_gone(self, uid: str) -> None:
+        """A pod is there no more."""
+        known = self._users.pop(uid, None)
+        for key in known.keys if known else ():
+            self._uses[key] -= 1
+            if not self._uses[key]:
+                del self._uses[key], self._shapes[key]
+
+    def _use(self, uid: str, text: str, namespace: str) -> None:
+        try:
+            told = decode_translated(text)
+        except InvalidValue as error:
+            _LOG.info("annotation %s of a pod in %s: %s", names.TRANSLATED, namespace, error)
+            told = {}
+        found = {(namespace, one.shape.template): one.shape for one in told.values()}
+        self.pod_gone(uid)
+        self._users[uid] = _User(text, frozenset(found))
+        for key, shape in found.items():
+            self._uses[key] += 1
+            self._shapes[key] = shape
+            if key not in self._there:
+                self._news.set()
+
+    def node_changed(self, _document: Document) -> None:
+        """Which cards there are is looked at with each list."""
+
+    def node_gone(self, _name: str) -> None:
+        """The same."""
+
+    device_changed = config_changed = config_gone = claim_changed = claim_gone = node_changed
+    device_gone = node_gone
+
+    # --- work --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until cancelled; what an earlier leader made is listed first."""
+        self._listed, self._unused = None, set()
+        while True:
+            self._news.clear()
+            try:
+                await self.look()
+            except KubeError as error:
+                _LOG.warning("ResourceClaimTemplates cannot be looked after: %s", error)
+                self._listed = None
+                await self._client.clock.sleep(1.0)
+            except Exception:  # noqa: BLE001 # logged; who serves goes on serving
+                _LOG.exception("ResourceClaimTemplates cannot be looked after")
+                self._listed = None
+            await sleep_until(self._client.clock, self._period, self._news)
+
+    async def look(self) -> None:
+        """Make what is missing; once a period list, and remove what is left over.
+
+        Raises:
+            KubeError: they cannot be listed.
+        """
+        books = self._books()
+        if books is None:
+            self._listed = None
+            return
+        now = self._client.clock.monotonic()
+        sweep = self._listed is None or now >= self._listed + self._period
+        if sweep:
+            await self._list()
+            self._listed = now
+        missing = [key for key in self._shapes if key not in self._there]
+        if not sweep and not missing:
+            return
+        nodes = books.engine.ledger.nodes
+        cards = kinds(device for node in nodes if node is not None for device in node.devices)
+        if sweep:
+            await self._removed(cards)
+            missing = [key for key in self._shapes if key not in self._there]
+        if missing:
+            await self._make(missing, cards)
+
+    async def _list(self) -> None:
+        found = await self._client.list_all(Scope(TEMPLATES, labels=_OURS), into=_Template)
+        self._there = {
+            (one.metadata.namespace or "", one.metadata.name or ""): _Stored(
+                one.metadata.uid or "", str((one.metadata.annotations or {}).get(SPEC_MARK, ""))
+            )
+            for one in found.items
+        }
+        self._told = {key: told for key, told in self._told.items() if key in self._shapes}
+
+    async def _removed(self, cards: Mapping[Kind, int]) -> None:
+        """Remove what no pod names for a whole period, and what the cluster's cards have outdated."""
+        unused = {key for key in self._there if key not in self._shapes}
+        for key in unused & self._unused:
+            if key not in self._shapes:
+                await self._delete(key)
+        self._unused = unused
+        for key, stored in list(self._there.items()):
+            shape = self._shapes.get(key)
+            spec = None if shape is None else claim_spec(shape, cards)
+            if isinstance(spec, dict) and mark(spec) != stored.mark:
+                await self._delete(key)
+
+    async def _delete(self, key: _Key) -> None:
+        namespace, name = key
+        try:
+            await self._client.delete(
+                TEMPLATES, name, namespace=namespace, uid=self._there[key].uid
+            )
+        except (NotFound, Conflict):
+            pass  # it is gone, or another one, which the next list shows
+        except KubeError as error:
+            self._say(key, f"cannot be removed: {error}")
+            return
+        self._there.pop(key, None)
+
+    async def _make(self, missing: list[_Key], cards: Mapping[Kind, int]) -> None:
+        class_ = await self._client.get(CLASSES, SHARE_CLASS, into=_Template)
+        owner: dict[str, Any] = {
+            "apiVersion": API_VERSION,
+            "kind": "DeviceClass",
+            "name": SHARE_CLASS,
+            "uid": class_.metadata.uid,
+        }
+        full = Counter(key[0] for key, stored in self._there.items() if stored.uid)
+        for key in missing:
+            namespace, _ = key
+            shape = self._shapes.get(key)
+            if shape is None:
+                continue  # its pod has gone meanwhile
+            spec = claim_spec(shape, cards)
+            if isinstance(spec, str) or full[namespace] >= _MOST:
+                told = spec if isinstance(spec, str) else f"namespace {namespace} has {_MOST}"
+                self._say(key, f"is not made: {told}")
+                continue
+            body = template(shape, namespace, spec, owner)
+            try:
+                made = await self._client.create(
+                    TEMPLATES, body, namespace=namespace, into=_Template
+                )
+                self._there[key] = _Stored(made.metadata.uid or "", mark(spec))
+                full[namespace] += 1
+            except AlreadyExists:
+                # By a leader before us, or by somebody else; the next list tells.
+                self._there[key] = _Stored("", "")
+            except KubeError as error:
+                self._say(key, f"is not made: {error}")
+
+    def _say(self, key: _Key, told: str) -> None:
+        """Log it, once for each that is told."""
+        if self._told.get(key) != told:
+            _LOG.warning("ResourceClaimTemplate %s %s", "/".join(key), told)
+        self._told[key] = told
+        for old in list(islice(self._told, max(0, len(self._told) - _MOST))):
+            del self._told[old]

@@ -1,0 +1,127 @@
+"""Pods of a namespace that asked for it: their devices by ResourceClaims instead of a protocol's names.
+
+The API server asks here only for pods of namespaces with the label; none is looked up. Nothing is written: the templates
+that the pods name are made by the leader of the scheduler service, which sees the pods and knows the cards. So an answer
+that is lost, or of a pod that is refused afterwards, leaves nothing behind.
+
+All of a pod becomes claims, or nothing. What no claim can say stays on its way, with a warning and an annotation. What
+validation refuses stays too, so that it is refused for what its author wrote.
+
+Source: docs/decisions/0030.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from partage.model.errors import InvalidDocument
+from partage.model.reason import ReasonCode
+from partage.vendors import names
+from partage.webhook.manifest import (
+    Part,
+    crowded,
+    decode_pod,
+    device_names,
+    mapping,
+    names_devices,
+    parts,
+    texts_of,
+)
+from partage.webhook.mutating import not_ours
+from partage.webhook.patch import Patch
+from partage.webhook.review import Review, Verdict
+from partage.webhook.settings import Admission
+from partage.webhook.validating import validate
+from partage.wire.claim_shapes import Shape, Translated, encode_translated, shapes_of
+from partage.wire.context import Context
+from partage.wire.pods import translate_pod
+
+_LONGEST: Final = 512
+
+
+def translate(review: Review, context: Context, admission: Admission) -> Verdict:
+    """The answer of the translating webhook, which comes after the mutating one."""
+    pod = mapping(review.object)
+    if (
+        review.resource != "pods"
+        or review.operation != "CREATE"
+        or review.namespace in admission.excluded
+        or not names_devices(pod, context)
+        or not_ours(pod, admission)
+        or crowded(pod)
+        or not validate(review, context, admission).allowed
+    ):
+        return Verdict(review.uid)
+    patch = Patch(pod)
+    found = _shapes(pod, review.namespace, context)
+    if isinstance(found, str):
+        patch.put(("metadata", "annotations", names.NOT_TRANSLATED), found[:_LONGEST])
+        told = f"the pod keeps to its protocol, and has no ResourceClaims: {found}"
+        return Verdict(review.uid, patch=patch.operations, warnings=(told,))
+    _claim(patch, found, context)
+    if names.NOT_TRANSLATED in texts_of(pod, "annotations"):
+        patch.put(("metadata", "annotations", names.NOT_TRANSLATED), "")
+    return Verdict(review.uid, patch=patch.operations)
+
+
+def _shapes(
+    pod: Mapping[str, Any], namespace: str, context: Context
+) -> list[tuple[Part, Shape]] | str:
+    """Containers with their claims' shapes; a text says why the pod keeps to its protocol."""
+    document = decode_pod(pod, namespace)
+    if isinstance(document, str):
+        return document
+    try:
+        read = translate_pod(document, context)
+    except InvalidDocument as error:
+        return str(error)
+    request = read.pod.request
+    if request.fault is not None and request.fault.code is not ReasonCode.SCHEDULING_GATED:
+        return request.fault.message
+    shapes = shapes_of(request)
+    if isinstance(shapes, str):
+        return shapes
+    found = []
+    for part in parts(pod):
+        asked = device_names(part, context)
+        triggers = [name for name in asked if name not in context.owners]
+        if triggers:
+            return f"container {part.name}: {triggers[0]} is its vendor's plugin's to give"
+        if part.name in shapes:
+            if mapping(part.body.get("resources")).get("claims"):
+                return f"container {part.name} has a claim of its own"
+            found.append((part, shapes[part.name]))
+    mine = {_name(number) for number in range(len(found))}
+    listed = mapping(pod.get("spec")).get("resourceClaims")
+    others = {mapping(one).get("name") for one in listed} if isinstance(listed, list) else set()
+    if mine & others:
+        return f"the pod has a claim named {min(mine & others, key=str)}"
+    return found
+
+
+def _claim(patch: Patch, found: list[tuple[Part, Shape]], context: Context) -> None:
+    """Take the devices' names out of all containers, and give those that asked for some their claims."""
+    shapes = {part.path: (number, shape) for number, (part, shape) in enumerate(found)}
+    told: dict[str, Translated] = {}
+    for part in list(parts(patch.result)):
+        asked = device_names(part, context)
+        if not asked:
+            continue
+        resources = dict(mapping(part.body.get("resources")))
+        written = {**part.resources("requests"), **part.resources("limits")}
+        for kind in ("limits", "requests"):
+            left = {name: one for name, one in part.resources(kind).items() if name not in asked}
+            resources.pop(kind, None)
+            resources |= {kind: left} if left else {}
+        if part.path in shapes:
+            number, shape = shapes[part.path]
+            resources["claims"] = [{"name": _name(number)}]
+            named = {"name": _name(number), "resourceClaimTemplateName": shape.template}
+            patch.append(("spec", "resourceClaims"), named)
+            told[part.name] = Translated(shape, {name: str(written[name]) for name in asked})
+        patch.put((*part.path, "resources"), resources)
+    patch.put(("metadata", "annotations", names.TRANSLATED), encode_translated(told))
+
+
+def _name(number: int) -> str:
+    """The pod's name for a container's claim."""
+    return f"partage-{number}"

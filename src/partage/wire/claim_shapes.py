@@ -1,0 +1,221 @@
+"""What a pod asks by a protocol's names as the shape of a ResourceClaim, or why no claim can say it. Pure.
+
+A shape is all that a claim depends on: pods that ask for the same have one shape, whatever names they used, and with it
+one template. It says no more than the request does. What it becomes depends on the cluster's cards (`claim_specs`).
+"""
+
+from hashlib import blake2b
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from partage.model.device import MILLI, DeviceType, SliceMode
+from partage.model.errors import InvalidValue
+from partage.model.policy import CardOrder
+from partage.model.request import CardFilter, DeviceRequest, Phase, PodRequest, RequestGroup
+from partage.wire.documents import explain
+
+MOST_DEVICES: Final = 32
+"""Of one claim, as the API server has it."""
+MIB: Final = 2**20
+"""In which a claim's memory is counted."""
+_PERCENT: Final = MILLI // 100
+_MOST_TEXT: Final = 256 * 2**10
+_HASH: Final = 5
+_WORDS = Annotated[
+    tuple[Annotated[str, Meta(min_length=1, max_length=80, pattern=r"^[ -~]*$")], ...],
+    Meta(max_length=16),
+]
+_Count = Annotated[int, Meta(ge=1, le=MOST_DEVICES)]
+_Milli = Annotated[int, Meta(ge=0, le=MILLI)]
+_Bytes = Annotated[int, Meta(ge=0, lt=2**62)]
+
+
+class Shape(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What one claim asks for.
+
+    Attributes:
+        count: how many devices.
+        core_milli: compute of each, in thousandths of a card.
+        memory_bytes: memory of each.
+        memory_milli: memory of each in thousandths of its card's, instead.
+        whole: each is an idle card, all of it.
+        shares: a card, or a part of one, will do.
+        instances: a hardware instance will do.
+        profile: of the instance, as the pod names it; empty where amounts decide.
+        vendors: makers of the card; one whose maker is not known will do.
+        avoid_vendors: makers that it must not have.
+        use_types: its model contains one of these.
+        avoid_types: its model contains none of these.
+        use_uuids: it is one of these.
+        avoid_uuids: it is none of these.
+    """
+
+    count: _Count = 1
+    core_milli: _Milli = 0
+    memory_bytes: _Bytes = 0
+    memory_milli: _Milli = 0
+    whole: bool = False
+    shares: bool = True
+    instances: bool = False
+    profile: Annotated[str, Meta(max_length=32, pattern=r"^[0-9a-z.+-]*$")] = ""
+    vendors: _WORDS = ()
+    avoid_vendors: _WORDS = ()
+    use_types: _WORDS = ()
+    avoid_types: _WORDS = ()
+    use_uuids: _WORDS = ()
+    avoid_uuids: _WORDS = ()
+
+    @property
+    def template(self) -> str:
+        """The name of its template: for people what it asks, and for equality all of it."""
+        kind = "card" if self.whole else "share" if self.shares else "instance"
+        amounts = [f"{self.count}x"] if self.count > 1 else []
+        if not self.whole and not self.profile:
+            amounts.append(f"{self.core_milli // _PERCENT}c")
+            memory = self.memory_bytes // MIB
+            amounts.append(f"{memory}m" if memory else f"{self.memory_milli // _PERCENT}p")
+        mark = blake2b(msgspec.json.encode(self, order="deterministic"), digest_size=_HASH)
+        return "-".join(("partage", kind, *amounts, mark.hexdigest()))
+
+
+class Translated(msgspec.Struct, frozen=True):
+    """One container of a pod whose requests became claims.
+
+    Attributes:
+        shape: of its claim.
+        asked: the resources that its author wrote, by name.
+    """
+
+    shape: Shape
+    asked: dict[str, str] = {}
+
+
+def encode_translated(containers: dict[str, Translated]) -> str:
+    """The annotation of a pod, by its containers' names."""
+    return msgspec.json.encode(containers).decode()
+
+
+def decode_translated(text: str) -> dict[str, Translated]:
+    """What `encode_translated` wrote; anybody may have written it.
+
+    Raises:
+        InvalidValue: it is none.
+    """
+    try:
+        if len(text) > _MOST_TEXT:
+            raise InvalidValue(f"more than {_MOST_TEXT} characters")
+        return msgspec.json.decode(text, type=dict[str, Translated])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidValue(explain(error)) from error
+
+
+def shapes_of(request: PodRequest) -> dict[str, Shape] | str:
+    """The shape of each container's claim by the container's name; a text says why there are none.
+
+    Args:
+        request: without a fault but for scheduling gates, which say when and not what.
+    """
+    for wish, told in (
+        (request.joint, "devices of several types are to be placed together"),
+        (request.partition, "the pod asks for a partition of its node"),
+        (request.node_labels, "the pod names who is to keep its shares"),
+        (request.node_strategy, "the pod chooses how nodes are compared"),
+        (request.card_order != CardOrder(), "the pod chooses the order of cards"),
+    ):
+        if wish:
+            return f"{told}, which no claim can say"
+    found: dict[str, Shape] = {}
+    for group in request.groups:
+        containers = [one.name for one in group.containers]
+        shape = shape_of(group)
+        if isinstance(shape, str):
+            return f"container {containers[0]}: {shape}" if len(containers) == 1 else shape
+        if containers[0] in found:
+            return f"container {containers[0]} asks twice, and may have one claim"
+        found[containers[0]] = shape
+    return found
+
+
+def shape_of(group: RequestGroup) -> Shape | str:
+    """The shape of what one container asks; a text says why no claim can say it."""
+    request = group.request
+    told = next((told for wrong, told in _beyond_claims(group) if wrong), "")
+    if told:
+        return told
+    modes, wanted = request.filter.modes, request.filter
+    shape = Shape(
+        count=request.count,
+        core_milli=request.core_milli,
+        memory_bytes=request.memory_bytes,
+        memory_milli=request.memory_milli,
+        whole=request.whole,
+        shares=not request.profile and (not modes or SliceMode.SHARE in modes),
+        instances=request.instances,
+        profile=request.profile,
+        vendors=wanted.vendors,
+        avoid_vendors=wanted.avoid_vendors,
+        use_types=wanted.use_types,
+        avoid_types=wanted.avoid_types,
+        use_uuids=wanted.use_uuids,
+        avoid_uuids=wanted.avoid_uuids,
+    )
+    try:
+        return msgspec.convert(msgspec.to_builtins(shape), Shape)
+    except msgspec.ValidationError as error:
+        return f"a claim can say no such thing: {explain(error)}"
+
+
+def request_of(shape: Shape) -> DeviceRequest:
+    """The shape as a request: what a card would give for it."""
+    return DeviceRequest(
+        DeviceType.GPU,
+        count=shape.count,
+        core_milli=shape.core_milli,
+        memory_bytes=shape.memory_bytes,
+        memory_milli=0 if shape.memory_bytes else shape.memory_milli,
+        whole=shape.whole,
+        instances=shape.instances,
+        profile=shape.profile,
+        filter=CardFilter(
+            use_types=shape.use_types,
+            avoid_types=shape.avoid_types,
+            use_uuids=shape.use_uuids,
+            avoid_uuids=shape.avoid_uuids,
+            vendors=shape.vendors,
+            avoid_vendors=shape.avoid_vendors,
+        ),
+    )
+
+
+def _beyond_claims(group: RequestGroup) -> tuple[tuple[object, str], ...]:
+    """What a claim cannot say, and whether the group asks for it."""
+    request = group.request
+    wanted = request.filter
+    amounts = not request.whole and not request.profile
+    return (
+        (request.type is not DeviceType.GPU, f"claims are for cards, not for {request.type}"),
+        (len(group.containers) != 1, "several containers share what they ask for together"),
+        (
+            any(one.phase is Phase.INIT for one in group.containers),
+            "an init container gives its card back when it ends, and a claim lasts as long as the pod",
+        ),
+        (request.every, "all devices of a node are asked for"),
+        (request.extras or request.templated, "native units are its vendor's plugin's to give"),
+        (request.exclusive or request.unused, "it must be alone on a card that it has a part of"),
+        (
+            wanted.selector or wanted.functions,
+            "it chooses by labels of devices, which claims do not see",
+        ),
+        (
+            request.scope or request.scope_exclusive,
+            "its devices must be near each other, or away from others",
+        ),
+        (request.core_milli % _PERCENT, "a claim's compute is counted in whole percent"),
+        (request.memory_bytes % MIB, "a claim's memory is counted in whole MiB"),
+        (
+            amounts and not request.memory_bytes and not request.memory_milli,
+            "it asks for no memory, of which a claim has 1Mi at least",
+        ),
+    )
