@@ -2,6 +2,7 @@
 
     tests/cluster/build                         once: the genuine control plane
     python bench/throughput.py [--nodes 500] [--pods 1000] [--rounds 3] [--nice -15] [--mutual-tls] [--spread] [--profile FOLDER] [-o json]
+    python bench/throughput.py --sizes --nodes 1000 --plugin PROGRAM
 
 One etcd, one API server, so many nodes that are objects only, each with eight cards. Rounds of two
 arms take turns: the same kube-scheduler, once by itself on pods that ask for a plain extended
@@ -13,6 +14,9 @@ CPU time of every process from the making of the pods to the last Binding, over 
 
 The arms' client limits are equal and high. Machines are busy and uneven: the ratio of two
 neighbouring rounds says more than any figure alone, and all are printed.
+
+`--sizes` measures no pace: it says what the processes of the arm with Partage take with four bound
+pods a node, and in the minute after that.
 """
 
 import argparse
@@ -69,6 +73,8 @@ PLAIN: Final = "example.com/card"
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 AT_ONCE: Final = 32
 PATIENCE: Final = 900.0
+IDLE: Final = 60.0
+PODS_A_NODE: Final = 4
 LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 KUBE_SCHEDULER: Final = (
     "scheduler_scheduling_algorithm_duration_seconds",
@@ -337,6 +343,26 @@ class Bench:
                             break
         return moments
 
+    async def sizes(self, pods: int) -> dict[str, dict[str, float]]:
+        """By process of the arm with Partage: MB resident and at most, and CPU while nothing happens, percent of one."""
+        watch = asyncio.create_task(self._bound(pods))
+        await in_parallel(self._pod(WITH, number) for number in range(pods))
+        await asyncio.wait_for(watch, PATIENCE)
+        await asyncio.sleep(IDLE / 2)
+        before = self._cpu(WITH.mine)
+        await asyncio.sleep(IDLE)
+        after = self._cpu(WITH.mine)
+        found = {}
+        for name in WITH.mine:
+            status = Path(f"/proc/{self.pid(name)}/status").read_text()  # noqa: ASYNC240
+            kib = {key: int(value) for key, value in re.findall(r"(Vm\w+):\s+(\d+) kB", status)}
+            found[name] = {
+                "mb": kib["VmRSS"] * 1024 / 1e6,
+                "peak_mb": kib["VmHWM"] * 1024 / 1e6,
+                "idle_percent": (after[name] - before[name]) / IDLE * 100,
+            }
+        return found
+
     async def _emptied(self, other: Arm) -> None:
         """Delete all pods, let the other arm's processes catch up, and the machine come to rest."""
         listed = await self.client.list_all(Scope(PODS, "default"), into=_Named)
@@ -541,6 +567,12 @@ async def run(given: argparse.Namespace) -> list[Round]:
     return found
 
 
+async def measured(given: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """What the processes take with so many nodes."""
+    async with bench(given) as made:
+        return await made.sizes(given.nodes * PODS_A_NODE)
+
+
 async def profiled(made: Bench, pods: int, folder: Path) -> None:
     """One more round of each arm, sampled: Go's own profiles, and ours by py-spy if it is there."""
     for arm in (ALONE, WITH):
@@ -637,11 +669,19 @@ def main() -> None:
         default=0,
         help="of the whole run, where root measures on a machine that others use too; negative",
     )
+    parser.add_argument(
+        "--sizes", action="store_true", help="measure memory and idle CPU instead of the pace"
+    )
     parser.add_argument("-o", choices=["text", "json"], default="text", dest="output")
     given = parser.parse_args()
     lacks = missing("kube-apiserver", "kube-scheduler")
     if lacks:
         sys.exit(f"no genuine control plane here: {lacks}")
+    if given.sizes:
+        for name, taken in asyncio.run(measured(given)).items():
+            parts = ", ".join(f"{key} {value:.1f}" for key, value in taken.items())
+            sys.stdout.write(f"{given.nodes} nodes, {name}: {parts}\n")
+        return
     if given.pods > given.nodes * CARDS:
         sys.exit(f"{given.pods} pods do not fit {given.nodes} nodes of {CARDS} cards")
     told = summary(asyncio.run(run(given)))
