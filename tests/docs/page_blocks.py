@@ -294,6 +294,10 @@ def typed(page: str) -> list[Line]:
     return [one for one in LINES if one.page == page and not one.outline and not untyped(one)]
 
 
+TRANSLATED: Final = "docs/zh/"
+"""Pages here have the lines of the English ones, and are typed there."""
+
+
 def on_genuine(line: Line) -> bool:
     """Whether a line is about an installation, and so typed against a genuine API server."""
     return line.page == _RUNNING or (line.page in _INSTALLING and line.words[0] in _INSTALLERS)

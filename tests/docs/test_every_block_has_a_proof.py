@@ -87,14 +87,20 @@ def test_a_fence_of_any_kind_is_found() -> None:
         list(read("p", "```\na\n"))
 
 
-def test_both_languages_print_the_same_commands() -> None:
-    """The Chinese quick start is kept with the English one: manifests and commands are equal."""
-    pages = ("docs/quick-start.md", "docs/zh/quick-start.md")
+@pytest.mark.parametrize("page", ["quick-start.md", "from/qgpu.md", "from/metax.md"])
+def test_both_languages_print_the_same_commands(page: str) -> None:
+    """A Chinese page is kept with the English one: manifests and commands are equal."""
+    pages = (f"docs/{page}", f"docs/zh/{page}")
     typed = [[one.text for one in LINES if one.page == page] for page in pages]
     applied = [[b.text for b in BLOCKS if b.page == page and is_manifest(b)] for page in pages]
 
     assert typed[0] == typed[1]
+    assert typed[0]
     assert applied[0] == applied[1]
+    headings = [
+        len(re.findall(r"^#+ ", (ROOT / one).read_text("utf-8"), re.MULTILINE)) for one in pages
+    ]
+    assert page == "quick-start.md" or headings[0] == headings[1]
 
 
 def test_the_port_that_the_page_asks_is_the_charts() -> None:
