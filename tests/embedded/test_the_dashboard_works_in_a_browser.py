@@ -1,7 +1,10 @@
 """The page in a real browser: what it shows, by keyboard and to screen readers, in both schemes."""
 
+import json
+import os
 import tempfile
 from collections.abc import Awaitable, Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -294,7 +297,7 @@ def test_a_waiting_pod_shows_groups_and_ways_to_fit() -> None:
 
     async def tell(_world: World, page: Page, url: str) -> None:
         await page.open(f"{url}/#/pod/default/waits", "document.querySelector('.ways li')")
-        assert "ask 1 cards instead of 4" in await page.value(
+        assert "ask 1 card instead of 4" in await page.value(
             "document.querySelector('.ways').innerText"
         )
         heads = await page.value(
@@ -439,3 +442,52 @@ def test_an_empty_cluster_says_so() -> None:
                 assert page.problems == []
 
     run(story())
+
+
+LAYOUT = """
+(() => {
+  const wide = document.documentElement.clientWidth;
+  const part = (box) => [Math.round(12 * box.left / wide), Math.round(12 * box.width / wide)];
+  const places = [...document.querySelectorAll('header, .filters, .panel')].map((element) => {
+    const title = element.querySelector('h2')?.textContent || element.className || element.tagName.toLowerCase();
+    return [title, ...part(element.getBoundingClientRect())].join(' ');
+  });
+  const style = (name) => getComputedStyle(document.querySelector(name));
+  return { places, colours: [style('body').backgroundColor, style('body').color, style('h1').color] };
+})()
+"""
+"""Where each part lies, in twelfths of the window, in the order of reading; heights follow from fonts, so they are left out."""
+LAYOUTS = Path(__file__).with_name("layouts.json")
+
+
+def test_each_view_is_laid_out_as_it_was_looked_at() -> None:
+    """Three widths, two themes: the places of all parts, and the colours.
+
+    No pixels are compared, because they differ by machine. `PARTAGE_LOOKED_AT=1` writes what is there: look at it first.
+    """
+    seen: dict[str, Any] = {}
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        await page.call("Emulation.setScrollbarsHidden", hidden=True)
+        for width, theme in product((360, 1024, 1600), ("light", "dark")):
+            await page.call(
+                "Emulation.setEmulatedMedia",
+                features=[{"name": "prefers-color-scheme", "value": theme}],
+            )
+            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+            await page.call("Emulation.setDeviceMetricsOverride", **size)
+            for view in VIEWS:
+                await page.open(f"{url}/{view}", shown(view))
+                if view == "#/pod/default/waits":
+                    await page.until("document.querySelector('.ways li')")
+                found = await page.value(LAYOUT)
+                seen.setdefault(theme, found["colours"])
+                assert seen[theme] == found["colours"], view
+                places = seen.setdefault(f"{view} {width}", found["places"])
+                assert places == found["places"], (view, width, theme)
+
+    browse(tell)
+
+    if os.environ.get("PARTAGE_LOOKED_AT"):
+        LAYOUTS.write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")
+    assert seen == json.loads(LAYOUTS.read_text(encoding="utf-8"))

@@ -166,7 +166,9 @@ async def _less(trial: _Trial) -> None:
             asked.count, 1, lambda n: _changed(trial.pod, lambda one: replace(one, count=n))
         )
         if fewer:
-            trial.tell(f"ask {fewer[0]} cards instead of {asked.count}", fewer[1])
+            trial.tell(
+                f"ask {fewer[0]} card{'s' * (fewer[0] > 1)} instead of {asked.count}", fewer[1]
+            )
     if asked.whole or asked.extras:
         return
     known = len(trial.found)

@@ -15,8 +15,8 @@ export function render(seen) {
   return [
     h("h1", {}, "What if"),
     h("p", { class: "quiet" }, `${count(seen.pods)} pods placed again from nothing under each policy, by priority and then by age, with the nodes,
-      quotas and learnt prices of now. Nobody is moved: it says what a policy would lead to.`),
-    h("section", { class: "panel" }, h("h2", {}, "Policies"), table("Policies compared", COLUMNS, seen.rows.map((one) => row(one, today)))),
+      quotas and learnt prices of now. No pod is moved: it says what a policy would lead to.`),
+    h("section", { class: "panel stacked" }, h("h2", {}, "Policies"), table("Policies compared", COLUMNS, seen.rows.map((one) => row(one, today)))),
     seen.rows.length === 1 ? h("p", { class: "alert", role: "alert" }, `With more than ${count(seen.most)} pods this is not done beside live decisions. `,
       h("code", {}, "partage snapshot"), " and ", h("code", {}, "partage simulate cluster"), " do it offline.") : null,
     h("section", { class: "panel" }, h("h2", {}, "How to read it"), h("dl", { class: "facts" },
