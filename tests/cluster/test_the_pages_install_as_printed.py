@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from control_plane import HELM, KUBERNETES, ControlPlane, control_plane
-from page_blocks import BLOCKS, LINES, ROOT, on_genuine, untyped
+from page_blocks import BLOCKS, LINES, ROOT, TRANSLATED, on_genuine, untyped
 from stack import Stack
 from typist import Typist
 
 RUNNING = "docs/how-to/stay-available.md"
-PAGES = sorted({line.page for line in LINES if on_genuine(line)} - {RUNNING})
+PAGES = sorted(
+    {line.page for line in LINES if on_genuine(line) and not line.page.startswith(TRANSLATED)}
+    - {RUNNING}
+)
 INSTALL = "helm install partage deploy/helm/partage -n partage-system --create-namespace"
 MONITORING = {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"}
 """Definitions of the Prometheus operator that the chart makes objects of."""

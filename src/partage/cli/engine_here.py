@@ -1,6 +1,6 @@
 """The engine in this process, over objects of a cluster or over manifests: books as the service would make them."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from partage.cli.answering import Asked
@@ -151,21 +151,8 @@ async def _over(
     by: dict[str, list[Document]] = {}
     for document in documents:
         by.setdefault(document.kind, []).append(document)
-    nodes, devices, pods = (by.get(kind, []) for kind in ("Node", "Device", "Pod"))
-    if written:
-        known = {node.name for node in nodes}
-        tellers = [*devices, *by.get("ResourceSlice", [])]
-        alone = {name: one for one in tellers if (name := node_told(one)) and name not in known}
-        nodes += [bare_node(name, one) for name, one in alone.items()]
-    else:
-        nodes = list(permuted(nodes, 0))
-    configs = [*by.get("ConfigMap", []), *by.get("ResourceQuota", [])]
-    books = await filled(
-        Books(ClusterCache(), Hooks()),
-        Books(ClusterCache(), Hooks()),
-        (configs, devices, nodes, pods, by.get("ResourceClaim", [])),
-        0.0,
-    )
+    books = await _books(by, written=written)
+    pods = by.get("Pod", [])
     claimants = {f"{one.namespace}/{one.name}": one for one in pods if claims_named(one)}
 
     async def allocator() -> ClaimAllocator:
@@ -174,48 +161,85 @@ async def _over(
         made.notes = (*made.notes, *unread)
         return made
 
-    waiting, placed = list(waiting_pods(books)), set()
-    claims = None
-    if placing and claimants:
-        claims = await allocator()
-        entries = (read(books, one) for one in claimants.values())
-        seen = {entry.pod.uid for entry in waiting}
-        waiting += [
-            one
-            for one in entries
-            if one.pod.uid not in seen and not (one.pod.node or one.pod.finished)
-        ]
+    claims = await allocator() if placing and claimants else None
+    placed = None
     if placing:
-        order = {document.identity[1:]: place for place, document in enumerate(pods)}
-        waiting.sort(
-            key=lambda one: (-one.pod.priority, order.get((one.pod.namespace, one.pod.name), 0))
-        )
-    for entry in waiting:
-        pod, engine = entry.pod, books.engine
-        claimant = claimants.get(pod.key)
-        if not placing:
-            decision = engine.evaluate(pod)
-        elif claims is not None and claimant is not None:
-            decision = claims.decide(pod, claimant, keep=True)
-        else:
-            decision = engine.schedule(pod)
-        if isinstance(decision, Refusal):
-            books.refuse(entry, decision, 0.0)
-        elif placing:
-            engine.handle(BindSucceeded(pod.uid))
-            placed.add(pod.key)
-    views = ClaimViews(books, claimants, claims or allocator, settled=placing)
+        placed = _placed(books, pods, claimants, claims)
+    else:
+        for entry in list(waiting_pods(books)):
+            decision = books.engine.evaluate(entry.pod)
+            if isinstance(decision, Refusal):
+                books.refuse(entry, decision, 0.0)
     return Asked(
-        views,
+        ClaimViews(books, claimants, claims or allocator, settled=placing),
         told,
         namespace,
-        placed=frozenset(placed) if placing else None,
+        placed=placed,
         conditions={
             f"{pod.namespace}/{pod.name}": said for pod in pods if (said := _condition(pod))
         },
         pods=frozenset(f"{pod.namespace}/{pod.name}" for pod in pods),
         notes=notes,
     )
+
+
+async def _books(by: Mapping[str, Sequence[Document]], *, written: bool) -> Books:
+    """Books of the documents of each kind; `written` as `_over` has it."""
+    nodes, devices, pods = (by.get(kind, ()) for kind in ("Node", "Device", "Pod"))
+    if written:
+        known = {node.name for node in nodes}
+        tellers = [*devices, *by.get("ResourceSlice", ())]
+        alone = {name: one for one in tellers if (name := node_told(one)) and name not in known}
+        nodes = [*nodes, *(bare_node(name, one) for name, one in alone.items())]
+    else:
+        nodes = list(permuted(nodes, 0))
+    configs = [*by.get("ConfigMap", ()), *by.get("ResourceQuota", ())]
+    return await filled(
+        Books(ClusterCache(), Hooks()),
+        Books(ClusterCache(), Hooks()),
+        (configs, devices, nodes, pods, by.get("ResourceClaim", ())),
+        0.0,
+    )
+
+
+def _placed(
+    books: Books,
+    pods: Sequence[Document],
+    claimants: Mapping[str, Document],
+    claims: ClaimAllocator | None,
+) -> frozenset[str]:
+    """Place waiting pods in the order of `partage schedule`; the names of those that found a place.
+
+    Args:
+        books: the pods that find no place are refused in them.
+        pods: all, as written.
+        claimants: those that name ResourceClaims, by namespace and name.
+        claims: decides about these; None where there are none.
+    """
+    waiting = list(waiting_pods(books))
+    seen = {entry.pod.uid for entry in waiting}
+    waiting += [
+        entry
+        for entry in (read(books, one) for one in claimants.values())
+        if entry.pod.uid not in seen and not (entry.pod.node or entry.pod.finished)
+    ]
+    order = {document.identity[1:]: place for place, document in enumerate(pods)}
+    waiting.sort(
+        key=lambda one: (-one.pod.priority, order.get((one.pod.namespace, one.pod.name), 0))
+    )
+    placed = set()
+    for entry in waiting:
+        pod, claimant = entry.pod, claimants.get(entry.pod.key)
+        if claims is not None and claimant is not None:
+            decision = claims.decide(pod, claimant, keep=True)
+        else:
+            decision = books.engine.schedule(pod)
+        if isinstance(decision, Refusal):
+            books.refuse(entry, decision, 0.0)
+        else:
+            books.engine.handle(BindSucceeded(pod.uid))
+            placed.add(pod.key)
+    return frozenset(placed)
 
 
 def _condition(document: Document) -> str:
