@@ -1,24 +1,32 @@
 """A running scheduler follows ResourceClaims where that is switched on, and starts where the cluster has none."""
 
+import asyncio
+import json
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 from daemon_world import World, until, world
 
 from claim_documents import claim, share
 from fakes.ports import free_port
-from partage.daemon import watched
+from partage.daemon import claim_relay, claim_reviews, watched
+from partage.daemon.claim_relay import relay_route
+from partage.daemon.claim_reviews import ClaimDesk, reader
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.kube.resources import Resource, Scope
+from partage.serving.limits import Limits
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation
 from partage.webhook.settings import Admission
 from partage.wire.context import Context
+from partage.wire.documents import Document
 
 CLAIMS = "resourceclaims.resource.k8s.io"
 FOLLOWING = SchedulerOptions(claims=True)
@@ -200,6 +208,89 @@ async def test_the_webhook_passes_the_question_on() -> None:
                 await daemon.__aexit__()
                 with pytest.raises(AssertionError, match="does not answer"):
                     await _status(cluster, "y", claim(share(pool="n0", cores="10"))["status"])
+
+
+async def test_a_question_that_is_early_is_answered_by_the_news(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long news may take: it wakes the question about its claim. Beyond a number that waits none does."""
+    monkeypatch.setattr(claim_reviews, "_LATE", 3600.0)
+    monkeypatch.setattr(claim_reviews, "_WAITING", 2)
+    async with (
+        world(nodes=1, cards=1) as cluster,
+        SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
+    ):
+        known: dict[tuple[str, str], Document] = {}
+        read = reader(await cluster.client())
+        desk = ClaimDesk(daemon.service, lambda: True, lambda *key: known.get(key))
+        app = web.Application()
+        app.add_routes([desk.route(Limits())])
+        async with TestClient(TestServer(app)) as client:
+
+            async def ask(name: str) -> tuple[int, str]:
+                asked = _review(cluster, name, share(pool="n0", memory="1Gi"))
+                async with client.post("/webhook/claims", json=asked) as answer:
+                    return answer.status, await answer.text()
+
+            for name in ("x", "y", "z"):
+                await _waiting(cluster, name)
+            early = {name: asyncio.create_task(ask(name)) for name in ("x", "y")}
+            await until(lambda: len(desk._waiting) == 2)  # nothing else shows it
+            assert (await ask("z"))[0] == 503
+            for name, question in early.items():
+                key = ("default", name)
+                found = await read(*key)
+                assert found is not None
+                known[key] = found
+                desk.claim_changed(found)
+                status, text = await question
+                assert status == 200
+                assert json.loads(text)["response"] == {"uid": f"ask-{name}", "allowed": True}
+            assert not desk._waiting
+
+
+async def test_questions_that_come_at_once_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than the leader is asked at a time are all answered; beyond a number that may wait none is."""
+    monkeypatch.setattr(claim_relay, "_AT_ONCE", 3)
+    monkeypatch.setattr(claim_relay, "_WAITING", 12)
+    monkeypatch.setattr(claim_relay, "_SECONDS", 3600.0)
+    there, most, full = 0, 0, asyncio.Event()
+
+    async def leader(request: web.Request) -> web.Response:
+        nonlocal there, most
+        there += 1
+        most = max(most, there)
+        await full.wait()
+        there -= 1
+        uid = (await request.json())["request"]["uid"]
+        return web.json_response({"response": {"uid": uid, "allowed": True}})
+
+    behind, app = web.Application(), web.Application()
+    behind.add_routes([web.post("/webhook/claims", leader)])
+    async with TestServer(behind) as served:
+        app.add_routes([relay_route(str(served.make_url("")).rstrip("/"), Limits())])
+        async with TestClient(TestServer(app)) as client:
+
+            async def ask(number: int) -> Any:
+                request = {"uid": f"{number}", "operation": "UPDATE"}
+                body = {
+                    "apiVersion": "admission.k8s.io/v1",
+                    "kind": "AdmissionReview",
+                    "request": request,
+                }
+                async with client.post("/webhook/claims", json=body) as answer:
+                    return (await answer.json())["response"]
+
+            asked = [asyncio.create_task(ask(number)) for number in range(13)]
+            done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            (refused,) = (one.result() for one in done)
+            assert refused["allowed"] is False
+            assert "too many claims are asked about at once" in refused["status"]["message"]
+            await until(lambda: most == 3)
+            full.set()
+            answers = await asyncio.gather(*asked)
+            assert sum(one["allowed"] for one in answers) == 12
+            assert most == 3
 
 
 async def _naming(cluster: World, name: str) -> None:

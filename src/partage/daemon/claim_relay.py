@@ -4,6 +4,7 @@ The API server reaches the webhook by TLS that the webhook looks after, and only
 answer. Where it does not, the claim's allocation is refused, and its scheduler tries again.
 """
 
+import asyncio
 from typing import Final
 
 import aiohttp
@@ -14,13 +15,15 @@ from partage.serving.limits import Limits, json_response, read_body
 from partage.webhook.review import Review, Verdict, decode_review, encode_verdict
 
 _SECONDS: Final = 4.5
-"""For an answer; the API server waits five."""
+"""For an answer, and for a question's turn; the API server waits five."""
 _LARGEST: Final = 64 * 2**10
 """Bytes of an answer; a sentence and a uid."""
 _SHOWN: Final = 256
 _JSON: Final = "application/json"
-_AT_ONCE: Final = 64
-"""Questions that are passed on at a time; further ones are sent away."""
+_AT_ONCE: Final = 256
+"""Questions that are passed on at a time: the leader waits for news of their claims. Further ones wait for their turn."""
+_WAITING: Final = 1024
+"""Questions that are here at a time; further ones are sent away."""
 
 
 def relay_route(url: str, limits: Limits) -> web.RouteDef:
@@ -31,6 +34,7 @@ def relay_route(url: str, limits: Limits) -> web.RouteDef:
         limits: of requests.
     """
     there = 0
+    turns = asyncio.Semaphore(_AT_ONCE)
 
     async def handler(request: web.Request) -> web.Response:
         nonlocal there
@@ -39,11 +43,12 @@ def relay_route(url: str, limits: Limits) -> web.RouteDef:
             asked = decode_review(body)
         except InvalidDocument as error:
             return json_response({"message": str(error)}, 400)
-        if there >= _AT_ONCE:
+        if there >= _WAITING:
             return _refused(asked, "too many claims are asked about at once; try again")
         there += 1
         try:
-            return await _passed_on(asked, f"{url}/webhook/claims", body)
+            async with asyncio.timeout(_SECONDS), turns:
+                return await _passed_on(asked, f"{url}/webhook/claims", body)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = str(error) or type(error).__name__
             return _refused(asked, f"the scheduler service does not answer: {why}")
@@ -55,9 +60,8 @@ def relay_route(url: str, limits: Limits) -> web.RouteDef:
 
 async def _passed_on(asked: Review, url: str, body: bytes) -> web.Response:
     """The leader's answer; a connection for each question, so that none goes on asking a leader of before."""
-    timeout = aiohttp.ClientTimeout(total=_SECONDS)
     async with (
-        aiohttp.ClientSession(timeout=timeout) as http,
+        aiohttp.ClientSession() as http,
         http.post(
             url, data=body, headers={"Content-Type": _JSON}, allow_redirects=False
         ) as answer,

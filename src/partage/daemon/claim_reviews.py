@@ -8,6 +8,7 @@ nothing that an allocation of it would not give. What is known may be a moment o
 An instance that does not lead at this very moment answers 503, which the API server takes as a webhook that failed.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -17,6 +18,7 @@ from aiohttp import web
 from partage.daemon.watched import CLAIMS, RESOURCE_CLAIMS, LiveClaim, as_document
 from partage.extender.service import SchedulerService
 from partage.kube.client import Client
+from partage.kube.clock import sleep_until
 from partage.kube.errors import NotFound
 from partage.model.errors import InvalidDocument
 from partage.serving.limits import Limits, json_response, read_body
@@ -29,8 +31,7 @@ _STATUS: Final = "resourceclaims.resource.k8s.io/status"
 _JSON: Final = "application/json"
 _LATE: Final = 2.0
 """Seconds by which news of a claim may be late; the scheduler that allocates it has them at the same time."""
-_LOOK: Final = 0.02
-_WAITING: Final = 64
+_WAITING: Final = 1024
 """Questions that wait for news at a time; further ones are sent away."""
 
 
@@ -47,16 +48,56 @@ def reader(client: Client) -> Callable[[str, str], Awaitable[Document | None]]:
     return read
 
 
-class _Desk:
+class ClaimDesk:
     """Where questions are answered, and wait for what they are about."""
 
     def __init__(
-        self, service: SchedulerService, known: Callable[[str, str], Document | None]
+        self,
+        service: SchedulerService,
+        may_reserve: Callable[[], bool],
+        known: Callable[[str, str], Document | None],
     ) -> None:
-        self._service, self._known = service, known
+        """A desk at which no question waits.
+
+        Args:
+            service: with the books.
+            may_reserve: whether this instance leads at this very moment.
+            known: the claim of a namespace and name, as it is known from the API server.
+        """
+        self._service, self._may_reserve, self._known = service, may_reserve, known
+        self._waiting: dict[tuple[str, str], list[asyncio.Event]] = {}
         self._there = 0
 
-    async def verdict(self, review: Review) -> Verdict:
+    def route(self, limits: Limits) -> web.RouteDef:
+        """The route; `limits` are of requests."""
+
+        async def handler(request: web.Request) -> web.Response:
+            body = await read_body(request, limits)
+            if (gone := self._away()) is not None:
+                return gone
+            try:
+                verdict = await self._verdict(decode_review(body))
+            except InvalidDocument as error:
+                return json_response({"message": str(error)}, 400)
+            answer = web.Response(body=encode_verdict(verdict), content_type=_JSON)
+            return self._away() or answer
+
+        return web.post("/webhook/claims", handler)
+
+    def claim_changed(self, document: Document) -> None:
+        """Have questions about this claim, which is known by now, look again."""
+        for one in self._waiting.get((document.namespace, document.name), ()):
+            one.set()
+
+    def _away(self) -> web.Response | None:
+        if not self._service.closed and self._may_reserve():
+            return None
+        message = self._service.closed or "the instance is not leader"
+        response = json_response({"message": message}, 503)
+        response.force_close()  # a connection that is kept would go on asking this instance
+        return response
+
+    async def _verdict(self, review: Review) -> Verdict:
         if review.resource != _STATUS or review.operation != "UPDATE" or review.object is None:
             return Verdict(review.uid)
         try:
@@ -95,49 +136,22 @@ class _Desk:
                 wanted == (found.metadata.uid, found.metadata.resource_version)
             ):
                 return found
-            if clock.monotonic() >= end:
+            left = end - clock.monotonic()
+            if left <= 0:
                 return None
             if self._there >= _WAITING:
                 raise web.HTTPServiceUnavailable(text="too many claims are asked about at once")
-            self._there += 1
-            try:
-                await clock.sleep(_LOOK)
-            finally:
-                self._there -= 1
+            await self._news(claim, left)
 
-
-def claim_route(
-    service: SchedulerService,
-    may_reserve: Callable[[], bool],
-    known: Callable[[str, str], Document | None],
-    limits: Limits,
-) -> web.RouteDef:
-    """The route.
-
-    Args:
-        service: with the books.
-        may_reserve: whether this instance leads at this very moment.
-        known: the claim of a namespace and name, as it is known from the API server.
-        limits: of requests.
-    """
-    desk = _Desk(service, known)
-
-    def away() -> web.Response | None:
-        if not service.closed and may_reserve():
-            return None
-        message = service.closed or "the instance is not leader"
-        response = json_response({"message": message}, 503)
-        response.force_close()  # a connection that is kept would go on asking this instance
-        return response
-
-    async def handler(request: web.Request) -> web.Response:
-        body = await read_body(request, limits)
-        if (gone := away()) is not None:
-            return gone
+    async def _news(self, claim: Document, seconds: float) -> None:
+        """Wait for news of a claim, this long at most."""
+        key, news = (claim.namespace, claim.name), asyncio.Event()
+        self._waiting.setdefault(key, []).append(news)
+        self._there += 1
         try:
-            verdict = await desk.verdict(decode_review(body))
-        except InvalidDocument as error:
-            return json_response({"message": str(error)}, 400)
-        return away() or web.Response(body=encode_verdict(verdict), content_type=_JSON)
-
-    return web.post("/webhook/claims", handler)
+            await sleep_until(self._service.clock, seconds, news)
+        finally:
+            self._there -= 1
+            self._waiting[key].remove(news)
+            if not self._waiting[key]:
+                del self._waiting[key]

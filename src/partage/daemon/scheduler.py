@@ -23,7 +23,7 @@ from partage.controllers.routes import config_routes
 from partage.daemon.access_review import AccessReviews
 from partage.daemon.agent_liveness import AgentSilence
 from partage.daemon.binding import ApiAmender, ApiBinder, ApiNodeLocks
-from partage.daemon.claim_reviews import claim_route, reader
+from partage.daemon.claim_reviews import ClaimDesk, reader
 from partage.daemon.claim_templates import ClaimTemplates
 from partage.daemon.events_and_wakeups import Notices
 from partage.daemon.facts import Companion, Hearer, tell_changed, tell_gone
@@ -119,6 +119,7 @@ class SchedulerDaemon:
             Recorder(record, self.options.identity, client.clock) if record is not None else None
         )
         self.service = self._service(client)
+        self._claims = ClaimDesk(self.service, self.may_bind, self._claim)
         self._plugin = self._plugin_server()
         self._silence = AgentSilence(
             self._objects,
@@ -194,7 +195,7 @@ class SchedulerDaemon:
         )
         shown += page_routes()
         if self.options.claims:
-            shown.append(claim_route(self.service, self.may_bind, self._claim, faces.limits))
+            shown.append(self._claims.route(faces.limits))
         return scheduler_site(self.service, faces, shown, self.options.tls)
 
     def _plugin_server(self) -> PluginServer | None:
@@ -504,6 +505,8 @@ class SchedulerDaemon:
     def changed(self, document: Document) -> None:
         """See `informers.Facts`."""
         self._tell(tell_changed, document)
+        if document.kind == "ResourceClaim":
+            self._claims.claim_changed(document)
 
     def gone(self, document: Document) -> None:
         """See `informers.Facts`."""
