@@ -33,7 +33,13 @@ class Node:
         self.strangers = Strangers()
 
     def process(
-        self, pid: int, *opened: str, flags: int = 0, start: int = 5, loaded: str = ""
+        self,
+        pid: int,
+        *opened: str,
+        flags: int = 0,
+        start: int = 5,
+        loaded: str = "",
+        maps: str = "/dev/nvidia0",
     ) -> None:
         """A process of the container, as the host's procfs tells of it; inside it has number `pid - 4000`."""
         home = self.proc / str(pid)
@@ -42,7 +48,11 @@ class Node:
         (home / "status").write_text(f"NSpid:\t{pid}\t{pid - 4000}\n")
         fields = " ".join(["S", *["0"] * 5, str(flags), *["0"] * 12, str(start)])
         (home / "stat").write_text(f"{pid} (python\x1b[2J) {fields} 0\n")
-        (home / "maps").write_text(f"7f00-7f01 r-xp 0 00:00 1 {loaded}\n" if loaded else "")
+        code = f"7f00-7f01 r-xp 0 00:00 1 {loaded}\n" if loaded else ""
+        (home / "maps").write_text(
+            f"7e00-7e01 rw-p 0 00:00 0\n{code}7f02-7f03 -w-s 0 00:05 9 {maps}\n"
+        )
+        (home / "exe").write_bytes(b"")
         (home / "environ").write_bytes(b"A=b\0")
         for number, name in enumerate(opened):
             (home / "fd" / str(number)).symlink_to(name)
@@ -77,6 +87,16 @@ def test_a_process_without_a_place_is_named_after_a_while(node: Node) -> None:
     assert said.startswith("process 4007 (python\\x1b[2J) computes on a card past the library")
     node.listed(7)
     assert node.said(1) == ""
+
+
+@pytest.mark.parametrize(
+    "maps", ["/dev/nvidia0", "/dev/nvidia12", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+)
+def test_any_device_file_that_is_mapped_counts(node: Node, maps: str) -> None:
+    """Whichever of them; who works on a card has several."""
+    node.process(4007, "/dev/nvidia-uvm", maps=maps)
+
+    assert "past the library" in node.said()
 
 
 @pytest.mark.parametrize(
@@ -118,21 +138,22 @@ def test_who_comes_and_goes_is_not_counted_together(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("opened", "flags", "inner"),
+    ("opened", "flags", "inner", "maps"),
     [
-        (("/dev/nvidia-uvm",), 0, 7),
-        (("/dev/nvidiactl", "/dev/nvidia0"), 0, 8),
-        (("/dev/nvidia-uvm",), FORKED, 8),
-        ((), 0, 8),
+        (("/dev/nvidia-uvm",), 0, 7, "/dev/nvidia0"),
+        (("/dev/nvidiactl", "/dev/nvidia0"), 0, 8, ""),
+        (("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm"), 0, 8, "/dev/zero"),
+        (("/dev/nvidia-uvm",), FORKED, 8, "/dev/nvidia0"),
+        ((), 0, 8, ""),
     ],
-    ids=["has a place", "asks NVML", "a forked child", "no card"],
+    ids=["has a place", "asks NVML", "asks NVML of branch 580", "a forked child", "no card"],
 )
 def test_who_is_in_order_is_let_be(
-    node: Node, opened: tuple[str, ...], flags: int, inner: int
+    node: Node, opened: tuple[str, ...], flags: int, inner: int, maps: str
 ) -> None:
     """Under the library, a tool that only asks, a worker with its parent's files, a shell."""
     node.listed(inner)
-    node.process(4007, *opened, flags=flags)
+    node.process(4007, *opened, flags=flags, maps=maps)
 
     assert node.said(9) == ""
 

@@ -8,8 +8,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from partage.agent.isolation.reading import TooMuch, Work, parts
+from partage.vendors.traits import NVIDIA
 
 _DRIVER: Final = b"/libcuda.so"
+_DEVICE: Final = re.compile(
+    "|".join((NVIDIA.tampering, *map(re.escape, NVIDIA.common))).join((r" (?:", r")$")).encode(),
+    re.MULTILINE,
+)
 _CODE: Final = re.compile(
     rb"^[0-9a-f]+-[0-9a-f]+ (.).x. +\S+ +(\S+) +(\S+)(?: +(\S[^\n]*))?$", re.MULTILINE
 )
@@ -32,6 +37,7 @@ class Mapped:
     Attributes:
         some: anything is mapped, as in every process that lives.
         driver: CUDA's driver is mapped.
+        device: one of the driver's device files is, as in every process that works on a card.
         ours: the enforcement library's file is.
         at_path: some file's code at the library's path is.
         interface: by which interface other than CUDA it can reach a card; empty for none.
@@ -40,6 +46,7 @@ class Mapped:
 
     some: bool = False
     driver: bool = False
+    device: bool = False
     ours: bool = False
     at_path: bool = False
     interface: str = ""
@@ -67,6 +74,7 @@ def mapped(home: str, library: str, shipped: tuple[str, str] | None, work: Work)
     for text in parts(f"{home}/maps", b"\n", work, _MAPPINGS):
         found.some = True
         found.driver = found.driver or _DRIVER in text
+        found.device = found.device or _DEVICE.search(text) is not None
         seen |= {name for name, sign in _INTERFACES if name not in seen and sign.search(text)}
         for may_read, device, inode, name in _CODE.findall(text):
             if may_read == b"r":

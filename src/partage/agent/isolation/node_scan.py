@@ -65,6 +65,8 @@ class ProcessView:
     """At the library's path another file than ours is loaded."""
     interface: str = ""
     """By which interface other than CUDA it can reach the card, as the names of its libraries say; empty for none."""
+    maps_device: bool = False
+    """It has a device file of the driver mapped, as who works on a card has. Who only asks NVML has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Seen:
     numbers: Numbers | None
     """None: it has ended."""
     has_memory_device: bool
-    """It has the driver's device for memory open, as who initialises the driver has."""
+    """It has the driver's device for memory open, as who initialises the driver has, and who asks NVML of branch 580."""
     view: ProcessView | None
     """None: it has ended, or works on its files."""
 
@@ -355,4 +357,5 @@ def _viewed(  # what is looked at, and for what
         taken_first=first,
         covered=has.at_path and not has.ours,
         interface=has.interface,
+        maps_device=has.device,
     )

@@ -1,10 +1,11 @@
 """Processes that compute on a card although the library never heard of it.
 
 The library can be mapped and still be passed by: a copy of the driver under another name, or in a name space of
-its own (`dlmopen`). Every process that initialises the driver through the library has a place in the account; who
-has the driver's device for memory (`/dev/nvidia-uvm`) open and has no place came by another way. So do programs that
-mean no harm and use the card by OpenCL or Vulkan, of which the library knows nothing: what is said of them names that
-and what to do. Tools that only ask the driver what is there (NVML) do not open it.
+its own (`dlmopen`). Every process that initialises the driver through the library has a place in the account. A
+process that has none, but has the driver's device for memory (`/dev/nvidia-uvm`) open and a device file of the driver
+mapped, came by another way. So do programs that mean no harm and use the card by OpenCL or Vulkan, of which the library
+knows nothing: what is said of them names that and what to do. Tools that only ask the driver what is there (NVML) map no
+device file; from branch 580 on they have the device for memory open too (seen on an H200 with 580.159).
 
 A child that was forked has its parent's files open and has no place as long as it uses no card; such a child is
 taken for its parent's until it starts another program.
@@ -64,7 +65,7 @@ def _said(one: Seen, numbers: Numbers) -> str:
             "time on the card is limited. Use CUDA, or ask for a whole card or a hardware instance"
         )
     return (
-        f"{who} computes on a card past the library: it has {NVIDIA.memory} open and no place in the account, as with "
+        f"{who} computes on a card past the library: it has {NVIDIA.memory} in use and no place in the account, as with "
         "a copy of the driver, or an interface other than CUDA. Neither its memory nor its time on the card is limited"
     )
 
@@ -79,6 +80,7 @@ def _unlisted(
         if (
             numbers
             and one.has_memory_device
+            and (one.view is None or one.view.maps_device)
             and not numbers.forked
             and numbers.inner not in listed
         ):
