@@ -93,6 +93,7 @@ static void end_context(CUcontext context)
     struct answer answer;
     fake_ask((struct request){.kind = ASK_CONTEXT_END, .context = context->id}, &answer);
     fake_give(context->device, FAKE_CONTEXT_BYTES + context->taken);
+    fake_forget_blocks(context);
     context->active = 0;
 }
 

@@ -48,6 +48,8 @@ void fake_asked(const char *symbol, int version, uint64_t flags);
 CUresult fake_take(CUdevice device, uint64_t bytes);
 void fake_give(CUdevice device, uint64_t bytes);
 uint64_t fake_address(uint64_t bytes);
+/* A context ended, and what lay in its blocks. */
+void fake_forget_blocks(CUcontext context);
 /* Gives back what is noted under a key; takes it from its pool. */
 CUresult fake_release(uint64_t key);
 /* One reference to a handle more or less. */

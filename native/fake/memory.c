@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #define NOTES 65536
+#define PLAIN (1ull << 59) /* beside an address: the size of a plain allocation */
 
 static struct { uint64_t key, bytes, other; } notes[NOTES];
 FAKE_LOCK(lock)
@@ -77,24 +78,108 @@ void fake_unname(uint64_t name)
     usleep(50);
 }
 
+/*
+ * As a driver does (seen on an H200 with 580.159): an allocation of up to half a granule goes to the first block of its
+ * context that has room for it, and what a larger one leaves of its last block is room. A block is returned when nothing
+ * lies in it.
+ */
+#define BLOCKS 4096
+#define UNIT 512
+#define UNITS (FAKE_GRANULE / UNIT)
+static struct block { uint64_t at; CUcontext context; uint32_t used; unsigned char is_used[UNITS]; } *blocks;
+FAKE_LOCK(block_lock)
+
+static void fill(struct block *block, uint64_t from, uint64_t units, int used)
+{
+    memset(block->is_used + from, used, units);
+    if (used) block->used += (uint32_t)units;
+    else block->used -= (uint32_t)units;
+}
+
+static struct block *open_block(uint64_t at)
+{
+    if (!blocks) blocks = calloc(BLOCKS, sizeof *blocks);
+    for (uint32_t i = 0; blocks && i < BLOCKS; i++) {
+        if (blocks[i].used) continue;
+        blocks[i] = (struct block){.at = at, .context = fake_current};
+        return &blocks[i];
+    }
+    abort();
+}
+
+static uint64_t in_block(uint64_t units)
+{
+    for (uint32_t i = 0; blocks && i < BLOCKS; i++) {
+        struct block *block = &blocks[i];
+        if (block->context != fake_current || !block->used) continue;
+        for (uint64_t from = 0, run = 0; from < UNITS; from++) {
+            run = block->is_used[from] ? 0 : run + 1;
+            if (run < units) continue;
+            fill(block, from + 1 - units, units, 1);
+            return block->at + (from + 1 - units) * UNIT;
+        }
+    }
+    return 0;
+}
+
+/* Bytes that are returned of what lay at an address. */
+static uint64_t out_of_blocks(uint64_t pointer, uint64_t size)
+{
+    uint64_t end = pointer + size, whole = size / FAKE_GRANULE * FAKE_GRANULE, at = pointer + whole;
+    for (uint32_t i = 0; blocks && at < end && i < BLOCKS; i++) {
+        if (!blocks[i].used || at < blocks[i].at || at >= blocks[i].at + FAKE_GRANULE) continue;
+        fill(&blocks[i], (at - blocks[i].at) / UNIT, (end - at) / UNIT, 0);
+        return whole + (blocks[i].used ? 0 : FAKE_GRANULE);
+    }
+    return whole;
+}
+
+void fake_forget_blocks(CUcontext context)
+{
+    pthread_mutex_lock(&block_lock);
+    for (uint32_t i = 0; blocks && i < BLOCKS; i++)
+        if (blocks[i].context == context) blocks[i].used = 0;
+    pthread_mutex_unlock(&block_lock);
+}
+
 static CUresult allocate(CUdeviceptr *pointer, uint64_t bytes)
 {
-    CUresult refused = fake_unsafe();
+    CUresult refused = fake_unsafe(), result = CUDA_SUCCESS;
     if (refused) return refused;
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
     if (!pointer || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t whole = (bytes + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE;
-    CUresult result = fake_take(fake_current->device, whole);
+    uint64_t whole = (bytes + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE, size = (bytes + UNIT - 1) / UNIT * UNIT;
+    pthread_mutex_lock(&block_lock);
+    uint64_t at = size <= FAKE_GRANULE / 2 ? in_block(size / UNIT) : 0;
+    if (!at) {
+        result = fake_take(fake_current->device, whole);
+        if (result == CUDA_SUCCESS) at = fake_address(whole);
+        uint64_t rest = size % FAKE_GRANULE;
+        if (at && rest) fill(open_block(at + size - rest), 0, rest / UNIT, 1);
+    }
+    pthread_mutex_unlock(&block_lock);
     if (result != CUDA_SUCCESS) return result;
-    *pointer = fake_address(whole);
-    fake_note(*pointer, whole, (uint64_t)fake_current->device);
+    *pointer = at;
+    fake_note(at, whole, (uint64_t)fake_current->device);
+    fake_note(at | PLAIN, size, 0);
     return CUDA_SUCCESS;
+}
+
+static uint64_t returned(uint64_t pointer, uint64_t bytes)
+{
+    uint64_t size, none;
+    if (!fake_recall(pointer | PLAIN, &size, &none, 1)) return bytes;
+    pthread_mutex_lock(&block_lock);
+    bytes = out_of_blocks(pointer, size);
+    pthread_mutex_unlock(&block_lock);
+    return bytes;
 }
 
 CUresult fake_release(uint64_t key)
 {
     uint64_t bytes, device;
     if (!fake_recall(key, &bytes, &device, 1)) return CUDA_ERROR_INVALID_VALUE;
+    bytes = returned(key, bytes);
     if (device & FAKE_OF_GRAPH) fake_graph_freed(device);
     else if (bytes && device >= FAKE_CARDS) fake_unpool((CUpool)(uintptr_t)device, bytes);
     else fake_give((CUdevice)device, bytes);

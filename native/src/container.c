@@ -136,8 +136,8 @@ void container_forget(void)
     for (uint32_t i = 0; i < container.limits.count; i++) {
         struct card *card = &container.cards[i];
         memset(&card->gate, 0, sizeof card->gate);
-        card->small_lock = (struct lock){0};
-        card->small_bytes = 0;
+        card->blocks_lock = (struct lock){0};
+        card->blocks = 0;
         card->device = -1;
     }
     for (int i = 0; i < DEVICES; i++) atomic_store(&card_of_device[i], 0);

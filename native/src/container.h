@@ -20,8 +20,8 @@ struct card {
     uint32_t index; /* in the limits and in the account */
     CUdevice device; /* -1: CUDA has not named it */
     struct gate gate;
-    struct lock small_lock;
-    uint64_t small_bytes; /* of allocations that share granules */
+    struct lock blocks_lock;
+    uint64_t blocks; /* that allocations may share */
 };
 
 struct container {

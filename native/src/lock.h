@@ -24,7 +24,7 @@ enum lock_rank {
     LOCK_SETTINGS,    /* what cuCtxSetLimit is asked for */
     LOCK_OPENS,       /* handles of other processes */
     LOCK_PHYSICAL,    /* references and mappings of a handle */
-    LOCK_SMALL,       /* allocations of a card that share granules */
+    LOCK_BLOCKS,      /* that allocations of a card share */
     LOCK_POOLS,
     LOCK_GRAPHS,
     LOCK_USERS,   /* of contexts */

@@ -41,19 +41,83 @@ void memory_return(struct card *card, uint64_t bytes) { memory_give(counter(card
 
 void memory_force(struct card *card, uint64_t bytes) { atomic_fetch_add(counter(card), bytes); }
 
-bool memory_reserve_plain(struct card *card, uint64_t bytes, enum kind *kind)
+/*
+ * The driver lays plain allocations into blocks of a granule. What one leaves of its last block goes to small ones that
+ * fit, and a block is returned with the last that lies in it. So a block counts from its first allocation to its last, by
+ * the addresses that the driver gives: the sum of sizes says too little.
+ */
+struct lie {
+    uint64_t whole;     /* bytes of blocks that it has for itself */
+    uint64_t blocks[2]; /* others may lie in these */
+    uint32_t count;
+};
+
+static struct lie lie_of(uint64_t from, uint64_t bytes)
 {
-    if (bytes > GRANULE / 2) {
-        *kind = KIND_POINTER;
-        return memory_reserve(card, whole_granules(bytes));
+    uint64_t to = from + (bytes + 511) / 512 * 512, first = from / GRANULE, last = (to - 1) / GRANULE;
+    bool begins = from % GRANULE == 0, ends = to % GRANULE == 0;
+    struct lie lie = {0};
+    if (!begins) lie.blocks[lie.count++] = first;
+    if (!ends && (begins || last != first)) lie.blocks[lie.count++] = last;
+    lie.whole = (last - first + 1 - lie.count) * GRANULE;
+    return lie;
+}
+
+/* One more lies in a block. False: the block did not count until now. */
+static bool join_block(struct card *card, uint64_t block, uint64_t context)
+{
+    struct entry entry = {.key = block, .bytes = GRANULE, .context = context, .card = card->index, .kind = KIND_BLOCK};
+    bool known = ledger_find(KIND_BLOCK, block, &entry);
+    entry.other++;
+    if (!ledger_put(entry)) return true; /* no memory of the host: the agent measures what is not counted */
+    card->blocks += !known;
+    return known;
+}
+
+static void leave_block(struct card *card, uint64_t block, uint64_t context)
+{
+    struct entry entry;
+    if (!ledger_find(KIND_BLOCK, block, &entry) || entry.context != context) return;
+    if (--entry.other) {
+        ledger_put(entry);
+        return;
     }
-    *kind = KIND_SMALL;
-    lock_take(&card->small_lock, LOCK_SMALL);
-    uint64_t before = whole_granules(card->small_bytes), after = whole_granules(card->small_bytes + bytes);
-    bool good = after == before || memory_reserve(card, after - before);
-    if (good) card->small_bytes += bytes;
-    lock_give(&card->small_lock, LOCK_SMALL);
-    return good;
+    ledger_take(KIND_BLOCK, block, &entry);
+    card->blocks--;
+    memory_return(card, GRANULE);
+}
+
+static void leave(struct card *card, const struct entry *entry)
+{
+    struct lie lie = lie_of(entry->key, entry->other);
+    memory_return(card, entry->bytes);
+    if (lie.count == 0) return;
+    lock_take(&card->blocks_lock, LOCK_BLOCKS);
+    for (uint32_t i = 0; i < lie.count; i++) leave_block(card, lie.blocks[i], entry->context);
+    lock_give(&card->blocks_lock, LOCK_BLOCKS);
+}
+
+/*
+ * Keeps the books of an allocation for which `held` is counted. False: it took more than that, which is past the cap, or
+ * there is no memory for the books; then nothing of it counts.
+ */
+static bool keep(struct card *card, CUdeviceptr pointer, uint64_t bytes, uint64_t held, bool tight)
+{
+    struct lie lie = lie_of(pointer, bytes);
+    struct entry entry = {.key = pointer, .bytes = lie.whole, .other = bytes, .context = contexts_now(),
+                          .card = card->index, .kind = KIND_POINTER};
+    uint64_t taken = lie.whole;
+    bool good = ledger_put(entry);
+    lock_take(&card->blocks_lock, LOCK_BLOCKS);
+    for (uint32_t i = 0; i < lie.count; i++)
+        if (!join_block(card, lie.blocks[i], entry.context)) taken += GRANULE;
+    lock_give(&card->blocks_lock, LOCK_BLOCKS);
+    if (taken > held) memory_force(card, taken - held);
+    else memory_return(card, held - taken);
+    if (good && !(tight && taken > held)) return true;
+    if (good) ledger_take(KIND_POINTER, pointer, &entry);
+    leave(card, &entry);
+    return false;
 }
 
 /* Of what was measured for all contexts of the process, the part of one; with the last nothing is left of it. */
@@ -94,25 +158,16 @@ void memory_release(const struct entry *entry)
         graphs_ended(entry);
     } else if (entry->kind == KIND_CAPTURE) {
         launch_capture_ended(entry);
-    } else if (entry->kind == KIND_SMALL) {
-        lock_take(&card->small_lock, LOCK_SMALL);
-        uint64_t before = whole_granules(card->small_bytes);
-        card->small_bytes -= entry->bytes < card->small_bytes ? entry->bytes : card->small_bytes;
-        memory_return(card, before - whole_granules(card->small_bytes));
-        lock_give(&card->small_lock, LOCK_SMALL);
+    } else if (entry->kind == KIND_POINTER) {
+        leave(card, entry);
+    } else if (entry->kind == KIND_BLOCK) { /* its context is gone */
+        lock_take(&card->blocks_lock, LOCK_BLOCKS);
+        card->blocks--;
+        lock_give(&card->blocks_lock, LOCK_BLOCKS);
+        memory_return(card, entry->bytes);
     } else {
         memory_return(card, entry->bytes);
     }
-}
-
-static uint64_t small_size(uint64_t bytes) { return (bytes + 511) / 512 * 512; }
-
-/* What is counted for an allocation of this kind. */
-static struct entry entry_of(struct card *card, enum kind kind, uint64_t bytes, uint64_t key)
-{
-    uint64_t counted = kind == KIND_SMALL ? small_size(bytes) : whole_granules(bytes);
-    return (struct entry){.key = key, .bytes = counted, .context = contexts_now(), .card = card->index,
-                          .kind = (uint32_t)kind};
 }
 
 /* Beyond the cap, where the limits allow it: memory that the driver may keep on the host. */
@@ -130,7 +185,8 @@ static CUresult swap_in(struct card *card, CUdeviceptr *pointer, size_t bytes)
     if (total <= card->limits->swap)
         result = CALL(cuMemAllocManaged, pointer, bytes, CU_MEM_ATTACH_GLOBAL);
     if (result == CUDA_SUCCESS) {
-        struct entry entry = entry_of(card, KIND_SWAP, bytes, *pointer);
+        struct entry entry = {.key = *pointer, .bytes = size, .context = contexts_now(), .card = card->index,
+                              .kind = KIND_SWAP};
         if (ledger_put(entry)) return CUDA_SUCCESS;
         CALL(cuMemFree_v2, *pointer);
         result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -139,24 +195,33 @@ static CUresult swap_in(struct card *card, CUdeviceptr *pointer, size_t bytes)
     return result;
 }
 
-/* Counts `bytes`, has `make` allocate, keeps the books; `make` is a statement that sets `result`. */
+/*
+ * Counts what `size` takes at most, or nothing at the cap where a small one may fit into a block that counts already; has
+ * `make`, a statement that sets `result`, allocate; and counts what that took, of `size` as it is then.
+ */
 #define COUNTED(card, size, pointer, make)                                                               \
-    enum kind kind_ = KIND_POINTER;                                                                      \
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                          \
-    struct entry entry_;                                                                                 \
-    if (!memory_reserve_plain(card, (size) > GRANULE / 2 ? (size) : small_size(size), &kind_)) {         \
-        if (card->limits->swap) result = swap_in(card, pointer, size);                                   \
-        if (result != CUDA_SUCCESS) memory_count_refusal(card);                                          \
-        return result;                                                                                   \
+    uint64_t held_ = whole_granules(size);                                                               \
+    bool tight_ = !memory_reserve(card, held_);                                                          \
+    if (tight_) held_ = 0;                                                                               \
+    if (!tight_ || may_share(card, size)) {                                                              \
+        make;                                                                                            \
+        if (result != CUDA_SUCCESS) memory_return(card, held_);                                          \
+        else if (keep(card, *(pointer), size, held_, tight_)) return result;                             \
+        else CALL(cuMemFree_v2, *(pointer)), result = CUDA_ERROR_OUT_OF_MEMORY;                          \
     }                                                                                                    \
-    make;                                                                                                \
-    entry_ = entry_of(card, kind_, size, result == CUDA_SUCCESS ? *(pointer) : 0);                       \
-    if (result == CUDA_SUCCESS && !ledger_put(entry_)) {                                                 \
-        CALL(cuMemFree_v2, *(pointer));                                                                  \
-        result = CUDA_ERROR_OUT_OF_MEMORY;                                                               \
-    }                                                                                                    \
-    if (result != CUDA_SUCCESS) memory_release(&entry_);                                                 \
+    if (tight_ && card->limits->swap) result = swap_in(card, pointer, size);                             \
+    if (tight_ && result != CUDA_SUCCESS) memory_count_refusal(card);                                    \
     return result
+
+static bool may_share(struct card *card, uint64_t bytes)
+{
+    if (bytes > GRANULE / 2) return false;
+    lock_take(&card->blocks_lock, LOCK_BLOCKS);
+    bool any = card->blocks > 0;
+    lock_give(&card->blocks_lock, LOCK_BLOCKS);
+    return any;
+}
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 {
@@ -170,10 +235,11 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
     struct card *card = card_current();
     if (!card || !pointer || !pitch || width == 0 || height == 0 || width > SIZE_MAX / 4)
         return CALL(cuMemAllocPitch_v2, pointer, pitch, width, height, element);
-    /* Rows are padded to at most 512 bytes. */
+    /* Rows are padded to at most 512 bytes, until the driver says to how many. */
     size_t row = (width + 511) / 512 * 512;
     size_t bytes = height > SIZE_MAX / 4 / row ? SIZE_MAX / 4 : row * height;
-    COUNTED(card, bytes, pointer, result = CALL(cuMemAllocPitch_v2, pointer, pitch, width, height, element));
+    COUNTED(card, bytes, pointer, result = CALL(cuMemAllocPitch_v2, pointer, pitch, width, height, element);
+            if (result == CUDA_SUCCESS) bytes = *pitch * height);
 }
 
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
@@ -185,7 +251,7 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned f
 
 bool memory_at(CUdeviceptr pointer, struct entry *entry)
 {
-    return ledger_take_any(1u << KIND_POINTER | 1u << KIND_SMALL | 1u << KIND_SWAP | 1u << KIND_IMPORT, pointer, entry);
+    return ledger_take_any(1u << KIND_POINTER | 1u << KIND_SWAP | 1u << KIND_IMPORT, pointer, entry);
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)

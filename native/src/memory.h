@@ -25,8 +25,6 @@ bool memory_estimate(struct card *card, uint64_t bytes);
 void memory_unestimate(struct card *card, uint64_t bytes);
 /* Counts what cannot be refused any more. */
 void memory_force(struct card *card, uint64_t bytes);
-/* Plain allocations: those below half a granule share granules. */
-bool memory_reserve_plain(struct card *card, uint64_t bytes, enum kind *kind);
 /* Gives back what an entry counted. */
 void memory_release(const struct entry *entry);
 /* Bytes in use and the cap of a card; false if the card has no cap. */

@@ -60,11 +60,122 @@ def test_no_way_to_the_driver_leads_past_the_cap(world: World, way: str, path: s
     assert lines(done.stdout, "total") == [[CAP], [CAP]], done.stderr
 
 
-def test_small_allocations_share_granules(world: World) -> None:
-    """A thousand of 4 KiB count as the 4 MiB that the driver takes for them."""
-    done = world.tenant(memory=4 * MIB).run("memory", "small", "4096")
+@pytest.mark.parametrize(
+    ("size", "fit"),
+    [(4096, 1024), (350 * 1024, 10), (700 * 1024, 4), (MIB, 4), (MIB + 512, 2), (3 * MIB, 1)],
+)
+def test_allocations_count_as_the_blocks_that_they_lie_in(
+    world: World, size: int, fit: int
+) -> None:
+    """None lies in two blocks of 2 MiB: five of 350 KiB fill one, and two of 700."""
+    done = world.tenant(memory=4 * MIB).run("memory", "small", str(size))
 
-    assert lines(done.stdout, "total") == [[4 * MIB], [4 * MIB]], done.stderr
+    assert lines(done.stdout, "total") == [[fit * size], [fit * size]], done.stderr
+
+
+BLOCKS = """
+import ctypes
+cuda, context, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_int()
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+
+def take(size):
+    address = ctypes.c_uint64()
+    code = cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
+    assert code in (0, 2), code
+    return address if code == 0 else None
+
+def fill(size):
+    held = []
+    while (one := take(size)) is not None:
+        held.append(one)
+    return held
+
+def give(held):
+    assert not any(cuda.cuMemFree_v2(one) for one in held)
+
+def left():
+    assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    return free.value >> 20
+
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+cuda.cuCtxSetCurrent(context)
+"""
+
+
+def blocks(world: World, program: str) -> str:
+    """What a program says that has 8 MiB."""
+    tenant = world.tenant(memory=8 * MIB)
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKS + program],
+        env=tenant.environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_block_counts_until_its_last_allocation_is_freed(world: World) -> None:
+    """Holes are no room for others, and are for small allocations of the program itself, at the cap too."""
+    program = """
+held = fill(2**20)
+print(len(held), left(), end=" ")
+give(held[::2])
+print(left(), end=" ")
+again = fill(2**20)
+print(len(again), left(), end=" ")
+give(held[1::2])
+give(again)
+print(left(), len(fill(2**21)))
+"""
+    assert blocks(world, program) == "8 0 0 4 0 8 4"
+
+
+def test_a_byte_a_block_is_no_way_past_the_cap(world: World) -> None:
+    """The card has no more for others, however little of it the program uses."""
+    program = """
+held, rest = fill(2**20), []
+for one in held[::2]:
+    give([one])
+    byte, more = take(1), take(2**20 - 512)
+    rest.append(more)
+give(held[1::2] + rest)
+print(left(), take(2**21), len(fill(2**20)))
+"""
+    assert blocks(world, program) == "0 None 4"
+
+
+def test_what_a_large_one_leaves_of_its_last_block_is_room(world: World) -> None:
+    """It was counted with the large one, and counts on when that is freed first."""
+    program = """
+large = take(3 * 2**20)
+small = [take(2**19), take(2**19)]
+print(left(), end=" ")
+give([large])
+print(left(), end=" ")
+give(small)
+print(left())
+"""
+    assert blocks(world, program) == "4 6 8"
+
+
+def test_blocks_end_with_their_context(world: World) -> None:
+    """And another context has blocks of its own."""
+    program = """
+held, second = take(2**19), ctypes.c_void_p()
+cuda.cuCtxCreate_v2(ctypes.byref(second), 0, device)
+mine = [take(2**19), take(3 * 2**20)]
+print(left(), end=" ")
+cuda.cuCtxDestroy_v2(second)
+cuda.cuCtxSetCurrent(context)
+print(left(), end=" ")
+give([held])
+print(left())
+"""
+    assert blocks(world, program) == "0 6 8"
 
 
 def test_a_context_counts_as_the_limits_say(world: World) -> None:
