@@ -34,7 +34,7 @@ NOT_HOOKED: dict[str, tuple[str, ...]] = {
         r"cuGL(?!Ctx)\w+|cuEGL\w+|cuVDPAU(?!Ctx)\w+|cuGraphics\w+",
     ),
     "streams, events and semaphores: no work of the card": (
-        r"cuStream(Create|CreateWithPriority|Query|IsCapturing|AttachMemAsync|WriteValue(32|64))",
+        r"cuStream(Query|IsCapturing|AttachMemAsync|WriteValue(32|64))",
         r"cuStreamUpdateCaptureDependencies|cuGreenCtx(RecordEvent|StreamCreate)",
         r"cuCtxRecordEvent|cuEvent(Create|Destroy|ElapsedTime|Query|Record|RecordWithFlags)",
         r"cu(Import|Destroy|Signal)ExternalSemaphores?(Async)?",
