@@ -65,7 +65,10 @@ STARTED = [0.5]
 PATIENCE = 60
 """Seconds until a program that should have ended long ago is killed, beyond those that it was told to work."""
 POINTS = 1
-"""By which a share may be off, of the whole card."""
+"""By which a tenant's part of what all received may be off its quota, of the whole card."""
+LOST = 3
+"""Percent of the card that tenants who fill it may receive less than one alone: between two turns the card changes contexts,
+0.2 ms at a time on an H100 and an H200, which is in no tenant's hands."""
 EACH = 30
 """Seconds that a probe of the card may take, the driver's start included."""
 RUNNING: set[subprocess.Popen[str]] = set()
@@ -655,6 +658,17 @@ def by_the_driver(card: Card, driver: Driver) -> None:
         )
 
 
+def off(got: list[float], quotas: list[float]) -> tuple[float, float]:
+    """Percent of the card: how far tenants are off their quotas at most, and what they lost together.
+
+    Of quotas that fill the card it is their parts of what all received that are judged: what turns cost is told apart.
+    """
+    fills = sum(quotas) == 100
+    whole = sum(got) / 100 if fills and sum(got) else 1.0
+    error = max(abs(part / whole - quota) for part, quota in zip(got, quotas))  # noqa: B905 # 3.8
+    return error, 100 - sum(got) if fills else 0.0
+
+
 def compute(card: Card, kinds: list[Kind], seconds: float, until: float) -> None:
     for kind in kinds:
         rate = alone(card, kind, seconds)
@@ -676,11 +690,12 @@ def compute(card: Card, kinds: list[Kind], seconds: float, until: float) -> None
                 )
                 continue
             got = parts(series, rate, kind)
-            error = max(abs(part - quotas[i] / 10) for i, part in enumerate(got))
+            error, lost = off(got, [quota / 10 for quota in quotas])
             told = " / ".join(f"{part:.1f}" for part in got)
-            verdict = judged(error <= POINTS, f"{kind.name} {quoted}: {told}")
-            row(kind.name, quoted, told, f"{error:.1f}", verdict)
-            if error > POINTS:
+            good = error <= POINTS and lost <= LOST
+            verdict = judged(good, f"{kind.name} {quoted}: {told}")
+            row(kind.name, quoted, told, f"{error:.1f}; {lost:.1f}", verdict)
+            if not good:
                 book = RECORD["runs"][-1]["books"]
                 waited = " / ".join(f"{one.get('waited_ns', 0) / 1e6:.0f}" for one in book)
                 served = " / ".join(f"{one.get('served_ns', 0) / 1e6:.0f}" for one in book)
@@ -697,7 +712,8 @@ def hand_over(card: Card, kind: Kind, seconds: float) -> None:
     first = next((when for when, count in series[1] if count), woke)
     before = 100 * (at(series[0], woke) - at(series[0], woke - 5 * 10**8)) * 2 / rate.each_second
     got = parts(series, rate, kind)
-    good = abs(got[0] - 20) <= POINTS and abs(got[1] - 80) <= POINTS
+    error, lost = off(got, [20, 80])
+    good = error <= POINTS and lost <= LOST
     row(
         kind.name,
         f"alone {before:.1f}",
@@ -1185,7 +1201,7 @@ def measure(driver: Driver, card: Card, options: argparse.Namespace, begun: floa
     now = time.monotonic()
     share = max(0.0, begun + options.budget * 0.58 - now) / max(1, len(kinds))
     print(
-        "fixed-share: workload, quotas, received (percent of the rate alone), largest error (points)"
+        "fixed-share: workload, quotas, received (percent of the rate alone), largest error (points, of what all received); lost"
     )
     for i, kind in enumerate(kinds if shared else ()):
         # Each has its part of the time: the last is not the one that always goes without.

@@ -343,3 +343,20 @@ def test_a_card_that_is_not_there_is_told(world: World) -> None:
     assert re.match(
         r"gpu: no CUDA driver or card .*cuInit: driver error 999: unknown", done.stderr
     )
+
+
+@pytest.mark.parametrize(
+    ("got", "quotas", "error", "lost"),
+    [
+        ([29.7, 69.3], [30, 70], 0.0, 1.0),  # what turns cost is lost to both
+        ([28.0, 68.0], [30, 70], 0.83, 4.0),
+        ([27.0, 72.0], [30, 70], 2.73, 1.0),
+        ([31.1], [30], 1.1, 0.0),  # alone it has to have its quota
+        ([0.0, 0.0], [50, 50], 50.0, 100.0),
+    ],
+)
+def test_parts_are_judged_apart_from_what_turns_cost(
+    got: list[float], quotas: list[float], error: float, lost: float
+) -> None:
+    """Two that lose alike are as they should be to each other, and the loss has a bound of its own."""
+    assert gpu.off(got, quotas) == pytest.approx((error, lost), abs=0.01)
