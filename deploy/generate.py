@@ -134,7 +134,7 @@ def readme() -> dict[str, str]:
     text = (
         f"<!-- Made by deploy/generate.py from values.yaml and Chart.yaml; change those instead. -->\n# {chart['name']}\n\n"
         f"{chart['description']}\n\n"
-        f"Kubernetes {chart['kubeVersion'].removesuffix('-0')}. Alpha: not tried on real cards yet. [All of it]({chart['home']}/blob/main/docs/how-to/install.md)\n"
+        f"Kubernetes {chart['kubeVersion'].removesuffix('-0')}. Alpha: of the agent, only parts were tried on real cards. [All of it]({chart['home']}/blob/main/docs/how-to/install.md)\n"
         "is in the documentation; in short:\n\n"
         "    helm install partage deploy/helm/partage -n partage-system --create-namespace\n\n"
         f"`profiles/` holds values for clusters that come from another system: {', '.join(sorted(NAMESPACES.keys() - {'default'}))}\n"

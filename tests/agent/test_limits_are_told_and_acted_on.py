@@ -204,6 +204,8 @@ def test_who_computes_past_the_library_is_told(tmp_path: Path) -> None:
         (home / "status").write_text("NSpid:\t7\t1\n")
         (home / "stat").write_text(f"7 (a) S {'0 ' * 18}5 0\n")
         (home / "fd/3").symlink_to("/dev/nvidia-uvm")
+        with (home / "maps").open("a") as maps:
+            maps.write("7f04-7f05 rw-s 0 00:05 9 /dev/nvidia0\n")
         task = asyncio.create_task(world.statements().run())
         await _until(lambda: world.condition("train").get("reason") == "ProcessOutside")
         task.cancel()

@@ -7,7 +7,7 @@ The daemon outlives an agent that ends, and the next agent finds it by asking, a
 started in the same folder. A daemon that ends takes the processes with it that used it: the driver ends their
 contexts. So it is started again for those that come, and counted.
 
-Source: NVIDIA's Multi-Process Service (control daemon, its commands). Not run on a card.
+Source: NVIDIA's Multi-Process Service (control daemon, its commands). Run by hand on an H200 with driver 580.159.
 """
 
 import asyncio
