@@ -215,10 +215,18 @@ void batch_charge(struct gate *gate, uint64_t ns, uint64_t now)
     atomic_fetch_add(&gate->books->served, ns);
 }
 
+/* Notes which batches are open, so that a launch goes through these alone. */
+static void set_state(struct gate *gate, struct batch *batch, uint32_t state)
+{
+    uint64_t bit = 1ull << (batch - gate->batches);
+    batch->state = state;
+    gate->open_batches = state == BATCH_OPEN ? gate->open_batches | bit : gate->open_batches & ~bit;
+}
+
 static void count_batch(struct gate *gate, struct batch *batch, uint64_t ns, uint64_t now)
 {
     gate->pending -= batch->expected < gate->pending ? batch->expected : gate->pending;
-    batch->state = BATCH_FREE;
+    set_state(gate, batch, BATCH_FREE);
     if (gate->pending == 0) gate->hosted = gate->backlog = false;
     gate->held_since = 0; /* something ended: patience begins anew */
     if (ns) batch_charge(gate, ns, now);
@@ -289,9 +297,9 @@ static void estimate(struct gate *gate, struct batch *batch, uint64_t now)
 
 struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, uint64_t graph, bool alone, uint64_t now)
 {
-    for (uint32_t i = 0; i < BATCHES; i++) {
-        struct batch *batch = &gate->batches[i];
-        if (batch->state != BATCH_OPEN || batch->stream != stream || batch->context != context) continue;
+    for (uint64_t left = gate->open_batches; left; left &= left - 1) {
+        struct batch *batch = &gate->batches[__builtin_ctzll(left)];
+        if (batch->stream != stream || batch->context != context) continue;
         if (batch->thread != batch_thread(stream)) continue;
         bool apart = ran_dry(gate, batch, now);
         if (apart && !batch->marks) estimate(gate, batch, now);
@@ -307,7 +315,7 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
     fresh->stream = stream;
     fresh->thread = batch_thread(stream);
     if (!make_events(fresh) || record(fresh, fresh->start) != CUDA_SUCCESS) return NULL;
-    fresh->state = BATCH_OPEN;
+    set_state(gate, fresh, BATCH_OPEN);
     fresh->graph = graph;
     fresh->alone = alone;
     fresh->opened = fresh->last = now;
@@ -323,9 +331,9 @@ void batch_drop(struct gate *gate, struct batch *batch) { count_batch(gate, batc
 
 void batch_mix(struct gate *gate, CUcontext context, CUstream stream)
 {
-    for (uint32_t i = 0; i < BATCHES; i++) {
-        struct batch *batch = &gate->batches[i];
-        if (batch->state != BATCH_OPEN || !batch->marks || !batch->busy) continue;
+    for (uint64_t left = gate->open_batches; left; left &= left - 1) {
+        struct batch *batch = &gate->batches[__builtin_ctzll(left)];
+        if (!batch->marks || !batch->busy) continue;
         if (batch->context == context && !batch->stream && stream) batch->mixed = true;
     }
 }
@@ -346,15 +354,15 @@ void batch_close(struct gate *gate, struct batch *batch, uint64_t now)
         return;
     }
     if (batch->count == 1) gate->estimated = 0; /* it will be measured: the next need not be */
-    batch->state = BATCH_FLYING;
+    set_state(gate, batch, BATCH_FLYING);
     if (!batch->marks && record(batch, batch->end) != CUDA_SUCCESS) batch_drop(gate, batch);
 }
 
 void batch_close_old(struct gate *gate, uint64_t age, uint64_t now)
 {
-    for (uint32_t i = 0; i < BATCHES; i++) {
-        struct batch *batch = &gate->batches[i];
-        if (batch->state != BATCH_OPEN || batch->busy) continue;
+    for (uint64_t left = gate->open_batches; left; left &= left - 1) {
+        struct batch *batch = &gate->batches[__builtin_ctzll(left)];
+        if (batch->busy) continue;
         if (batch->count && now - batch->opened >= age) batch_close(gate, batch, now);
     }
 }

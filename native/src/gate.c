@@ -329,12 +329,12 @@ void gate_part(struct gate *gate, CUcontext context, CUstream stream, bool hoste
     if (!gate->open) return;
     lock_take(&gate->lock, LOCK_GATE);
     gate->hosted |= hosted && gate->pending;
-    for (uint32_t i = 0; gate->wanting && i < BATCHES; i++) {
-        struct batch *batch = &gate->batches[i];
+    for (uint64_t left = gate->wanting ? gate->open_batches : 0; left; left &= left - 1) {
+        struct batch *batch = &gate->batches[__builtin_ctzll(left)];
         /* The legacy stream and those beside it wait for each other. */
         bool waits = batch->stream == stream || !batch->stream || !stream;
         if (batch->marks && batch->busy && batch->stream != stream) batch->mixed = true;
-        if (batch->state == BATCH_OPEN && batch->busy == 0 && waits && batch->context == context)
+        if (batch->busy == 0 && waits && batch->context == context)
             batch_close(gate, batch, clock_now());
     }
     lock_give(&gate->lock, LOCK_GATE);
@@ -344,9 +344,9 @@ void gate_forget(struct gate *gate, CUcontext context, CUstream stream, bool all
 {
     if (!gate->open) return;
     lock_take(&gate->lock, LOCK_GATE);
-    for (uint32_t i = 0; i < BATCHES; i++) {
-        struct batch *batch = &gate->batches[i];
-        if (batch->state == BATCH_OPEN && batch->busy == 0 && batch->stream == stream && !all)
+    for (uint64_t left = all ? 0 : gate->open_batches; left; left &= left - 1) {
+        struct batch *batch = &gate->batches[__builtin_ctzll(left)];
+        if (batch->busy == 0 && batch->stream == stream)
             batch_close(gate, batch, clock_now());
     }
     if (all) batch_forget_context(gate, context);

@@ -81,6 +81,7 @@ struct gate {
     _Atomic uint64_t inner_clock;
     struct card_books *books;
     struct batch batches[BATCHES];
+    uint64_t open_batches; /* a bit for each of them that is open */
     struct graph_costs graphs;
     struct function_cost functions[FUNCTIONS];
 };
