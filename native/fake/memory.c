@@ -148,6 +148,7 @@ static CUresult allocate(CUdeviceptr *pointer, uint64_t bytes)
     if (refused) return refused;
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
     if (!pointer || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > 1ull << 46) return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t whole = (bytes + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE, size = (bytes + UNIT - 1) / UNIT * UNIT;
     pthread_mutex_lock(&block_lock);
     uint64_t at = size <= FAKE_GRANULE / 2 ? in_block(size / UNIT) : 0;
@@ -196,8 +197,9 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
 {
     (void)element;
+    if (width > 1ull << 40 || height > 1ull << 40) return CUDA_ERROR_OUT_OF_MEMORY;
     *pitch = (width + 511) / 512 * 512;
-    return allocate(pointer, *pitch * height);
+    return allocate(pointer, *pitch > (1ull << 46) / height ? UINT64_MAX : *pitch * height);
 }
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
 {

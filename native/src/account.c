@@ -152,7 +152,9 @@ bool memory_take(struct account *account, struct place *place, uint32_t card, ui
                  const struct self *self, uint64_t now)
 {
     _Atomic uint64_t *counted = &place->cards[card].counted;
-    if (bytes > UINT64_MAX / 4) return false;
+    uint64_t first = atomic_load(cap);
+    /* What can never fit is not counted for a moment either: several such together would come round to nothing. */
+    if (bytes > UINT64_MAX / 4 || (first && bytes > first)) return false;
     /* First count, then look: two that race may both be refused, never both be let through. */
     for (uint64_t attempt = 0; attempt < 3; attempt++) {
         atomic_fetch_add(counted, bytes);

@@ -54,7 +54,8 @@ static void erase(struct entry *entry)
 bool ledger_put(struct entry entry)
 {
     lock_take(&ledger.lock, LOCK_LEDGER);
-    bool good = ledger.used + 1 <= ledger.room / 2 || grow();
+    bool known = ledger.room && seek(entry.kind, entry.key)->kind;
+    bool good = known || ledger.used + 1 <= ledger.room / 2 || grow();
     if (good) {
         struct entry *at = seek(entry.kind, entry.key);
         ledger.used += at->kind == 0;

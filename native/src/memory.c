@@ -63,26 +63,33 @@ static struct lie lie_of(uint64_t from, uint64_t bytes)
     return lie;
 }
 
-/* One more lies in a block. False: the block did not count until now. */
-static bool join_block(struct card *card, uint64_t block, uint64_t context)
+/* Apart by context: the driver may give another one a block's address before the call that freed it is back. */
+static uint64_t block_key(uint64_t block, uint64_t context)
 {
-    struct entry entry = {.key = block, .bytes = GRANULE, .context = context, .card = card->index, .kind = KIND_BLOCK};
-    bool known = ledger_find(KIND_BLOCK, block, &entry);
-    entry.other++;
-    if (!ledger_put(entry)) return true; /* no memory of the host: the agent measures what is not counted */
-    card->blocks += !known;
-    return known;
+    uint64_t words[] = {block, context};
+    return handle_hash(words, sizeof words);
 }
 
-static void leave_block(struct card *card, uint64_t block, uint64_t context)
+/* One more lies in a block, which counts by its allocations alone: its entry outlives the context. The lock is held. */
+static bool join_block(struct card *card, uint64_t key)
+{
+    struct entry entry = {.key = key, .bytes = GRANULE, .card = card->index, .kind = KIND_BLOCK};
+    bool known = ledger_find(KIND_BLOCK, key, &entry);
+    entry.other++;
+    bool good = ledger_put(entry);
+    card->blocks += good && !known;
+    return good;
+}
+
+static void leave_block(struct card *card, uint64_t key)
 {
     struct entry entry;
-    if (!ledger_find(KIND_BLOCK, block, &entry) || entry.context != context) return;
+    if (!ledger_find(KIND_BLOCK, key, &entry)) return;
     if (--entry.other) {
         ledger_put(entry);
         return;
     }
-    ledger_take(KIND_BLOCK, block, &entry);
+    ledger_take(KIND_BLOCK, key, &entry);
     card->blocks--;
     memory_return(card, GRANULE);
 }
@@ -93,7 +100,7 @@ static void leave(struct card *card, const struct entry *entry)
     memory_return(card, entry->bytes);
     if (lie.count == 0) return;
     lock_take(&card->blocks_lock, LOCK_BLOCKS);
-    for (uint32_t i = 0; i < lie.count; i++) leave_block(card, lie.blocks[i], entry->context);
+    for (uint32_t i = 0; i < lie.count; i++) leave_block(card, block_key(lie.blocks[i], entry->context));
     lock_give(&card->blocks_lock, LOCK_BLOCKS);
 }
 
@@ -101,23 +108,28 @@ static void leave(struct card *card, const struct entry *entry)
  * Keeps the books of an allocation for which `held` is counted. False: it took more than that, which is past the cap, or
  * there is no memory for the books; then nothing of it counts.
  */
-static bool keep(struct card *card, CUdeviceptr pointer, uint64_t bytes, uint64_t held, bool tight)
+static bool keep(struct card *card, CUdeviceptr pointer, uint64_t bytes, uint64_t held)
 {
     struct lie lie = lie_of(pointer, bytes);
     struct entry entry = {.key = pointer, .bytes = lie.whole, .other = bytes, .context = contexts_now(),
                           .card = card->index, .kind = KIND_POINTER};
-    uint64_t taken = lie.whole;
-    bool good = ledger_put(entry);
+    struct entry known;
+    uint64_t taken = lie.whole, more;
+    bool good;
     lock_take(&card->blocks_lock, LOCK_BLOCKS);
-    for (uint32_t i = 0; i < lie.count; i++)
-        if (!join_block(card, lie.blocks[i], entry.context)) taken += GRANULE;
+    for (uint32_t i = 0; i < lie.count; i++) {
+        lie.blocks[i] = block_key(lie.blocks[i], entry.context);
+        if (!ledger_find(KIND_BLOCK, lie.blocks[i], &known)) taken += GRANULE;
+    }
+    more = taken > held ? taken - held : 0;
+    good = more == 0 || take(card, more); /* before anyone can join what is refused */
+    held += good ? more : 0;
+    if (good) good = ledger_put(entry);
+    for (uint32_t i = 0; good && i < lie.count; i++)
+        if (!join_block(card, lie.blocks[i])) taken -= GRANULE; /* the agent measures what is not counted */
     lock_give(&card->blocks_lock, LOCK_BLOCKS);
-    if (taken > held) memory_force(card, taken - held);
-    else memory_return(card, held - taken);
-    if (good && !(tight && taken > held)) return true;
-    if (good) ledger_take(KIND_POINTER, pointer, &entry);
-    leave(card, &entry);
-    return false;
+    memory_return(card, good ? held - taken : held);
+    return good;
 }
 
 /* Of what was measured for all contexts of the process, the part of one; with the last nothing is left of it. */
@@ -160,11 +172,6 @@ void memory_release(const struct entry *entry)
         launch_capture_ended(entry);
     } else if (entry->kind == KIND_POINTER) {
         leave(card, entry);
-    } else if (entry->kind == KIND_BLOCK) { /* its context is gone */
-        lock_take(&card->blocks_lock, LOCK_BLOCKS);
-        card->blocks--;
-        lock_give(&card->blocks_lock, LOCK_BLOCKS);
-        memory_return(card, entry->bytes);
     } else {
         memory_return(card, entry->bytes);
     }
@@ -197,19 +204,25 @@ static CUresult swap_in(struct card *card, CUdeviceptr *pointer, size_t bytes)
 
 /*
  * Counts what `size` takes at most, or nothing at the cap where a small one may fit into a block that counts already; has
- * `make`, a statement that sets `result`, allocate; and counts what that took, of `size` as it is then.
+ * `make`, a statement that sets `result`, allocate; and counts what that took, of `size` as it is then. Where it did not
+ * fit, pools are asked to return what they do not use, and it is tried once more.
  */
 #define COUNTED(card, size, pointer, make)                                                               \
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                          \
-    uint64_t held_ = whole_granules(size);                                                               \
-    bool tight_ = !memory_reserve(card, held_);                                                          \
-    if (tight_) held_ = 0;                                                                               \
-    if (!tight_ || may_share(card, size)) {                                                              \
-        make;                                                                                            \
-        if (result != CUDA_SUCCESS) memory_return(card, held_);                                          \
-        else if (keep(card, *(pointer), size, held_, tight_)) return result;                             \
-        else CALL(cuMemFree_v2, *(pointer)), result = CUDA_ERROR_OUT_OF_MEMORY;                          \
+    bool tight_;                                                                                         \
+    for (bool share_ = may_share(card, size);; share_ = false) {                                         \
+        uint64_t held_ = whole_granules(size);                                                           \
+        tight_ = !(share_ ? take(card, held_) : memory_reserve(card, held_));                            \
+        if (tight_) held_ = 0;                                                                           \
+        if (!tight_ || share_) {                                                                         \
+            make;                                                                                        \
+            if (result == CUDA_SUCCESS && keep(card, *(pointer), size, held_)) return result;            \
+            if (result != CUDA_SUCCESS) memory_return(card, held_);                                      \
+            else CALL(cuMemFree_v2, *(pointer)), result = CUDA_ERROR_OUT_OF_MEMORY;                      \
+        }                                                                                                \
+        if (!share_ || !tight_ || result != CUDA_ERROR_OUT_OF_MEMORY) break;                             \
     }                                                                                                    \
+    tight_ &= result == CUDA_ERROR_OUT_OF_MEMORY;                                                        \
     if (tight_ && card->limits->swap) result = swap_in(card, pointer, size);                             \
     if (tight_ && result != CUDA_SUCCESS) memory_count_refusal(card);                                    \
     return result
@@ -238,6 +251,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
     /* Rows are padded to at most 512 bytes, until the driver says to how many. */
     size_t row = (width + 511) / 512 * 512;
     size_t bytes = height > SIZE_MAX / 4 / row ? SIZE_MAX / 4 : row * height;
+    *pitch = row; /* as it stays where it is served beyond the cap */
     COUNTED(card, bytes, pointer, result = CALL(cuMemAllocPitch_v2, pointer, pitch, width, height, element);
             if (result == CUDA_SUCCESS) bytes = *pitch * height);
 }

@@ -148,6 +148,46 @@ print(left(), take(2**21), len(fill(2**20)))
     assert blocks(world, program) == "0 None 4"
 
 
+def test_threads_that_fill_the_last_block_stay_within_the_cap(world: World) -> None:
+    """One that is refused had its block for a moment, and another may have been laid beside it."""
+    program = """
+import threading
+
+def thread(mine):
+    cuda.cuCtxSetCurrent(context)
+    for _ in range(3):
+        mine += fill(2**19)
+
+for _ in range(20):
+    parts = [[] for _ in range(4)]
+    threads = [threading.Thread(target=thread, args=(part,)) for part in parts]
+    [one.start() for one in threads]
+    [one.join() for one in threads]
+    held = sum(parts, [])
+    assert len(held) == 16 and left() == 0, (len(held), left())
+    give(held)
+    assert left() == 8, left()
+print("held")
+"""
+    assert blocks(world, program) == "held"
+
+
+@pytest.mark.parametrize("size", [2**63, 2**64 - 1, 2**46 + 1])
+def test_sizes_that_no_card_has_are_refused_and_leave_nothing(world: World, size: int) -> None:
+    """Also by several threads at once, whose sum comes round."""
+    program = f"""
+import threading
+threads = [threading.Thread(target=lambda: (cuda.cuCtxSetCurrent(context), take({size}))) for _ in range(8)]
+[one.start() for one in threads]
+[one.join() for one in threads]
+pitch, address = ctypes.c_size_t(), ctypes.c_uint64()
+wide = [cuda.cuMemAllocPitch_v2(ctypes.byref(address), ctypes.byref(pitch), *map(ctypes.c_size_t, one), 4)
+        for one in ((2**40, 2**40), (2**63, 2), (1, 2**62))]
+print(wide, left(), len(fill(2**21)))
+"""
+    assert blocks(world, program) == "[2, 2, 2] 8 4"
+
+
 def test_what_a_large_one_leaves_of_its_last_block_is_room(world: World) -> None:
     """It was counted with the large one, and counts on when that is freed first."""
     program = """
