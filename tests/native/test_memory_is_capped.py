@@ -2,9 +2,13 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
-from native_world import MIB, World
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_world import MIB, SANITIZERS, Tenant, World, built, sanitized
 
 from partage.agent.isolation.account import read_account, set_overhead
 
@@ -533,3 +537,74 @@ for step in ("loaded", "measured", "unloaded"):
     process.communicate("\n")
 
     assert said == [f"loaded {158 * MIB}\n", f"measured {8 * MIB}\n", "unloaded 0\n"]
+
+
+@pytest.fixture(scope="module")
+def capped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tenant]]:
+    """A tenant of the library as it is, and one of it under the address sanitizer, each on a card of its own."""
+    worlds, tenants = [], {}
+    for kind, build in (("", built()), ("asan", built("native-asan", SANITIZERS["asan"]))):
+        worlds.append(World(tmp_path_factory.mktemp("w"), build))
+        tenants[kind] = worlds[-1].tenant(memory=64 * MIB)
+        sanitized(tenants[kind], kind)
+    yield tenants
+    for one in worlds:
+        one.close()
+
+
+NAMES = st.one_of(
+    st.sampled_from(
+        [
+            "CUDA_DEVICE_MEMORY_LIMIT",
+            "CUDA_MEM_LIMIT",
+            "CUDA_MODULE_LOADING",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+            "CUDA_VISIBLE_DEVICES_",
+            "GLIBC_TUNABLES",
+            "GPU_CORE_UTILIZATION_POLICY",
+            "HOME",
+            "LD_BIND_NOW",
+            "LD_DYNAMIC_WEAK",
+            "LD_ORIGIN_PATH",
+            "LIBCUDA_LOG_LEVEL",
+            "MALLOC_ARENA_MAX",
+            "NVIDIA_VISIBLE_DEVICES",
+            "PARTAGE_LIMITS",
+            "PARTAGE_MEMORY",
+            "PATH",
+            "TMPDIR",
+        ]
+    ),
+    st.text(
+        st.characters(codec="utf-8", exclude_characters="=\0"), min_size=1, max_size=40
+    ).filter(lambda name: not name.startswith(("LD_", "FAKE_"))),
+)
+VALUES = st.one_of(
+    st.sampled_from(["", "0", "1", "-1", str(2**64), "/", "/proc/self/mem", "x" * 100_000]),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=200),
+)
+
+
+@pytest.mark.parametrize("kind", ["", "asan"])
+@settings(max_examples=25)
+@given(variables=st.dictionaries(NAMES, VALUES, max_size=12), alone=st.booleans())
+def test_no_variable_moves_a_cap(
+    capped: dict[str, Tenant], kind: str, variables: dict[str, str], *, alone: bool
+) -> None:
+    """Limits come from the agent's files: whatever a program's environment holds, or with nothing else in it."""
+    tenant = capped[kind]
+    kept = ("LD_", "FAKE_", "ASAN_")
+    own = {
+        name: text
+        for name, text in tenant.environment.items()
+        if not alone or name.startswith(kept)
+    }
+    tenant = replace(tenant, environment={**variables, **own})
+
+    done = tenant.run(
+        "memory", "plain", str(8 * MIB), "linked"
+    )  # a sanitizer has a dlsym of its own
+
+    assert done.returncode == 0, done.stderr
+    assert lines(done.stdout, "total") == [[64 * MIB], [64 * MIB]]
+    assert lines(done.stdout, "info") == [[64 * MIB] * 3] * 2
