@@ -330,6 +330,94 @@ def test_the_pod_of_the_guide_runs(cuda: Node) -> None:
         stack.plane.call("DELETE", f"{path}/{template['metadata']['name']}")
 
 
+def test_each_pod_of_a_deployment_has_a_claim_of_its_own(cuda: Node) -> None:
+    """Made from the template with the pod, given up with it: scaled down, rolled to another card's worth, and deleted."""
+    plane = cuda.stack.plane
+    templates = f"{API}/namespaces/default/resourceclaimtemplates"
+    deployments = "/apis/apps/v1/namespaces/default/deployments"
+    request = {
+        "name": "card",
+        "exactly": {"deviceClassName": "share.gpu.partage.io", **half(50, "8Gi")},
+    }
+    plane.call(
+        "POST",
+        templates,
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "halves"},
+            "spec": {"spec": {"devices": {"requests": [request]}}},
+        },
+    )
+    main = container("main", {})
+    main["resources"] = {"claims": [{"name": "card"}]}
+    named = [{"name": "card", "resourceClaimTemplateName": "halves"}]
+    labels = {"app": "halves"}
+    deployment: dict[str, Any] = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "halves"},
+        "spec": {
+            "replicas": 3,
+            "selector": {"matchLabels": labels},
+            "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": pod("unused", main, resourceClaims=named)["spec"],
+            },
+        },
+    }
+
+    def names() -> list[str]:
+        listed = plane.call("GET", PODS)["items"]
+        return [
+            one["metadata"]["name"] for one in listed if "deletionTimestamp" not in one["metadata"]
+        ]
+
+    def shares() -> dict[str, str]:
+        """Devices by pod, of pods that run; with what their containers were given."""
+        found = {}
+        for name in names():
+            seen = environment(cuda, running(cuda.stack, name), "main")
+            assert (seen["CUDA_DEVICE_MEMORY_LIMIT_0"], seen["CUDA_DEVICE_SM_LIMIT"]) == (
+                "8192m",
+                "50",
+            )
+            (status,) = cuda.stack.pod(name)["status"]["resourceClaimStatuses"]
+            found[name] = allocated(cuda.stack, status["resourceClaimName"])["device"]
+        return found
+
+    def claims() -> int:
+        return len(plane.call("GET", CLAIMS)["items"])
+
+    plane.call("POST", deployments, deployment)
+    try:
+        eventually("three pods are there", lambda: len(names()) == 3, SLOW)
+        before = shares()
+        assert sorted(before.values()).count("gpu-0") in {
+            1,
+            2,
+        }  # two halves of one card, one of the other
+        assert claims() == 3
+
+        deployment["spec"]["template"]["spec"]["containers"][0]["env"] = [
+            {"name": "ROUND", "value": "2"}
+        ]
+        plane.call("PUT", f"{deployments}/halves", deployment)
+        eventually("all pods are others", lambda: not set(names()) & set(before), SLOW)
+        eventually("three pods are there", lambda: len(names()) == 3, SLOW)
+        after = shares()
+        assert sorted(after.values()).count("gpu-0") in {1, 2}
+
+        deployment["spec"]["replicas"] = 1
+        plane.call("PUT", f"{deployments}/halves", deployment)
+        eventually("one claim is left", lambda: claims() == 1 and len(prepared(cuda)) <= 2, SLOW)
+    finally:
+        plane.call("DELETE", f"{deployments}/halves?propagationPolicy=Foreground")
+        plane.call("DELETE", f"{templates}/halves")
+    eventually("no claim is left", lambda: claims() == 0, SLOW)
+
+
 def test_a_claim_without_amounts_is_the_whole_card_and_pods_may_share_it(cuda: Node) -> None:
     """The usual meaning of a claim that names a device alone."""
     stack = cuda.stack
