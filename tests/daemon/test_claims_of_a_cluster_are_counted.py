@@ -293,6 +293,43 @@ async def test_questions_that_come_at_once_take_turns(monkeypatch: pytest.Monkey
             assert most == 3
 
 
+async def test_large_questions_are_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they hold together has a bound, at the webhook and at the leader; and it is there again after them."""
+    monkeypatch.setattr(claim_relay, "_HELD", 2000)
+    monkeypatch.setattr(claim_reviews, "_HELD", 2000)
+    go = asyncio.Event()
+
+    async def leader(request: web.Request) -> web.Response:
+        await go.wait()
+        uid = (await request.json())["request"]["uid"]
+        return web.json_response({"response": {"uid": uid, "allowed": True}})
+
+    def review(size: int) -> dict[str, Any]:
+        request = {"uid": "x" * size, "operation": "UPDATE"}
+        return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+    behind, app = web.Application(), web.Application()
+    behind.add_routes([web.post("/webhook/claims", leader)])
+    async with TestServer(behind) as served:
+        app.add_routes([relay_route(str(served.make_url("")).rstrip("/"), Limits())])
+        async with TestClient(TestServer(app)) as client:
+
+            async def ask(size: int) -> Any:
+                async with client.post("/webhook/claims", json=review(size)) as answer:
+                    return (await answer.json())["response"]["allowed"]
+
+            first = asyncio.create_task(ask(1500))
+            await asyncio.sleep(0.1)
+            assert not await ask(1500)
+            small = asyncio.create_task(ask(10))
+            await asyncio.sleep(0.1)
+            assert not small.done()
+            go.set()
+            assert await first
+            assert await small
+            assert await ask(1500)
+
+
 async def _naming(cluster: World, name: str) -> None:
     """A pod with nothing but the claim of its own name."""
     claims = [{"name": "card", "resourceClaimName": name}]

@@ -434,6 +434,7 @@ def _kind(memory: int, *, vendor: str = "nvidia") -> Kind:
         '{"main":{"shape":{"unknown":1}}}',
         '{"main":{}}',
         '"' + "x" * 2**19 + '"',
+        json.dumps({f"{n}": {"shape": {"core_milli": n + 1}} for n in range(65)}),
     ],
 )
 def test_an_annotation_that_somebody_wrote_is_refused(text: str) -> None:

@@ -24,6 +24,8 @@ _AT_ONCE: Final = 256
 """Questions that are passed on at a time: the leader waits for news of their claims. Further ones wait for their turn."""
 _WAITING: Final = 1024
 """Questions that are here at a time; further ones are sent away."""
+_HELD: Final = 64 * 2**20
+"""Bytes of these together. A question of a usual claim has five thousand."""
 
 
 def relay_route(url: str, limits: Limits) -> web.RouteDef:
@@ -33,19 +35,20 @@ def relay_route(url: str, limits: Limits) -> web.RouteDef:
         url: of the scheduler service's leader, without a trailing slash.
         limits: of requests.
     """
-    there = 0
+    there = held = 0
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def handler(request: web.Request) -> web.Response:
-        nonlocal there
+        nonlocal there, held
         body = await read_body(request, limits)
         try:
             asked = decode_review(body)
         except InvalidDocument as error:
             return json_response({"message": str(error)}, 400)
-        if there >= _WAITING:
+        if there >= _WAITING or held + len(body) > _HELD:
             return _refused(asked, "too many claims are asked about at once; try again")
         there += 1
+        held += len(body)
         try:
             async with asyncio.timeout(_SECONDS), turns:
                 return await _passed_on(asked, f"{url}/webhook/claims", body)
@@ -54,6 +57,7 @@ def relay_route(url: str, limits: Limits) -> web.RouteDef:
             return _refused(asked, f"the scheduler service does not answer: {why}")
         finally:
             there -= 1
+            held -= len(body)
 
     return web.post("/webhook/claims", handler)
 

@@ -33,6 +33,9 @@ _LATE: Final = 2.0
 """Seconds by which news of a claim may be late; the scheduler that allocates it has them at the same time."""
 _WAITING: Final = 1024
 """Questions that wait for news at a time; further ones are sent away."""
+_HELD: Final = 64 * 2**20
+"""Bytes of all questions that are here; further ones are sent away."""
+_TOO_MANY: Final = "too many claims are asked about at once"
 
 
 def reader(client: Client) -> Callable[[str, str], Awaitable[Document | None]]:
@@ -66,7 +69,7 @@ class ClaimDesk:
         """
         self._service, self._may_reserve, self._known = service, may_reserve, known
         self._waiting: dict[tuple[str, str], list[asyncio.Event]] = {}
-        self._there = 0
+        self._there = self._held = 0
 
     def route(self, limits: Limits) -> web.RouteDef:
         """The route; `limits` are of requests."""
@@ -75,10 +78,15 @@ class ClaimDesk:
             body = await read_body(request, limits)
             if (gone := self._away()) is not None:
                 return gone
+            if self._held + len(body) > _HELD:
+                raise web.HTTPServiceUnavailable(text=_TOO_MANY)
+            self._held += len(body)
             try:
                 verdict = await self._verdict(decode_review(body))
             except InvalidDocument as error:
                 return json_response({"message": str(error)}, 400)
+            finally:
+                self._held -= len(body)
             answer = web.Response(body=encode_verdict(verdict), content_type=_JSON)
             return self._away() or answer
 
@@ -140,7 +148,7 @@ class ClaimDesk:
             if left <= 0:
                 return None
             if self._there >= _WAITING:
-                raise web.HTTPServiceUnavailable(text="too many claims are asked about at once")
+                raise web.HTTPServiceUnavailable(text=_TOO_MANY)
             await self._news(claim, left)
 
     async def _news(self, claim: Document, seconds: float) -> None:

@@ -15,7 +15,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any, Final
 
 import msgspec
@@ -47,6 +47,8 @@ TEMPLATES: Final = Resource("resource.k8s.io", "v1", "resourceclaimtemplates")
 CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", namespaced=False)
 _MOST: Final = 1000
 """Templates of one namespace; a user's pods may name as many shapes as he likes."""
+_PIECE: Final = 50
+"""Templates that are looked at before others have their turn."""
 _OURS: Final = f"{names.CLAIMS_LABEL}={names.CLAIMS_TRANSLATE}"
 
 _Key = tuple[str, str]
@@ -81,6 +83,14 @@ class _User:
 
     text: str
     keys: frozenset[_Key]
+
+
+def _in_turn(keys: list[_Key]) -> list[_Key]:
+    """One of each namespace after the other, so that none has all others wait for its many."""
+    rows: dict[str, list[_Key]] = {}
+    for key in keys:
+        rows.setdefault(key[0], []).append(key)
+    return [key for row in zip_longest(*rows.values()) for key in row if key is not None]
 
 
 class ClaimTemplates:
@@ -169,6 +179,7 @@ class ClaimTemplates:
                 _LOG.warning("ResourceClaimTemplates cannot be looked after: %s", error)
                 self._listed = None
                 await self._client.clock.sleep(1.0)
+                self._news.set()  # again now, not in a period
             except Exception:  # noqa: BLE001 # logged; who serves goes on serving
                 _LOG.exception("ResourceClaimTemplates cannot be looked after")
                 self._listed = None
@@ -194,11 +205,12 @@ class ClaimTemplates:
             return
         nodes = books.engine.ledger.nodes
         cards = kinds(device for node in nodes if node is not None for device in node.devices)
-        if sweep:
-            await self._removed(cards)
-            missing = [key for key in self._shapes if key not in self._there]
         if missing:
             await self._make(missing, cards)
+        if sweep:
+            await self._removed(cards)
+            outdated = [key for key in self._shapes if key not in self._there]
+            await self._make([key for key in outdated if key not in missing], cards)
 
     async def _list(self) -> None:
         found = await self._client.list_all(Scope(TEMPLATES, labels=_OURS), into=_Template)
@@ -212,12 +224,15 @@ class ClaimTemplates:
 
     async def _removed(self, cards: Mapping[Kind, int]) -> None:
         """Remove what no pod names for a whole period, and what the cluster's cards have outdated."""
-        unused = {key for key in self._there if key not in self._shapes}
+        ours = {key: stored for key, stored in self._there.items() if stored.uid}
+        unused = {key for key in ours if key not in self._shapes}
         for key in unused & self._unused:
             if key not in self._shapes:
                 await self._delete(key)
         self._unused = unused
-        for key, stored in list(self._there.items()):
+        for key, stored in ours.items():
+            if key not in self._there:
+                continue  # removed above
             shape = self._shapes.get(key)
             spec = None if shape is None else claim_spec(shape, cards)
             if isinstance(spec, dict) and mark(spec) != stored.mark:
@@ -237,6 +252,8 @@ class ClaimTemplates:
         self._there.pop(key, None)
 
     async def _make(self, missing: list[_Key], cards: Mapping[Kind, int]) -> None:
+        if not missing:
+            return
         class_ = await self._client.get(CLASSES, SHARE_CLASS, into=_Template)
         owner: dict[str, Any] = {
             "apiVersion": API_VERSION,
@@ -245,15 +262,20 @@ class ClaimTemplates:
             "uid": class_.metadata.uid,
         }
         full = Counter(key[0] for key, stored in self._there.items() if stored.uid)
-        for key in missing:
+        refused: set[str] = set()
+        for number, key in enumerate(_in_turn(missing)):
             namespace, _ = key
             shape = self._shapes.get(key)
-            if shape is None:
-                continue  # its pod has gone meanwhile
+            if number % _PIECE == 0:
+                await asyncio.sleep(0)  # others have their turn, however many there are
+            if shape is None or namespace in refused:
+                continue  # its pod has gone meanwhile; or none can be made there now
+            if full[namespace] >= _MOST:
+                self._say((namespace, "*"), f"is not made: namespace {namespace} has {_MOST}")
+                continue
             spec = claim_spec(shape, cards)
-            if isinstance(spec, str) or full[namespace] >= _MOST:
-                told = spec if isinstance(spec, str) else f"namespace {namespace} has {_MOST}"
-                self._say(key, f"is not made: {told}")
+            if isinstance(spec, str):
+                self._say(key, f"is not made: {spec}")
                 continue
             body = template(shape, namespace, spec, owner)
             try:
@@ -267,6 +289,7 @@ class ClaimTemplates:
                 self._there[key] = _Stored("", "")
             except KubeError as error:
                 self._say(key, f"is not made: {error}")
+                refused.add(namespace)
 
     def _say(self, key: _Key, told: str) -> None:
         """Log it, once for each that is told."""

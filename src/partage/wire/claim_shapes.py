@@ -15,6 +15,7 @@ from partage.model.errors import InvalidValue
 from partage.model.policy import CardOrder
 from partage.model.request import CardFilter, DeviceRequest, Phase, PodRequest, RequestGroup
 from partage.wire.documents import explain
+from partage.wire.limits import LIMITS
 
 MOST_DEVICES: Final = 32
 """Of one claim, as the API server has it."""
@@ -97,6 +98,11 @@ def encode_translated(containers: dict[str, Translated]) -> str:
     return msgspec.json.encode(containers).decode()
 
 
+_Containers = Annotated[
+    dict[str, Translated], Meta(max_length=LIMITS["containers that ask for devices"])
+]
+
+
 def decode_translated(text: str) -> dict[str, Translated]:
     """What `encode_translated` wrote; anybody may have written it.
 
@@ -106,7 +112,7 @@ def decode_translated(text: str) -> dict[str, Translated]:
     try:
         if len(text) > _MOST_TEXT:
             raise InvalidValue(f"more than {_MOST_TEXT} characters")
-        return msgspec.json.decode(text, type=dict[str, Translated])
+        return msgspec.json.decode(text, type=_Containers)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidValue(explain(error)) from error
 
