@@ -13,7 +13,7 @@ ended as it is. On the stand-in driver it runs as it is:
 
 What was measured, and what a failure is looked into with (the card's clocks, what every tenant did over time, what the library
 counted for it, what programs said), is one JSON file too, written anew after each part: `--json`, else `$OUT/gpu.json` where
-that is set. The card's own ways, which the library relies on and nobody has tried, are asked of it by bench/card_probes.py.
+that is set. The card's own ways, which the library relies on, are asked of it by bench/card_probes.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
  * What cuCtxSetLimit takes of the card: the heap of the device's malloc, its buffer for printf, the stacks of its threads.
  *
  * What the driver had before the first setting is part of any context. Beyond that a heap and a buffer take what is
- * asked, and stacks as much for every thread that the card can have at a time. What the rest takes is told by nobody,
+ * asked at most, and stacks as much for every thread that the card can have at a time. What the rest takes is told by nobody,
  * so it is measured.
  */
 #include "settings.h"
