@@ -6,6 +6,7 @@ what the fault tests do. Nothing listens beyond 127.0.0.1.
 """
 
 import base64
+import http.client
 import json
 import os
 import secrets
@@ -400,7 +401,10 @@ class ControlPlane:
             },
         )
         with self._opener.open(request, timeout=120) as response:
-            data = response.read()
+            try:
+                data = response.read()
+            except http.client.HTTPException as error:  # it ended in the middle of its answer
+                raise ConnectionError(str(error)) from error
         return json.loads(data) if decode else data
 
 
