@@ -661,7 +661,7 @@ def by_the_driver(card: Card, driver: Driver) -> None:
 def off(got: list[float], quotas: list[float]) -> tuple[float, float]:
     """Percent of the card: how far tenants are off their quotas at most, and what they lost together.
 
-    Of quotas that fill the card it is their parts of what all received that are judged: what turns cost is told apart.
+    Where quotas fill the card, parts of what all received are judged; what turns cost is the second number.
     """
     fills = sum(quotas) == 100
     whole = sum(got) / 100 if fills and sum(got) else 1.0

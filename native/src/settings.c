@@ -2,8 +2,8 @@
  * What cuCtxSetLimit takes of the card: the heap of the device's malloc, its buffer for printf, the stacks of its threads.
  *
  * What the driver had before the first setting is part of any context. Beyond that a heap and a buffer take what is
- * asked at most, and stacks as much for every thread that the card can have at a time. What the rest takes is told by nobody,
- * so it is measured.
+ * asked at most, and stacks as much for every thread that the card can have at a time. The driver does not
+ * say what the rest takes, so it is measured.
  */
 #include "settings.h"
 #include "cards.h"
