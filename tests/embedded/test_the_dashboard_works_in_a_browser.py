@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable
 from itertools import product
 from pathlib import Path
@@ -458,14 +459,67 @@ LAYOUT = """
 """
 """Where each part lies, in twelfths of the window, in the order of reading; heights follow from fonts, so they are left out."""
 LAYOUTS = Path(__file__).with_name("layouts.json")
+LOOKS = Path(__file__).with_name("looks")
+"""A picture of each view at a quarter of its size, as somebody looked at it and found it good."""
+FONT = "* { font-family: 'Liberation Sans' !important; animation: none !important; transition: none !important }"
+"""Of the same measures wherever it is: Debian's Chromium needs it."""
+HAS_FONT = """
+(() => {
+  const context = document.createElement('canvas').getContext('2d');
+  const width = (font) => { context.font = font; return context.measureText('Partage shares cards').width; };
+  return width("40px 'Liberation Sans', monospace") !== width('40px monospace');
+})()
+"""
+SMALLER = """
+(async (source) => {
+  const image = new Image();
+  image.src = source;
+  await image.decode();
+  const canvas = document.createElement('canvas');
+  canvas.width = Math.round(image.width / 4);
+  canvas.height = Math.round(image.height / 4);
+  const context = canvas.getContext('2d');
+  context.imageSmoothingQuality = 'high';
+  context.drawImage(image, 0, 0, canvas.width, canvas.height);
+  return canvas.toDataURL('image/webp', 0.7);
+})('%s')
+"""
+UNLIKE = """
+(async (sources) => {
+  const [one, other] = await Promise.all(sources.map(async (source) => {
+    const image = new Image();
+    image.src = source;
+    await image.decode();
+    const canvas = document.createElement('canvas');
+    canvas.width = image.width;
+    canvas.height = image.height;
+    const context = canvas.getContext('2d');
+    context.drawImage(image, 0, 0);
+    return context.getImageData(0, 0, image.width, image.height);
+  }));
+  if (one.width !== other.width || one.height !== other.height) return 1;
+  let unlike = 0;
+  for (let at = 0; at < one.data.length; at += 4) {
+    const off = [0, 1, 2].map((i) => Math.abs(one.data[at + i] - other.data[at + i]));
+    unlike += Math.max(...off) > 40;
+  }
+  return unlike / (one.width * one.height);
+})(['%s', '%s'])
+"""
+"""The part of all points that are another colour: by more than 40 of 255 in red, green or blue."""
+MOST_UNLIKE = 0.005
+"""Ages and times that change were below 0.0025; a heading moved, other borders, links or padding, or a text that is gone, above in many views."""
 
 
-def test_each_view_is_laid_out_as_it_was_looked_at() -> None:
-    """Three widths, two themes: the places of all parts, and the colours.
+def test_each_view_looks_as_it_was_looked_at(tmp_path: Path) -> None:
+    """Three widths, two themes: the places of all parts, the colours, and the pictures by their points.
 
-    No pixels are compared, because they differ by machine. `PARTAGE_LOOKED_AT=1` writes what is there: look at it first.
+    `PARTAGE_LOOKED_AT=1` writes what is there: look at it first. A picture of what differs is left in the test's folder.
     """
     seen: dict[str, Any] = {}
+    pictures: dict[str, str] = {}
+    unlike: dict[str, str] = {}
+    fonts = []
 
     async def tell(_world: World, page: Page, url: str) -> None:
         await page.call("Emulation.setScrollbarsHidden", hidden=True)
@@ -485,9 +539,27 @@ def test_each_view_is_laid_out_as_it_was_looked_at() -> None:
                 assert seen[theme] == found["colours"], view
                 places = seen.setdefault(f"{view} {width}", found["places"])
                 assert places == found["places"], (view, width, theme)
+                name = view.strip("#/").replace("/", "-") or "overview"
+                pictures[f"{name}-{width}-{theme}"] = await page.picture(FONT)
+        await page.open("about:blank", "true")
+        fonts.append(await page.value(HAS_FONT))
+        for name, picture in pictures.items():
+            small = await page.value(SMALLER % picture)
+            known, drawn = LOOKS / f"{name}.webp", tmp_path / f"{name}.webp"
+            drawn.write_bytes(b64decode(small.partition(",")[2]))
+            if os.environ.get("PARTAGE_LOOKED_AT"):
+                known.write_bytes(drawn.read_bytes())
+            before = b64encode(known.read_bytes()).decode()
+            off = await page.value(UNLIKE % (f"data:image/webp;base64,{before}", small))
+            if off > MOST_UNLIKE:
+                unlike[name] = f"{off:.1%}: {drawn}"
 
     browse(tell)
 
     if os.environ.get("PARTAGE_LOOKED_AT"):
         LAYOUTS.write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")
     assert seen == json.loads(LAYOUTS.read_text(encoding="utf-8"))
+    assert {one.stem for one in LOOKS.iterdir()} == set(pictures)
+    if fonts == [False]:
+        pytest.skip("the font Liberation Sans is not on this machine: no pictures compared")
+    assert unlike == {}
