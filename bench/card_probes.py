@@ -169,11 +169,50 @@ over:
 }
 \0"""
 """Kernels that print (never, with 0) and that take memory of the device's heap: only for such is there any."""
+EARLY = b""".version 7.8
+.target sm_90
+.address_size 64
+.visible .entry early(.param .u64 ns)
+{
+ .reg .u64 %t<4>; .reg .pred %p;
+ griddepcontrol.launch_dependents;
+ ld.param.u64 %t0, [ns];
+ mov.u64 %t1, %globaltimer;
+again:
+ mov.u64 %t2, %globaltimer;
+ sub.u64 %t3, %t2, %t1;
+ setp.lt.u64 %p, %t3, %t0;
+ @%p bra again;
+ ret;
+}
+\0"""
+"""A kernel that lets the next of its stream begin at once (programmatic dependent launch, from compute capability 9.0)."""
 ASKED = r"\bASK\(\((?:[^()]|\([^()]*\))*\),\s*(cu\w+)"
 NEWER = ("cuCtxFromGreenCtx",)
 """What drivers of before CUDA 12.4 are without, and the library does without there."""
 if TYPE_CHECKING:
     Answer = tuple[bool | None, str]
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    )
+
+
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute, of a value that is one number."""
+
+    _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_uint * 16))
+
+
+EARLY_ATTRIBUTE = 6
+"""CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
 
 
 class Absent(Exception):
@@ -906,15 +945,16 @@ def served() -> int:
 
 def counted(work: Callable[[], object]) -> float:
     """Microseconds that the library counts for some work that is waited for."""
+    time.sleep(0.05)  # until what was launched last is looked after
     before = served()
     work()
-    time.sleep(0.05)  # until what was launched last is looked after
+    time.sleep(0.05)
     return (served() - before) / 1000
 
 
-def judged(told: float, least: float, most: float) -> Answer:
-    """Counted, beside what the kernels took by themselves and their time from end to end; microseconds, 3 % either way."""
-    good = 0.97 * least <= told <= 1.03 * most
+def judged(told: float, least: float, most: float, either_way: float = 0.03) -> Answer:
+    """Counted, beside what the kernels took by themselves and their time from end to end; microseconds."""
+    good = (1 - either_way) * least <= told <= (1 + either_way) * most
     return good, f"counted {told / 1000:.2f} ms, {least / 1000:.2f} to {most / 1000:.2f} are right"
 
 
@@ -993,6 +1033,36 @@ def overlap(cuda: Cuda) -> Answer:
 
     told = counted(work)
     return judged(told, 5 * 30_000, sum(spans))
+
+
+def early(cuda: Cuda) -> Answer:
+    """Kernels that begin before the one before them has ended are counted once, and whole (10 % either way)."""
+    if cuda.attribute(75, 0) < 9:
+        raise Absent("programmatic dependent launch before compute capability 9.0")
+    served()
+    kernel = cuda.function(cuda.module(EARLY), b"early")
+    stream, one, other = cuda.stream(), cuda.event(), cuda.event()
+    length = ctypes.c_uint64(100_000)
+    values = (ctypes.c_void_p * 1)(ctypes.addressof(length))
+    attribute = LaunchAttribute(EARLY_ATTRIBUTE, 0, (ctypes.c_uint * 16)(1))
+    spans: dict[int, float] = {}
+
+    def work(count: int) -> None:
+        config = LaunchConfig(1, 1, 1, 1, 1, 1, 0, stream, ctypes.addressof(attribute), count)
+        spans[count] = 0.0
+        for _ in range(10):
+            cuda.call("cuEventRecord", one, stream)
+            for _ in range(100):
+                cuda.call("cuLaunchKernelEx", ctypes.byref(config), kernel, values, None)
+            cuda.call("cuEventRecord", other, stream)
+            cuda.wait()
+            spans[count] += cuda.elapsed(one, other)
+
+    work(1)  # with what is loaded at first
+    told = counted(lambda: work(1))
+    good, said = judged(told, spans[1], spans[1], 0.1)  # many short gaps are in their time, too
+    work(0)
+    return good, f"{said}; one after the other they take {spans[0] / 1000:.2f} ms"
 
 
 def apart(cuda: Cuda) -> Answer:
@@ -1203,6 +1273,7 @@ UNDER: dict[str, Callable[[Cuda], Answer]] = {
         capture,
         together,
         overlap,
+        early,
         apart,
         tiny,
         first,

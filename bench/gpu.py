@@ -44,6 +44,8 @@ BUILD = ROOT / "build" / "native"
 SEATS, SEAT_BYTES = 63, 4096
 ACCOUNT_BYTES = 733184
 ACCOUNT_MARK = b"PRTACCT2"
+AMOUNTS_MARK = b"PRTAMTS1"
+AMOUNTS_AT = 64
 POLICIES = {"best-effort": 0, "fixed-share": 1, "burst-share": 2, "none": 3}
 MIB = 2**20
 GRANULE = 2 * MIB
@@ -97,7 +99,7 @@ MEANING = {
     999: "unknown; often /dev/nvidia-uvm or nvidia-modprobe is missing in the container",
 }
 """What the driver's codes mean in a script's life."""
-MEMORY = ("memory", "preload", "memory by the driver", "kills")
+MEMORY = ("memory", "preload", "memory by the driver", "adjustment of memory", "kills")
 """Parts that the cap rests on; turns, shares and their cost rest on all others but PyTorch's, which shows what a program sees."""
 MEMORY_OFF = (
     "choose another provider for such nodes (agent.isolation.provider: hami-core, mps or mig)"
@@ -322,10 +324,8 @@ def room(folder: Path, uuid: str, slot: int, limits: Limits) -> Path:
     home.mkdir()
     (home / "card-0").symlink_to(folder / "card-0")
     (home / "account").write_bytes(ACCOUNT_MARK.ljust(ACCOUNT_BYTES, b"\0"))
-    terms = POLICIES[limits.policy] << 32 | 1 << 40 | limits.core
-    with (folder / "card-0" / "terms").open("r+b") as file:
-        file.seek(slot * 8)
-        file.write(terms.to_bytes(8, "little"))
+    (home / "amounts").write_bytes(AMOUNTS_MARK.ljust(SEAT_BYTES, b"\0"))
+    adjust(folder, slot, limits)
     lines = [
         "partage-limits 2",
         f"container {slot + 1:x}",
@@ -345,6 +345,20 @@ def room(folder: Path, uuid: str, slot: int, limits: Limits) -> Path:
     (home / "limits").write_text("\n".join(lines), encoding="ascii")
     shutil.copy(BUILD / "libpartage-isolation.so", home / "library.so")
     return home / "library.so"
+
+
+def adjust(folder: Path, slot: int, limits: Limits) -> None:
+    """Puts amounts in force, for programs that run as well: words of pages that they have mapped."""
+
+    def word(path: Path, where: int, value: int) -> None:
+        with path.open("r+b") as file:
+            file.seek(where)
+            file.write(value.to_bytes(8, "little"))
+
+    word(folder / f"t{slot}" / "amounts", AMOUNTS_AT, limits.memory)
+    word(folder / f"t{slot}" / "amounts", AMOUNTS_AT + 8, limits.core)
+    terms = POLICIES[limits.policy] << 32 | 1 << 40 | limits.core
+    word(folder / "card-0" / "terms", slot * 8, terms)
 
 
 def reports(text: str) -> list[tuple[int, int]]:
@@ -725,6 +739,87 @@ def hand_over(card: Card, kind: Kind, seconds: float) -> None:
         "",
         "first launch of the second",
         f"after {(first - woke) / 1e6:.1f} ms (reports every 5 ms)",
+    )
+
+
+def adjusted_memory(card: Card) -> None:
+    """A cap is raised, then lowered below what is in use, while one program goes on allocating."""
+    caps = (1024 * MIB, 1536 * MIB, 512 * MIB)
+    with card.folder() as folder:
+        where = card.environment(folder, 0, card.limits(1000, "none", caps[0]))
+        command = [str(BUILD / "memory"), "plain", str(GRANULE), "dlsym", "hold"]
+        process = start(command, where, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        late = threading.Timer(PATIENCE, process.kill)
+        late.start()
+        got = []
+        for cap in caps:
+            adjust(folder, 0, card.limits(1000, "none", cap))
+            if got and process.stdin:
+                process.stdin.write("+")
+                process.stdin.flush()
+            for line in process.stdout or ():
+                if line.startswith("total "):
+                    got.append(int(line.split()[1]))
+                    break
+        late.cancel()
+        ended(process, PATIENCE, "")
+    told = " / ".join(f"{one / MIB:.0f}" for one in got)
+    good = got == [caps[0], caps[1], caps[1]]
+    row(
+        "memory, MiB",
+        "cap " + " / ".join(str(cap // MIB) for cap in caps),
+        told,
+        "",
+        judged(good, f"adjusted memory: {told}"),
+    )
+
+
+def adjusted(card: Card, kind: Kind, seconds: float) -> None:
+    """Quotas of two busy tenants are exchanged: each is at its new one within a second, and stays there."""
+    before, after = (300, 700), (700, 300)
+    late, long = 1.0, 2 * seconds
+    rate = alone(card, kind, seconds)
+    with card.folder() as folder:
+        running = []
+        for slot, quota in enumerate(before):
+            where = card.environment(folder, slot, card.limits(quota, "fixed-share"))
+            command = load(kind, 2 * long + late + 1.5)
+            running.append(start(command, where, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        time.sleep(1.5 + long)
+        changed = time.monotonic_ns()
+        for slot in (1, 0):  # what is lowered first, as the agent does
+            adjust(folder, slot, card.limits(after[slot], "fixed-share"))
+        told = [ended(process, 3 * long + PATIENCE) for process in running]
+    series = [reports(out) for out, _ in told]
+    if any(len(one) < 4 for one in series):
+        raise Failed(meaning(" ".join(error for _, error in told)) or "too few reports")
+    end = min(one[-1][0] for one in series)
+
+    def received(t0: int, t1: int) -> list[float]:
+        return [
+            100 * (at(one, t1) - at(one, t0)) * 1e9 / (t1 - t0) / rate.each_second
+            for one in series
+        ]
+
+    step = 10**8
+    reached = next(
+        (
+            when - changed
+            for when in range(changed, end - step, step // 10)
+            if off(received(when, when + step), [70, 30])[0] <= 5
+        ),
+        None,
+    )
+    then = received(changed - int(long * 8e8), changed)
+    now = received(changed + int(late * 1e9), end)
+    worst = max(off(then, [30, 70])[0], off(now, [70, 30])[0])
+    turn = 100 * 0.02 / (long * 0.8)  # one more or less in the time that is looked at
+    good = worst <= POINTS + turn and reached is not None and reached <= late * 1e9
+    shown = "; then ".join(" / ".join(f"{part:.1f}" for part in one) for one in (then, now))
+    soon = "never" if reached is None else f"{reached / 1e6:.0f} ms"
+    row(kind.name, shown, f"there after {soon}", "", judged(good, f"adjusted: {shown}, {soon}"))
+    noted(
+        kind.name, adjusted=[then, now], reached=reached, reports=[thinned(one) for one in series]
     )
 
 
@@ -1209,6 +1304,10 @@ def measure(driver: Driver, card: Card, options: argparse.Namespace, begun: floa
         part(kind.name, lambda kind=kind, last=last: compute(card, [kind], options.seconds, last))  # type: ignore[misc]
     for kind in large if shared else ():
         part("burst-share", lambda kind=kind: hand_over(card, kind, options.seconds))  # type: ignore[misc]
+    print("amounts that change while programs run: memory; quotas 30/70, then 70/30")
+    part("adjustment of memory", lambda: adjusted_memory(card))
+    if large and shared:
+        part("adjustment", lambda: adjusted(card, large[0], options.seconds))
     part("latency", lambda: latency(card))
     part("overhead", lambda: overhead(card, kinds, options.seconds, begun + 0.8 * options.budget))
     if shared:

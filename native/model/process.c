@@ -112,13 +112,14 @@ static void watch(void *argument)
     struct process *process = argument;
     mine = process;
     for (;;) {
-        bool works = false;
+        uint64_t soonest = 0;
         process->call = 0;
         for (uint32_t i = 0; i < process->cards; i++) {
             bound = process->channels[i];
-            works |= gate_watch(&process->gates[i]);
+            uint64_t again = gate_watch(&process->gates[i]);
+            if (again && (!soonest || again < soonest)) soonest = again;
         }
-        if (works) world_sleep(MS + world_chance(world_model()->wake_ns + 1));
+        if (soonest) world_sleep(soonest + world_chance(world_model()->wake_ns + 1));
         else world_until(is_called, process, MODEL_NEVER);
     }
 }

@@ -501,8 +501,13 @@ static int collectives(void)
 
 /*
  * NUMBER tenants that wait for the host between rounds, as programs do that serve: rounds of three kernels of 200 us, then 150 us
- * of the host's. By best-effort, which the driver shares, or with even quotas, which turns keep.
+ * of the host's. By best-effort, which the driver shares, or with even quotas, which turns keep. Or rounds of four kernels of
+ * 1 ms, then 2 ms of the host's: longer than a turn stays with who has no work.
  */
+static struct {
+    int kernels;
+    uint64_t each, pause;
+} form = {3, 200 * US, 150 * US};
 static uint64_t rounds[SEATS], longest_round;
 
 static void bursty(void *argument)
@@ -510,11 +515,11 @@ static void bursty(void *argument)
     struct process *process = argument;
     for (;;) {
         uint64_t begun = world_now();
-        for (int i = 0; i < 3; i++) process_launch(process, 0, 1, 0, 0x100, kernel(200 * US, 1000));
+        for (int i = 0; i < form.kernels; i++) process_launch(process, 0, 1, 0, 0x100, kernel(form.each, 1000));
         process_await(process, 0, 1);
         if (world_now() - begun > longest_round) longest_round = world_now() - begun;
         rounds[process - processes]++;
-        world_sleep(100 * US + world_chance(100 * US));
+        world_sleep(form.pause * 2 / 3 + world_chance(form.pause * 2 / 3));
     }
 }
 
@@ -549,6 +554,12 @@ static int serve(enum policy policy)
 
 static int without_turns(void) { return serve(POLICY_BEST_EFFORT); }
 static int with_turns(void) { return serve(POLICY_BURST_SHARE); }
+
+static int with_pauses(void)
+{
+    form = (__typeof__(form)){4, MS, 2 * MS};
+    return serve(POLICY_BURST_SHARE);
+}
 
 /* Two tenants with best-effort; after a second a third comes, with a quota of 30 % (NUMBER 1: with a higher priority), and goes after the third. */
 static bool gone;
@@ -677,7 +688,7 @@ static const struct {
               {"leaves", leaves}, {"shares", shares}, {"collectives", collectives}, {"loads", loads}, {"legacy-marks", legacy_marks},
               {"pauses", pauses}, {"parts", parts}, {"long-waits", long_waits}, {"alone", alone_shares}, {"bursts", bursts}, {"adjusted", adjusted},
               {"mixed", mixed}, {"callbacks", callbacks}, {"beside-legacy", beside_legacy},
-              {"without-turns", without_turns}, {"with-turns", with_turns}, {"comes-and-goes", comes_and_goes}};
+              {"without-turns", without_turns}, {"with-turns", with_turns}, {"with-pauses", with_pauses}, {"comes-and-goes", comes_and_goes}};
 
 int main(int argc, char **argv)
 {

@@ -417,9 +417,12 @@ void batch_harvest(struct gate *gate, uint64_t now)
     for (uint32_t i = 0; i < BATCHES; i++) {
         struct batch *batch = &gate->batches[i];
         if (batch->state != BATCH_FLYING) continue;
+        if (is_over(batch, batch->end)) {
+            insert(list, count++, batch, first ? first : (first = batch));
+            continue;
+        }
         gate->last_work = now;
-        if (is_over(batch, batch->end)) insert(list, count++, batch, first ? first : (first = batch));
-        else if (gate->oldest == 0 || batch->opened < gate->oldest) gate->oldest = batch->opened;
+        if (gate->oldest == 0 || batch->opened < gate->oldest) gate->oldest = batch->opened;
     }
     for (uint32_t i = 0; i < count; i++) {
         struct batch *batch = list[i].batch;
@@ -428,6 +431,7 @@ void batch_harvest(struct gate *gate, uint64_t now)
         uint64_t begun = gate->last_end > gate->last_launch ? gate->last_end : gate->last_launch;
         uint64_t end = (batch->lead && batch->began > begun ? batch->began : begun) + fresh;
         gate->last_end = end < now ? end : now;
+        if (gate->last_end > gate->last_work) gate->last_work = gate->last_end;
         if (whole) learn(gate, batch, whole, fresh);
         count_batch(gate, batch, fresh, now);
     }

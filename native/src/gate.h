@@ -67,7 +67,7 @@ struct gate {
     uint32_t estimated; /* batches that were, since one of a single launch was marked to be measured */
     uint64_t batches_made, batches_learnt, singles_learnt;
     uint64_t oldest;        /* when the oldest batch that still flies was opened; 0: none does */
-    uint64_t last_work;     /* when work was last launched or seen running */
+    uint64_t last_work;     /* when work was last launched, seen running or ended */
     uint64_t last_launch;   /* when work was last launched on an idle device */
     uint64_t last_end;      /* when the latest batch that was counted ended, by what it took */
     bool hosted;            /* what runs waits for a function of the host, which may want a lock of who launches */
@@ -112,8 +112,8 @@ void gate_part(struct gate *gate, CUcontext context, CUstream stream, bool hoste
 void gate_forget(struct gate *gate, CUcontext context, CUstream stream, bool all);
 /* A graph ended, or is another now: what it took says nothing of the next of its name. */
 void gate_forget_graph(struct gate *gate, uint64_t graph);
-/* One round of the watch: counts what ended, rests, passes or renews the turn. True: has work. */
-bool gate_watch(struct gate *gate);
+/* One round of the watch: counts what ended, rests, passes or renews the turn. ns until the next; 0: there is no work. */
+uint64_t gate_watch(struct gate *gate);
 /* The process ends: gives back its turns. */
 void gate_shut(struct gate *gate);
 

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #define ROUND_SLEEP_NS 1000000ull
+#define LONG_SLEEP_NS (10000 * ROUND_SLEEP_NS) /* until it is called */
 
 static _Atomic uint32_t state; /* 0 none, 1 runs, 2 shall end, 3 ended */
 static _Atomic uint32_t call;  /* changes when there is work */
@@ -25,14 +26,17 @@ __asm__(".symver pthread_create_oldest, pthread_create@GLIBC_2.2.5");
 __asm__(".symver pthread_create_oldest, pthread_create@GLIBC_2.17");
 #endif
 
-static bool round_of_all(void)
+/* ns until the next. */
+static uint64_t round_of_all(void)
 {
     struct container *all = container_get();
-    bool works = false;
-    for (uint32_t i = 0; all && i < all->limits.count; i++)
-        if (all->cards[i].gate.open) works |= gate_watch(&all->cards[i].gate);
+    uint64_t soonest = LONG_SLEEP_NS;
+    for (uint32_t i = 0; all && i < all->limits.count; i++) {
+        uint64_t again = all->cards[i].gate.open ? gate_watch(&all->cards[i].gate) : 0;
+        if (again && again < soonest) soonest = again;
+    }
     if (all && all->place) atomic_store(&all->place->beat, clock_now());
-    return works;
+    return soonest;
 }
 
 static void *watch(void *unused)
@@ -42,8 +46,7 @@ static void *watch(void *unused)
     ASK((int *), cuThreadExchangeStreamCaptureMode, &mode);
     while (atomic_load(&state) == 1) {
         uint32_t seen = atomic_load(&call);
-        bool works = round_of_all();
-        bell_wait(&call, seen, works ? ROUND_SLEEP_NS : 10000 * ROUND_SLEEP_NS);
+        bell_wait(&call, seen, round_of_all());
     }
     atomic_store(&state, 3);
     bell_ring(&state);

@@ -5,7 +5,8 @@
  *   PATH  plain small pitch managed handle pool newpool array import heap context module show
  *         graph node capture   graphs that allocate a chunk in two parts and keep it, made in three ways
  * Prints "refused CODE", "total BYTES" of each round, "info TOTAL FREE" as the driver shows them before and
- * after. With `hold`, keeps what a round got (CHUNKS at most) until a byte comes on its standard input, and ends with that.
+ * after. With `hold`, keeps what a round got (CHUNKS at most) until a byte comes on its standard input: `+` goes on allocating
+ * beside that, any other begins the next round without it, and an end of input ends the program.
  */
 #include "../tools/driver.h"
 #include <stdbool.h>
@@ -171,11 +172,13 @@ int main(int argc, char **argv)
         int count = 0;
         must(driver->set_current(context), "cuCtxSetCurrent");
         open_pool(path);
-        while (count < most && (result = take(path, chunk, count)) == CUDA_SUCCESS) count++;
-        printf("refused %d\ntotal %zu\n", result, (size_t)count * chunk);
-        if (argc > 4) {
+        for (int more = '+'; more == '+';) {
+            while (count < most && (result = take(path, chunk, count)) == CUDA_SUCCESS) count++;
+            printf("refused %d\ntotal %zu\n", result, (size_t)count * chunk);
+            more = 0;
+            if (argc <= 4) continue;
             fflush(stdout);
-            if (getchar() == EOF) return 0;
+            if ((more = getchar()) == EOF) return 0;
             round = 0;
         }
         while (count-- > 0) give(path, chunk, count);

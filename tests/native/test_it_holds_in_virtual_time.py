@@ -138,10 +138,13 @@ def test_a_fixed_share_is_kept_even_alone(build: Path, model: str, what: str, le
 @pytest.mark.parametrize("model", MODELS)
 def test_a_quota_that_changes_is_kept_within_a_second(build: Path, model: str) -> None:
     """Of 30 % to 60 and to 20, while both tenants are busy: measured from one second after each change on."""
-    found = replay(build, "adjusted", model)
+    # A change of context takes 0.4 ms of a turn's 20 on that model.
+    lost = 35 if model == "hostile" else 20
+    for seed in (1, 2, 3, 4):
+        found = replay(build, "adjusted", model, seed=seed)
 
-    for quota, share in zip((300, 600, 200), found.values(), strict=True):
-        assert quota - 20 < share < quota + 3
+        for quota, share in zip((300, 600, 200), found.values(), strict=True):
+            assert quota - lost < share < quota + 3
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -220,6 +223,19 @@ def test_best_effort_among_equals_is_the_drivers_alone(
     assert found["rounds"] >= 0.99 * bare["rounds"]
     assert found["longest-us"] <= 1.02 * bare["longest-us"] + 50
     assert found["least"] >= 0.98 * found["most"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("tenants", [2, 4])
+def test_a_turn_passes_on_soon_after_its_work_has_ended(
+    build: Path, model: str, tenants: int
+) -> None:
+    """Tenants with 4 ms of work, then 2 ms without, get at least 15 % more done together than one alone, evenly."""
+    alone = replay(build, "with-pauses", model, 1)
+    found = replay(build, "with-pauses", model, tenants)
+
+    assert found["rounds"] >= 1.15 * alone["rounds"]
+    assert found["least"] >= found["most"] - 2
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from native_world import ROOT, WAIT, World
 
-from partage.agent.isolation import account, seats
+from partage.agent.isolation import account, amounts, seats
 from partage.agent.isolation.limits import SEATS, read
 from partage.vendors.wishes import Policy
 
@@ -33,6 +33,11 @@ def test_the_files_that_it_makes_are_those_of_the_agent(tmp_path: Path, build: P
 
         assert account.read_account(folder / "t3/account") == ()
         assert seats.read_seat(folder / "card-0", limits.cards[0].slot) is None
+        assert amounts.read_amounts(folder / "t3" / amounts.NAME, limits.cards) == limits.cards
+        gpu.adjust(folder, 3, card.limits(400, "fixed-share", 2**31))
+        (now,) = amounts.read_amounts(folder / "t3" / amounts.NAME, limits.cards)
+        assert (now.core_milli, now.memory_bytes) == (400, 2**31)
+        gpu.adjust(folder, 3, card.limits(300, "fixed-share", 2**30))
         terms = (folder / "card-0/terms").read_bytes()
         seats.make_seats(tmp_path / "card-0")
         seats.give_seat(tmp_path / "card-0", limits.cards[0])
@@ -119,9 +124,10 @@ def ran_to_its_end(done: subprocess.CompletedProcess[str], out: Path) -> None:
     # The page: each part is in one of its halves, and memory alone comes out as it did above.
     held, rest = told.split("\nwhat held\n")[1].split("\nwhat did not\n")
     missed, advice = rest.split("\nwhat to switch off or set\n")
-    for name in ("memory", "memory by the driver"):
+    for name in ("memory", "memory by the driver", "adjustment of memory"):
         assert re.search(rf"^  {name}: \d+ as required$", held, re.MULTILINE)
-    assert re.search(r"^  many small: ", held + missed, re.MULTILINE)
+    for name in ("many small", "adjustment"):
+        assert re.search(rf"^  {name}: ", held + missed, re.MULTILINE)
     assert advice.count("agent.isolation.compute") == 1
 
     record = json.loads((out / "gpu.json").read_text())
