@@ -31,7 +31,6 @@ from partage.wire import shapes
 from partage.wire.claim_shapes import Shape, decode_translated
 from partage.wire.claim_specs import (
     API_VERSION,
-    SHARE_CLASS,
     SPEC_MARK,
     Kind,
     claim_spec,
@@ -254,11 +253,11 @@ class ClaimTemplates:
     async def _make(self, missing: list[_Key], cards: Mapping[Kind, int]) -> None:
         if not missing:
             return
-        class_ = await self._client.get(CLASSES, SHARE_CLASS, into=_Template)
+        class_ = await self._client.get(CLASSES, names.SHARE_CLASS, into=_Template)
         owner: dict[str, Any] = {
             "apiVersion": API_VERSION,
             "kind": "DeviceClass",
-            "name": SHARE_CLASS,
+            "name": names.SHARE_CLASS,
             "uid": class_.metadata.uid,
         }
         full = Counter(key[0] for key, stored in self._there.items() if stored.uid)

@@ -35,7 +35,7 @@ from partage.placement.reasons import Finding, format_amount, refusal_of
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import HoldEnded, Placement, PodSeen
 from partage.scheduler.explain import DETAILED
-from partage.vendors.names import DRA_DRIVER
+from partage.vendors.names import DRA_DRIVER, MIG_CLASS, SHARE_CLASS
 from partage.wire import shapes
 from partage.wire.claims import DEVICE, held_devices, read_claim
 from partage.wire.device_pools import (
@@ -53,10 +53,10 @@ from partage.wire.documents import Document
 from partage.wire.pods import stable_uid
 
 _OWN_CLASSES: Final = {
-    f"{kind}.{DRA_DRIVER}": (
+    name: (
         f'device.driver == "{DRA_DRIVER}" && device.attributes["{DRA_DRIVER}"].kind == "{kind}"',
     )
-    for kind in ("share", "mig")
+    for name, kind in ((SHARE_CLASS, "share"), (MIG_CLASS, "mig"))
 }
 """As the chart makes them."""
 _MOST_TRIES: Final = 2_000

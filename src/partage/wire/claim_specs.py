@@ -18,12 +18,16 @@ from partage.model.cutting import Cutting
 from partage.model.device import MILLI, Device, DeviceType, SliceMode
 from partage.model.quantity import binary
 from partage.placement.instances import sized, wished
-from partage.vendors.names import CLAIMS_LABEL, CLAIMS_TRANSLATE, DRA_DRIVER
+from partage.vendors.names import (
+    CLAIMS_LABEL,
+    CLAIMS_TRANSLATE,
+    DRA_DRIVER,
+    MIG_CLASS,
+    SHARE_CLASS,
+)
 from partage.wire.claim_shapes import Shape, request_of
 
 API_VERSION: Final = "resource.k8s.io/v1"
-SHARE_CLASS: Final = f"share.{DRA_DRIVER}"
-MIG_CLASS: Final = f"mig.{DRA_DRIVER}"
 SPEC_MARK: Final = f"{CLAIMS_LABEL}-spec"
 """Annotation of a template: which spec it was made with, as the API server fills in fields of its own."""
 MOST_ALTERNATIVES: Final = 8
