@@ -17,22 +17,23 @@ from partage.wire.documents import Document
 SHARE, OTHER = "share.gpu.partage.io", "gpu.example.com"
 
 
-def claim(device_class: str) -> Document:
+def claim(device_class: str, uid: str = "c", namespace: str = "team") -> Document:
     """A claim of one device."""
     request = {"name": "r", "exactly": {"deviceClassName": device_class}}
     return document(
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
-            "metadata": {"name": "c", "namespace": "team", "uid": "c"},
+            "metadata": {"name": "c", "namespace": namespace, "uid": uid},
             "spec": {"devices": {"requests": [request]}},
         }
     )
 
 
-def claimant(name: str, version: int = 1, **more: Any) -> Document:
+def claimant(name: str, version: int = 1, namespace: str = "team", **more: Any) -> Document:
     """A pod that names the claim and no device."""
-    made = pod(name, {}, meta={"uid": name, "resourceVersion": str(version)})
+    meta = {"uid": name, "resourceVersion": str(version), "namespace": namespace}
+    made = pod(name, {}, meta=meta)
     made["spec"] |= {"resourceClaims": [{"name": "d", "resourceClaimName": "c"}]} | more
     said = {"type": "PodScheduled", "status": "False", "message": "cannot allocate all claims"}
     made["status"] = {"phase": "Pending", "conditions": [said]}
@@ -42,7 +43,7 @@ def claimant(name: str, version: int = 1, **more: Any) -> Document:
 def books(device_class: str) -> Books:
     """Books that know one pod by its names, and one by the claim."""
     cluster_cache = ClusterCache()
-    cluster_cache.claimants.known = lambda *_: claim(device_class)
+    cluster_cache.claim_changed(claim(device_class))
     found = Books(cluster_cache, Hooks())
     ordinary = pod("m", half(), meta={"uid": "m", "resourceVersion": "1"})
     found.take([*cluster_cache.pod_changed(document(ordinary))], 0.0)
@@ -96,6 +97,34 @@ def test_they_leave_the_list(then: Document) -> None:
 def test_another_drivers_are_not_told() -> None:
     """Nor those of whose claims nothing is known."""
     assert listed(books(OTHER), PodQuery()) == ["m"]
-    unknown = books(SHARE)
-    unknown.cluster_cache.claimants.known = lambda *_: None
-    assert listed(unknown, PodQuery()) == ["m"]
+    known = books(SHARE)
+    known.cluster_cache.claim_gone(claim(SHARE))
+    assert listed(known, PodQuery()) == ["m"]
+
+
+def test_a_claim_may_come_after_its_pod() -> None:
+    """And go before it; of its name another one may ask another driver."""
+    known = books(OTHER)
+    assert listed(known, PodQuery()) == ["m"]
+    known.cluster_cache.claim_gone(claim(OTHER))
+    known.cluster_cache.claim_changed(claim(SHARE, "c2"))
+    assert listed(known, PodQuery()) == ["a", "m", "z"]
+    known.cluster_cache.claim_gone(claim(OTHER))  # once more, and late
+    assert listed(known, PodQuery()) == ["a", "m", "z"]
+    known.cluster_cache.claim_gone(claim(SHARE, "c2"))
+    known.cluster_cache.claim_changed(claim(SHARE, "c2"))  # late: it is gone
+    assert listed(known, PodQuery()) == ["m"]
+
+
+def test_a_crowd_of_one_namespace_hides_no_other() -> None:
+    """The thousands of one namespace come first; the pod of another is found by name and by namespace, and all are counted."""
+    known = books(SHARE)
+    for number in range(1200):
+        known.cluster_cache.pod_changed(claimant(f"crowd-{number}"))
+    known.cluster_cache.claim_changed(claim(SHARE, "other", "other"))
+    late = claimant("late", namespace="other")
+    known.cluster_cache.pod_changed(late)
+
+    assert listed(known, PodQuery(namespace="other")) == ["late"]
+    assert listed(known, PodQuery(text="late")) == ["late"]
+    assert asyncio.run(overview_document(known))["pods"]["waiting"] == 1204

@@ -8,6 +8,7 @@ is good enough for a page that renews itself.
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from heapq import nsmallest
 from typing import Any, Final
 
 import numpy as np
@@ -44,8 +45,9 @@ async def overview_document(
     kept = standing or Standing()
     await kept.all(books)
     waiting = await _waiting(books, kept.roster)
-    claimants = [claimant_document(one) for one in books.cluster_cache.claimants.waiting()]
-    waiting[""] += len(claimants)
+    claimants = await _first_claimants(books) if names else []
+    by_claims = books.cluster_cache.claimants.count
+    waiting[""] += by_claims
     await kept.nodes(books)  # from here on nobody else has a turn
     ledger, catalogue = books.engine.ledger, kept.catalogue
     plane = ledger.planes[DeviceType.GPU]
@@ -64,7 +66,7 @@ async def overview_document(
         "protocols": kept.holdings.document(),
         "pods": {
             "placed": len(kept.roster.placed),
-            "waiting": len(kept.roster.waiting) + len(claimants),
+            "waiting": len(kept.roster.waiting) + by_claims,
         },
         "waiting_by_code": [{"code": code, "pods": n} for code, n in waiting.most_common() if n],
         "waiting": _first(books, kept.roster, claimants) if names else [],
@@ -177,16 +179,30 @@ async def _waiting(books: Books, roster: Roster) -> Counter[str]:
     return codes
 
 
+async def _first_claimants(books: Books) -> list[dict[str, Any]]:
+    """The first in line of those that wait by ResourceClaims alone."""
+    first: list[dict[str, Any]] = []
+    waiting = list(books.cluster_cache.claimants.waiting())
+    for start in range(0, len(waiting), _PIECE):
+        piece = map(claimant_document, waiting[start : start + _PIECE])
+        first = nsmallest(_EXAMPLES, (*first, *piece), key=_turn)
+        await asyncio.sleep(0)
+    return first
+
+
+def _turn(claimant: dict[str, Any]) -> tuple[int, str, str, str]:
+    """Where a pod stands in line."""
+    return -claimant["priority"], claimant["namespace"], claimant["name"], claimant["uid"]
+
+
 def _first(
     books: Books, roster: Roster, claimants: Iterable[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Who waits first in line, and why."""
     found = []
     by_claims = {one["uid"]: one for one in claimants}
-    turns = [
-        (-one["priority"], one["namespace"], one["name"], uid) for uid, one in by_claims.items()
-    ]
-    for _turn, namespace, name, uid in sorted((*roster.turns[:_EXAMPLES], *turns))[:_EXAMPLES]:
+    turns = map(_turn, by_claims.values())
+    for _, namespace, name, uid in sorted((*roster.turns[:_EXAMPLES], *turns))[:_EXAMPLES]:
         if uid in by_claims:
             keys = ("namespace", "name", "code", "message", "created")
             found.append({key: by_claims[uid][key] for key in keys})

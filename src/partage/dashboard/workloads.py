@@ -24,6 +24,8 @@ from partage.wire.translation import PodEntry
 
 _PIECE: Final = 256
 """Pods that are put in order before others get their turn."""
+_MOST_CLAIMANTS: Final = 1000
+"""Pods that wait by claims alone, of one answer."""
 
 
 async def pods_document(
@@ -39,8 +41,8 @@ async def pods_document(
     kept = standing or Standing()
     await kept.pods(books)
     found = await _found(books, query, kept.roster)
-    claimants = {_key(one): one for one in books.cluster_cache.claimants.waiting()}
-    mine = sorted(key for key in claimants if _asked_for(claimants[key], query))
+    claimants = await _claimants(books, query)
+    mine = sorted(claimants)
     if mine and query.order == "name":
         found = sorted((*found, *mine), reverse=bool(query.reverse))
     else:
@@ -56,19 +58,24 @@ async def pods_document(
     return {"total": len(found), "offset": query.offset, "pods": pods}
 
 
-def _key(pod: Document) -> Key:
-    return pod.metadata.namespace or "", pod.name, pod.metadata.uid or ""
-
-
-def _asked_for(pod: Document, query: PodQuery) -> bool:
-    """Whether a pod that waits by claims alone is among those that are wanted."""
-    return (
-        query.state != "placed"
-        and not query.code
-        and query.namespace in ("", pod.metadata.namespace)
-        and query.protocol in ("", CLAIM)
-        and query.text.lower() in f"{pod.metadata.namespace}/{pod.name}".lower()
+async def _claimants(books: Books, query: PodQuery) -> dict[Key, Document]:
+    """Pods that wait by claims alone and are wanted; the latest of very many are left out."""
+    found: dict[Key, Document] = {}
+    if query.state == "placed" or query.code or query.protocol not in ("", CLAIM):
+        return found
+    text, waiting = (
+        query.text.lower(),
+        list(books.cluster_cache.claimants.waiting(query.namespace)),
     )
+    for number, pod in enumerate(waiting, 1):
+        key = pod.metadata.namespace or "", pod.name, pod.metadata.uid or ""
+        if text in f"{key[0]}/{key[1]}".lower():
+            found[key] = pod
+            if len(found) == _MOST_CLAIMANTS:
+                break
+        if not number % _PIECE:
+            await asyncio.sleep(0)
+    return found
 
 
 def claimant_document(pod: Document) -> dict[str, Any]:

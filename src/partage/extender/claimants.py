@@ -1,81 +1,134 @@
 """Pods that wait for devices by ResourceClaims alone. The books hold nothing of them; people want to see that they wait.
 
-Claims are looked up at each look at the list, because a claim may come after its pod. Pods whose claims ask no class of
-Partage's own are another driver's, and not told.
+    a pod names a claim ──┬──> it waits for devices of Partage
+    the claim asks us ────┘
+
+Either may come first. Both are kept from event to event, so that a question looks at its namespace alone. Pods whose claims
+ask no class of Partage's own are another driver's, and are left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import Final
 
 from partage.model.errors import InvalidValue
-from partage.vendors.names import DRA_DRIVER
+from partage.vendors.names import MIG_CLASS, SHARE_CLASS
 from partage.wire import shapes
 from partage.wire.device_requests import asked, claims_named
 from partage.wire.documents import Document, outdated
 
-CLASSES: Final = frozenset({f"share.{DRA_DRIVER}", f"mig.{DRA_DRIVER}"})
+CLASSES: Final = frozenset({SHARE_CLASS, MIG_CLASS})
 """DeviceClasses whose devices Partage offers."""
-Known = Callable[[str, str, str], Document | None]
-"""The newest document of a kind, namespace and name; None where there is none."""
 
-_MOST: Final = 1000
-"""Pods that are told at most."""
-
-
-def unknown(_kind: str, _namespace: str, _name: str) -> None:
-    """Of no claim anything is known."""
-    return
+_Key = tuple[str, str]
+"""Namespace and name of a claim."""
 
 
 class Claimants:
-    """Pods of one service that wait so.
-
-    Attributes:
-        known: finds their claims.
-    """
+    """Pods of one service that wait so."""
 
     def __init__(self) -> None:
-        self.known: Known = unknown
-        self._documents: dict[str, Document] = {}
+        self._pods: dict[str, Document] = {}
+        self._by_claim: dict[_Key, set[str]] = {}
+        self._claims: dict[_Key, str] = {}
+        self._waiting: dict[str, dict[str, Document]] = {}
+
+    @property
+    def count(self) -> int:
+        """How many wait for devices of Partage."""
+        return sum(map(len, self._waiting.values()))
+
+    def waiting(self, namespace: str = "") -> Collection[Document]:
+        """Those that wait for devices of Partage; of one namespace, or of all."""
+        if namespace:
+            return self._waiting.get(namespace, {}).values()
+        return [one for those in self._waiting.values() for one in those.values()]
+
+    # --- pods --------------------------------------------------------------------------------
 
     def changed(self, document: Document) -> None:
         """A pod without devices of its own is there, or has changed."""
         uid = document.metadata.uid or ""
-        before = self._documents.get(uid)
-        if outdated(document, before):
+        if outdated(document, self._pods.get(uid)):
             return
-        if _waits(document) and claims_named(document):
-            self._documents[uid] = document
-        elif before is not None:
-            del self._documents[uid]
+        self.gone(uid)
+        keys = _named(document) if _waits(document) else None
+        if keys is not None:
+            self._pods[uid] = document
+            for key in keys:
+                self._by_claim.setdefault(key, set()).add(uid)
+            self._judge(uid)
 
     def gone(self, uid: str) -> None:
         """A pod is there no more, or is one of the books."""
-        self._documents.pop(uid, None)
+        document = self._pods.pop(uid, None)
+        if document is None:
+            return
+        for key in _named(document) or ():
+            mates = self._by_claim[key]
+            mates.discard(uid)
+            if not mates:
+                del self._by_claim[key]
+        self._leaves(uid, document)
 
-    def waiting(self) -> list[Document]:
-        """Those that wait for devices of Partage, the oldest event first."""
-        found = []
-        for document in self._documents.values():
-            if self._ours(document):
-                found.append(document)
-                if len(found) == _MOST:
-                    break
-        return found
+    def _judge(self, uid: str) -> None:
+        """Put a pod among those that wait for devices of Partage, or leave it out."""
+        document = self._pods[uid]
+        if any(key in self._claims for key in _named(document) or ()):
+            self._waiting.setdefault(document.metadata.namespace or "", {})[uid] = document
+        else:
+            self._leaves(uid, document)
 
-    def _ours(self, document: Document) -> bool:
-        for _, name, _ in claims_named(document):
-            claim = self.known("ResourceClaim", document.metadata.namespace or "", name)
-            shape = claim.shape if name and claim is not None else None
-            if not isinstance(shape, shapes.ResourceClaim):
-                continue
-            try:
-                requests = asked(shape.spec).requests
-            except InvalidValue:
-                continue
-            if any(ask.device_class in CLASSES for asks in requests for ask in asks):
-                return True
+    def _leaves(self, uid: str, document: Document) -> None:
+        namespace = document.metadata.namespace or ""
+        mates = self._waiting.get(namespace)
+        if mates is not None and mates.pop(uid, None) is not None and not mates:
+            del self._waiting[namespace]
+
+    # --- claims ------------------------------------------------------------------------------
+
+    def claim_changed(self, document: Document) -> None:
+        """A ResourceClaim is there; what it asks stays as it is for as long as it lives."""
+        key, uid = _key(document), document.metadata.uid or ""
+        if self._claims.get(key) == uid:
+            return
+        if _ours(document):
+            self._claims[key] = uid
+        elif self._claims.pop(key, None) is None:
+            return
+        for one in self._by_claim.get(key, ()):
+            self._judge(one)
+
+    def claim_gone(self, document: Document) -> None:
+        """A ResourceClaim is there no more."""
+        key = _key(document)
+        if self._claims.get(key) == (document.metadata.uid or ""):
+            del self._claims[key]
+            for one in self._by_claim.get(key, ()):
+                self._judge(one)
+
+
+def _key(claim: Document) -> _Key:
+    return claim.metadata.namespace or "", claim.name
+
+
+def _named(pod: Document) -> set[_Key] | None:
+    """The claims of a pod that are there; None where it names none at all."""
+    named = claims_named(pod)
+    return (
+        {(pod.metadata.namespace or "", name) for _, name, _ in named if name} if named else None
+    )
+
+
+def _ours(claim: Document) -> bool:
+    """Whether it asks for devices of Partage."""
+    shape = claim.shape
+    if not isinstance(shape, shapes.ResourceClaim):
         return False
+    try:
+        requests = asked(shape.spec).requests
+    except InvalidValue:
+        return False
+    return any(ask.device_class in CLASSES for asks in requests for ask in asks)
 
 
 def _waits(document: Document) -> bool:

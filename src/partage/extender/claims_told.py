@@ -4,14 +4,14 @@ Users write selectors as expressions, and none is evaluated here, where all pods
 judged and the answer says so; `partage explain` judges them in the process of the person who asks.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from partage.extender.books import Books
-from partage.extender.claimants import CLASSES, Known
+from partage.extender.claimants import CLASSES
 from partage.extender.explain import explain
 from partage.inventory.card import Card
 from partage.inventory.plane import Bools
@@ -25,16 +25,17 @@ from partage.placement.reasons import Finding, format_amount, refusal_of
 from partage.placement.work import Work
 from partage.scheduler.events import Placement
 from partage.scheduler.explain import DETAILED
-from partage.vendors.names import DRA_DRIVER
+from partage.vendors.names import SHARE_CLASS
 from partage.wire import shapes
 from partage.wire.claims import read_claim
 from partage.wire.device_requests import Ask, asked, claims_named
 from partage.wire.documents import Document
 from partage.wire.outcomes import grant_document
 
+Known = Callable[[str, str, str], Document | None]
+"""The newest document of a kind, namespace and name; None where there is none."""
 _FEW: Final = 10
 """Nodes of an answer about a pod whose namespace had its share of search for now."""
-_SHARES: Final = f"share.{DRA_DRIVER}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class _Want:
 
     claim: str
     asks: tuple[Ask, ...]
+
+
+def unknown(_kind: str, _namespace: str, _name: str) -> None:
+    """Of no claim anything is known."""
+    return
 
 
 def explained(
@@ -193,7 +199,7 @@ def _nearest(books: Books, wants: list[_Want], most: int) -> list[int]:
     ledger = books.engine.ledger
     plane = ledger.planes[DeviceType.GPU]
     near = np.full(plane.open.shape, np.inf)
-    for ask in (ask for want in wants for ask in want.asks if ask.device_class == _SHARES):
+    for ask in (ask for want in wants for ask in want.asks if ask.device_class == SHARE_CLASS):
         near = np.minimum(near, plane.core_free / max(_cores(ask), 1))
         near = np.minimum(near, plane.memory_free / max(_memory(ask), 1))
     best = np.where(plane.open, near, -1.0).max(axis=0, initial=-1.0)
@@ -239,7 +245,7 @@ def _missed(card: Card, ask: Ask) -> tuple[float, CardReason] | None:
         card.closed is not ReasonCode.CARD_NOT_IDLE or not card.tenants
     ):
         return 4.0, CardReason(card.closed, minor, detail=card.closed_detail or card.closed.value)
-    if ask.device_class != _SHARES:
+    if ask.device_class != SHARE_CLASS:
         if card.takes_instances:
             return None
         return 3.0, CardReason(

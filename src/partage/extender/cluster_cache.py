@@ -32,6 +32,7 @@ from partage.scheduler.events import (
 from partage.vendors.base import Family
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
+from partage.wire.claims import claim_uid
 from partage.wire.config_book import ConfigBook
 from partage.wire.context import Context
 from partage.wire.documents import Document, outdated
@@ -313,10 +314,13 @@ class ClusterCache:
 
     def claim_changed(self, document: Document) -> list[Event]:
         """A ResourceClaim is there, or has changed."""
+        if not self.claims.is_gone(claim_uid(document)):
+            self.claimants.claim_changed(document)
         return self.claims.changed(document)
 
     def claim_gone(self, document: Document) -> list[Event]:
         """A ResourceClaim is there no more."""
+        self.claimants.claim_gone(document)
         return self.claims.gone(document)
 
     # --- settings ----------------------------------------------------------------------------

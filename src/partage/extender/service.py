@@ -21,8 +21,7 @@ from partage.extender.audit import Audit, audit, doubtful
 from partage.extender.bindings import Bindings, BindLimits
 from partage.extender.books import Books
 from partage.extender.claim_arbiter import ClaimArbiter
-from partage.extender.claimants import Known, unknown
-from partage.extender.claims_told import explained
+from partage.extender.claims_told import Known, explained, unknown
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.cycle import HOLD
 from partage.extender.meters import Meters
@@ -148,10 +147,8 @@ class SchedulerService:
         self._late: list[Callable[[], object]] | None = None
 
     def _new_books(self) -> Books:
-        cluster_cache = self._settings.cluster_cache()
-        cluster_cache.claimants.known = self._settings.known
         return Books(
-            cluster_cache,
+            self._settings.cluster_cache(),
             self._hooks,
             hold=self._settings.hold,
             engine=self._settings.engine,
