@@ -1,7 +1,9 @@
 """Names, notes and messages of objects are shown, and give the terminal that shows them no command."""
 
+import contextlib
 import json
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -94,20 +96,41 @@ def test_schedule_and_explain_print_none(command: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("command", [*COMMANDS, "\udc9b"], ids=ascii)
+def test_the_log_has_none(form: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As text and as JSON: in messages, tracebacks, and what a line belongs to."""
+    with logging_as(form) as logger:
+        logger.warning("pod a/%s", command, extra={"trace": command})
+        logger.error("a fault", exc_info=ValueError(command))
+
+    shown = capsys.readouterr().err
+    assert not signs(command) & set(shown)
+    assert "a fault" in shown
+    assert "Logging error" not in shown
+
+
+@contextlib.contextmanager
+def logging_as(form: str) -> Iterator[logging.Logger]:
+    """The program's log in a format, for a while."""
+    logger = logging.getLogger("partage")
+    before = logger.handlers[:], logger.propagate, logger.level
+    try:
+        start_logging(form, "info")
+        yield logger
+    finally:
+        logger.handlers[:], logger.propagate = before[:2]
+        logger.setLevel(before[2])
+
+
+@pytest.mark.parametrize("form", FORMATS)
 def test_no_word_of_an_object_begins_a_line_of_the_log(
     form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nor does it command the terminal that shows the log; a traceback is set in."""
-    logger = logging.getLogger("partage")
-    before = logger.handlers[:], logger.propagate, logger.level
     forged = "2026-01-01T00:00:00.000Z error   partage.daemon: forged"
-    try:
-        start_logging(form, "info")
+    with logging_as(form) as logger:
         logger.warning("pod a/b says %s", f"\x1b[2J\n{forged}")
         logger.error("a fault", exc_info=ValueError(f"it says \n{forged}\x1b[2J"))
-    finally:
-        logger.handlers[:], logger.propagate = before[:2]
-        logger.setLevel(before[2])
 
     lines = capsys.readouterr().err.splitlines()
     assert not [line for line in lines if line.startswith(forged) or "\x1b" in line]

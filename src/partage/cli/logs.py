@@ -27,11 +27,11 @@ class _Json(logging.Formatter):
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": visible(record.getMessage()),
         }
         line |= _ids(record)
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
+            line["error"] = visible(self.formatException(record.exc_info))
         return msgspec.json.encode(line).decode()
 
 
@@ -53,7 +53,7 @@ class _Text(logging.Formatter):
 def _ids(record: logging.LogRecord) -> dict[str, str]:
     """What the line belongs to: a decision of the record, the trace of a pod."""
     found = {what: getattr(record, what, "") for what in ("decision", "trace")}
-    return {what: str(value) for what, value in found.items() if value}
+    return {what: visible(str(value)) for what, value in found.items() if value}
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -1,20 +1,20 @@
 """What a terminal would take for a command, made visible: names and notes come from users who may write objects.
 
 Escape sequences could hide a line, write another one, or set the terminal's title; marks that turn the direction of
-writing could show a name as another one. Line ends and tabs stay.
+writing could show a name as another one. Bytes of a file's name that are no text would end who prints them. Line ends and tabs stay.
 """
 
 import re
 from typing import Final
 
-_COMMANDS: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+COMMANDS: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def visible(text: str) -> str:
     """The text, with the number of each such character in its place."""
-    return _COMMANDS.sub(lambda found: _number(found[0]), text)
+    return COMMANDS.sub(lambda found: _number(found[0]), text)
 
 
 def _number(char: str) -> str:
