@@ -173,6 +173,8 @@ async def test_what_cannot_be_made_is_said_and_tried_again(
             await cluster.api.create("deviceclasses.resource.k8s.io", CLASS)
             await made(cluster, "none", of(main=Shape(shares=False, instances=True)))
             await until(lambda: "no card of the cluster can give it" in caplog.text)
+            taken = f"default/{SHARE.template} is not made: another object has the name"
+            await until(lambda: taken in caplog.text)
             for count in range(1, 4):
                 await made(cluster, f"c{count}", of(main=Shape(count=count, whole=True)))
             await until(lambda: "namespace default has 2" in caplog.text)
@@ -181,6 +183,8 @@ async def test_what_cannot_be_made_is_said_and_tried_again(
             await cluster.api.delete(TEMPLATES, "default", SHARE.template)
             await cluster.delete("c1")
             await until(lambda: SHARE.template in templates(cluster))
+    for once in (taken, "no card of the cluster can give it", "namespace default has 2"):
+        assert caplog.text.count(once) == 1
 
 
 async def test_nothing_is_left_of_many_pods_whose_webhook_is_killed() -> None:

@@ -46,6 +46,8 @@ TEMPLATES: Final = Resource("resource.k8s.io", "v1", "resourceclaimtemplates")
 CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", namespaced=False)
 _MOST: Final = 1000
 """Templates of one namespace; a user's pods may name as many shapes as he likes."""
+_ALL: Final = "*"
+"""Of what is said of a namespace, in place of a template's name."""
 _PIECE: Final = 50
 """Templates that are looked at before others have their turn."""
 _OURS: Final = f"{names.CLAIMS_LABEL}={names.CLAIMS_TRANSLATE}"
@@ -114,6 +116,7 @@ class ClaimTemplates:
         self._listed: float | None = None
         self._news = asyncio.Event()
         self._told: dict[_Key, str] = {}
+        self._taken: set[_Key] = set()
 
     @property
     def wanted(self) -> frozenset[_Key]:
@@ -212,6 +215,7 @@ class ClaimTemplates:
             await self._make([key for key in outdated if key not in missing], cards)
 
     async def _list(self) -> None:
+        self._taken = {key for key, stored in self._there.items() if not stored.uid}
         found = await self._client.list_all(Scope(TEMPLATES, labels=_OURS), into=_Template)
         self._there = {
             (one.metadata.namespace or "", one.metadata.name or ""): _Stored(
@@ -219,7 +223,12 @@ class ClaimTemplates:
             )
             for one in found.items
         }
-        self._told = {key: told for key, told in self._told.items() if key in self._shapes}
+        spaces = {namespace for namespace, _ in self._shapes}
+        self._told = {
+            (namespace, name): told
+            for (namespace, name), told in self._told.items()
+            if (namespace, name) in self._shapes or (name == _ALL and namespace in spaces)
+        }
 
     async def _removed(self, cards: Mapping[Kind, int]) -> None:
         """Remove what no pod names for a whole period, and what the cluster's cards have outdated."""
@@ -270,7 +279,7 @@ class ClaimTemplates:
             if shape is None or namespace in refused:
                 continue  # its pod has gone meanwhile; or none can be made there now
             if full[namespace] >= _MOST:
-                self._say((namespace, "*"), f"is not made: namespace {namespace} has {_MOST}")
+                self._say((namespace, _ALL), f"is not made: namespace {namespace} has {_MOST}")
                 continue
             spec = claim_spec(shape, cards)
             if isinstance(spec, str):
@@ -284,7 +293,9 @@ class ClaimTemplates:
                 self._there[key] = _Stored(made.metadata.uid or "", mark(spec))
                 full[namespace] += 1
             except AlreadyExists:
-                # By a leader before us, or by somebody else; the next list tells.
+                # By a leader before us, which the next list shows; or it is another object, and is there then too.
+                if key in self._taken:
+                    self._say(key, "is not made: another object has the name")
                 self._there[key] = _Stored("", "")
             except KubeError as error:
                 self._say(key, f"is not made: {error}")
