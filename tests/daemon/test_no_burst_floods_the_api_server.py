@@ -4,19 +4,25 @@ Time is virtual, and what is counted are requests.
 """
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
 from fakes.clock import SteppedClock
+from partage.daemon.claim_templates import ClaimTemplates
 from partage.daemon.events_and_wakeups import Notices
-from partage.daemon.options import WriteBudget
+from partage.daemon.options import SchedulerOptions, WriteBudget
+from partage.daemon.scheduler import SchedulerDaemon
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.resources import PODS
 from partage.kube.transport import Request
 from partage.model.reason import ReasonCode, Refusal
+from partage.vendors import names
+from partage.wire.claim_shapes import Shape, Translated, encode_translated
+from partage.wire.documents import decode
 
 BURST = 20_000
 BUDGET = WriteBudget()
@@ -36,7 +42,7 @@ class Wire:
     async def send(self, request: Request) -> bytes:
         """Take a request."""
         self.sent.append((self._clock.monotonic() - self._start, request.method, request.path))
-        return b"{}"
+        return b'{"metadata": {}, "items": []}'
 
     def times(self, part: str) -> list[float]:
         """When requests came whose path has a part."""
@@ -196,6 +202,41 @@ def test_callers_with_a_bound_hold_up_no_others() -> None:
         for _ in range(100):
             await told.client.get(PODS, "p", namespace="good", into=dict[str, Any])
         assert told.clock.monotonic() == before
+
+    run(story)
+
+
+def test_a_flood_of_templates_holds_up_no_controller() -> None:
+    """One namespace's thousand shapes are made at their own pace; what controllers write goes at once meanwhile."""
+
+    async def story(told: Told) -> None:
+        options = SchedulerOptions(claims=True, claim_templates=True)
+        daemon = SchedulerDaemon(told.client, options)
+        (templates,) = (one for one in daemon._companions if isinstance(one, ClaimTemplates))
+        for number in range(1, 1001):
+            asked = {"main": Translated(Shape(memory_bytes=number << 20))}
+            meta = {
+                "uid": f"{number}",
+                "annotations": {names.TRANSLATED: encode_translated(asked)},
+            }
+            pod = {"kind": "Pod", "metadata": {"name": "p", **meta}}
+            (document,) = decode("test", json.dumps(pod).encode()).documents
+            templates.pod_changed(document)
+        daemon.service.rebuilt = True
+        making = asyncio.create_task(templates.look())
+        await told.clock.advance(2)
+        controllers = [
+            asyncio.create_task(
+                daemon._objects.get(PODS, "p", namespace="good", into=dict[str, Any])
+            )
+            for _ in range(100)
+        ]
+        await told.clock.advance(0)
+        assert all(one.done() for one in controllers)
+        assert not making.done()
+        await told.clock.advance(60)
+        await making
+        assert most_in(told.wire.times("/resourceclaimtemplates"), 1) <= 3 * BUDGET.templates + 1
 
     run(story)
 

@@ -31,6 +31,7 @@ class WriteBudget:
         events: on pods that wait, and on nodes.
         wake_ups: of pods for which room appeared.
         objects: what controllers write on nodes and pods, and who closes nodes without an agent.
+        templates: of pods that were translated: listed, made and removed.
         evictions: what making room takes: victims, their conditions, nominations.
         reviews: of callers' tokens and rights, at most two for each that is not known.
     """
@@ -38,6 +39,7 @@ class WriteBudget:
     events: float = 25.0
     wake_ups: float = 100.0
     objects: float = 100.0
+    templates: float = 50.0
     evictions: float = 50.0
     reviews: float = 20.0
 

@@ -132,7 +132,7 @@ class SchedulerDaemon:
         controllers = self._controllers()
         self._companions: Sequence[Companion] = (*companions, *controllers)
         if self.options.claim_templates:
-            templates = ClaimTemplates(self._objects, self._whole_books)
+            templates = ClaimTemplates(client.paced(writes.templates), self._whole_books)
             self._companions = (*self._companions, templates)
         kinds = watched(self.options.config_namespaces, claims=self.options.claims)
         self._feed = Feed(client, kinds, self, self.options.watches)
