@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,16 +17,19 @@ from daemon_world import World, pod, until, world
 
 from fakes.ports import free_port
 from partage.daemon import claim_templates
-from partage.daemon.claim_templates import ClaimTemplates
+from partage.daemon.claim_templates import Cards, ClaimTemplates
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
+from partage.model.device import Device, DeviceType
+from partage.model.node import Node
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation
 from partage.webhook.settings import Admission
 from partage.wire.claim_shapes import Shape, Translated, encode_translated
+from partage.wire.claim_specs import kinds
 from partage.wire.context import Context
 
 TEMPLATES = "resourceclaimtemplates.resource.k8s.io"
@@ -123,6 +127,43 @@ async def test_a_new_leader_finds_what_was_left() -> None:
             await until(lambda: PERCENT.template not in templates(cluster))
             assert templates(cluster)[SHARE.template] == before
             assert "theirs" in templates(cluster)
+
+
+def test_cards_are_counted_when_their_node_changes() -> None:
+    """What is kept is what counting anew would give; nodes that stay as they are are not looked at."""
+    read: list[str] = []
+
+    class Noted(Node):
+        """A node that tells when its devices are looked at."""
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "devices":
+                read.append(object.__getattribute__(self, "name"))
+            return object.__getattribute__(self, name)
+
+    def node(name: str, *models: str) -> Node:
+        cards = (
+            Device(DeviceType.GPU, minor, f"{name}-{minor}", model=model)
+            for minor, model in enumerate(models)
+        )
+        return Noted(name, devices=tuple(cards))
+
+    cards, chance = Cards(), random.Random(7)  # noqa: S311 # repeatable
+    nodes: list[Node | None] = [node(f"n{number}", "A100") for number in range(20)]
+    for _ in range(200):
+        at = chance.randrange(len(nodes))
+        models = chance.choices(["A100", "H100", "L4"], k=chance.randrange(4))
+        nodes[at] = node(f"n{at}", *models) if models else None
+        if chance.random() < 0.1:
+            nodes = [
+                one and replace(one) for one in nodes[: chance.randrange(10, 20)]
+            ]  # new books
+        kept = dict(cards.of(nodes))
+        assert kept == kinds(device for one in nodes if one for device in one.devices)
+    read.clear()
+    nodes[3] = node("n3", "H100")
+    cards.of(nodes)
+    assert set(read) == {"n3"}
 
 
 async def test_other_cards_make_another_spec() -> None:

@@ -13,7 +13,7 @@ The DeviceClass owns the templates, so that Kubernetes removes them when the cha
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any, Final
@@ -26,6 +26,7 @@ from partage.kube.clock import sleep_until
 from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from partage.kube.resources import Resource, Scope
 from partage.model.errors import InvalidValue
+from partage.model.node import Node
 from partage.vendors import names
 from partage.wire import shapes
 from partage.wire.claim_shapes import Shape, decode_translated
@@ -94,6 +95,34 @@ def _in_turn(keys: list[_Key]) -> list[_Key]:
     return [key for row in zip_longest(*rows.values()) for key in row if key is not None]
 
 
+class Cards:
+    """Which cards there are, kept from look to look: those of a node are counted when it is another than before."""
+
+    def __init__(self) -> None:
+        """Nothing is counted yet."""
+        self._nodes: list[Node | None] = []
+        self._kinds: Counter[Kind] = Counter()
+
+    def of(self, nodes: Iterable[Node | None]) -> Mapping[Kind, int]:
+        """How many there are of each kind.
+
+        Args:
+            nodes: those of the cluster, each at a place of its own; a change of one makes another value.
+        """
+        now = list(nodes)
+        changed = [
+            (before, after)
+            for before, after in zip_longest(self._nodes, now)
+            if before is not after
+        ]
+        for before, after in changed:
+            self._kinds.update(kinds(after.devices if after else ()))
+            self._kinds.subtract(kinds(before.devices if before else ()))
+        if changed:
+            self._nodes, self._kinds = now, +self._kinds  # without those of which none is left
+        return self._kinds
+
+
 class ClaimTemplates:
     """The templates of a cluster; a companion of the scheduler daemon."""
 
@@ -117,6 +146,7 @@ class ClaimTemplates:
         self._news = asyncio.Event()
         self._told: dict[_Key, str] = {}
         self._taken: set[_Key] = set()
+        self._cards = Cards()
 
     @property
     def wanted(self) -> frozenset[_Key]:
@@ -205,8 +235,7 @@ class ClaimTemplates:
         missing = [key for key in self._shapes if key not in self._there]
         if not sweep and not missing:
             return
-        nodes = books.engine.ledger.nodes
-        cards = kinds(device for node in nodes if node is not None for device in node.devices)
+        cards = self._cards.of(books.engine.ledger.nodes)
         if missing:
             await self._make(missing, cards)
         if sweep:
