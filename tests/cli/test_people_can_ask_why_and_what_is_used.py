@@ -1,5 +1,6 @@
 """`partage explain`, `top` and `inspect` answer for manifests, and say what is wrong."""
 
+import contextlib
 import json
 import os
 import pty
@@ -7,8 +8,10 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -310,15 +313,15 @@ SERVED = {
 }
 
 
-def test_the_brief_asks_the_service_for_what_it_shows() -> None:
-    """One page of twenty nodes out of 5,000; how many there are is told beside the page."""
-    asked: list[str] = []
+@contextlib.contextmanager
+def service(answer: Callable[[str], dict[str, Any] | None]) -> Iterator[str]:
+    """The URL of a service that gives these answers to paths; 400 where there is none."""
 
     class Service(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # http.server's own name
-            asked.append(self.path)
-            text = json.dumps(SERVED[self.path.partition("?")[0]]).encode()
-            self.send_response(200)
+            found = answer(self.path)
+            text = json.dumps(found).encode()
+            self.send_response(400 if found is None else 200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
@@ -329,14 +332,47 @@ def test_the_brief_asks_the_service_for_what_it_shows() -> None:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        result = ask("top", "--scheduler", f"http://127.0.0.1:{server.server_port}")
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+def test_the_brief_asks_the_service_for_what_it_shows() -> None:
+    """One page of twenty nodes out of 5,000; how many there are is told beside the page."""
+    asked: list[str] = []
+
+    def answer(path: str) -> dict[str, Any]:
+        asked.append(path)
+        return SERVED[path.partition("?")[0]]
+
+    with service(answer) as url:
+        result = ask("top", "--scheduler", url)
 
     assert result.exit_code == 0
     assert "and 4980 nodes more: partage top nodes" in result.stdout
     assert len(asked) == 3
     assert sum("limit=20" in path for path in asked) == 2
     assert sum("cards=no" in path for path in asked) == 1
+
+
+@pytest.mark.parametrize("output", ["table", "wide"])
+@pytest.mark.parametrize("words", [("top",), ("top", "nodes")], ids=" ".join)
+def test_a_service_of_the_release_before_is_asked_for_what_it_knows(
+    words: tuple[str, ...], output: str
+) -> None:
+    """While a cluster is upgraded: it refuses `cards`, and tells no numbers of devices."""
+    cards = [{"type": "gpu"}, {"type": "gpu"}, {"type": "rdma"}]
+    before = {"total": 1, "offset": 0, "nodes": [NODE | {"cards": cards, "vendor": "nvidia"}]}
+
+    def answer(path: str) -> dict[str, Any] | None:
+        if "cards=" in path:
+            return None
+        return before if "/api/nodes" in path else SERVED[path.partition("?")[0]]
+
+    with service(answer) as url:
+        result = ask(*words, "--scheduler", url, "-o", output)
+
+    assert result.exit_code == 0, result.output
+    assert "2 x nvidia" in result.stdout
 
 
 def test_large_tables_are_printed_as_small_ones() -> None:

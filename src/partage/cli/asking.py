@@ -8,8 +8,9 @@ other rights than `kubectl get` needs. Both give the same documents (`dashboard.
 import asyncio
 import contextlib
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -20,6 +21,7 @@ from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, Material, UserConfig
 from partage.kube.errors import (
     ApiError,
+    BadRequest,
     ConfigError,
     Forbidden,
     KubeError,
@@ -194,8 +196,20 @@ class ServiceViews:
         return await self._read("/api/overview")
 
     async def nodes(self, query: NodeQuery) -> dict[str, Any]:
-        """See `Views`."""
-        return await self._read("/api/nodes", asdict(query))
+        """See `Views`.
+
+        A service of an earlier release knows no answer without cards, and does not say how many a node has.
+        """
+        try:
+            found = await self._read("/api/nodes", asdict(query))
+        except BadRequest:
+            if not query.cards:
+                raise
+            found = await self._read("/api/nodes", asdict(replace(query, cards="")))
+        for node in found["nodes"]:
+            if "devices" not in node:
+                node["devices"] = Counter(card["type"] for card in node["cards"])
+        return found
 
     async def node(self, name: str) -> dict[str, Any] | None:
         """See `Views`."""
