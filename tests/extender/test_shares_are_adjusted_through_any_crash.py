@@ -2,12 +2,22 @@
 
 import asyncio
 import os
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from adjusting_world import GIB, AdjustingWorld, dying
+from world import document, pod
 
+from fakes.clock import InstantClock
+from partage.extender.adjustments import Adjustments
+from partage.extender.ports import Answered, Outcome
+from partage.scheduler.engine import State
 from partage.vendors import names
+from partage.wire.documents import Document
 
 
 async def play(folder: Path, seed: int) -> AdjustingWorld:
@@ -156,6 +166,75 @@ async def test_who_asks_without_an_end_costs_a_bounded_number_of_writes(tmp_path
     await settle(world)
     is_answered(world, "p0")
     world.keeper.journal.close()
+
+
+async def test_a_record_that_was_not_written_is_written_later(tmp_path: Path) -> None:
+    """The API server refuses a write for a while, and the pod does not change meanwhile."""
+    world = await one_pod(tmp_path, "compute=60")
+    adjustments = world.service.adjustments
+    assert adjustments is not None
+    amended, tries = adjustments.amender.amend, iter(range(3))
+
+    async def amend(pod: Document, annotations: Mapping[str, str]) -> Answered:
+        if next(tries, None) is not None:
+            return Answered(Outcome.REFUSED, "429")
+        return await amended(pod, annotations)
+
+    adjustments.amender.amend = amend  # type: ignore[method-assign]
+    for _ in range(5):
+        world.tell(all_of_it=True)
+        world.clock.pass_time(1.0)
+        await world.service.tick()
+        await world.rest()
+        await adjustments.drain()
+
+    (grant,) = world.records()["p0"]
+    assert grant.core_milli == 600
+    world.tell(all_of_it=True)
+    await world.rest()
+    assert not adjustments.refused
+    world.keeper.journal.close()
+
+
+async def test_every_wish_is_answered_however_many_there_are() -> None:
+    """More than ten thousand pods of one namespace ask for what cannot be: each reads why, and none is forgotten."""
+    count, clock, answered = 10_050, InstantClock(), Counter[str]()
+
+    class Answering:
+        """Counts answers."""
+
+        async def answer(self, pod: Document, _reason: str, _message: str) -> None:
+            """Why not."""
+            answered[pod.name] += 1
+
+    there = {
+        f"p{number}": document(
+            pod(f"p{number}", meta={"annotations": {names.ADJUST: "compute=20"}})
+        )
+        for number in range(count)
+    }
+    books: Any = SimpleNamespace(
+        cluster_cache=SimpleNamespace(
+            pod=lambda uid: SimpleNamespace(
+                pod=SimpleNamespace(uid=uid, namespace="team", record=None)
+            ),
+            document=there.get,
+        ),
+        engine=SimpleNamespace(
+            ledger=SimpleNamespace(allocation=there.get),
+            states=dict.fromkeys(there, State.BOUND),
+        ),
+    )
+    adjustments = Adjustments(cast("Any", Answering()), clock)
+    for uid in there:
+        adjustments.look(books, uid, clock.monotonic())
+    for _ in range(count // 4 + 10):
+        clock.pass_time(1.0)
+        adjustments.tick(books, clock.monotonic())
+        await asyncio.sleep(0)
+
+    assert len(answered) == count
+    assert set(answered.values()) == {1}
 
 
 async def test_a_container_that_starts_later_has_the_amounts_of_now(tmp_path: Path) -> None:

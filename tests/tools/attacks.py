@@ -388,7 +388,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "shares of a running pod that are asked to be others again and again",
-        "20 writes at once and four a second for a namespace; the last wish is met",
+        "20 writes at once and four a second for a namespace; the last wish is met, after those of however many other pods",
         (
             "extender/test_shares_are_adjusted_through_any_crash.py::test_who_asks_without_an_end_costs_a_bounded_number_of_writes",
         ),

@@ -48,8 +48,6 @@ _OWN: Final = "partage"
 """The provider of isolation whose limits change while programs run."""
 _EACH: Final = 32
 """Pods that were refused and are looked at again in one round."""
-_MOST: Final = 10_000
-"""Refusals that are remembered; of more, the oldest are looked at when their pod changes."""
 _KEEP: Final = 60.0
 """Seconds after which what is told of a pod is told anew where only its figures differ."""
 _PAUSE: Final = 0.5
@@ -116,7 +114,8 @@ class Adjustments:
         clock: for waiting.
         late: seconds for which a write that was not answered may still arrive.
         busy: writes on their way, by the pod's uid.
-        refused: pods that are not adjusted, by uid; without a reason where they were not looked at yet.
+        refused: pods that are not adjusted, by uid; without a reason where they were not looked at yet. Each is a bound
+            pod of the books, which hold far more of it.
         tell: hears of each.
     """
 
@@ -184,7 +183,10 @@ class Adjustments:
             now: seconds on the service's steady clock.
         """
         entry, document = books.cluster_cache.pod(uid), books.cluster_cache.document(uid)
-        if entry is None or document is None or uid in self.busy or uid in self._kept:
+        if entry is None or document is None:
+            self.refused.pop(uid, None)
+            return
+        if uid in self.busy or uid in self._kept:
             return
         wish = document.annotations.get(names.ADJUST)
         held = books.engine.ledger.allocation(uid)
@@ -192,7 +194,7 @@ class Adjustments:
             self.refused.pop(uid, None)
             return
         if self._paid.get(entry.pod.namespace, now) > now + (_AT_ONCE - 1) * _A_WRITE:
-            self._put_off(uid, _Refused("", "", now))
+            self.refused.setdefault(uid, _Refused("", "", now))
             return
         try:
             annotations, wanted = self._planned(books, entry, document, held)
@@ -348,7 +350,11 @@ class Adjustments:
         _LOG.warning("%s: its record is not changed: %s", document.label, answer.message)
         if answer.outcome is Outcome.UNKNOWN and await self._has_changed(document):
             return  # the API server tells of it
-        books.take(self._ended(document.metadata.uid or ""), self.clock.monotonic())
+        uid, now = document.metadata.uid or "", self.clock.monotonic()
+        books.take(self._ended(uid), now)
+        self.refused.setdefault(
+            uid, _Refused("", "", now)
+        )  # looked at again, whether or not it changes
 
     async def _has_changed(self, document: Document) -> bool:
         """Whether a pod is another version by now; False where it is not, and no late write can arrive any more."""
@@ -373,18 +379,12 @@ class Adjustments:
         told = known is not None and known.reason == reason
         if known is not None and told and (known.message == message or now < known.told + _KEEP):
             return
-        self.refused.pop(uid, None)
-        self._put_off(uid, _Refused(reason, message, now))
+        self.refused[uid] = _Refused(reason, message, now)
         self._pay(entry, now)
         self.tell(entry, message)
         task = asyncio.create_task(self.amender.answer(document, reason, message))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
-
-    def _put_off(self, uid: str, why: _Refused) -> None:
-        self.refused.setdefault(uid, why)
-        while len(self.refused) > _MOST:
-            self.refused.popitem(last=False)
 
     def _pay(self, entry: PodEntry, now: float) -> None:
         key = entry.pod.namespace
