@@ -23,11 +23,9 @@ from typing import Any
 from aiohttp import web
 
 from partage.extender.ports import Answered, Binding, Outcome
-from partage.extender.server import Faces, make_app
+from partage.extender.server import Faces, scheduler_site
 from partage.extender.service import SchedulerService
-from partage.extender.site import scheduler_site
 from partage.serving.access import Access
-from partage.serving.site import Site
 from partage.wire.documents import Document, decode
 
 ASKS: list[dict[str, str]] = [
@@ -313,7 +311,6 @@ async def main() -> None:
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--calls", type=int, default=400)
     parser.add_argument("--client", type=int, nargs=2, metavar="PORT", help=argparse.SUPPRESS)
-    parser.add_argument("--slow", action="store_true", help="without the fast way in")
     options = parser.parse_args()
     if options.client:
         measure(*options.client, options.nodes, options.calls)
@@ -327,8 +324,6 @@ async def main() -> None:
     service.lead()
     faces = Faces(Access(plain=True))
     site = scheduler_site(service, faces)
-    if options.slow:
-        site = Site(make_app(service, faces), faces.access, faces.limits)
     await site.start()
     _server, plain_port = await serve_plain(options.nodes)
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

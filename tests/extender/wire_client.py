@@ -14,8 +14,7 @@ from aiohttp import web
 from world import Manifest, World
 
 from partage.extender.exposition import Exposition
-from partage.extender.server import Faces, Readers, make_app
-from partage.extender.site import scheduler_site
+from partage.extender.server import Faces, Readers, scheduler_site
 from partage.serving.access import Access
 from partage.serving.limits import Limits
 from partage.serving.site import Site
@@ -42,14 +41,13 @@ class Running:
         readers: Readers | None = None,
         routes: Sequence[web.RouteDef] = (),
         tls: ServerTls | None = None,
-        fast: bool = True,
     ) -> None:
         self.world = World()
         self._manifests = manifests
         self._faces = Faces(
             access or Access(plain=True), limits or Limits(), series or Exposition(), readers
         )
-        self._routes, self._tls, self._fast = routes, tls, fast
+        self._routes, self._tls = routes, tls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._site: Site | None = None
@@ -74,11 +72,7 @@ class Running:
     async def _start(self) -> None:
         await self.world.start(*self._manifests)
         service = self.world.service
-        if self._fast:
-            self._site = scheduler_site(service, self._faces, self._routes, self._tls)
-        else:
-            app = make_app(service, self._faces, self._routes)
-            self._site = Site(app, self._faces.access, self._faces.limits, {}, self._tls)
+        self._site = scheduler_site(service, self._faces, self._routes, self._tls)
         await self._site.start()
         self.port = self._site.port
 

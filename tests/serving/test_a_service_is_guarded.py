@@ -124,10 +124,6 @@ class Certificates:
         return context
 
 
-async def _hot(_body: bytes) -> tuple[int, bytes]:
-    return 200, b"{}"
-
-
 async def _call(port: int, context: ssl.SSLContext, path: str) -> tuple[int, bytes]:
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", port, ssl=context, server_hostname="localhost"
@@ -138,30 +134,6 @@ async def _call(port: int, context: ssl.SSLContext, path: str) -> tuple[int, byt
     serial = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
     return int(line.split(b" ")[1]), serial
-
-
-def test_a_certificate_of_the_right_authority_opens_the_hot_routes(tmp_path: Path) -> None:
-    """Others may still reach what is not privileged, on the same port."""
-    pairs = Certificates(tmp_path)
-    access = Access(certificates=True)
-
-    async def scene() -> list[int]:
-        app = web.Application(middlewares=[guard()])
-        app.router.add_post("/open", _page)
-        site = Site(app, access, Limits(), {b"/hot": _hot}, pairs.tls(clients=True))
-        await site.start("127.0.0.1")
-        assert site.url == f"https://127.0.0.1:{site.port}"
-        with_one, without = pairs.client(certificate=True), pairs.client()
-        answers = [
-            (await _call(site.port, with_one, "/hot"))[0],
-            (await _call(site.port, without, "/hot"))[0],
-            (await _call(site.port, without, "/open"))[0],
-        ]
-        await site.stop()
-        await site.stop()
-        return answers
-
-    assert asyncio.run(scene()) == [200, 401, 200]
 
 
 async def _page(request: web.Request) -> web.Response:
@@ -175,19 +147,19 @@ def test_a_server_shows_its_new_certificate_without_a_restart(tmp_path: Path) ->
     tls = pairs.tls(clients=True, required=True)
 
     async def scene() -> None:
-        site = Site(web.Application(), Access(certificates=True), Limits(), {b"/hot": _hot}, tls)
+        site = Site(web.Application(), Limits(), tls)
         await site.start()
         client = pairs.client(certificate=True)
-        _, first = await _call(site.port, client, "/hot")
+        _, first = await _call(site.port, client, "/")
         assert not tls.refresh()
         assert tls.end == pairs.end.timestamp()
         pairs.issue(2)
         assert tls.refresh()
         assert tls.end == pairs.end.timestamp()
-        _, second = await _call(site.port, client, "/hot")
+        _, second = await _call(site.port, client, "/")
         (tmp_path / "key.pem").write_text("half")
         assert not tls.refresh()
-        _, third = await _call(site.port, client, "/hot")
+        _, third = await _call(site.port, client, "/")
         await site.stop()
         assert first != second
         assert second == third
@@ -211,13 +183,7 @@ def test_missing_tls_files_are_told_at_the_start(tmp_path: Path) -> None:
 def test_what_a_handler_does_not_catch_is_logged_and_answered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """By both ways in; the caller learns nothing of the inside, and the connection lives on."""
-
-    def broken(_body: bytes) -> tuple[int, bytes]:
-        raise ValueError("secret")
-
-    async def later(_body: bytes) -> tuple[int, bytes]:
-        raise ValueError("secret")
+    """The caller learns nothing of the inside, and the connection lives on."""
 
     async def page(_request: web.Request) -> web.Response:
         raise ValueError("secret")
@@ -225,13 +191,12 @@ def test_what_a_handler_does_not_catch_is_logged_and_answered(
     async def scene() -> list[bytes]:
         app = web.Application(middlewares=[guard()])
         app.router.add_post("/page", page)
-        hot = {b"/now": broken, b"/later": later}
-        site = Site(app, Access(plain=True), Limits(), hot)
+        site = Site(app, Limits())
         await site.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
         answers = []
-        for path in ("/now", "/later", "/page"):
-            writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+        for _ in range(3):
+            writer.write(b"POST /page HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
             answers.append(head.split(b" ")[1] + await reader.readexactly(length))
@@ -250,13 +215,15 @@ def test_a_stopping_service_ends_what_it_began() -> None:
     """A request that is being answered gets its answer; idle connections are closed."""
     began, may_end = asyncio.Event(), asyncio.Event()
 
-    async def slow(_body: bytes) -> tuple[int, bytes]:
+    async def slow(_request: web.Request) -> web.Response:
         began.set()
         await may_end.wait()
-        return 200, b"done"
+        return web.Response(body=b"done")
 
     async def scene() -> tuple[bytes, bytes]:
-        site = Site(web.Application(), Access(plain=True), Limits(), {b"/slow": slow})
+        app = web.Application()
+        app.router.add_post("/slow", slow)
+        site = Site(app, Limits())
         await site.start()
         idle, other = await asyncio.open_connection("127.0.0.1", site.port)
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
@@ -280,12 +247,12 @@ def test_a_stopping_service_ends_what_it_began() -> None:
 @pytest.mark.parametrize(
     ("head", "status"),
     [
-        (b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n", 400),
-        (b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n", 400),
-        (b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n", 400),
-        (b"POST /hot HTTP/1.1\r\nHost: x\r\nno colon\r\n", 400),
+        (b"POST /page HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n", 400),
+        (b"POST /page HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n", 400),
+        (b"POST /page HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n", 400),
+        (b"POST /page HTTP/1.1\r\nHost: x\r\nno colon\r\n", 400),
         (b"NONSENSE\r\n", 400),
-        (b"POST /hot HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 70000 + b"\r\n", 431),
+        (b"POST /page HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 70000 + b"\r\n", 431),
     ],
     ids=["two lengths", "negative", "no number", "no header", "no request", "too long"],
 )
@@ -294,8 +261,8 @@ def test_a_head_that_makes_no_sense_is_refused(head: bytes, status: int) -> None
 
     async def scene() -> bytes:
         app = web.Application(middlewares=[guard()])
-        app.router.add_post("/hot", _page)
-        site = Site(app, Access(plain=True), Limits(), {b"/hot": _hot})
+        app.router.add_post("/page", _page)
+        site = Site(app, Limits())
         await site.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
         writer.write(head + b"\r\n")
@@ -311,13 +278,15 @@ def test_what_a_client_sends_ahead_stays_with_it() -> None:
     """While one request is answered, one read is kept of what follows."""
     hold = asyncio.Event()
 
-    async def slow(_body: bytes) -> tuple[int, bytes]:
+    async def slow(_request: web.Request) -> web.Response:
         await hold.wait()
-        return 200, b""
+        return web.Response()
 
     async def scene() -> tuple[int, bytes]:
         limits = Limits(body=1000, head=1000)
-        site = Site(web.Application(), Access(plain=True), limits, {b"/slow": slow})
+        app = web.Application()
+        app.router.add_post("/slow", slow)
+        site = Site(app, limits)
         await site.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
         writer.write(b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
@@ -346,7 +315,7 @@ def test_a_port_that_is_taken_is_told() -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
-            site = Site(web.Application(), Access(plain=True), Limits())
+            site = Site(web.Application(), Limits())
             with pytest.raises(OSError, match="address already in use"):
                 await site.start("127.0.0.1", taken.getsockname()[1])
             await site.stop()
@@ -373,7 +342,7 @@ async def test_a_client_that_goes_away_is_no_fault_of_ours(
 
     app = web.Application(middlewares=[guard()])
     app.add_routes([web.get("/", endless)])
-    site = Site(app, Access(plain=True), Limits())
+    site = Site(app, Limits())
     await site.start()
     host, port = site.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from partage.serving.access import Access
 from partage.serving.limits import Limits
 from partage.serving.site import Site
 from partage.serving.turns import TooMany, Turns, waiting_elsewhere
@@ -106,7 +105,7 @@ async def test_no_place_is_lost_or_given_twice(seed: int) -> None:
 @contextlib.asynccontextmanager
 async def served(app: web.Application, limits: Limits) -> AsyncIterator[int]:
     """An application on a port."""
-    site = Site(app, Access(closed=True), limits)
+    site = Site(app, limits)
     await site.start("0.0.0.0")  # noqa: S104 # loopback's addresses are several
     try:
         yield site.port

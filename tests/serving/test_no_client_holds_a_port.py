@@ -20,7 +20,6 @@ import pytest
 import trustme
 from aiohttp import web
 
-from partage.serving.access import Access
 from partage.serving.limits import Limits, guard, read_body
 from partage.serving.listener import end_listening
 from partage.serving.site import Site
@@ -30,7 +29,7 @@ PATIENCE: Final = 240.0
 LIMITS: Final = Limits(connections=24, per_address=16, patience=30.0, idle=30.0)
 GET: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE: Final = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
-HOT: Final = b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+VERB: Final = b"POST /verb HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 SLOW: Final = b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -85,13 +84,13 @@ async def served(folder: Path, limits: Limits = LIMITS) -> AsyncIterator[Served]
     async def body(request: web.Request) -> web.Response:
         return web.Response(body=await read_body(request, limits))
 
-    def hot(given: bytes) -> tuple[int, bytes]:
-        asked.append(given)
-        return 200, b"{}"
+    async def verb(request: web.Request) -> web.Response:
+        asked.append(await read_body(request, limits))
+        return web.json_response({})
 
-    async def slow(_body: bytes) -> tuple[int, bytes]:
+    async def slow(_request: web.Request) -> web.Response:
         await may_end.wait()
-        return 200, b"{}"
+        return web.json_response({})
 
     authority = trustme.CA()
     pair = authority.issue_cert("localhost")
@@ -103,8 +102,9 @@ async def served(folder: Path, limits: Limits = LIMITS) -> AsyncIterator[Served]
     app.add_routes(
         [web.get("/healthz", healthy), web.get("/large", large), web.post("/body", body)]
     )
+    app.add_routes([web.post("/verb", verb), web.post("/slow", slow)])
     tls = ServerTls(folder / "cert.pem", folder / "key.pem")
-    site = Site(app, Access(plain=True), limits, {b"/hot": hot, b"/slow": slow}, tls)
+    site = Site(app, limits, tls)
     await site.start()
     await site.start_second("127.0.0.1", 0)
     try:
@@ -143,21 +143,21 @@ def sending(*data: bytes, answered: bool = False, read: bool = True, tls: bool =
 HOLDERS: Final[dict[str, Holding]] = {
     "says nothing": sending(),
     "sends half a head": sending(b"GET /heal"),
-    "sends half a head of a hot request": sending(HOT[:30]),
-    "sends half a body to a hot route": sending(HOT[:-1]),
+    "sends half a head of a verb": sending(VERB[:30]),
+    "sends half a body of a verb": sending(VERB[:-1]),
     "sends half a body": sending(b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx"),
     "sends half a chunk": sending(
         b"POST /body HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nx"
     ),
     "keeps its connection after an answer": sending(GET, answered=True),
     "sends half a head after an answer": sending(GET + GET[:9], answered=True),
-    "keeps its connection after a hot answer": sending(HOT, answered=True),
+    "keeps its connection after a verb": sending(VERB, answered=True),
     "does not read": sending(LARGE),
     "does not read and asks on": sending(LARGE * 20),
     "says nothing to TLS": sending(read=False, tls=False),
     "sends half a greeting to TLS": sending(b"\x16\x03\x01\x02\x00\x01", read=False, tls=False),
     "says nothing within TLS": sending(read=False),
-    "keeps its connection by TLS": sending(HOT, answered=True, read=False),
+    "keeps its connection by TLS": sending(VERB, answered=True, read=False),
 }
 
 
@@ -174,7 +174,7 @@ async def test_both_ports_answer_while_one_is_held(
                 held.append(await HOLDERS[how](at, f"127.0.1.{1 + number % addresses}"))
             if number % 10 == 9:
                 assert await at.answers(read=True) == 200
-                assert await at.answers(read=False, request=HOT) == 200
+                assert await at.answers(read=False, request=VERB) == 200
                 # From an address that holds connections, too.
                 assert await at.answers(read=True, address="127.0.1.1") == 200
         for _, writer in held:
@@ -202,7 +202,7 @@ async def test_who_does_not_go_on_is_closed(tmp_path: Path, how: str) -> None:
         assert await at.answers(read=True) == 200
 
 
-@pytest.mark.parametrize("path", [b"/hot", b"/body"])
+@pytest.mark.parametrize("path", [b"/verb", b"/body"])
 @pytest.mark.parametrize("read", [True, False], ids=["read port", "TLS port"])
 async def test_bodies_that_are_never_whole_have_a_bound_together(
     tmp_path: Path, path: bytes, *, read: bool
@@ -235,7 +235,7 @@ async def test_bodies_that_are_never_whole_have_a_bound_together(
 async def test_who_drips_is_closed(tmp_path: Path) -> None:
     """A byte now and then is no whole request, before and after an answer."""
     async with served(tmp_path, SOON) as at:
-        for first in (b"", GET, HOT):
+        for first in (b"", GET, VERB):
             reader, writer = await at.open(read=True)
             writer.write(first)
             if first:
@@ -282,10 +282,10 @@ async def test_one_address_does_not_keep_all_places_busy(tmp_path: Path) -> None
 
 async def test_nothing_is_carried_out_after_the_last_answer(tmp_path: Path) -> None:
     """What was sent behind a request that closes its connection is left alone."""
-    last = HOT.replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\n")
+    last = VERB.replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\n")
     async with served(tmp_path) as at:
         reader, writer = await at.open(read=True)
-        writer.write(last[:-2] + b"1." + HOT[:-2] + b"2.")
+        writer.write(last[:-2] + b"1." + VERB[:-2] + b"2.")
         answer = await reader.read()
         writer.close()
         assert answer.count(b"HTTP/1.1 200") == 1

@@ -16,7 +16,6 @@ import pytest
 import trustme
 from aiohttp import web
 
-from partage.serving.access import Access
 from partage.serving.framing import Framing, Refused
 from partage.serving.limits import Limits, guard, read_body
 from partage.serving.site import Site
@@ -27,7 +26,7 @@ LIMITS: Final = Limits()
 POST: Final = b"POST /body HTTP/1.1\r\nHost: x\r\n"
 GET: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 CHUNKED: Final = POST + b"Transfer-Encoding: chunked\r\n\r\n"
-HOT: Final = b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+VERB: Final = b"POST /verb HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -63,13 +62,13 @@ async def served(folder: Path | None = None) -> AsyncIterator[Served]:
     async def early(_request: web.Request) -> web.Response:
         return web.Response(status=403, text="no")
 
-    def hot(given: bytes) -> tuple[int, bytes]:
-        asked.append(given.decode())
-        return 200, b"{}"
+    async def verb(request: web.Request) -> web.Response:
+        asked.append((await read_body(request, LIMITS)).decode())
+        return web.json_response({})
 
     app = web.Application(middlewares=[guard()])
     app.add_routes([web.get("/healthz", healthy), web.post("/body", body)])
-    app.add_routes([web.post("/early", early)])
+    app.add_routes([web.post("/early", early), web.post("/verb", verb)])
     tls = client = None
     if folder is not None:
         authority = trustme.CA()
@@ -79,7 +78,7 @@ async def served(folder: Path | None = None) -> AsyncIterator[Served]:
         client = ssl.create_default_context()
         authority.configure_trust(client)
         tls = ServerTls(folder / "cert.pem", folder / "key.pem")
-    site = Site(app, Access(plain=True), LIMITS, {b"/hot": hot}, tls)
+    site = Site(app, LIMITS, tls)
     await site.start()
     try:
         yield Served(site, asked, client)
@@ -143,7 +142,9 @@ HEADS: Final = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("before", [b"", GET + b"\r\n", HOT], ids=["first", "second", "after hot"])
+@pytest.mark.parametrize(
+    "before", [b"", GET + b"\r\n", VERB], ids=["first", "second", "after a verb"]
+)
 @pytest.mark.parametrize("how", HEADS)
 async def test_a_head_that_costs_too_much_is_refused(how: str, before: bytes) -> None:
     """With a reason, nothing of it reaches a handler, and the connection ends."""
@@ -171,10 +172,10 @@ async def test_a_head_that_costs_too_much_is_refused(how: str, before: bytes) ->
         b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 900000000\r\n\r\n",
         b"HEAD /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 900000000\r\n\r\n",
         b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 900000000\r\n\r\n",
-        b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: 900000000\r\n\r\n",
+        b"POST /verb HTTP/1.1\r\nHost: x\r\nContent-Length: 900000000\r\n\r\n",
         GET + b"Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 900000000\r\n\r\n",
     ],
-    ids=["length", "chunked", "nowhere", "HEAD", "too large", "hot", "upgrade"],
+    ids=["length", "chunked", "nowhere", "HEAD", "too large", "verb", "upgrade"],
 )
 async def test_hardly_anything_is_read_after_an_early_answer(head: bytes) -> None:
     """The client has its answer, and then a reset or nobody who listens."""
@@ -193,7 +194,7 @@ async def test_hardly_anything_is_read_after_an_early_answer(head: bytes) -> Non
         assert sent < 2**26
 
 
-@pytest.mark.parametrize("request_", [GET + b"\r\n", HOT], ids=["page", "hot"])
+@pytest.mark.parametrize("request_", [GET + b"\r\n", VERB], ids=["page", "verb"])
 async def test_who_asks_a_thousand_things_at_once_lets_others_ask_between(request_: bytes) -> None:
     """One request of a connection is served at a time, however many came in one piece."""
     async with served() as at:

@@ -7,7 +7,6 @@ import pytest
 from aiohttp import web
 from aiohttp.http_exceptions import BadStatusLine
 
-from partage.serving.access import Access
 from partage.serving.limits import Limits, guard
 from partage.serving.no_http import quiet_logger
 from partage.serving.site import Site
@@ -24,7 +23,7 @@ SENT = (
 async def test_each_is_answered_and_one_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Without a traceback, and without a word of theirs."""
     app = web.Application(middlewares=[guard()])
-    site = Site(app, Access(plain=True), Limits())
+    site = Site(app, Limits())
     await site.start()
     try:
         for sent in SENT * 5:

@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 from reviews import container, context, pod, review
 
-from partage.serving.access import Access
 from partage.serving.limits import Limits
 from partage.serving.site import Site
 from partage.webhook import server
@@ -65,7 +64,7 @@ def test_a_review_comes_after_few_of_a_strangers(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(server, "mutating", lambda _tracer: noted)
 
     async def story() -> None:
-        site = Site(make_app(context), Access(closed=True), Limits())
+        site = Site(make_app(context), Limits())
         await site.start("0.0.0.0")  # noqa: S104 # loopback's addresses are several
         try:
             large = body_of("stranger", 50_000)
@@ -95,7 +94,7 @@ def test_large_reviews_of_a_stranger_leave_room_for_others(
     monkeypatch.setattr(server, "mutating", lambda _tracer: slow)
 
     async def story() -> None:
-        site = Site(make_app(context), Access(closed=True), Limits())
+        site = Site(make_app(context), Limits())
         await site.start("0.0.0.0")  # noqa: S104 # as above
         try:
             large = body_of("stranger", 100_000)

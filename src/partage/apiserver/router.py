@@ -22,7 +22,7 @@ from partage.apiserver.status import (
     unknown_path,
 )
 from partage.apiserver.verbs import Verbs
-from partage.serving.handed import asking
+from partage.serving.guarded import asking
 from partage.serving.local import stranger
 
 _HEALTH: Final = ("healthz", "livez", "readyz")

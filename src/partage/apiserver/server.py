@@ -30,10 +30,8 @@ from partage.apiserver.storage import Change, Record, Store
 from partage.apiserver.updating import patch, update
 from partage.apiserver.verbs import Verbs
 from partage.apiserver.webhooks import ServiceResolver, Webhooks
-from partage.serving.access import Access
 from partage.serving.connections import Connections, allow_files
-from partage.serving.front import Front
-from partage.serving.hot import HotRoutes
+from partage.serving.guarded import Guarded
 from partage.serving.limits import Limits
 from partage.serving.listener import end_listening
 from partage.serving.local import is_here
@@ -285,10 +283,9 @@ class ApiServer:
         most = known.limits.connections
         allow_files(most)
         open_ = Connections(most, known.limits.per_address)
-        routes = HotRoutes({}, Access(plain=True), known.limits, server, open_)
         try:
             listening = await asyncio.get_running_loop().create_server(
-                lambda: Front(routes),
+                lambda: Guarded(known.limits, open_, server),
                 host,
                 port,
                 ssl=secure,

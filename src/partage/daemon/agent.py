@@ -38,7 +38,6 @@ from partage.daemon.instances import NodeInstances
 from partage.daemon.mps import MpsDaemon
 from partage.model.mig import MigSlice
 from partage.model.node import Node
-from partage.serving.access import Access
 from partage.serving.limits import Limits
 from partage.serving.probes import probe_site
 from partage.serving.site import Site
@@ -265,7 +264,7 @@ class AgentDaemon:
         probed = [web.get("/healthz", self._healthy), web.get("/readyz", self._ready)]
         app = web.Application()
         app.add_routes([*probed, web.get("/metrics", self._metrics)])
-        site, probes = Site(app, Access(plain=True), Limits()), probe_site(probed)
+        site, probes = Site(app, Limits()), probe_site(probed)
         try:
             await site.start(self.options.host, self.options.port)
             if self.options.health_port is not None:

@@ -42,9 +42,8 @@ from partage.dashboard.history import History
 from partage.dashboard.pages import page_routes
 from partage.dashboard.routes import document_routes
 from partage.extender.books import Books
-from partage.extender.server import probe_routes
+from partage.extender.server import probe_routes, scheduler_site
 from partage.extender.service import SchedulerService
-from partage.extender.site import scheduler_site
 from partage.extender.stories import stories_of
 from partage.kube.client import Client
 from partage.kube.lease import LeaderElector

@@ -30,7 +30,6 @@ from partage.kube.client import Client
 from partage.kube.clock import sleep_until
 from partage.kube.errors import KubeError
 from partage.kube.informer import InformerSettings
-from partage.serving.access import Access
 from partage.serving.limits import Limits
 from partage.serving.probes import probe_site
 from partage.serving.site import Site
@@ -191,7 +190,7 @@ class WebhookDaemon:
             [web.get("/metrics", self._metrics), *relayed],
             self.options.tracer,
         )
-        site = Site(app, Access(plain=True), limits, tls=tls)
+        site = Site(app, limits, tls)
         await site.start(self.options.host, self.options.port)
         self._site = site
         if self.options.health_port is not None:

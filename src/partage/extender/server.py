@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
+import msgspec
 from aiohttp import web
 
 from partage.extender.exposition import Exposition, exposition
@@ -22,6 +23,8 @@ from partage.model.errors import InvalidDocument
 from partage.serving.access import Access
 from partage.serving.limits import Limits, guard, json_response, read_body
 from partage.serving.local import is_here
+from partage.serving.site import Site
+from partage.serving.tls import ServerTls
 from partage.serving.turns import waiting_elsewhere
 
 _AWAY: Final = 503
@@ -92,30 +95,22 @@ async def may_read(readers: Readers | None, request: web.Request, namespace: str
         return await readers.may_read(header, namespace, address)
 
 
-Answer = tuple[int, bytes]
+def scheduler_site(
+    service: SchedulerService,
+    faces: Faces,
+    routes: Iterable[web.RouteDef] = (),
+    tls: ServerTls | None = None,
+) -> Site:
+    """The service on a port, not started yet.
 
-
-def verb_with(service: SchedulerService, verb: str, body: bytes) -> Answer:
-    """Status and body of filter, prioritize or preempt; synchronous, for the fast way in too."""
-    if service.closed:
-        return _AWAY, _message(service.closed)
-    with service.meters.verbs.labels(verb).time():
-        try:
-            if verb == "filter":
-                return 200, service.filter(body)
-            if verb == "preempt":
-                return 200, service.preempt(body)
-            return 200, service.prioritize(body)
-        except InvalidDocument as error:
-            return 400, _message(str(error))
-
-
-async def bind_with(service: SchedulerService, body: bytes) -> Answer:
-    """Status and body of bind."""
-    if service.closed:
-        return _AWAY, _message(service.closed)
-    with service.meters.verbs.labels("bind").time():
-        return 200, await service.bind(body)
+    Args:
+        service: what answers.
+        faces: how.
+        routes: further routes to be served beside the scheduler's.
+        tls: certificates; None serves without.
+    """
+    here = faces.access.here
+    return Site(make_app(service, faces, routes), faces.limits, tls, here=here)
 
 
 def make_app(
@@ -182,15 +177,29 @@ class _Pages:
         if not self._faces.access.allows(request.headers.get("Authorization", ""), certificate):
             raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
         body = await read_body(request, self._faces.limits)
-        if verb == "bind":
-            status, answer = await bind_with(self._service, body)
-        else:
-            status, answer = verb_with(self._service, verb, body)
+        status, answer = await self._answer(verb, body)
         response = web.Response(body=answer, status=status, content_type=_JSON)
         if status == _AWAY:
             # A caller that keeps its connection would go on asking an instance that is no leader.
             response.force_close()
         return response
+
+    async def _answer(self, verb: str, body: bytes) -> tuple[int, bytes]:
+        """Status and body of a verb's answer."""
+        service = self._service
+        if service.closed:
+            return _AWAY, _message(service.closed)
+        with service.meters.verbs.labels(verb).time():
+            try:
+                if verb == "bind":
+                    return 200, await service.bind(body)
+                if verb == "filter":
+                    return 200, service.filter(body)
+                if verb == "preempt":
+                    return 200, service.preempt(body)
+                return 200, service.prioritize(body)
+            except InvalidDocument as error:
+                return 400, _message(str(error))
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """Everything Prometheus reads, in pieces.
@@ -264,5 +273,4 @@ class _Pages:
 
 
 def _message(text: str) -> bytes:
-    response = json_response({"message": text})
-    return bytes(response.body) if isinstance(response.body, bytes) else b""
+    return msgspec.json.encode({"message": text})

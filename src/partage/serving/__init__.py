@@ -1,1 +1,1 @@
-"""What every HTTP service needs: limits, credentials, TLS with reload, and a fast way in."""
+"""What every HTTP service needs: limits, credentials, and TLS with reload."""

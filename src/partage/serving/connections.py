@@ -123,15 +123,6 @@ class Connections:
             self.leave(gone)
             gone.abort()
 
-    def replace(self, connection: Connection, by: Connection) -> None:
-        """From here on something else serves the connection."""
-        self._bytes -= self._held.pop(connection, 0)
-        address = self._addresses.pop(connection, None)
-        if address is not None:
-            self._addresses[by] = address
-            del self._of[address][connection]
-            self._of[address][by] = None
-
     def leave(self, connection: Connection) -> None:
         """The connection is closed."""
         self._bytes -= self._held.pop(connection, 0)

@@ -5,7 +5,6 @@ from typing import Final
 
 from aiohttp import web
 
-from partage.serving.access import Access
 from partage.serving.limits import Limits, guard
 from partage.serving.site import Site
 
@@ -18,4 +17,4 @@ def probe_site(routes: Iterable[web.RouteDef]) -> Site:
     """Such a port, not started yet; it answers these routes and nothing else."""
     app = web.Application(middlewares=[guard()])
     app.add_routes(routes)
-    return Site(app, Access(closed=True), _LIMITS)
+    return Site(app, _LIMITS)

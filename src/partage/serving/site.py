@@ -1,19 +1,16 @@
-"""Serves an application on a port: everything by aiohttp, a few hot routes by the fast way in."""
+"""Serves an application on a port, or two."""
 
 import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 from aiohttp import web
 
-from partage.serving.access import Access
 from partage.serving.connections import Connection, Connections, allow_files
-from partage.serving.front import Front
-from partage.serving.handed import noticed
-from partage.serving.hot import HotRoute, HotRoutes
+from partage.serving.guarded import Guarded, noticed
 from partage.serving.limits import Limits
 from partage.serving.listener import Listener, end_listening
 from partage.serving.local import no_stranger
@@ -43,15 +40,23 @@ class Site:
     def __init__(
         self,
         app: web.Application,
-        access: Access,
         limits: Limits,
-        hot: Mapping[bytes, HotRoute] | None = None,
         tls: ServerTls | None = None,
+        *,
+        here: bool = False,
     ) -> None:
+        """A site that does not listen yet.
+
+        Args:
+            app: what is served.
+            limits: of requests.
+            tls: certificates; None serves without.
+            here: refuses what pages of other origins have a browser send; for ports of this machine alone.
+        """
         app.middlewares.insert(0, noticed())
         app[TURNS] = Turns(_AT_ONCE, _PORTS * limits.connections, limits.connections)
         app.middlewares.append(pages_in_turn())
-        if access.here:
+        if here:
             app.middlewares.append(no_stranger())
         self._runner = web.AppRunner(
             app,
@@ -64,9 +69,7 @@ class Site:
             auto_decompress=False,  # a megabyte inflates to a gigabyte, asked for or not
         )
         self._app = app
-        self._access = access
         self._limits = limits
-        self._hot = dict(hot or {})
         self._tls = tls
         self._server: asyncio.Server | Listener | None = None
         self._second: asyncio.Server | Listener | None = None
@@ -99,9 +102,10 @@ class Site:
         """
         allow_files(_PORTS * self._limits.connections)
         await self._runner.setup()
-        routes = self._routes()
+        connections = self._connections()
+        served = self._served(connections)
         server = await asyncio.get_running_loop().create_server(
-            lambda: Front(routes), host, port, backlog=_BACKLOG, start_serving=False
+            served, host, port, backlog=_BACKLOG, start_serving=False
         )
         for listening in server.sockets:
             # Connections inherit this: a list of five thousand names then comes in one piece.
@@ -113,7 +117,7 @@ class Site:
             self._server = server
             await server.start_serving()
             return
-        self._server = listener = self._by_tls(self._tls.context, server, routes)
+        self._server = listener = self._by_tls(self._tls.context, server, connections)
         server.close()
         listener.start()
 
@@ -123,16 +127,17 @@ class Site:
         Raises:
             OSError: the port is taken.
         """
-        routes = self._routes()
+        connections = self._connections()
+        served = self._served(connections)
         server = await asyncio.get_running_loop().create_server(
-            lambda: Front(routes), host, port, backlog=_BACKLOG, start_serving=False
+            served, host, port, backlog=_BACKLOG, start_serving=False
         )
         self.read_port = server.sockets[0].getsockname()[1]
         if self._tls is None:
             self._second = server
             await server.start_serving()
             return
-        self._second = listener = self._by_tls(self._tls.reading, server, routes, plain=True)
+        self._second = listener = self._by_tls(self._tls.reading, server, connections, plain=True)
         server.close()
         listener.start()
 
@@ -140,33 +145,31 @@ class Site:
         """Those that are open, on all ports."""
         return chain.from_iterable(self._open)
 
-    def _routes(self) -> HotRoutes:
-        """What the protocols of one port share; its connections count on no other port."""
-        fallback = self._runner.server
-        assert fallback is not None  # noqa: S101 # set up by `start`
+    def _connections(self) -> Connections:
+        """Those of one port, which count on no other."""
         limits = self._limits
-        connections = Connections(limits.connections, limits.per_address, limits.held)
-        self._open.append(connections)
-        return HotRoutes(self._hot, self._access, limits, fallback, connections)
+        made = Connections(limits.connections, limits.per_address, limits.held)
+        self._open.append(made)
+        return made
+
+    def _served(self, connections: Connections) -> Callable[[], Guarded]:
+        """Makes what serves a connection of a port."""
+        server = self._runner.server
+        assert server is not None  # noqa: S101 # set up by `start`
+        return lambda: Guarded(self._limits, connections, server)
 
     def _by_tls(
         self,
         context: ssl.SSLContext,
         bound: asyncio.Server,
-        routes: HotRoutes,
+        connections: Connections,
         *,
         plain: bool = False,
     ) -> Listener:
         """What accepts connections by TLS on addresses that were bound."""
         sockets = [socket.socket(fileno=os.dup(one.fileno())) for one in bound.sockets]
-        return Listener(
-            sockets,
-            routes.open,
-            context,
-            self._limits.patience,
-            lambda: Front(routes),
-            plain=plain,
-        )
+        served = self._served(connections)
+        return Listener(sockets, connections, context, self._limits.patience, served, plain=plain)
 
     async def stop(self) -> None:
         """Take no more connections, let requests end, and close."""

@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from partage.model.errors import PartageError
-from partage.serving.handed import Handed
+from partage.serving.guarded import Guarded
 
 
 class TooMany(PartageError):
@@ -178,12 +178,12 @@ async def at_work(request: web.Request) -> AsyncIterator[None]:
     asker = request.remote or ""
     transport = request.transport
     protocol = transport.get_protocol() if transport is not None else None
-    if isinstance(protocol, Handed):
+    if isinstance(protocol, Guarded):
         protocol.lined = True  # where the port is full, it may be closed as one that rests
     try:
         await _again(turns, asker)
     finally:
-        if isinstance(protocol, Handed):
+        if isinstance(protocol, Guarded):
             protocol.lined = False
     turns.at_work[id(request)] = asker
     try:

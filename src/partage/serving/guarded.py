@@ -7,52 +7,58 @@ its [framing](framing.py). What is asked and answered meanwhile comes from a mid
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from typing import cast
 
+import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from partage.serving.connections import Connections, address_of
 from partage.serving.framing import LATE, Framing, Refused, leave_to_itself
-from partage.serving.hot import HotRoutes, refusal
+from partage.serving.limits import Limits
 
 
-class Handed(asyncio.Protocol):
+class Guarded(asyncio.Protocol):
     """One connection."""
 
+    _transport: asyncio.Transport
+
     def __init__(
-        self,
-        inner: asyncio.Protocol,
-        routes: HotRoutes,
-        transport: asyncio.Transport,
-        framing: Framing,
+        self, limits: Limits, connections: Connections, serve: Callable[[], asyncio.Protocol]
     ) -> None:
-        """A connection that is open already.
+        """A connection that is not open yet.
 
         Args:
-            inner: serves it.
-            routes: of its port.
-            transport: its own.
-            framing: of the request that came first.
+            limits: of its requests.
+            connections: those of its port.
+            serve: makes the protocol that serves it, once the head of a request has come.
         """
-        self._inner = inner
-        self._framing = framing
-        self._routes = routes
-        self._transport = transport
+        self._serve = serve
+        self._inner: asyncio.Protocol | None = None
+        self._framing = Framing(limits)
+        self._limits = limits
+        self._open = connections
         self._loop = asyncio.get_running_loop()
         self._asked: web.BaseRequest | None = None
         self._begun = self._stuck = self._passed = False
         self._over = False
         self._late = 0  # reads after the answer
         self.lined = False  # its request waits for its turn
-        self._deadline = self._loop.time() + routes.limits.patience
-        self._timer = self._loop.call_later(routes.limits.patience, self._check)
+        self._deadline = self._loop.time() + limits.patience
+        self._timer = self._loop.call_later(limits.patience, self._check)
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        self.eof_received = inner.eof_received  # type: ignore[method-assign]  # no detour
 
-    def begin(self) -> None:
-        """Serve what came before."""
-        self._inner.connection_made(self._transport)
-        self._go_on()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast("asyncio.Transport", transport)  # TCP always is; uvloop's by shape
+        if not self._open.enter(self, address_of(transport)):
+            self._transport.abort()
+
+    def eof_received(self) -> bool | None:
+        """See `asyncio.Protocol`."""
+        return None if self._inner is None else self._inner.eof_received()
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -83,7 +89,7 @@ class Handed(asyncio.Protocol):
             return
         if not self._begun:
             self._begun = True
-            self._deadline = self._loop.time() + self._routes.limits.patience
+            self._deadline = self._loop.time() + self._limits.patience
         framing = self._framing
         try:
             data = framing.take()
@@ -92,9 +98,12 @@ class Handed(asyncio.Protocol):
             return
         if data:
             self._passed = True
+            if self._inner is None:
+                self._inner = self._serve()
+                self._inner.connection_made(self._transport)
             self._inner.data_received(data)
         if not self._passed:
-            self._routes.open.holds(self, len(framing.held))
+            self._open.holds(self, len(framing.held))
 
     def _next(self) -> None:
         """The request has its answer; serve what came behind it."""
@@ -117,28 +126,31 @@ class Handed(asyncio.Protocol):
         if self._passed:
             self.abort()
         else:
-            self._transport.write(refusal(error.status, error.text))
+            self._transport.write(_refusal(error))
             leave_to_itself(self._transport, self)
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`; the client has to read on before its time is over."""
         self._stuck = True
-        self._deadline = self._loop.time() + self._routes.limits.patience
-        self._inner.pause_writing()
+        self._deadline = self._loop.time() + self._limits.patience
+        if self._inner is not None:
+            self._inner.pause_writing()
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self._stuck = False
-        self._deadline = self._loop.time() + self._routes.limits.idle
-        self._inner.resume_writing()
+        self._deadline = self._loop.time() + self._limits.idle
+        if self._inner is not None:
+            self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._timer.cancel()
-        self._routes.open.leave(self)
+        self._open.leave(self)
         if not self.closed.done():
             self.closed.set_result(None)
-        self._inner.connection_lost(exc)
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
 
     @property
     def waits(self) -> bool:
@@ -148,6 +160,8 @@ class Handed(asyncio.Protocol):
 
     def finish(self) -> None:
         """See `Connection`; aiohttp ends its own."""
+        if self._inner is None:
+            self._transport.close()
 
     def abort(self) -> None:
         """See `Connection`."""
@@ -155,7 +169,7 @@ class Handed(asyncio.Protocol):
 
     def holds(self, size: int) -> None:
         """See `Holder`."""
-        self._routes.open.holds(self, size)
+        self._open.holds(self, size)
 
     def asked(self, request: web.BaseRequest) -> None:
         """The head of a request has come."""
@@ -165,19 +179,28 @@ class Handed(asyncio.Protocol):
         """It has its answer, which may not be sent yet."""
         self._asked = None
         self._begun = False
-        self._routes.open.used(self)
-        wait = self._routes.limits.patience if self._stuck else self._routes.limits.idle
+        self._open.used(self)
+        wait = self._limits.patience if self._stuck else self._limits.idle
         self._deadline = self._loop.time() + wait
         self._loop.call_soon(self._next)  # once the answer is written
 
     def _check(self) -> None:
         left = self._deadline - self._loop.time()
         if self._asked is not None and not self._stuck:
-            left = self._routes.limits.patience  # a handler bounds what it waits for
+            left = self._limits.patience  # a handler bounds what it waits for
         if left > 0:
             self._timer = self._loop.call_later(left, self._check)
         else:
             self.abort()
+
+
+def _refusal(error: Refused) -> bytes:
+    """A whole answer, the last of its connection, to a request that nothing looks at."""
+    body = msgspec.json.encode({"message": error.text})
+    return (
+        b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
+        % (error.status, HTTPStatus(error.status).phrase.encode(), len(body), body)
+    )
 
 
 @contextlib.contextmanager
@@ -185,7 +208,7 @@ def asking(request: web.BaseRequest) -> Iterator[None]:
     """Tells the connection of a request that it is being answered."""
     transport = request.transport
     protocol = transport.get_protocol() if transport is not None else None
-    if not isinstance(protocol, Handed):
+    if not isinstance(protocol, Guarded):
         yield
         return
     protocol.asked(request)
