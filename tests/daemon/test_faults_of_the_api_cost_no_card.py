@@ -18,12 +18,11 @@ from partage.extender.bindings import BindLimits
 from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
-from partage.kube.informer import InformerSettings
 from partage.kube.retry import Backoff
 from partage.kube.watch import WatchSettings
 
 QUICK = SchedulerOptions(
-    watches=InformerSettings(WatchSettings(backoff=Backoff(base=0.02, cap=0.1))),
+    watches=WatchSettings(backoff=Backoff(base=0.02, cap=0.1)),
     service=ServiceSettings(BindLimits(send=2.0, read=1.0, pause=0.01, late=0.5)),
     tick=0.05,
 )

@@ -52,7 +52,6 @@ from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.election import LeaseSettings
-from partage.kube.informer import InformerSettings
 from partage.kube.retry import Backoff
 from partage.kube.watch import WatchSettings
 from partage.vendors import names
@@ -73,7 +72,7 @@ DEVICES = "devices.scheduling.koordinator.sh"
 TIMES = LeaseSettings(duration=4, deadline=2.7, retry=0.3)
 LIMITS = BindLimits(send=2.0, read=1.0, lock=1.0, pause=0.02, late=1.0)
 QUICK = SchedulerOptions(
-    watches=InformerSettings(WatchSettings(backoff=Backoff(base=0.02, cap=0.2))),
+    watches=WatchSettings(backoff=Backoff(base=0.02, cap=0.2)),
     service=ServiceSettings(LIMITS, hold=1.5),
     controllers=ControllerSettings(grace=1.0),
     learning=None,

@@ -18,7 +18,6 @@ from partage.extender.bindings import BindLimits
 from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
 from partage.kube.election import LeaseSettings
-from partage.kube.informer import InformerSettings
 from partage.kube.loading import load_config
 from partage.kube.retry import Backoff
 from partage.kube.watch import WatchSettings
@@ -26,7 +25,7 @@ from partage.kube.watch import WatchSettings
 LIMITS = BindLimits(send=2.0, read=1.0, lock=1.0, pause=0.02, late=1.0)
 OPTIONS = SchedulerOptions(
     election=ElectionOptions("default", times=LeaseSettings(4, deadline=2.7, retry=0.3)),
-    watches=InformerSettings(WatchSettings(backoff=Backoff(base=0.02, cap=0.2))),
+    watches=WatchSettings(backoff=Backoff(base=0.02, cap=0.2)),
     service=ServiceSettings(LIMITS, hold=1.5),
     learning=None,
     tick=0.05,

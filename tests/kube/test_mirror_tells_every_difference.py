@@ -137,7 +137,6 @@ def test_a_relist_tells_the_set_difference(old: dict[str, int], new: dict[str, i
     seen = {c.object.metadata.name for c in changes if isinstance(c, Seen)}
     assert gone == old.keys() - new.keys()
     assert seen == {name for name in new if new[name] != old.get(name)}
-    assert all(change.inferred for change in changes if isinstance(change, Gone))
     assert changes[-1] == Synced("19")
 
 
@@ -208,7 +207,7 @@ def test_a_deletion_of_a_later_object_ends_the_one_we_knew() -> None:
 
     changes = mirror.apply([Deleted(thing("a", 4, "new"))])
 
-    assert changes == [Gone(thing("a", 1, "old"), inferred=True)]
+    assert changes == [Gone(thing("a", 1, "old"))]
     assert not mirror.objects
 
 
@@ -219,7 +218,7 @@ def test_another_object_of_the_same_name_ends_the_first() -> None:
         mirror_of(1, thing("a", 1, "old")).replace(listing(2, thing("a", 2, "new")))[:-1],
     ):
         assert changes == [
-            Gone(thing("a", 1, "old"), inferred=True),
+            Gone(thing("a", 1, "old")),
             Seen(thing("a", 2, "new")),
         ]
 
@@ -276,7 +275,7 @@ def test_an_odd_event_still_frees_what_is_gone(frame: Malformed) -> None:
 
     changes = mirror.apply([frame])
 
-    assert changes[0] == Gone(thing("a", 1), inferred=True)
+    assert changes[0] == Gone(thing("a", 1))
     assert not mirror.objects
 
 
@@ -289,7 +288,7 @@ def test_an_odd_object_in_a_list_ends_another_of_its_name() -> None:
     """The UID tells that the first is gone."""
     changes = mirror_of(1, thing("a", 1)).replace(listing(5, odd=[odd("a", 2, "new")]))
 
-    assert changes[0] == Gone(thing("a", 1), inferred=True)
+    assert changes[0] == Gone(thing("a", 1))
 
 
 def test_remembered_deletions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

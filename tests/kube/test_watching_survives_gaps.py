@@ -133,7 +133,7 @@ async def test_a_gap_is_bridged_by_a_list(in_stream: bool) -> None:  # noqa: FBT
             put(server, "newer")
             await eventually(lambda: listener.count(Synced) == 2)
 
-            assert Gone(lost, inferred=True) in listener.told
+            assert Gone(lost) in listener.told
             assert listener.names(Seen) == ["kept", "lost", "new", "newer"]
 
 

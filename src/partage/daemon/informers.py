@@ -12,9 +12,10 @@ from typing import Final, Protocol
 from partage.daemon.watched import Watched, as_document
 from partage.kube.client import Client
 from partage.kube.errors import NotFound
-from partage.kube.informer import Informer, InformerSettings
+from partage.kube.informer import Informer
 from partage.kube.mirror import Change, Gone, Interrupted, Odd, Seen, Synced
 from partage.kube.objects import HasMeta, Key
+from partage.kube.watch import WatchSettings
 from partage.wire.documents import Document
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -36,7 +37,7 @@ class _Followed:
     """One kind and its informer."""
 
     def __init__(
-        self, client: Client, watched: Watched, facts: Facts, settings: InformerSettings
+        self, client: Client, watched: Watched, facts: Facts, settings: WatchSettings
     ) -> None:
         self.watched = watched
         self.settled = asyncio.Event()
@@ -96,7 +97,7 @@ class Feed:
         client: Client,
         kinds: Iterable[Watched],
         facts: Facts,
-        settings: InformerSettings = InformerSettings(),  # noqa: B008 - a frozen value
+        settings: WatchSettings = WatchSettings(),  # noqa: B008 - a frozen value
     ) -> None:
         """A feed that is not yet running.
 

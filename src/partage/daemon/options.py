@@ -13,7 +13,7 @@ from partage.extender.cluster_cache import ClusterCache
 from partage.extender.server import Faces
 from partage.extender.service import ServiceSettings
 from partage.kube.election import LeaseSettings
-from partage.kube.informer import InformerSettings
+from partage.kube.watch import WatchSettings
 from partage.model.policy import Policy
 from partage.serving.access import Access
 from partage.serving.tls import ServerTls
@@ -118,7 +118,7 @@ class SchedulerOptions:
     policy: Policy | None = None
     config_namespaces: tuple[str, ...] = ()
     election: ElectionOptions | None = None
-    watches: InformerSettings = InformerSettings()
+    watches: WatchSettings = WatchSettings()
     controllers: ControllerSettings | None = ControllerSettings()
     authorize: bool = False
     learning: LearningSettings | None = LearningSettings()

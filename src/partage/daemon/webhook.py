@@ -29,7 +29,7 @@ from partage.daemon.watched import watched
 from partage.kube.client import Client
 from partage.kube.clock import sleep_until
 from partage.kube.errors import KubeError
-from partage.kube.informer import InformerSettings
+from partage.kube.watch import WatchSettings
 from partage.serving.limits import Limits
 from partage.serving.probes import probe_site
 from partage.serving.site import Site
@@ -85,7 +85,7 @@ class WebhookOptions:
     config_namespaces: tuple[str, ...] = ()
     families: Sequence[Family] = FAMILIES
     limits: Limits = Limits()
-    watches: InformerSettings = InformerSettings()
+    watches: WatchSettings = WatchSettings()
     period: float = 60.0
     tracer: Tracer = NO_TRACES
 

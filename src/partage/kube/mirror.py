@@ -41,8 +41,6 @@ class Gone(Generic[T]):
 
     object: T
     """Its last state, as far as it is known."""
-    inferred: bool = False
-    """True if the deletion was not told but found by comparing lists or UIDs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ class Mirror(Generic[T]):
             if held is not None and _same(held.metadata, odd.meta):
                 self._objects[key] = held
         changes += (
-            Gone(held, inferred=True)
+            Gone(held)
             for key, held in before.items()
             if key not in self._objects or not _same(held.metadata, self._objects[key].metadata)
         )
@@ -145,7 +143,7 @@ class Mirror(Generic[T]):
         self._objects[key] = item
         self._deleted.pop(key, None)
         if held is not None and not _same(held.metadata, meta):
-            yield Gone(held, inferred=True)
+            yield Gone(held)
             held = None
         yield Seen(item, held)
 
@@ -157,7 +155,7 @@ class Mirror(Generic[T]):
             # The end of an earlier object of that name, or of a later one whose start we missed.
             if not is_newer(meta.resource_version, held.metadata.resource_version):
                 return
-            yield Gone(held, inferred=True)
+            yield Gone(held)
         elif held is not None:
             if _is_older(meta.resource_version, held.metadata.resource_version):
                 return
@@ -179,7 +177,7 @@ class Mirror(Generic[T]):
         if held is not None and (frame.deleted or not _same(held.metadata, meta)):
             # Even an object that we cannot read frees what the one before it held.
             del self._objects[key]
-            yield Gone(held, inferred=True)
+            yield Gone(held)
         if frame.deleted:
             self._remember_deletion(key, meta.resource_version)
         else:
