@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from apiserver_world import PODS, World, config, named, ok, pod, run, sized
 
-from partage.apiserver import Refused, Review, Settings
+from partage.apiserver import Refused, Review
 
 HOOKS = "/apis/admissionregistration.k8s.io/v1"
 
@@ -368,19 +368,17 @@ def test_a_webhook_is_asked_about_what_it_matches(more: dict[str, Any], *, match
     run(story)
 
 
-def test_services_are_resolved_by_the_embedder() -> None:
-    """A webhook named by its Service is found, or fails saying that nothing serves it."""
+def test_a_webhook_that_cannot_be_asked_is_told() -> None:
+    """No Service has anything behind it here; a certificate may be unusable; and a dry run is told as one."""
 
     async def story(w: World) -> None:
         async with hook(lambda _request: {}) as (url, asked):
-            where["x/svc:443/path"] = url
-            service = {"namespace": "x", "name": "svc", "path": "/path"}
-            config_ = configuration(url, clientConfig={"service": service})
             path = f"{HOOKS}/validatingwebhookconfigurations"
-            ok(await w.post(path, config_), 201)
-            ok(await w.post(PODS, pod()), 201)
+            ok(await w.post(path, configuration(url)), 201)
             dry = await w.post(PODS, pod("dry"), dryRun="All")
-            where.clear()
+            service = {"namespace": "x", "name": "svc", "path": "/path"}
+            named_ = configuration(url, clientConfig={"service": service})
+            ok(await w.put(f"{path}/hook", named_))
             failed = await w.post(PODS, pod("other"))
             none = configuration("https://127.0.0.1:1/", sideEffects="Some")
             none["webhooks"][0]["clientConfig"]["caBundle"] = "Pz8/"
@@ -394,9 +392,7 @@ def test_services_are_resolved_by_the_embedder() -> None:
         assert unusable.code == 500
         assert "does not support dry run" in refused.message
 
-    where: dict[str, str] = {}
-    resolve = lambda ns, name, port, path: where.get(f"{ns}/{name}:{port}{path}")  # noqa: E731
-    run(story, Settings(services=resolve))
+    run(story)
 
 
 def test_code_in_the_process_goes_the_same_way() -> None:

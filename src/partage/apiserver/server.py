@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import ssl
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -29,7 +28,7 @@ from partage.apiserver.status import unknown_path
 from partage.apiserver.storage import Change, Record, Store
 from partage.apiserver.updating import patch, update
 from partage.apiserver.verbs import Verbs
-from partage.apiserver.webhooks import ServiceResolver, Webhooks
+from partage.apiserver.webhooks import Webhooks
 from partage.serving.connections import Connections, allow_files
 from partage.serving.guarded import Guarded
 from partage.serving.limits import Limits
@@ -64,7 +63,6 @@ class Settings:
         tokens: bearer tokens and who they stand for; without any, everyone is an administrator.
         anonymous: who asks without a token where there are tokens; None lets nobody in.
         logs: where the logs of pods come from.
-        services: finds the URL of a webhook that is named by its Service.
         file: keeps the objects from one run to the next; None keeps nothing.
         history: how many changes of each resource watches can go back.
         beat: seconds between the bookmarks of a watch.
@@ -75,7 +73,6 @@ class Settings:
     tokens: Mapping[str, User] = field(default_factory=dict)
     anonymous: User | None = None
     logs: LogProvider = _no_logs
-    services: ServiceResolver | None = None
     file: Path | None = None
     history: int = 20_000
     beat: float = 60.0
@@ -119,7 +116,7 @@ class ApiServer:
         )
         self.admission.mutators.append(plugins.pod)
         self.admission.validators.append(plugins.namespace)
-        self._webhooks = Webhooks(self.store, self._around.uid, self.settings.services)
+        self._webhooks = Webhooks(self.store, self._around.uid)
         self.admission.remote = self._webhooks
         self._closing = asyncio.Event()
         self._runner: web.ServerRunner | None = None
@@ -255,9 +252,7 @@ class ApiServer:
 
     # --- life -----------------------------------------------------------------------------------
 
-    async def start(
-        self, host: str = "127.0.0.1", port: int = 0, secure: ssl.SSLContext | None = None
-    ) -> str:
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Begins to listen; the answer is the URL, without a trailing slash.
 
         Args:
@@ -274,7 +269,7 @@ class ApiServer:
             verbs,
             known.tokens,
             known.anonymous,
-            here=is_here(host) and not secure,
+            here=is_here(host),
             patience=known.limits.patience,
         )
         server = web.Server(router.handle, access_log=None, auto_decompress=False)
@@ -288,9 +283,7 @@ class ApiServer:
                 lambda: Guarded(known.limits, open_, server),
                 host,
                 port,
-                ssl=secure,
                 reuse_address=True,
-                ssl_handshake_timeout=known.limits.patience if secure else None,
             )
         except OSError:
             await runner.cleanup()
@@ -301,7 +294,7 @@ class ApiServer:
             self._tasks.append(asyncio.create_task(self._save_often(), name="apiserver-save"))
         address = listening.sockets[0].getsockname()
         shown = f"[{address[0]}]" if ":" in address[0] else address[0]
-        return f"{'https' if secure else 'http'}://{shown}:{address[1]}"
+        return f"http://{shown}:{address[1]}"
 
     async def furnish(self) -> None:
         """Creates the namespaces that every cluster has."""
@@ -365,18 +358,14 @@ class ApiServer:
 
 @contextlib.asynccontextmanager
 async def serve(
-    server: ApiServer,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    secure: ssl.SSLContext | None = None,
+    server: ApiServer, *, host: str = "127.0.0.1", port: int = 0
 ) -> AsyncIterator[str]:
     """Serves while the context lasts; its value is the URL.
 
     Raises:
         OSError: the address cannot be had.
     """
-    url = await server.start(host, port, secure)
+    url = await server.start(host, port)
     try:
         yield url
     finally:

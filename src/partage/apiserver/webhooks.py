@@ -21,9 +21,6 @@ from partage.apiserver.selectors import parse_labels
 from partage.apiserver.status import ApiError, internal
 from partage.apiserver.storage import Store
 
-ServiceResolver = Callable[[str, str, int, str], str | None]
-"""From a service's namespace, name, port and path to a URL; None when nothing serves it."""
-
 _MUTATING: Final = "mutatingwebhookconfigurations.admissionregistration.k8s.io"
 _VALIDATING: Final = "validatingwebhookconfigurations.admissionregistration.k8s.io"
 _LARGEST: Final = 3 * 2**20
@@ -32,12 +29,9 @@ _LARGEST: Final = 3 * 2**20
 class Webhooks:
     """Calls the webhooks that a store's configurations name."""
 
-    def __init__(
-        self, store: Store, uid: Callable[[], str], resolve: ServiceResolver | None = None
-    ) -> None:
+    def __init__(self, store: Store, uid: Callable[[], str]) -> None:
         self._store = store
         self._uid = uid
-        self._resolve = resolve or (lambda *_where: None)
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -134,9 +128,9 @@ class Webhooks:
         if self._session is None:
             self._session = aiohttp.ClientSession()
         client = hook.get("clientConfig") or {}
-        url = client.get("url") or self._service(client.get("service") or {})
+        url = client.get("url")
         if not url:
-            raise ValueError("no endpoints available for its service")
+            raise ValueError("no endpoints available for its service")  # nothing serves any here
         secure = _context(client.get("caBundle", "")) if url.startswith("https:") else True
         async with asyncio.timeout(hook.get("timeoutSeconds") or 10):
             response = await self._session.post(
@@ -158,14 +152,6 @@ class Webhooks:
         if not isinstance(found, dict) or found.get("uid") != document["request"]["uid"]:
             raise ValueError("the answer is no AdmissionReview with the request's uid")
         return found
-
-    def _service(self, service: Mapping[str, Any]) -> str | None:
-        return self._resolve(
-            service.get("namespace", ""),
-            service.get("name", ""),
-            service.get("port", 443),
-            service.get("path", ""),
-        )
 
 
 @lru_cache(maxsize=32)
