@@ -1,9 +1,7 @@
 """`partage discover`: what devices this node has, printed; `partage agent` reports them."""
 
-import logging
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 from rich.console import Console
@@ -12,7 +10,6 @@ from partage.agent.device_document import device_document
 from partage.agent.discovery.found import Found, Inventory
 from partage.agent.discovery.search import BACKENDS, Search
 from partage.agent.discovery.simulated import read_hardware
-from partage.agent.reporting import ReportingSettings
 from partage.cli.agent_options import discovery_options, node_options, roots_of
 from partage.cli.ending import end
 from partage.cli.parameters import output_option
@@ -21,10 +18,6 @@ from partage.cli.tables import PlainTable, paper
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidDocument
 from partage.model.quantity import binary
-
-_USUAL: Final = ReportingSettings()
-_LOG: Final = logging.getLogger(__name__)
-_FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command()

@@ -31,7 +31,6 @@ from partage.wire.documents import read_file
 _PATIENCE: Final = 5.0
 """Seconds that the first decisions may take before what is known is printed."""
 _RARELY: Final = 50_000
-_WIDE: Final = 160
 _MOST_BYTES: Final = 2**22
 _PORT: Final = click.IntRange(0, 65535)
 

@@ -82,7 +82,6 @@ class SchedulerDaemon:
         client: Client,
         options: SchedulerOptions | None = None,
         *,
-        companions: Sequence[Companion] = (),
         routes: Iterable[web.RouteDef] = (),
         wake: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
@@ -91,7 +90,6 @@ class SchedulerDaemon:
         Args:
             client: an open client, for as long as the daemon runs; its clock is the daemon's.
             options: what may be set.
-            companions: told the same facts, and run while this instance leads.
             routes: further routes to be served on the same port.
             wake: has pods tried again that may fit now, by their UIDs; None has the plugin do that
                 where there is one, else changes each pod.
@@ -129,7 +127,7 @@ class SchedulerDaemon:
             self.service.meters.registry,
         )
         controllers = self._controllers()
-        self._companions: Sequence[Companion] = (*companions, *controllers)
+        self._companions: Sequence[Companion] = controllers
         if self.options.claim_templates:
             templates = ClaimTemplates(client.paced(writes.templates), self._whole_books)
             self._companions = (*self._companions, templates)

@@ -128,17 +128,15 @@ class Client:
                 return
             query["continue"] = page.next
 
-    async def list_all(
-        self, scope: Scope, *, into: type[H], limit: int | None = None
-    ) -> Listing[H]:
+    async def list_all(self, scope: Scope, *, into: type[H]) -> Listing[H]:
         """All objects of a scope, at one version of the store no older than this call."""
         try:
-            return await self._gather(scope, into, limit)
+            return await self._gather(scope, into)
         except Expired:
             # The pages outlived the server's memory of the first one. All at once cannot.
             return await self._gather(scope, into, 0)
 
-    async def _gather(self, scope: Scope, into: type[H], limit: int | None) -> Listing[H]:
+    async def _gather(self, scope: Scope, into: type[H], limit: int | None = None) -> Listing[H]:
         items: list[H] = []
         undecodable: list[Undecodable] = []
         version = ""

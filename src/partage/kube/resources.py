@@ -68,7 +68,6 @@ class Scope:
 
 PODS: Final = Resource("", "v1", "pods")
 NODES: Final = Resource("", "v1", "nodes", namespaced=False)
-NAMESPACES: Final = Resource("", "v1", "namespaces", namespaced=False)
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps")
 QUOTAS: Final = Resource("", "v1", "resourcequotas")
 EVENTS: Final = Resource("", "v1", "events")

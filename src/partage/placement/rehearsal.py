@@ -24,7 +24,6 @@ from partage.placement.tables import Prices
 LOAD: Final = 1.3
 """Compute that arrives in a rehearsal, of the cluster's."""
 _FULL: Final = 100.0
-_MIB: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)

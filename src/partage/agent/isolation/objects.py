@@ -5,13 +5,12 @@ checked, and no more is read than such a file needs. What contradicts itself or 
 """
 
 import os
-import platform
 import re
 import struct
 from collections.abc import Callable
 from typing import Final
 
-from partage.agent.isolation.programs import HEADER, MACHINES, SEGMENT
+from partage.agent.isolation.programs import HEADER, MACHINE, SEGMENT
 from partage.agent.isolation.reading import Work
 from partage.model.errors import InvalidDocument
 
@@ -41,52 +40,49 @@ _BEGINNINGS: Final = {
 _Read = Callable[[int, int], bytes]
 
 
-def stand_in(descriptor: int, work: Work, of: str = platform.machine()) -> str:
+def stand_in(descriptor: int, work: Work) -> str:
     """A function of the driver or of `dlsym` that an object defines itself; empty where it has none.
 
     Args:
         descriptor: of its file.
         work: what may be read.
-        of: the machine that it is to run on.
 
     Raises:
         InvalidDocument: it cannot be read.
         OSError: the disk fails.
         TooMuch: there is too much in it.
     """
-    return _found(*_dynamic(descriptor, work, of), _DRIVER)
+    return _found(*_dynamic(descriptor, work), _DRIVER)
 
 
-def rebinder(descriptor: int, work: Work, of: str = platform.machine()) -> str:
+def rebinder(descriptor: int, work: Work) -> str:
     """A function by which an auditor of the loader may bind a call to another place; empty where it has none.
 
     Args:
         descriptor: of its file.
         work: what may be read.
-        of: the machine that it is to run on.
 
     Raises:
         InvalidDocument: it cannot be read.
         OSError: the disk fails.
         TooMuch: there is too much in it.
     """
-    return _found(*_dynamic(descriptor, work, of), _REBINDS)
+    return _found(*_dynamic(descriptor, work), _REBINDS)
 
 
-def auditors(descriptor: int, work: Work, of: str = platform.machine()) -> str:
+def auditors(descriptor: int, work: Work) -> str:
     """Auditors of the loader that a program names itself, with colons between; empty where it names none.
 
     Args:
         descriptor: of its file.
         work: what may be read.
-        of: the machine that it is to run on.
 
     Raises:
         InvalidDocument: it cannot be read.
         OSError: the disk fails.
         TooMuch: there is too much in it.
     """
-    read, tags = _dynamic(descriptor, work, of)
+    read, tags = _dynamic(descriptor, work)
     names = []
     for tag in _AUDITORS:
         if tag in tags:
@@ -100,12 +96,12 @@ def auditors(descriptor: int, work: Work, of: str = platform.machine()) -> str:
     return ":".join(names)
 
 
-def _dynamic(descriptor: int, work: Work, of: str) -> tuple[_Read, dict[int, int]]:
+def _dynamic(descriptor: int, work: Work) -> tuple[_Read, dict[int, int]]:
     """What reads an object as it lies in memory, and its dynamic segment."""
     ident, kind, machine, _, _, at, _, _, _, size, count = HEADER.unpack(
         _bytes(descriptor, 0, HEADER.size, work)
     )
-    if ident[:6] != b"\x7fELF\2\1" or machine != MACHINES.get(of) or kind not in {_FIXED, _SHARED}:
+    if ident[:6] != b"\x7fELF\2\1" or machine != MACHINE or kind not in {_FIXED, _SHARED}:
         raise InvalidDocument("not a shared object for this machine")
     if size != SEGMENT.size or count > _PARTS:
         raise InvalidDocument(f"{count} program headers of {size} bytes")

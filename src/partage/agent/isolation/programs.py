@@ -14,8 +14,8 @@ OLDEST_LIBC: Final = (2, 17)
 """The library uses no symbol newer than this; older images do not get it mounted."""
 HEADER: Final = struct.Struct("<16sHHIQQQIHHH")
 SEGMENT: Final = struct.Struct("<IIQQQQQQ")
-MACHINES: Final = {"x86_64": 62, "aarch64": 183}
-"""Machines that the library is built for, by the kernel's name, with their number in ELF files."""
+MACHINE: Final = {"x86_64": 62, "aarch64": 183}.get(platform.machine())
+"""The number in ELF files of the machine that this is; None where the library is not built for it."""
 _INTERPRETER: Final = 3
 _VERSIONS: Final = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?=\0)")
 
@@ -30,17 +30,16 @@ class Reach(StrEnum):
     NOT_ELF = "not an ELF program"
 
 
-def reach(program: bytes, of: str = platform.machine()) -> Reach:
+def reach(program: bytes) -> Reach:
     """Judge a program by the start of its file; whatever is in it, there is an answer.
 
     Args:
         program: the start of its file.
-        of: the machine that it is to run on.
     """
     if len(program) < HEADER.size or program[:4] != b"\x7fELF":
         return Reach.NOT_ELF
     ident, _, machine, _, _, at, _, _, _, size, count = HEADER.unpack_from(program)
-    if ident[4] != 2 or ident[5] != 1 or machine != MACHINES.get(of):
+    if ident[4] != 2 or ident[5] != 1 or machine != MACHINE:
         return Reach.MACHINE
     if size < SEGMENT.size:
         return Reach.NOT_ELF
