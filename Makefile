@@ -9,7 +9,7 @@ CORE := model vendors inventory placement scheduler wire
 CORE_TESTS := $(CORE) conformance record upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-cluster check format coverage conformance reference docs hostile soak failover test-kube-scheduler soak-laws bench bench-openb bench-policy bench-small bench-startup bench-relist image try test-pods lock floors native native-aarch64 clean
+.PHONY: help venv run test test-cluster check format coverage conformance reference docs hostile soak flood failover test-kube-scheduler soak-laws bench bench-openb bench-policy bench-small bench-startup bench-relist image try test-pods lock floors native native-aarch64 clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -67,6 +67,10 @@ test-kube-scheduler: ## The plugin under staticcheck and the race detector, and 
 
 soak: venv ## Churn with random faults (SOAK_MINUTES, SOAK_RATE pods a second, SOAK_SEED, SOAK_PEACE, SOAK_SEAM): nothing lost, doubled or leaked, and the rate kept
 	PYTHONPATH=tests/tools $(BIN)/python tests/faults/soak.py --minutes $${SOAK_MINUTES:-20} --rate $${SOAK_RATE:-50} --seed $${SOAK_SEED:-0} --seam $${SOAK_SEAM:-plugin} --peace $${SOAK_PEACE:-90} --output build/soak
+
+flood: venv ## 400 pods (PARTAGE_FLOOD) at 64 places of eight cards at once, half by names, half by claims, on a genuine control plane: no card is over its means at any moment
+	tests/cluster/build
+	PARTAGE_CLUSTER=1 PARTAGE_FLOOD=$${PARTAGE_FLOOD:-400} $(BIN)/python -m pytest -n0 -s tests/cluster/test_claims_and_pods_flood_the_same_cards.py
 
 failover: venv ## Kill the leader five times under load (FAILOVER_KILLS, SOAK_SEAM): how long nobody is served, and where the seconds go
 	PYTHONPATH=tests/tools $(BIN)/python tests/faults/failover.py --kills $${FAILOVER_KILLS:-5} --seam $${SOAK_SEAM:-plugin}

@@ -107,7 +107,8 @@ def test_versions_are_those_of_the_chart() -> None:
     assert f"Kubernetes {told.replace('and', 'or')}," in page("how-to/install.md")
     assert needs is not None
     assert claims.startswith(needs[1])
-    assert f"Kubernetes {needs[1]} or later" in page("how-to/use-resource-claims.md")
+    for guide in ("use-resource-claims", "offer-cards-to-claims"):
+        assert f"Kubernetes {needs[1]} or later" in page(f"how-to/{guide}.md")
 
 
 def _template(name: str) -> str:
