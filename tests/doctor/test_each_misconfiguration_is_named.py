@@ -22,7 +22,7 @@ from partage.doctor.finding import Level
 from partage.doctor.machine import examined
 from partage.vendors import names
 from partage.webhook.certificates import Bundle, renewed
-from partage.webhook.installation import MUTATE, VALIDATE
+from partage.webhook.installation import CLAIMS, MUTATE, VALIDATE
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 WORLD = dict[str, Any]
@@ -278,6 +278,90 @@ def test_an_extender_of_all_names_is_a_warning() -> None:
 
         assert (found.check, found.level) == ("managed-resources", level)
         assert ("nvidia.com/gpu" in found.rule) == (level is Level.ERROR)
+
+
+def offering() -> WORLD:
+    """A sound cluster whose node offers its card to ResourceClaims, and counts them."""
+    given = world()
+    agent, service = ["agent", "--dra", "--mig"], ["scheduler", "--claims", "--claim-templates"]
+    for name, args in (("agent-n0", agent), ("service", service)):
+        containers = [{"name": "main", "image": "partage:1", "args": args}]
+        given["Pod"].append(pod(name, containers=containers, nodeName="n0"))
+    hooks = given["ValidatingWebhookConfiguration"][0]["webhooks"]
+    hooks.append({**hooks[0], "name": CLAIMS})
+    pool = {"name": "n0", "generation": 3, "resourceSliceCount": 2}
+    spec = {"driver": "gpu.partage.io", "nodeName": "n0", "pool": pool}
+    given["DeviceClass"] = [
+        {"metadata": {"name": f"{kind}.gpu.partage.io"}} for kind in ("share", "mig")
+    ]
+    given["ResourceSlice"] = [
+        {"metadata": {"name": f"n0-{part}"}, "spec": copy.deepcopy(spec)} for part in range(2)
+    ]
+    labels = {"partage.io/claims": "translate"}
+    given["ResourceClaimTemplate"] = [
+        {"metadata": {"name": "partage-share", "namespace": "team", "labels": labels}},
+        {"metadata": {"name": "own", "namespace": "team"}},
+    ]
+    return given
+
+
+def without(name: str, option: str) -> Callable[[WORLD], None]:
+    """A program that runs without an option."""
+
+    def apply(given: WORLD) -> None:
+        (one,) = (one for one in given["Pod"] if one["metadata"]["name"] == name)
+        one["spec"]["containers"][0]["args"].remove(option)
+
+    return apply
+
+
+def gated(given: WORLD) -> None:
+    """A control plane that has a gate off."""
+    command = ["kube-apiserver", "--feature-gates=Other=true,DRAConsumableCapacity=false"]
+    given["Pod"].append(pod("api", containers=[{"name": "main", "command": command}]))
+
+
+OFFERING: dict[str, tuple[Callable[[WORLD], object], list[str]]] = {
+    "sound": (lambda _: None, []),
+    "no class": (lambda given: given["DeviceClass"].pop(), ["claims-class-missing"]),
+    "not counted": (without("service", "--claims"), ["claims-uncounted"]),
+    "not asked": (
+        lambda given: given["ValidatingWebhookConfiguration"][0]["webhooks"].pop(),
+        ["claims-webhook-missing"],
+    ),
+    "translation off": (without("service", "--claim-templates"), ["claims-templates-left"]),
+    "gate off": (gated, ["feature-gate"]),
+    "half written": (lambda given: given["ResourceSlice"].pop(), ["claims-slices-incomplete"]),
+    "nothing written": (lambda given: given["ResourceSlice"].clear(), ["claims-nothing-offered"]),
+    "of an agent that offers nothing": (without("agent-n0", "--dra"), ["claims-slices-stale"]),
+    "of a node that is gone": (
+        lambda given: [one["spec"].update(nodeName="gone") for one in given["ResourceSlice"]],
+        ["claims-slices-stale", "claims-nothing-offered"],
+    ),
+    "of an agent outside of pods": (lambda given: given["Pod"].pop(1), []),
+    "of another driver": (
+        lambda given: given["ResourceSlice"].append(
+            {"metadata": {"name": "other"}, "spec": {"driver": "gpu.nvidia.com", "nodeName": "n9"}}
+        ),
+        [],
+    ),
+    "may not be read": (
+        lambda given: given.update(
+            DeviceClass=None, ResourceSlice=None, ResourceClaimTemplate=None
+        ),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("breaks", "found"), OFFERING.values(), ids=OFFERING)
+def test_what_claims_lack_is_named(breaks: Callable[[WORLD], object], found: list[str]) -> None:
+    """Classes, counting, the question before storage, gates, slices; and nothing where they are sound."""
+    given = offering()
+
+    breaks(given)
+
+    assert checks(given) == found
 
 
 def plugged() -> WORLD:

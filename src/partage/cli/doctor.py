@@ -34,6 +34,7 @@ from partage.kube.loading import load_config
 from partage.kube.resources import Resource
 from partage.kube.sender import ClientSettings
 from partage.model.errors import InvalidDocument
+from partage.vendors import names
 from partage.wire.config import keys_read
 from partage.wire.documents import Document, decode, read_file
 
@@ -41,6 +42,7 @@ FOUND: Final = 3
 _CONFIG: Final = "KubeSchedulerConfiguration"
 _CONFIG_OPTION: Final = "--config-namespace="
 _REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
+_DRA: Final = "/apis/resource.k8s.io/v1"
 _PATHS: Final = {
     "Pod": "/api/v1/pods",
     "Node": "/api/v1/nodes",
@@ -49,7 +51,10 @@ _PATHS: Final = {
     "MutatingWebhookConfiguration": f"{_REGISTRATION}/mutatingwebhookconfigurations",
     "ValidatingWebhookConfiguration": f"{_REGISTRATION}/validatingwebhookconfigurations",
     "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
-    "ResourceClaim": "/apis/resource.k8s.io/v1/resourceclaims",
+    "ResourceClaim": f"{_DRA}/resourceclaims",
+    "ResourceClaimTemplate": f"{_DRA}/resourceclaimtemplates",
+    "ResourceSlice": f"{_DRA}/resourceslices",
+    "DeviceClass": f"{_DRA}/deviceclasses",
     "Lease": "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
 }
 _AGENT: Final = "partage-agent-"
@@ -252,7 +257,8 @@ async def facts_of(
     documents = list(_documents(objects))
     books = await _books(documents, namespaces)
     entries = books.cluster_cache.pods().values()
-    runtimes = objects.get("RuntimeClass")
+    runtimes, classes = objects.get("RuntimeClass"), objects.get("DeviceClass")
+    templates = objects.get("ResourceClaimTemplate")
     configs = objects.get("ConfigMap") or []
     suspicions = books.engine.ledger.suspicions()
     return ClusterFacts(
@@ -264,6 +270,9 @@ async def facts_of(
         mutating=objects.get("MutatingWebhookConfiguration"),
         validating=objects.get("ValidatingWebhookConfiguration"),
         runtimes=None if runtimes is None else frozenset(named(one) for one in runtimes),
+        classes=None if classes is None else frozenset(named(one) for one in classes),
+        slices=objects.get("ResourceSlice"),
+        templates=None if templates is None else [one for one in templates if _translated(one)],
         denied=denied,
         agents=dict(_agents(objects.get("Lease") or ())),
         closed=tuple(
@@ -300,6 +309,12 @@ async def facts_of(
             node.name for node in books.engine.ledger.nodes if node is not None and node.devices
         ),
     )
+
+
+def _translated(template: Object) -> bool:
+    """Whether a template is one that the scheduler service made."""
+    labels = template.get("metadata", {}).get("labels") or {}
+    return bool(labels.get(names.CLAIMS_LABEL) == names.CLAIMS_TRANSLATE)
 
 
 def _agents(leases: Iterable[Object]) -> Iterator[tuple[str, datetime]]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from partage.doctor import admission, nodes, plugged, scheduling
+from partage.doctor import admission, claims, nodes, plugged, scheduling
 from partage.doctor.finding import ClusterFacts, Finding
 
 CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
@@ -16,6 +16,9 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
     scheduling.gates,
     scheduling.rights,
     admission.webhooks,
+    claims.parts,
+    claims.gates,
+    claims.slices,
     nodes.devices,
     nodes.files,
     nodes.agents,
@@ -31,7 +34,9 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
 )
 
 
-_INSTALLED: Final = frozenset({scheduling.extender, admission.webhooks})
+_INSTALLED: Final = frozenset(
+    {scheduling.extender, admission.webhooks, claims.parts, claims.slices}
+)
 """Of parts that `partage up` has in its own process."""
 
 

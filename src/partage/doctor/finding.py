@@ -45,6 +45,9 @@ class ClusterFacts:
         pods, nodes, devices: all of them.
         mutating, validating: webhook configurations.
         runtimes: names of RuntimeClasses.
+        classes: names of DeviceClasses.
+        slices: ResourceSlices.
+        templates: ResourceClaimTemplates that the scheduler service made.
         denied: what the scheduler's account may not do, such as `create pods/binding`.
         agents: when each node's agent last renewed its Lease, by node.
         closed: quarantines, by node and message.
@@ -66,6 +69,9 @@ class ClusterFacts:
     mutating: Sequence[Object] | None = ()
     validating: Sequence[Object] | None = ()
     runtimes: frozenset[str] | None = frozenset()
+    classes: frozenset[str] | None = frozenset()
+    slices: Sequence[Object] | None = ()
+    templates: Sequence[Object] | None = ()
     denied: tuple[str, ...] = ()
     agents: Mapping[str, datetime] = field(default_factory=dict)
     closed: tuple[tuple[str, str], ...] = ()

@@ -33,6 +33,8 @@ _NOTED: Final[Mapping[str, str]] = {
     "out is not offered to the kubelet",
     Code.MPS: "see the driver on that node, and its log in /run/partage/mps/log; containers with shares do not start there "
     "meanwhile",
+    Code.RESOURCE_SLICES: "switch the feature gate on, in the API server, kube-scheduler, kube-controller-manager and kubelets "
+    "alike; until then claims get nothing that would need it",
     Code.DISAGREEMENT: "partage doctor --node there says what to do; agent.md lists the kinds",
 }
 """By code, what to do."""

@@ -1,0 +1,169 @@
+"""Whether ResourceClaims of our driver are offered, counted and asked about by parts that belong together.
+
+All of it is optional: where no agent offers cards to claims and nothing of it is left, there is nothing to find.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
+from partage.vendors import names
+from partage.webhook.installation import CLAIMS
+from partage.vendors.names import MIG_CLASS, SHARE_CLASS
+
+_GUIDE: Final = "docs/how-to/offer-cards-to-claims.md"
+_GATES: Final = ("DRAConsumableCapacity", "DRADeviceTaints", "DRAPartitionableDevices")
+
+
+def parts(facts: ClusterFacts) -> Iterator[Finding]:
+    """What agents offer is described by classes, counted by the scheduler service, and asked about before it is stored."""
+    agents, schedulers = list(_run(facts, "agent")), list(_run(facts, "scheduler"))
+    offering = [one for _, one in agents if "--dra" in one]
+    counting = [one for _, one in schedulers if "--claims" in one]
+    if offering and facts.classes is not None:
+        wanted = {SHARE_CLASS, *(MIG_CLASS for one in offering if "--mig" in one)}
+        for name in sorted(wanted - facts.classes):
+            yield Finding(
+                "claims-class-missing",
+                Level.ERROR,
+                f"DeviceClass {name}",
+                "agents offer cards to ResourceClaims (--dra), and no claim can name this class",
+                "apply the chart again with agent.dra.enabled=true, which makes both classes",
+            )
+    if offering and schedulers and not counting:
+        yield Finding(
+            "claims-uncounted",
+            Level.ERROR,
+            "the scheduler service",
+            "agents offer cards to ResourceClaims (--dra), and the service does not count what claims hold "
+            "(--claims): pods are placed on cards that claims have, and wait there",
+            "set scheduler.claims=true in the chart",
+        )
+    asked = any(
+        hook.get("name") == CLAIMS
+        for one in facts.validating or ()
+        for hook in one.get("webhooks") or ()
+    )
+    if counting and facts.validating is not None and not asked:
+        yield Finding(
+            "claims-webhook-missing",
+            Level.ERROR,
+            CLAIMS,
+            "the API server must ask the leader before it stores an allocation of this driver; unasked, a claim may "
+            "be allocated what a pod holds already, and its pod waits on the node",
+            "apply the chart again with scheduler.claims=true and webhook.enabled=true, or partage webhook "
+            "--claims URL --manifests | kubectl apply -f -",
+        )
+    if facts.templates and not any("--claim-templates" in one for _, one in schedulers):
+        count = len(facts.templates)
+        yield Finding(
+            "claims-templates-left",
+            Level.WARNING,
+            f"ResourceClaimTemplate {named(facts.templates[0])}"
+            + (f" and {count - 1} more" if count > 1 else ""),
+            "the scheduler service made them, and runs without --claim-templates now: they are not removed with "
+            "their last pod",
+            "kubectl delete resourceclaimtemplates -A -l "
+            f"{names.CLAIMS_LABEL}={names.CLAIMS_TRANSLATE}; claims that are there need them no more",
+        )
+
+
+def gates(facts: ClusterFacts) -> Iterator[Finding]:
+    """No feature gate is off, by a part's options, that offering cards to claims stands on."""
+    if not any("--dra" in given for _, given in _run(facts, "agent")):
+        return
+    for pod in facts.pods:
+        off = {
+            gate.partition("=")[0]
+            for text in _words(pod)
+            if text.startswith("--feature-gates=")
+            for gate in text.partition("=")[2].split(",")
+            if gate.endswith("=false")
+        }
+        for gate in sorted(off.intersection(_GATES)):
+            yield Finding(
+                "feature-gate",
+                Level.ERROR,
+                named(pod),
+                f"feature gate {gate} must be on where cards are offered to ResourceClaims, and is off: fields of "
+                "slices and claims are dropped without a word",
+                f"remove {gate}=false from --feature-gates; what goes without it: {_GUIDE}",
+            )
+
+
+def slices(facts: ClusterFacts) -> Iterator[Finding]:
+    """Every node's ResourceSlices are whole, and kept by an agent."""
+    by_node: dict[str, list[Object]] = defaultdict(list)
+    for one in facts.slices or ():
+        spec = one.get("spec") or {}
+        if spec.get("driver") == names.DRA_DRIVER:
+            by_node[str(spec.get("nodeName", ""))].append(spec)
+    kept = _kept(facts)
+    for node in sorted(by_node.keys() - kept):
+        yield Finding(
+            "claims-slices-stale",
+            Level.ERROR,
+            f"ResourceSlices of node {node}",
+            "no agent there keeps them (--dra): they offer what pods hold meanwhile, and a claim that is allocated by "
+            "them is never prepared",
+            f"run Partage's agent there; if claims shall get nothing of it any more: kubectl delete resourceslices "
+            f"--field-selector spec.nodeName={node},spec.driver={names.DRA_DRIVER}",
+        )
+    for node in sorted(by_node.keys() & kept):
+        pools: list[Any] = [spec.get("pool") or {} for spec in by_node[node]]
+        newest = max(pool.get("generation", 0) for pool in pools)
+        mine = [pool for pool in pools if pool.get("generation", 0) == newest]
+        wanted = mine[0].get("resourceSliceCount", 0)
+        if len(mine) != wanted:
+            yield Finding(
+                "claims-slices-incomplete",
+                Level.ERROR,
+                f"ResourceSlices of node {node}",
+                f"generation {newest} of its pool has {wanted} slices, and {len(mine)} are there: nothing of the node is "
+                "allocated to claims until all are",
+                f"see the log of Partage's agent on {node}; it looks every few seconds",
+            )
+    if facts.slices is None:
+        return
+    for pod, given in _run(facts, "agent"):
+        node = str(pod.get("spec", {}).get("nodeName", ""))
+        if "--dra" in given and node in facts.known and node not in by_node and _runs(pod):
+            yield Finding(
+                "claims-nothing-offered",
+                Level.WARNING,
+                f"node {node}",
+                "its agent runs with --dra, and there is no ResourceSlice of the node: its cards are offered to no claim",
+                f"read the agent's note (agent-note) and its log on {node}: a feature gate is off, or none of its cards "
+                "can be given by claims",
+            )
+
+
+def _kept(facts: ClusterFacts) -> set[str]:
+    """Nodes whose slices an agent keeps: one in a pod with --dra, or one outside of pods that renews its Lease."""
+    pods = list(_run(facts, "agent"))
+    of = {str(pod.get("spec", {}).get("nodeName", "")) for pod, _ in pods}
+    keeping = {
+        str(pod.get("spec", {}).get("nodeName", ""))
+        for pod, given in pods
+        if "--dra" in given and _runs(pod)
+    }
+    return keeping | (facts.agents.keys() - of)
+
+
+def _run(facts: ClusterFacts, program: str) -> Iterator[tuple[Object, list[str]]]:
+    """Pods that run one of our programs, with its arguments."""
+    for pod in facts.pods:
+        for container in pod.get("spec", {}).get("containers") or ():
+            given = [str(one) for one in container.get("args") or ()]
+            if given[:1] == [program]:
+                yield pod, given
+
+
+def _runs(pod: Object) -> bool:
+    return bool(pod.get("status", {}).get("phase") == "Running")
+
+
+def _words(pod: Object) -> Iterable[str]:
+    for container in pod.get("spec", {}).get("containers") or ():
+        yield from map(str, (*(container.get("command") or ()), *(container.get("args") or ())))
