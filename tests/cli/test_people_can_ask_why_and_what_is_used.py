@@ -48,7 +48,7 @@ def test_a_waiting_pod_gets_reason_numbers_and_next_step() -> None:
     assert "answered by the engine, over the manifests given" in result.stderr
 
 
-@pytest.mark.parametrize("examples", ["mixed", "hami", "koordinator", "metax", "qgpu"])
+@pytest.mark.parametrize("examples", ["claims", "mixed", "hami", "koordinator", "metax", "qgpu"])
 def test_explain_says_of_manifests_what_schedule_says(examples: str) -> None:
     """The same places and the same reasons, pod by pod, as the pods get their places in the same order."""
     folder = str(Path(MIXED).parent / examples)

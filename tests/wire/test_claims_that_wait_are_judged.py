@@ -318,7 +318,7 @@ def test_a_claim_that_is_allocated_says_where_its_pod_goes() -> None:
         [_pod("torn", "held", "shared")],
     )
 
-    assert _places(outcome) == {"one": "n1:0", "two": "n1:", "there": "n2:"}
+    assert _places(outcome) == {"one": "n1:0", "two": "n1:0", "there": "n2:1"}
     assert "claim default/held is allocated on node n2" in _told(outcome, "torn")
 
 

@@ -52,7 +52,7 @@ from partage.wire.device_selectors import NoLibrary, Selectors
 from partage.wire.documents import Document
 from partage.wire.pods import stable_uid
 
-_OWN_CLASSES: Final = {
+OWN_CLASSES: Final = {
     name: (
         f'device.driver == "{DRA_DRIVER}" && device.attributes["{DRA_DRIVER}"].kind == "{kind}"',
     )
@@ -146,7 +146,7 @@ class ClaimAllocator:
         self._engine = engine
         self._claims = {(one.namespace, one.name): one for one in by["ResourceClaim"]}
         self._templates = {(one.namespace, one.name): one for one in by["ResourceClaimTemplate"]}
-        self._classes = _OWN_CLASSES | class_selectors(by["DeviceClass"])
+        self._classes = OWN_CLASSES | class_selectors(by["DeviceClass"])
         slices = by["ResourceSlice"]
         notes: list[str] = []
         if not any(_driver(one) == DRA_DRIVER for one in slices):
@@ -205,27 +205,39 @@ class ClaimAllocator:
         if isinstance(found, Refusal):
             return found
         waiting, at = found
-        if self._selectors is None and waiting:
-            try:
-                self._selectors = Selectors()
-            except NoLibrary as error:
-                return Refusal(ReasonCode.CLAIM_UNREADY, str(error))
-        if self._selectors is not None:
-            self._selectors.begin()  # one pod's dear selectors are its own
-        reasons: dict[str, tuple[float, NodeReason]] = {}
-        open_: list[str] = []
-        for name in self._engine.ledger.index:
-            elsewhere = next((one for one in at if one[0] != name), None)
-            if elsewhere is not None:
-                told = f"claim {elsewhere[1]} is allocated on node {elsewhere[0]}"
-                reasons[name] = 9.0, NodeReason(ReasonCode.NODE_AFFINITY, told)
-                continue
-            chosen = self._on(name, waiting)
-            if isinstance(chosen, list):
-                open_.append(name)
-            else:
-                reasons[name] = chosen
-        return self._placed(pod, waiting, open_, reasons, keep=keep)
+        lacking = self._begin(waiting)
+        if lacking is not None:
+            return lacking
+        chosen, reasons = self._open(waiting, at, self._engine.ledger.index)
+        open_ = list(chosen)
+        return self._placed(pod, document, waiting, open_, reasons, keep=keep)
+
+    def places(
+        self, document: Document, nodes: Iterable[str]
+    ) -> Mapping[str, Mapping[str, list[dict[str, Any]]]] | Refusal:
+        """Where a pod's claims have devices, and which: by node, then by the name of each claim that waits.
+
+        Args:
+            document: the pod, as it was written.
+            nodes: those that count.
+        """
+        found = self._wanted(document)
+        if isinstance(found, Refusal):
+            return found
+        waiting, at = found
+        lacking = self._begin(waiting)
+        if lacking is not None:
+            return lacking
+        chosen, reasons = self._open(waiting, at, nodes)
+        if not chosen:
+            return _refusal(reasons)
+        return {
+            node: {
+                claim.document.name: [_result(*one) for one in some if one[0].claim == number]
+                for number, claim in enumerate(waiting)
+            }
+            for node, some in chosen.items()
+        }
 
     def held(self, document: Document) -> Iterator[tuple[str, Grant]]:
         """What claims that a pod names hold of this driver's devices, with the node."""
@@ -265,9 +277,40 @@ class ClaimAllocator:
         shape = shapes.ResourceClaim(metadata=metadata, spec=spec)
         return Document("ResourceClaim", template.source, template.number, shape)
 
+    def _begin(self, waiting: Sequence[_Claim]) -> Refusal | None:
+        """Make ready to judge selectors of one pod; why they cannot be judged, if so."""
+        if self._selectors is None and waiting:
+            try:
+                self._selectors = Selectors()
+            except NoLibrary as error:
+                return Refusal(ReasonCode.CLAIM_UNREADY, str(error))
+        if self._selectors is not None:
+            self._selectors.begin()  # one pod's dear selectors are its own
+        return None
+
+    def _open(
+        self, waiting: Sequence[_Claim], at: Sequence[tuple[str, str]], nodes: Iterable[str]
+    ) -> tuple[dict[str, _Chosen], dict[str, tuple[float, NodeReason]]]:
+        """The nodes where the claims have devices, with these, and why not on the others."""
+        open_: dict[str, _Chosen] = {}
+        reasons: dict[str, tuple[float, NodeReason]] = {}
+        for name in nodes:
+            elsewhere = next((one for one in at if one[0] != name), None)
+            if elsewhere is not None:
+                told = f"claim {elsewhere[1]} is allocated on node {elsewhere[0]}"
+                reasons[name] = 9.0, NodeReason(ReasonCode.NODE_AFFINITY, told)
+                continue
+            chosen = self._on(name, waiting)
+            if isinstance(chosen, list):
+                open_[name] = chosen
+            else:
+                reasons[name] = chosen
+        return open_, reasons
+
     def _placed(
         self,
         pod: Pod,
+        document: Document,
         waiting: Sequence[_Claim],
         open_: list[str],
         reasons: dict[str, tuple[float, NodeReason]],
@@ -289,9 +332,11 @@ class ClaimAllocator:
                 grants = [*decision.allocation.grants]
                 if keep:
                     engine.place_on(pod, node)
-                    grants += self._allocated(node, waiting, chosen)
+                    self._allocated(waiting, chosen)
                 else:
                     engine.handle(HoldEnded(pod.uid))
+                # Of claims that were allocated before too, which several pods may have.
+                grants += [grant for at, grant in self.held(document) if at == node]
                 place = msgspec.structs.replace(decision.allocation, grants=tuple(grants))
                 return Placement(place, decision.notes)
             engine.handle(HoldEnded(pod.uid))
@@ -330,9 +375,8 @@ class ClaimAllocator:
             waiting.append(_Claim(claim, wants))
         return waiting, at
 
-    def _allocated(self, node: str, waiting: Sequence[_Claim], chosen: _Chosen) -> list[Grant]:
-        """Take the devices, and tell the engine; what they come to."""
-        grants: list[Grant] = []
+    def _allocated(self, waiting: Sequence[_Claim], chosen: _Chosen) -> None:
+        """Take the devices, and tell the engine."""
         for number, claim in enumerate(waiting):
             results = [_result(*one) for one in chosen if one[0].claim == number]
             document = _with(claim.document, results)
@@ -340,8 +384,6 @@ class ClaimAllocator:
             self._count(document)
             for fact in read_claim(document, self._node).facts():
                 self._engine.handle(PodSeen(fact))
-                grants += fact.record.grants if fact.record and fact.node == node else ()
-        return grants
 
     # --- one node ----------------------------------------------------------------------------
 
