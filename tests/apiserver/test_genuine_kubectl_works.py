@@ -6,6 +6,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -475,3 +476,48 @@ def test_the_four_seeds_manifests_are_accepted(binary: Path, tmp_path: Path) -> 
         assert all("Limit must be set for non overcommitable" in text for text in refused), refused
 
     play(binary, tmp_path, scene, Settings(relaxed_names=True))
+
+
+@KUBECTL
+def test_claims_of_devices_are_served(binary: Path, tmp_path: Path) -> None:
+    """Applied, shown with defaults and state, changed in nothing that may not change, deleted."""
+    text = yaml.safe_dump_all(
+        one
+        for name in ("node", "claims")
+        for one in yaml.safe_load_all((EXAMPLES / "claims" / f"{name}.yaml").read_text())
+    )
+
+    async def scene(kubectl: Kubectl, w: World) -> None:
+        apply = ("apply", "-f", "-")
+        assert "resourceclaimtemplate.resource.k8s.io/half-an-a100 created" in await kubectl(
+            *apply, text=text
+        )
+        version = (
+            "get",
+            "resourceclaim",
+            "one-card",
+            "-o",
+            "jsonpath={.metadata.resourceVersion}",
+        )
+        before = await kubectl(*version)
+        await kubectl(*apply, text=text)
+        assert await kubectl(*version) == before
+        assert "pending" in await kubectl("get", "resourceclaim", "one-card")
+        told = await kubectl("describe", "resourceclaim", "one-card")
+        assert re.search(r"Allocation Mode: +ExactCount", told)
+        other = text.replace("memory: 40Gi", "memory: 20Gi")
+        assert "field is immutable" in await kubectl(*apply, text=other, code=1)
+        kept = await w.server.patch(
+            "resourceclaims.resource.k8s.io",
+            "default",
+            "one-card",
+            {"status": {"allocation": {"devices": {"results": []}}, "reservedFor": []}},
+            sub="status",
+        )
+        assert kept.value["spec"]["devices"]["requests"][0]["exactly"]["count"] == 1
+        assert "allocated" in await kubectl("get", "resourceclaim", "one-card")
+        slices = ("get", "resourceslices", "--field-selector=spec.driver=gpu.partage.io")
+        assert await kubectl(*slices, "-o", "name") == ""
+        assert "deleted" in await kubectl("delete", "-f", "-", text=text)
+
+    play(binary, tmp_path, scene)

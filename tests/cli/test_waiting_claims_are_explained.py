@@ -18,7 +18,7 @@ from partage.model.node import Node
 
 sys.path.append(str(Path(__file__).parents[1] / "embedded"))
 
-from up_world import PODS, World, node, pod, run, running
+from up_world import PODS, World, eventually, node, pod, run, running
 
 pytest.importorskip("celpy", reason="cel-python is not installed: selectors are not judged")
 
@@ -67,11 +67,12 @@ async def _filled(world: World) -> None:
     made = await world.create(CLAIMS, held)
     code, answer = await world.send("PUT", f"{CLAIMS}/held/status", made | {"status": status})
     assert code == 200, answer
-    cards = [
-        Device(DeviceType.GPU, n, f"GPU-{n}", memory_bytes=16 * GIB, healthy=not n, model="T4")
-        for n in range(2)
-    ]
-    await world.create(f"{DRA}resourceslices", _slice("n0", cards))
+    ill = {"annotations": {"simulate.partage.io/unhealthy": "1=Xid 79"}}
+    await world.patch("/api/v1/nodes/n0", {"metadata": ill})
+    await eventually(
+        lambda: world.get(f"{DRA}resourceslices"),
+        lambda found: "gpu.partage.io/unhealthy" in json.dumps(found),
+    )
     selector = {"cel": {"expression": 'device.attributes["gpu.partage.io"].productName == "H200"'}}
     for one in (
         _waiting("large", "60"),

@@ -30,6 +30,7 @@ DIFFERENT = {
     "-n team create token bob": NOT_SERVED,
     "-n team create token nobody": NOT_SERVED,
     "apply -f - <crd-unknown": "schemas within a CustomResourceDefinition may hold anything",
+    "get resourceslices --field-selector=spec.nope=1": "the kind is not named once more",
     "get pods --as=somebody": "everyone who is let in may do everything",
 }
 """Command to what makes it differ."""
@@ -41,6 +42,7 @@ UNLIKE = (
     (re.compile(r"\b(gen|debugger)-[a-z0-9]{5}"), r"\1-?"),
     # What is shown of a refused value: Go's own form, with defaults and times of the server's.
     (re.compile(r'(patch: Invalid value: ").*(": strict decoding)'), r"\1…\2"),
+    (re.compile(r"(spec: Invalid value: )\{.*\}(: field is immutable)"), r"\1…\2"),
     (re.compile(r"(Unsupported value: )\{.*\}(:)"), r"\1…\2"),
 )
 """What is never the same."""

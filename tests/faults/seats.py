@@ -299,6 +299,9 @@ class ExtenderSeam:
             return str(error) or type(error).__name__
         return str(answer.get("Error") or "")
 
+    def forget(self, record: Record, choice: Choice) -> None:
+        """Nothing: what the extender keeps for a pod runs out."""
+
     async def _ask(self, verb: str, body: bytes) -> Any:
         headers = {"Content-Type": "application/json"}
         within = aiohttp.ClientTimeout(total=_ANSWER)
@@ -387,6 +390,11 @@ class PluggedKubeScheduler(KubeScheduler):
         if problem:
             seat.unreserve(record.uid, choice.attempt)
         return problem
+
+    def forget(self, record: Record, choice: Choice) -> None:
+        """Have the seat take the reservation back."""
+        if choice.attempt:
+            self._tried.pop(record.uid).unreserve(record.uid, choice.attempt)
 
     async def _preempted(
         self, seat: Seat, record: Record, fitting: Sequence[str], attempt: int

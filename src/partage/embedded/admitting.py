@@ -4,17 +4,19 @@ The rules themselves are `webhook.mutate` and `webhook.validate`; the same are s
 the scheduler's port. In process they cannot be unreachable, so nothing ever waits for them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from partage.apiserver import ApiServer, Refused
 from partage.apiserver import Review as Asked
 from partage.apiserver.patch import json_patch
+from partage.embedded.manifests import decoded
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.webhook.review import Review, Verdict
 from partage.webhook.settings import Admission
 from partage.webhook.tracing import mutating, validating
 from partage.wire.context import Context
+from partage.wire.documents import Document
 
 _CONCERNED: Final = ("pods", "bindings")
 
@@ -50,6 +52,29 @@ def admit_with(
 
     server.admission.mutators.append(completed)
     server.admission.validators.append(judged)
+
+
+def admit_claims(server: ApiServer, review: Callable[[Document], str]) -> None:
+    """Has the server ask before it stores an allocation of our driver, as an API server asks the leader.
+
+    Args:
+        review: reserves what a claim is about to hold; says why not, and nothing where it is reserved.
+    """
+
+    def judged(asked: Asked) -> None:
+        if asked.kind.plural != "resourceclaims" or asked.subresource != "status":
+            return
+        before, after = _allocation(asked.old), _allocation(asked.object)
+        if before is None and after is not None and asked.object is not None:
+            refusal = review(decoded("ResourceClaim", asked.object))
+            if refusal:
+                raise Refused(refusal, 409)
+
+    server.admission.validators.append(judged)
+
+
+def _allocation(claim: Mapping[str, Any] | None) -> Any:  # as the document has it
+    return ((claim or {}).get("status") or {}).get("allocation")
 
 
 def _review(asked: Asked) -> Review:

@@ -31,9 +31,12 @@ from partage.controllers.manager import ControllerSettings
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.recording import RecordSettings
 from partage.daemon.scheduler import SchedulerDaemon
-from partage.embedded.admitting import admit_with
+from partage.embedded.admitting import admit_claims, admit_with
 from partage.embedded.agents import Agents
 from partage.embedded.applying import Outcome, apply_all, is_state
+from partage.embedded.claim_lives import ClaimLives
+from partage.embedded.claim_places import CLASSES, ClaimPlaces
+from partage.embedded.claim_slices import Slices
 from partage.embedded.definitions import DEFINITIONS, DEVICES
 from partage.embedded.fleet import SimulatedNode
 from partage.embedded.kubelet import Kubelet
@@ -43,6 +46,7 @@ from partage.embedded.scheduling import InProcess, KubeScheduler, Ports
 from partage.embedded.watching import forget_old_events
 from partage.embedded.workloads import Workloads
 from partage.extender.attempts import Attempts
+from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.exposition import Exposition
 from partage.extender.server import Faces
@@ -50,6 +54,7 @@ from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
 from partage.model.errors import InvalidValue
 from partage.serving.access import Access
+from partage.sim.claims import OWN_CLASSES
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors.reserved import RESERVED
 from partage.webhook.server import review_routes
@@ -183,6 +188,7 @@ class EmbeddedCluster:
                 tick=_TICK,
                 faces=Faces(Access(plain=True, here=True), series=Exposition(pods=True)),
                 controllers=ControllerSettings(grace=_GRACE),
+                claims=True,
                 record=plan.record,
                 tracer=plan.tracer,
             ),
@@ -198,6 +204,7 @@ class EmbeddedCluster:
         await self._agents.register()
         await self._known()
         admit_with(self.server, self._context, lambda: self._admission, plan.tracer)
+        admit_claims(self.server, daemon.service.review_claim)
         bound = [one for one in state if one.kind == "Pod"]
         await apply_all(self.server, bound, self._writer, self.outcome)
         await self._known()
@@ -214,6 +221,10 @@ class EmbeddedCluster:
         for definition in DEFINITIONS:
             if store.get(_DEFINITIONS, "", definition["metadata"]["name"]) is None:
                 await self.server.create(_DEFINITIONS, definition)
+        for name, selectors in OWN_CLASSES.items():
+            if store.get(CLASSES, "", name) is None:
+                spec = {"selectors": [{"cel": {"expression": one}} for one in selectors]}
+                await self.server.create(CLASSES, {"metadata": {"name": name}, "spec": spec})
         if store.get("namespaces", "", _NAMESPACE) is None:
             await self.server.create("namespaces", {"metadata": {"name": _NAMESPACE}})
         await self.server.settle()
@@ -251,13 +262,17 @@ class EmbeddedCluster:
         # Less important pods are sent away by the service itself here, as beside the extender.
         attempts = Attempts(daemon.service, daemon.may_bind, preempts=False)
         seam = InProcess(self.server, attempts, self._writer)
-        loop = self._loop = KubeScheduler(self.server, Ports(self._served, self._context), seam)
+        claims = ClaimPlaces(self.server, self._books)
+        ports = Ports(self._served, self._context, claims)
+        loop = self._loop = KubeScheduler(self.server, ports, seam)
         tasks = [
             asyncio.create_task(work, name=name)
             for name, work in (
                 ("agents", self._agents.run()),
                 ("kubelet", self._kubelet.run()),
                 ("workloads", Workloads(self.server).run()),
+                ("claims", ClaimLives(self.server).run()),
+                ("slices", Slices(self.server, self._books).run()),
                 ("scheduling", loop.run()),
                 ("events", forget_old_events(self.server)),
             )
@@ -295,6 +310,10 @@ class EmbeddedCluster:
         return path
 
     # --- what the parts ask of each other ----------------------------------------------------
+
+    def _books(self) -> Books | None:
+        """The scheduler's books, once there are any."""
+        return None if self._daemon is None else self._daemon.service.books
 
     def _context(self) -> Context:
         """What pods are read against now."""

@@ -8,9 +8,12 @@ What grants become in a container is the agent's own rule (`partage.agent.contai
 """
 
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
+
+import msgspec
 
 from partage.agent.container_edits import HostFacts, Instance, gifts
 from partage.agent.isolation.providers import VendorIsolation
@@ -19,9 +22,11 @@ from partage.model.allocation import Allocation, Grant
 from partage.model.errors import InvalidDocument
 from partage.model.mig import MigSlice
 from partage.model.node import Node
+from partage.model.pod import Record
 from partage.vendors.base import PlacedPod
 from partage.wire import shapes
 from partage.wire.asking import names_devices
+from partage.wire.claims import held_devices, read_claim
 from partage.wire.context import Context
 from partage.wire.documents import Document
 from partage.wire.nodes import translate_node
@@ -54,6 +59,7 @@ def injection(
     node: Mapping[str, Any] | None,
     device: Mapping[str, Any] | None,
     context: Context,
+    claims: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Injection:
     """What the containers of a bound pod get on its node; never raises.
 
@@ -62,11 +68,13 @@ def injection(
         node: its Node.
         device: its node's Device object.
         context: what pods are read against.
+        claims: its ResourceClaims as the API server has them, by the names that the pod gives them.
     """
     try:
         document = decoded("Pod", pod)
         place = _place(node, device, context)
-        return _injection(document, place, context)
+        given = {name: decoded("ResourceClaim", one) for name, one in claims.items()}
+        return _injection(document, place, context, tuple(_claimed(pod, place, given)))
     except InvalidDocument as error:
         return Injection(f"the pod cannot be read: {error}")
 
@@ -83,13 +91,39 @@ def _place(
     return translate_node(*documents, context).node
 
 
-def _injection(document: Document, place: Node, context: Context) -> Injection:
+def _claimed(
+    pod: Mapping[str, Any], place: Node, claims: Mapping[str, Document]
+) -> Iterator[Grant]:
+    """What the containers of a pod have of its claims, as if a record said so."""
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        for wish in (container.get("resources") or {}).get("claims") or ():
+            claim = claims.get(wish["name"])
+            if claim is None or not isinstance(claim.shape, shapes.ResourceClaim):
+                continue
+            results = [
+                one
+                for one in held_devices(claim)
+                if wish.get("request") in (None, str(one.get("request")).partition("/")[0])
+            ]
+            status = {"allocation": {"devices": {"results": results}}}
+            mine = replace(claim, shape=msgspec.structs.replace(claim.shape, status=status))
+            found = read_claim(mine, lambda name: place if name == place.name else None)
+            for record in found.records.values():
+                for grant in record.grants:
+                    yield msgspec.structs.replace(grant, container=container["name"])
+
+
+def _injection(
+    document: Document, place: Node, context: Context, claimed: tuple[Grant, ...]
+) -> Injection:
     read = translate_pod(document, context)
     record = recover(read.view, place, context.settings, context.families)
+    if record is None and claimed and not names_devices(_spec(document), context):
+        record = Record(claimed)
+    elif record is not None:
+        record = replace(record, grants=(*record.grants, *claimed))
     if record is None:
-        shape = document.shape
-        spec = shape.spec if isinstance(shape, shapes.Pod) else None
-        asks = names_devices(spec, context)
+        asks = names_devices(_spec(document), context)
         return Injection("the pod asks for devices and was given none by Partage" if asks else "")
     if record.problem:
         return Injection(f"the record of the pod's devices cannot be trusted: {record.problem}")
@@ -105,6 +139,10 @@ def _injection(document: Document, place: Node, context: Context) -> Injection:
         files={name: (*one.spare, *one.files) for name, one in given.items()},
         cards={name: tuple(lines) for name, lines in cards.items()},
     )
+
+
+def _spec(document: Document) -> shapes.PodSpec | None:
+    return document.shape.spec if isinstance(document.shape, shapes.Pod) else None
 
 
 def _instance(_pod: str, card: str, mig: MigSlice) -> Instance:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.agent.stories import stories_of
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, LogRequest, Record, User
+from partage.embedded.claim_lives import CLAIMS, claims_of
 from partage.embedded.definitions import DEVICES
 from partage.embedded.injection import Injection, injection
 from partage.embedded.lifetimes import FOREVER, lifetime, sleeps
@@ -246,6 +247,11 @@ class Kubelet:
             None if node is None else node.value,
             None if device is None else device.value,
             self._context(),
+            {
+                own: claim.value
+                for own, name in claims_of(pod)
+                if (claim := self._server.store.get(CLAIMS, pod["metadata"]["namespace"], name))
+            },
         )
 
     # --- logs --------------------------------------------------------------------------------

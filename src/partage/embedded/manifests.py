@@ -24,6 +24,9 @@ _SHAPES: Final[Mapping[str, type[shapes.Shape]]] = {
     "Device": shapes.Device,
     "Pod": shapes.Pod,
     "ConfigMap": shapes.ConfigMap,
+    "ResourceClaim": shapes.ResourceClaim,
+    "ResourceSlice": shapes.ResourceSlice,
+    "DeviceClass": shapes.DeviceClass,
 }
 _FIRST: Final = (
     "CustomResourceDefinition",

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from partage.apiserver import ApiError, ApiServer, Change, Record, User
+from partage.embedded.claim_places import KINDS, ClaimPlaces, Results
 from partage.embedded.rooms import Rooms, Survey, without_devices
 from partage.embedded.watching import follow, now, tell
 from partage.extender.attempts import CHANGED, CLOSED, PLACE_LOST, STALE, Attempts
@@ -77,10 +78,12 @@ class Ports:
     Attributes:
         served: names of schedulers whose pods it decides.
         context: what pods are read against now.
+        claims: where ResourceClaims can be; None where pods' claims are not looked at.
     """
 
     served: frozenset[str]
     context: Callable[[], Context]
+    claims: ClaimPlaces | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,10 @@ class Seam(Protocol):
 
     async def bind(self, record: Record, choice: Choice) -> str:
         """Bind a pod; empty when it is bound, else why it is not."""
+        ...
+
+    def forget(self, record: Record, choice: Choice) -> None:
+        """The pod is not bound there after all: what was reserved for it is free."""
         ...
 
 
@@ -179,6 +186,11 @@ class InProcess:
             return f"{refused.code}: {refused.message}"
         return await sending[0]
 
+    def forget(self, record: Record, choice: Choice) -> None:
+        """Take the reservation back."""
+        if choice.attempt:
+            self._attempts.unreserve(wire.Unreserve(0, record.uid, choice.attempt))
+
     async def _sent(self, record: Record, node: str, allowed: wire.Answer) -> str:
         """Send the Binding; the API server's words where it refused."""
         body = binding(
@@ -230,6 +242,8 @@ class KubeScheduler:
                 group.create_task(follow(self._server, "pods", self._pod))
                 for resource in _CONFIGS:
                     group.create_task(follow(self._server, resource, self._config))
+                for resource in KINDS if self._ports.claims is not None else ():
+                    group.create_task(follow(self._server, resource, self._offered))
                 group.create_task(self._flush())
                 group.create_task(self._decide())
         finally:
@@ -249,6 +263,10 @@ class KubeScheduler:
     async def _config(self, change: Change) -> None:
         if change.before is not None:
             self._again(self._pending.values())
+
+    async def _offered(self, _change: Change) -> None:
+        """Claims, classes or slices changed: pods that wait for claims are worth another try."""
+        self._again(one for one in self._pending.values() if _claims(one.record))
 
     async def _pod(self, change: Change) -> None:
         record = change.record
@@ -348,15 +366,31 @@ class KubeScheduler:
         if not survey.fitting:
             await self._refuse(pending, survey.summary())
             return
-        choice = await self._seam.choose(
-            pending.record, survey.fitting, all_fit=not (survey.short or survey.objections)
-        )
+        record, fitting, claims = pending.record, survey.fitting, self._ports.claims
+        open_: Mapping[str, Results] = {}
+        if claims is not None and _claims(record):
+            places = claims.open(record, fitting)
+            if isinstance(places, str):
+                await self._refuse(pending, places)
+                return
+            open_, fitting = places, list(places)
+        all_fit = not (survey.short or survey.objections or open_)
+        choice = await self._seam.choose(record, fitting, all_fit=all_fit)
         if choice.code:
             await self._refused(pending, choice, survey)
             return
         if not choice.node:  # without devices
-            choice = Choice(max(survey.fitting, key=self._rooms.idleness))
-        self._rooms.place(pending.record.uid, choice.node, found.host)
+            choice = Choice(max(fitting, key=self._rooms.idleness))
+        if open_ and claims is not None:
+            # As kube-scheduler does before it binds; the next pod is decided after that.
+            problem = await claims.take(record, choice.node, open_[choice.node])
+            if problem:
+                self._seam.forget(record, choice)
+                await claims.give_back(record)
+                await self._refuse(pending, problem)
+                self._later(pending)
+                return
+        self._rooms.place(record.uid, choice.node, found.host)
         pending.busy = True
         task = asyncio.create_task(self._bind(pending, choice))
         self._binding.add(task)
@@ -388,6 +422,8 @@ class KubeScheduler:
             return
         self.conflicts += 1
         self._rooms.leave(record.uid)
+        if self._ports.claims is not None and _claims(record):
+            await self._ports.claims.give_back(record)
         if self._pending.get(record.uid) is not pending:
             return
         await self._refuse(pending, f"binding to {choice.node} failed: {problem}")
@@ -445,7 +481,13 @@ class KubeScheduler:
         await tell(self._server, about, reason, message, user=_USER, warning=warning)
 
 
+def _claims(record: Record) -> bool:
+    """Whether a pod names ResourceClaims."""
+    return bool(record.value["spec"].get("resourceClaims"))
+
+
 def _gist(record: Record) -> tuple[Any, ...]:
     """What a decision depends on, besides the status that the loop itself writes."""
     head: Mapping[str, Any] = record.metadata
-    return record.value.get("spec"), head.get("labels"), head.get("annotations")
+    claims = (record.value.get("status") or {}).get("resourceClaimStatuses")
+    return record.value.get("spec"), head.get("labels"), head.get("annotations"), claims

@@ -1,0 +1,200 @@
+"""The stand-in for Kubernetes' controller of ResourceClaims: made from templates for pods, and given up with them.
+
+A claim loses its allocation with the last pod that it is reserved for; one that was made for a pod goes when that pod has ended.
+
+Source: Kubernetes v1.36.4, `pkg/controller/resourceclaim`.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, Record, User
+from partage.embedded.watching import follow, tell
+
+CLAIMS: Final = "resourceclaims.resource.k8s.io"
+TEMPLATES: Final = "resourceclaimtemplates.resource.k8s.io"
+PROTECTED: Final = "resource.kubernetes.io/delete-protection"
+"""The finalizer that Kubernetes gives to a claim while it is allocated."""
+_POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
+_STRATEGIC: Final = "application/strategic-merge-patch+json"
+_USER: Final = User("system:serviceaccount:kube-system:resource-claim-controller")
+_OVER: Final = ("Succeeded", "Failed")
+
+
+class ClaimLives:
+    """The controller."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+
+    async def run(self) -> None:
+        """Follow pods, templates and claims until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(follow(self._server, "pods", self._pod))
+            group.create_task(follow(self._server, TEMPLATES, self._template))
+            group.create_task(follow(self._server, CLAIMS, self._claim))
+
+    async def _pod(self, change: Change) -> None:
+        pod = change.record
+        if not (pod.value.get("spec") or {}).get("resourceClaims"):
+            return
+        if change.kind == "DELETED" or _over(pod):
+            for _, name in claims_of(pod.value):
+                claim = self._server.store.get(CLAIMS, pod.namespace, name)
+                if claim is not None:
+                    await self._settle(claim)
+        elif not pod.metadata.get("deletionTimestamp"):
+            await self._make(pod)
+
+    async def _template(self, change: Change) -> None:
+        """A template that pods wait for may have come."""
+        if change.kind == "ADDED":
+            for pod in list(self._server.store.all("pods", change.record.namespace)):
+                await self._pod(Change("MODIFIED", pod, pod))
+
+    async def _claim(self, change: Change) -> None:
+        if change.kind != "DELETED":
+            await self._settle(change.record)
+
+    async def _make(self, pod: Record) -> None:
+        """Make the claims that a pod names by templates, and tell it their names."""
+        made = dict(_made(pod))
+        missing = [
+            (str(one["name"]), str(one["resourceClaimTemplateName"]))
+            for one in pod.value["spec"]["resourceClaims"]
+            if one.get("resourceClaimTemplateName") and one["name"] not in made
+        ]
+        for name, template in missing:
+            source = self._server.store.get(TEMPLATES, pod.namespace, template)
+            if source is None:
+                about = {**pod.value, "kind": "Pod", "apiVersion": "v1"}
+                told = f"ResourceClaimTemplate {pod.namespace}/{template} is not there"
+                await tell(
+                    self._server,
+                    about,
+                    "FailedResourceClaimCreation",
+                    told,
+                    user=_USER,
+                    warning=True,
+                )
+                continue
+            made[name] = await self._made_for(pod, name, source)
+        if missing and made:
+            statuses = [{"name": name, "resourceClaimName": claim} for name, claim in made.items()]
+            body = {"metadata": {"uid": pod.uid}, "status": {"resourceClaimStatuses": statuses}}
+            await self._server.patch(
+                "pods",
+                pod.namespace,
+                pod.name,
+                body,
+                sub="status",
+                media=_STRATEGIC,
+                user=_USER,
+            )
+
+    async def _made_for(self, pod: Record, name: str, template: Record) -> str:
+        """The name of the claim that is a pod's by that name of its own; made where there is none."""
+        for one in self._server.store.all(CLAIMS, pod.namespace):
+            notes = one.metadata.get("annotations") or {}
+            if notes.get(_POD_CLAIM) == name and _owner(one) == pod.uid:
+                return str(one.name)
+        spec = template.value.get("spec") or {}
+        head = spec.get("metadata") or {}
+        body = {
+            "metadata": {
+                "generateName": f"{pod.name}-{name}-",
+                "labels": dict(head.get("labels") or {}),
+                "annotations": {**(head.get("annotations") or {}), _POD_CLAIM: name},
+                "ownerReferences": [
+                    {
+                        "apiVersion": "v1",
+                        "kind": "Pod",
+                        "name": pod.name,
+                        "uid": pod.uid,
+                        "controller": True,
+                        "blockOwnerDeletion": True,
+                    }
+                ],
+            },
+            "spec": spec.get("spec") or {},
+        }
+        return str((await self._server.create(CLAIMS, body, pod.namespace, _USER)).name)
+
+    async def _settle(self, claim: Record) -> None:
+        """Take away what no pod has any more."""
+        current = self._server.store.get(CLAIMS, claim.namespace, claim.name)
+        if current is None or current.uid != claim.uid:
+            return
+        status = current.value.get("status") or {}
+        reserved = status.get("reservedFor") or []
+        kept = [one for one in reserved if self._uses(current.namespace, one)]
+        unused = not kept and status.get("allocation") is not None
+        leaves = bool(current.metadata.get("deletionTimestamp"))
+        if kept == reserved and not (unused and leaves):
+            await self._release(current)
+            return
+        left = {key: part for key, part in status.items() if key != "reservedFor"}
+        if kept:
+            left["reservedFor"] = kept
+        else:
+            left.pop("allocation", None)
+        body = {**current.value, "status": left}
+        try:
+            await self._release(await self._server.update(CLAIMS, body, "status", _USER))
+        except ApiError as error:
+            if error.reason != "Conflict":  # the next change tells
+                raise
+
+    async def _release(self, claim: Record) -> None:
+        """A claim that holds nothing is protected no more, and goes with the pod that it was made for."""
+        status = claim.value.get("status") or {}
+        if status.get("allocation") is not None or status.get("reservedFor"):
+            return
+        held = claim.metadata.get("finalizers") or []
+        if PROTECTED in held:
+            left = [one for one in held if one != PROTECTED]
+            body = {"metadata": {"uid": claim.uid, "finalizers": left}}
+            await self._server.patch(CLAIMS, claim.namespace, claim.name, body, user=_USER)
+        owner = _owner(claim)
+        if owner and not any(
+            one.uid == owner and not _over(one)
+            for one in self._server.store.all("pods", claim.namespace)
+        ):
+            options = DeleteOptions(uid=claim.uid)
+            await self._server.delete(CLAIMS, claim.namespace, claim.name, options, _USER)
+
+    def _uses(self, namespace: str, consumer: Mapping[str, Any]) -> bool:
+        """Whether who a claim is reserved for still has it."""
+        if consumer.get("resource") != "pods":
+            return True
+        pod = self._server.store.get("pods", namespace, str(consumer.get("name")))
+        return pod is not None and pod.uid == consumer.get("uid") and not _over(pod)
+
+
+def _over(pod: Record) -> bool:
+    return (pod.value.get("status") or {}).get("phase") in _OVER
+
+
+def _owner(claim: Record) -> str:
+    """The uid of the pod that a claim was made for; empty for a claim that a user made."""
+    owners = claim.metadata.get("ownerReferences") or ()
+    return next((str(one["uid"]) for one in owners if one.get("kind") == "Pod"), "")
+
+
+def _made(pod: Record) -> Iterator[tuple[str, str]]:
+    """Claims that were made for a pod: its name for each, and the claim's own."""
+    for one in (pod.value.get("status") or {}).get("resourceClaimStatuses") or ():
+        if one.get("resourceClaimName"):
+            yield str(one["name"]), str(one["resourceClaimName"])
+
+
+def claims_of(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """A pod's claims: its name for each, and the claim's own; empty where that is not made yet."""
+    made = {
+        one["name"]: one.get("resourceClaimName")
+        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    }
+    for one in (pod.get("spec") or {}).get("resourceClaims") or ():
+        name = str(one["name"])
+        yield name, str(one.get("resourceClaimName") or made.get(name) or "")

@@ -1,0 +1,132 @@
+"""What kube-scheduler does about a pod's ResourceClaims: where they have room, and their allocation before the pod is bound.
+
+Which devices a claim gets on a node says `sim.claims`, which follows Kubernetes' allocator over the slices. Whether the
+books have room too is asked by admission, as a cluster's API server asks the leader.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from partage.apiserver import ApiError, ApiServer, Record, User
+from partage.embedded.claim_lives import CLAIMS, PROTECTED, claims_of
+from partage.embedded.claim_slices import SLICES
+from partage.embedded.manifests import decoded
+from partage.extender.books import Books
+from partage.model.errors import InvalidDocument
+from partage.model.reason import Refusal
+from partage.sim.claims import ClaimAllocator
+from partage.wire.documents import Document
+
+CLASSES: Final = "deviceclasses.resource.k8s.io"
+KINDS: Final = {CLAIMS: "ResourceClaim", SLICES: "ResourceSlice", CLASSES: "DeviceClass"}
+"""What a pod that waits for claims may be helped by."""
+_USER: Final = User("system:kube-scheduler", ("system:authenticated",))
+
+Results = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Devices of each claim that is not allocated yet, by the claim's name."""
+
+
+class ClaimPlaces:
+    """Where claims can be, and their allocation."""
+
+    def __init__(self, server: ApiServer, books: Callable[[], Books | None]) -> None:
+        """Nothing allocated.
+
+        Args:
+            server: where claims are.
+            books: the books; None while there are none.
+        """
+        self._server = server
+        self._books = books
+        self._read: dict[tuple[str, str], tuple[int, Document]] = {}
+
+    def open(self, pod: Record, nodes: Sequence[str]) -> Mapping[str, Results] | str:
+        """On which of these nodes a pod's claims have devices, and which; a text says why on none."""
+        books = self._books()
+        if books is None:
+            return "the scheduler service is not there"
+        try:
+            allocator = ClaimAllocator(books.engine, self._documents())
+            found = allocator.places(decoded("Pod", pod.value), nodes)
+        except InvalidDocument as error:
+            return str(error)
+        return f"{found.code}: {found.message}" if isinstance(found, Refusal) else found
+
+    async def take(self, pod: Record, node: str, results: Results) -> str:
+        """Allocate a pod's claims on a node and reserve them for it; empty, or why that failed."""
+        for claim in self._named(pod):
+            try:
+                await self._taken(claim, pod, node, results.get(claim.name, ()))
+            except ApiError as error:
+                return f"claim {claim.namespace}/{claim.name}: {error.message}"
+        return ""
+
+    async def give_back(self, pod: Record) -> None:
+        """The pod is not bound after all: its claims are not reserved for it any more."""
+        for claim in self._named(pod):
+            status = dict(claim.value.get("status") or {})
+            reserved = status.get("reservedFor") or []
+            kept = [one for one in reserved if one.get("uid") != pod.uid]
+            if kept == reserved:
+                continue
+            status["reservedFor"] = kept
+            if not kept:
+                status.pop("allocation", None)
+            body = {**claim.value, "status": status}
+            try:
+                await self._server.update(CLAIMS, body, "status", _USER)
+            except ApiError:
+                continue  # it changed: its controller looks at it
+
+    async def _taken(
+        self, claim: Record, pod: Record, node: str, devices: Sequence[Mapping[str, Any]]
+    ) -> None:
+        status = dict(claim.value.get("status") or {})
+        reserved = list(status.get("reservedFor") or [])
+        if status.get("allocation") is None:
+            held = claim.metadata.get("finalizers") or []
+            if PROTECTED not in held:
+                body = {"metadata": {"uid": claim.uid, "finalizers": [*held, PROTECTED]}}
+                claim = await self._server.patch(
+                    CLAIMS, claim.namespace, claim.name, body, user=_USER
+                )
+            term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+            status["allocation"] = {
+                "devices": {"results": [_shared(one) for one in devices]},
+                "nodeSelector": {"nodeSelectorTerms": [term]},
+            }
+        if any(one.get("uid") == pod.uid for one in reserved):
+            return
+        mine = {"resource": "pods", "name": pod.name, "uid": pod.uid}
+        body = {**claim.value, "status": {**status, "reservedFor": [*reserved, mine]}}
+        await self._server.update(CLAIMS, body, "status", _USER)
+
+    def _named(self, pod: Record) -> Iterator[Record]:
+        """The claims that a pod has, as they are now."""
+        current = self._server.store.get("pods", pod.namespace, pod.name)
+        value = pod.value if current is None or current.uid != pod.uid else current.value
+        for _, name in claims_of(value):
+            claim = self._server.store.get(CLAIMS, pod.namespace, name)
+            if claim is not None:
+                yield claim
+
+    def _documents(self) -> list[Document]:
+        """Claims, classes and slices; each version of an object is read once."""
+        found, read = [], {}
+        for resource, kind in KINDS.items():
+            for one in self._server.store.all(resource):
+                key = resource, f"{one.namespace}/{one.name}"
+                known = self._read.get(key)
+                if known is None or known[0] != one.revision:
+                    known = one.revision, decoded(kind, one.value)
+                read[key] = known
+                found.append(known[1])
+        self._read = read
+        return found
+
+
+def _shared(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A device of an allocation; one that others may have too names the share."""
+    share = {"shareID": str(uuid.uuid4())} if "consumedCapacity" in result else {}
+    return {**result, **share}

@@ -1,0 +1,187 @@
+"""What simulated nodes offer to ResourceClaims: their agents' ResourceSlices, written on change.
+
+What is offered, and in which order, are the agent's own rules (`agent.dra`); what pods hold is read from the books, as
+an agent reads it from its pods' records.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from operator import is_
+from typing import Any, Final
+
+from partage.agent.discovery.found import Inventory
+from partage.agent.dra.ordering import arranged, rooms
+from partage.agent.dra.slices import Body, Offered, resource_slices
+from partage.agent.dra.withdrawn import left_for_claims
+from partage.apiserver import ApiError, ApiServer, Change, Record, User
+from partage.embedded.claim_lives import CLAIMS
+from partage.embedded.definitions import DEVICES
+from partage.embedded.watching import follow
+from partage.extender.books import Books
+from partage.model.allocation import Allocation
+from partage.model.device import DeviceType
+from partage.model.node import Node
+from partage.vendors.names import DRA_DRIVER
+from partage.wire.claims import DEVICE
+
+SLICES: Final = "resourceslices.resource.k8s.io"
+
+_ROUND: Final = 0.2
+"""Seconds between two rounds of writes: pods come and go, and a round writes a node's slices once."""
+_LOOK: Final = 5.0
+"""Seconds after which all nodes are looked at, as an agent looks at its own."""
+
+
+_Held = tuple[Node, list[Allocation]]
+"""A node as the books have it, and what is held there."""
+_Known = tuple[Record | None, _Held | None, dict[str, Record]]
+"""Of which a node's slices were made: its object, its cards and what is held of them, the slices before."""
+
+
+class Slices:
+    """All nodes' ResourceSlices."""
+
+    def __init__(self, server: ApiServer, books: Callable[[], Books | None]) -> None:
+        """Nothing is offered yet.
+
+        Args:
+            server: where slices are written.
+            books: the books that say what is held; None while there are none.
+        """
+        self._server = server
+        self._books = books
+        self._dirty: set[str] = set()
+        self._stored: dict[str, dict[str, Record]] = {}
+        self._offered: dict[str, _Known] = {}
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(follow(self._server, SLICES, self._slice))
+            for resource in ("nodes", DEVICES, "pods", CLAIMS):
+                group.create_task(follow(self._server, resource, self._saw))
+            group.create_task(self._publish())
+
+    async def _saw(self, change: Change) -> None:
+        """A node is to be looked at: it changed, or who holds its devices."""
+        if change.record.resource == "pods":
+            self._dirty.add((change.record.value.get("spec") or {}).get("nodeName") or "")
+        elif change.record.resource == CLAIMS:
+            for one in (change.record, change.before):
+                status = (one.value.get("status") or {}) if one is not None else {}
+                devices = (status.get("allocation") or {}).get("devices") or {}
+                self._dirty |= {part["pool"] for part in devices.get("results") or ()}
+        else:
+            self._dirty.add(change.record.name)
+
+    async def _slice(self, change: Change) -> None:
+        spec = change.record.value.get("spec") or {}
+        if spec.get("driver") != DRA_DRIVER:
+            return
+        mine = self._stored.setdefault(spec.get("nodeName", ""), {})
+        if change.kind == "DELETED":
+            mine.pop(change.record.name, None)
+            self._dirty.add(spec.get("nodeName", ""))
+        else:
+            mine[change.record.name] = change.record
+
+    async def _publish(self) -> None:
+        loop = asyncio.get_running_loop()
+        look = loop.time() + _LOOK
+        while True:
+            await asyncio.sleep(_ROUND)
+            if loop.time() >= look:
+                # The books hear of a change by themselves, and may do so after us.
+                self._dirty |= {one.name for one in self._server.store.all("nodes")}
+                look = loop.time() + _LOOK
+            names, self._dirty = self._dirty, set()
+            for name in names:
+                await self._offer(name)
+                await asyncio.sleep(0)
+
+    async def _offer(self, name: str) -> None:
+        """Write a node's slices where they differ."""
+        node, stored = self._server.store.get("nodes", "", name), self._stored.get(name, {})
+        held = self._held(name) if node is not None else None
+        known = node, held, dict(stored)
+        if _unchanged(known, self._offered.get(name)):
+            return
+        self._offered[name] = known
+        if node is None:
+            del self._offered[name]
+        wanted = () if node is None or held is None else _wanted(held, node.uid, stored)
+        specs = {one["metadata"]["name"]: one for one in wanted}
+        if specs.keys() == stored.keys() and all(
+            _same(one["spec"], stored[key].value["spec"]) for key, one in specs.items()
+        ):
+            return
+        generations = [one.value["spec"]["pool"]["generation"] for one in stored.values()]
+        user = User(f"system:node:{name}", ("system:nodes", "system:authenticated"))
+        try:
+            for key, one in specs.items():
+                body = deepcopy(one)
+                body["spec"]["pool"]["generation"] = max(generations, default=0) + 1
+                if key in stored:
+                    await self._server.update(SLICES, body, user=user)
+                else:
+                    await self._server.create(SLICES, body, user=user)
+            for key in stored.keys() - specs.keys():
+                await self._server.delete(SLICES, "", key, user=user)
+        except ApiError:
+            self._offered.pop(name, None)
+            self._dirty.add(name)  # somebody was faster: look again
+
+    def _held(self, name: str) -> _Held | None:
+        """A node as the books have it, and what is held there; None where they do not know it."""
+        books = self._books()
+        index = None if books is None else books.engine.ledger.index.get(name)
+        node = None if books is None or index is None else books.engine.ledger.nodes[index]
+        return (
+            None if books is None or node is None else (node, [*books.engine.ledger.on_node(name)])
+        )
+
+
+def _unchanged(one: _Known, before: _Known | None) -> bool:
+    """Whether nothing has changed of which slices are made; all of it is replaced when it changes."""
+    if before is None or one[0] is not before[0] or one[2] != before[2]:
+        return False
+    if one[1] is None or before[1] is None:
+        return one[1] is before[1]
+    (node, held), (old, had) = one[1], before[1]
+    return node is old and len(held) == len(had) and all(map(is_, held, had))
+
+
+def _wanted(held: _Held, uid: str, stored: Mapping[str, Record]) -> tuple[Body, ...]:
+    node, all_held = held
+    left = left_for_claims(node, [one for one in all_held if not one.claim])
+    order = arranged(_order(stored), rooms(node, left_for_claims(node, all_held)))
+    totals = {one.minor: one.memory_bytes for one in node.devices if one.type is DeviceType.GPU}
+    offered = Offered(instances=True)
+    return resource_slices(left, Inventory(), uid, 1, offered, order, totals)
+
+
+def _order(stored: Mapping[str, Record]) -> list[int]:
+    """Numbers of cards as an allocator comes upon them."""
+    found = (
+        DEVICE.fullmatch(str(device["name"]))
+        for _, one in sorted(stored.items())
+        for device in one.value["spec"].get("devices") or ()
+    )
+    return [int(one[1]) for one in found if one is not None]
+
+
+def _same(wanted: Any, stored: Any) -> bool:
+    """Whether what is stored is what is wanted, whatever its generation and the time of its taints."""
+    if isinstance(wanted, Mapping):
+        left = stored.keys() - {"timeAdded"} if isinstance(stored, Mapping) else set()
+        return wanted.keys() == left and all(
+            key == "generation" or _same(part, stored[key]) for key, part in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(stored, list)
+            and len(wanted) == len(stored)
+            and all(map(_same, wanted, stored))
+        )
+    return bool(wanted == stored)

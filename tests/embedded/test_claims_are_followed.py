@@ -1,0 +1,197 @@
+"""ResourceClaims in `partage up`: slices of its nodes, claims allocated beside pods, and given up with their pods."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from up_world import PODS, World, eventually, node, pod, run, running
+
+from partage.embedded.fleet import SimulatedNode
+
+pytest.importorskip("celpy", reason="cel-python is not installed: selectors are not judged")
+
+API = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{API}/namespaces/default/resourceclaims"
+TEMPLATES = f"{API}/namespaces/default/resourceclaimtemplates"
+Document = dict[str, Any]
+
+
+def wanted(cores: str = "50", memory: str = "20Gi", **exactly: Any) -> Document:
+    """A claim's spec: a share of a card."""
+    given = {"deviceClassName": "share.gpu.partage.io", **exactly}
+    amounts = {"capacity": {"requests": {"cores": cores, "memory": memory}}}
+    return {"devices": {"requests": [{"name": "card", "exactly": {**amounts, **given}}]}}
+
+
+def user(name: str, **named: str) -> Document:
+    """A pod whose container has a claim; `named` says which."""
+    container = {"resources": {"claims": [{"name": "card"}]}}
+    claims = [{"name": "card", **named}]
+    return pod(name, container=container, resourceClaims=claims)
+
+
+async def devices(w: World) -> dict[str, Document]:
+    """What is offered, by name."""
+    found = (await w.get(f"{API}/resourceslices"))["items"]
+    return {one["name"]: one for part in found for one in part["spec"].get("devices", ())}
+
+
+def memory(name: str) -> Callable[[dict[str, Document]], str]:
+    """How much of a card is offered."""
+    return lambda found: found[name]["capacity"]["memory"]["value"] if name in found else ""
+
+
+async def made(w: World, *specs: tuple[str, Document]) -> None:
+    """Claims of users."""
+    for name, spec in specs:
+        await w.create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
+
+
+async def until(ask: Callable[[], Awaitable[Any]], true: Callable[[Any], object]) -> Any:
+    """What is asked for, once something is true of it."""
+    return await eventually(ask, true)
+
+
+def test_nodes_offer_what_pods_leave() -> None:
+    """All of each card, the rest of one with a pod's share, and all of it again."""
+
+    async def story(w: World) -> None:
+        whole = await until(lambda: devices(w), memory("gpu-0"))
+        assert memory("gpu-1")(whole) == "80Gi"
+        await w.create(PODS, pod("named", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 20480}))
+        await w.phase("named", "Running")
+        await until(lambda: devices(w), lambda found: memory("gpu-0")(found) == "60Gi")
+        await w.send("DELETE", f"{PODS}/named", {})
+        await until(lambda: devices(w), lambda found: memory("gpu-0")(found) == "80Gi")
+
+    run(_up(story))
+
+
+def test_a_claim_of_a_template_lives_with_its_pod() -> None:
+    """Made, allocated and reserved for the pod, counted beside pods of a protocol, and gone with it."""
+
+    async def story(w: World) -> None:
+        template = {"metadata": {"name": "half"}, "spec": {"spec": wanted("60", "40Gi")}}
+        await w.create(TEMPLATES, template)
+        for name in ("one", "two", "three"):
+            await w.create(PODS, user(name, resourceClaimTemplateName="half"))
+        for name in ("one", "two"):
+            found = await w.phase(name, "Running")
+            (told,) = found["status"]["resourceClaimStatuses"]
+            claim = await w.get(f"{CLAIMS}/{told['resourceClaimName']}")
+            assert claim["metadata"]["name"].startswith(f"{name}-card-")
+            (mine,) = claim["status"]["reservedFor"]
+            assert (mine["name"], mine["uid"]) == (name, found["metadata"]["uid"])
+            (device,) = claim["status"]["allocation"]["devices"]["results"]
+            assert device["consumedCapacity"]["cores"] == "60"
+            assert device["shareID"]
+            told = await w.get(f"{PODS}/{name}/log")
+            assert f"device gpu {device['device'][-1]} (GPU-" in told
+            assert "env NVIDIA_VISIBLE_DEVICES=GPU-" in told
+            assert f"file /dev/nvidia{device['device'][-1]}" in told
+        assert "asked 60%, most free 40%" in await w.refused("three")
+        # A pod by a protocol's names finds what claims leave of the two cards, and no more.
+        await w.create(
+            PODS,
+            pod(
+                "named",
+                {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 50, "nvidia.com/gpumem": 1000},
+            ),
+        )
+        assert "50" in await w.refused("named")
+        await w.send("DELETE", f"{PODS}/named", {})
+
+        await w.send("DELETE", f"{PODS}/one", {})
+        await w.phase("three", "Running")
+        left = await until(lambda: w.get(CLAIMS), lambda found: len(found["items"]) == 2)
+        assert not any(one["metadata"]["name"].startswith("one-") for one in left["items"])
+
+    run(_up(story))
+
+
+def test_a_claim_that_pods_share_stays_until_the_last_one_is_gone() -> None:
+    """It is a user's own: deallocated then, and still there; one that is in use cannot be deleted."""
+
+    async def story(w: World) -> None:
+        await made(w, ("shared", wanted()))
+        for name in ("one", "two"):
+            await w.create(PODS, user(name, resourceClaimName="shared"))
+            await w.phase(name, "Running")
+        claim = await w.get(f"{CLAIMS}/shared")
+        assert len(claim["status"]["reservedFor"]) == 2
+        await w.send("DELETE", f"{PODS}/one", {})
+        await until(
+            lambda: w.get(f"{CLAIMS}/shared"), lambda one: len(one["status"]["reservedFor"]) == 1
+        )
+        await w.send("DELETE", f"{CLAIMS}/shared", {})
+        assert "deletionTimestamp" in (await w.get(f"{CLAIMS}/shared"))["metadata"]
+        await w.send("DELETE", f"{PODS}/two", {})
+        await until(lambda: w.get(CLAIMS), lambda found: not found["items"])
+
+    run(_up(story))
+
+
+def test_an_instance_is_claimed_beside_shares() -> None:
+    """On a card that can be cut: the last place first; a pod of HAMi's names goes beside it, on the same card."""
+
+    async def story(w: World) -> None:
+        profile = 'device.attributes["gpu.partage.io"].profile == "3g.40gb"'
+        mine = {
+            "deviceClassName": "mig.gpu.partage.io",
+            "selectors": [{"cel": {"expression": profile}}],
+        }
+        await made(w, ("cut", {"devices": {"requests": [{"name": "card", "exactly": mine}]}}))
+        await w.create(PODS, user("instance", resourceClaimName="cut"))
+        await w.phase("instance", "Running")
+        claim = await w.get(f"{CLAIMS}/cut")
+        (device,) = claim["status"]["allocation"]["devices"]["results"]
+        assert device["device"] == "gpu-0-mig-3g-40gb-4"
+        assert "3g.40gb" in await w.get(f"{PODS}/instance/log")
+        meta = {"annotations": {"nvidia.com/vgpu-mode": "mig"}}
+        await w.create(
+            PODS, pod("beside", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 20000}, meta=meta)
+        )
+        await w.phase("beside", "Running")
+
+    run(_up(story, node(cards=1, registers=("hami",), mode="mig")))
+
+
+def test_a_pod_waits_for_what_is_not_there_yet() -> None:
+    """A claim, a template, a class: named while they are missing, and the pod runs once they come."""
+
+    async def story(w: World) -> None:
+        await w.create(PODS, user("early", resourceClaimName="late"))
+        assert "ResourceClaim default/late" in await w.refused("early")
+        await made(w, ("late", wanted(deviceClassName="other")))
+        told = await w.until("early", lambda one: "DeviceClass other" in str(one["status"]))
+        assert told["status"]["phase"] == "Pending"
+        expression = 'device.driver == "gpu.partage.io"'
+        spec = {"selectors": [{"cel": {"expression": expression}}]}
+        await w.create(f"{API}/deviceclasses", {"metadata": {"name": "other"}, "spec": spec})
+        await w.phase("early", "Running")
+
+    run(_up(story))
+
+
+def test_what_another_has_is_not_allocated() -> None:
+    """Whoever writes an allocation, the books are asked before it is stored."""
+
+    async def story(w: World) -> None:
+        await w.create(PODS, pod("whole", {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 100}))
+        await w.phase("whole", "Running")
+        await made(w, ("forced", wanted()))
+        claim = await w.get(f"{CLAIMS}/forced")
+        result = {"request": "card", "driver": "gpu.partage.io", "pool": "n0", "device": "gpu-0"}
+        for number, expected in ((0, 409), (1, 200)):
+            claim["status"] = {
+                "allocation": {"devices": {"results": [{**result, "device": f"gpu-{number}"}]}}
+            }
+            code, answer = await w.send("PUT", f"{CLAIMS}/forced/status", claim)
+            assert code == expected, answer
+
+    run(_up(story))
+
+
+async def _up(story: Callable[[World], Awaitable[None]], *nodes: SimulatedNode) -> None:
+    async with running(nodes or [node()]) as w:
+        await story(w)
