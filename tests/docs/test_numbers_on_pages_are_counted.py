@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 from page_blocks import LINES
 
+from partage.vendors import names
 from partage.vendors.mig import MIG_CARDS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -109,6 +110,13 @@ def test_versions_are_those_of_the_chart() -> None:
     assert claims.startswith(needs[1])
     for guide in ("use-resource-claims", "offer-cards-to-claims"):
         assert f"Kubernetes {needs[1]} or later" in page(f"how-to/{guide}.md")
+
+
+def test_what_removes_templates_names_their_label() -> None:
+    """Where translation is off, an operator's command finds what the service made."""
+    label = f"{names.CLAIMS_LABEL}={names.CLAIMS_TRANSLATE}"
+    told = f"kubectl delete resourceclaimtemplates -A -l {label}`"
+    assert told in page("how-to/offer-cards-to-claims.md")
 
 
 def _template(name: str) -> str:
