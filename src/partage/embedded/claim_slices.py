@@ -55,6 +55,13 @@ class Slices:
         self._stored: dict[str, dict[str, Record]] = {}
         self._offered: dict[str, _Known] = {}
 
+    async def publish(self) -> None:
+        """Publish what all nodes that are there offer, before pods are decided."""
+        for one in self._server.store.all(SLICES):
+            await self._slice(Change("ADDED", one, None))
+        for node in list(self._server.store.all("nodes")):
+            await self._offer(node.name)
+
     async def run(self) -> None:
         """Publish until cancelled."""
         async with asyncio.TaskGroup() as group:

@@ -262,6 +262,8 @@ class EmbeddedCluster:
         # Less important pods are sent away by the service itself here, as beside the extender.
         attempts = Attempts(daemon.service, daemon.may_bind, preempts=False)
         seam = InProcess(self.server, attempts, self._writer)
+        slices = Slices(self.server, self._books)
+        await slices.publish()
         claims = ClaimPlaces(self.server, self._books)
         ports = Ports(self._served, self._context, claims)
         loop = self._loop = KubeScheduler(self.server, ports, seam)
@@ -272,7 +274,7 @@ class EmbeddedCluster:
                 ("kubelet", self._kubelet.run()),
                 ("workloads", Workloads(self.server).run()),
                 ("claims", ClaimLives(self.server).run()),
-                ("slices", Slices(self.server, self._books).run()),
+                ("slices", slices.run()),
                 ("scheduling", loop.run()),
                 ("events", forget_old_events(self.server)),
             )
