@@ -251,6 +251,27 @@ _SERVICE: Final = (
         (("sum by (rule) (increase(partage_agent_refused_total[$__rate_interval]))", "{{rule}}"),),
     ),
     Panel(
+        "Time until ResourceClaims are prepared (p99)",
+        (
+            (
+                _quantile(0.99, "partage_agent_claim_seconds", "le, call"),
+                "{{call}}",
+            ),
+        ),
+        "s",
+        about="On their nodes; the kubelet gives a call up after 45 s and asks again.",
+    ),
+    Panel(
+        "ResourceClaims not prepared",
+        (
+            (
+                "sum by (rule) (increase(partage_agent_claim_failures_total[$__rate_interval]))",
+                "{{rule}}",
+            ),
+        ),
+        about="The kubelet asks again; the pod's events say why.",
+    ),
+    Panel(
         "Spans of traces",
         (
             (

@@ -1,6 +1,6 @@
 """An agent that is killed before, in and after each change of a file knows afterwards what was given."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -18,6 +18,10 @@ UIDS = ("1f-a", "b")
 
 class KilledError(BaseException):
     """The process ends here."""
+
+
+class FullError(OSError):
+    """The disk does not take it."""
 
 
 def claim(uid: str) -> Allocated:
@@ -40,13 +44,29 @@ class Disk:
     def _step(self) -> None:
         self._left -= 1
         if self._left == 0:
-            raise KilledError
+            raise self._error
 
     def killed(
         self, at: int, act: Callable[[Claims], object], *first: Callable[[Claims], object]
     ) -> bool:
         """Whether an agent came so far as to be killed at a step of `act`, after what came first."""
-        real, unlink = prepared.replace_file, Path.unlink
+        return self._stopped(KilledError(), at, act, first) is not None
+
+    def refused(
+        self, at: int, act: Callable[[Claims], object], *first: Callable[[Claims], object]
+    ) -> Claims | None:
+        """An agent whose disk did not take a step of `act`, after what came first; None where it was done before."""
+        return self._stopped(FullError(), at, act, first)
+
+    def _stopped(
+        self,
+        error: BaseException,
+        at: int,
+        act: Callable[[Claims], object],
+        first: Sequence[Callable[[Claims], object]],
+    ) -> Claims | None:
+        self._error = error
+        real, flush, unlink = prepared.replace_file, prepared.flush_folder, Path.unlink
 
         def replace(path: Path, content: bytes, *, mode: int) -> None:
             self._step()
@@ -58,6 +78,11 @@ class Disk:
         def remove(path: Path, *, missing_ok: bool = False) -> None:
             self._step()
             unlink(path, missing_ok=missing_ok)
+            if not isinstance(error, OSError):  # who says that it could not has not
+                self._step()
+
+        def flushed(path: Path) -> None:
+            flush(path)
             self._step()
 
         one = self.born()
@@ -66,14 +91,15 @@ class Disk:
         self._left = at
         with self._patch.context() as patched:
             patched.setattr(prepared, "replace_file", replace)
+            patched.setattr(prepared, "flush_folder", flushed)
             patched.setattr(Path, "unlink", remove)
             try:
                 act(one)
-            except KilledError:
-                return True
+            except (KilledError, FullError):
+                return one
             finally:
                 self._left = -1
-        return False
+        return None
 
     def born(self) -> Claims:
         """An agent that starts."""
@@ -123,6 +149,35 @@ def test_at_every_step_of_prepare(disks: Iterator[Disk]) -> None:
     assert steps == 6
 
 
+def test_a_disk_that_refuses_a_step_is_asked_again(disks: Iterator[Disk]) -> None:
+    """The same agent prepares, or unprepares, once the disk takes it; until then the claim is held or gone."""
+    steps = 0
+    for at, disk in zip(count(1), disks, strict=False):
+        agent = disk.refused(at, lambda one: one.put(claim(UIDS[0])))
+        if agent is None:
+            break
+        steps += 1
+        made = agent.put(claim(UIDS[0]))
+        assert agent.again(UIDS[0]) == made
+        agrees(disk, agent)
+        agrees(disk, disk.born())
+    assert steps == 6
+    for at, disk in zip(count(1), disks, strict=False):
+        agent = disk.refused(
+            at, lambda one: one.drop(UIDS[0]), lambda one: one.put(claim(UIDS[0]))
+        )
+        if agent is None:
+            break
+        steps += 1
+        again = agent.again(UIDS[0])  # the pod was not deleted after all
+        agrees(disk, agent)
+        assert set(disk.born().prepared) == set(agent.prepared) == ({UIDS[0]} if again else set())
+        agent.drop(UIDS[0])
+        agrees(disk, agent)
+        assert not disk.born().prepared
+    assert steps == 6 + 3
+
+
 def test_at_every_step_of_unprepare(disks: Iterator[Disk]) -> None:
     """It is held still, or gone; unprepared again it is gone, and the other one stays."""
     steps = 0
@@ -137,7 +192,7 @@ def test_at_every_step_of_unprepare(disks: Iterator[Disk]) -> None:
         agent.drop(UIDS[0])
         agrees(disk, agent)
         assert set(agent.prepared) == {UIDS[1]}
-    assert steps == 4
+    assert steps == 5
 
 
 def test_at_every_step_of_a_start_after_a_boot(disks: Iterator[Disk]) -> None:

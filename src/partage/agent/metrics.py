@@ -27,6 +27,8 @@ from partage.vendors.traits import NVIDIA
 MOST: Final = 1024
 """Pairs of a container and a card that have series."""
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.5)
+_CLAIM_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 45.0)
+"""Up to where the kubelet gives a call up; an instance takes seconds to make."""
 _ZONE: Final = "vGPU"
 _NAMING: Final = frozenset({"namespace", "pod", "container"})
 """Labels whose values are of tenants."""
@@ -88,6 +90,13 @@ class Tallies:
         )
         text = "ResourceClaims that were not prepared, by reason; the kubelet tries again."
         self.claim_failures = counter("claim_failures", text, "rule")
+        self.claim_seconds = Histogram(
+            "partage_agent_claim_seconds",
+            "Time to prepare or unprepare a ResourceClaim, by what became of it.",
+            ("call", "result"),
+            buckets=_CLAIM_BUCKETS,
+            registry=self.registry,
+        )
         self.seconds = Histogram(
             "partage_agent_decision_seconds",
             "Time to decide about a container and write it down.",

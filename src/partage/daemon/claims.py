@@ -8,7 +8,8 @@ container runtime ──keeper──> what the claim holds, by the same way as b
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,7 @@ from partage.agent.notes import Code
 from partage.daemon.agent import AgentDaemon
 from partage.daemon.watched import LivePod
 from partage.kube.client import Client
-from partage.kube.errors import KubeError
+from partage.kube.errors import KubeError, NotFound
 from partage.kube.informer import Informer
 from partage.kube.mirror import Change, Interrupted, Odd
 from partage.kube.resources import PODS, Scope
@@ -47,12 +48,21 @@ class DriverOptions:
         cdi: folder of CDI specifications that the runtime watches.
         journal: the agent's.
         patience: seconds that a claim's instances may take before the kubelet has to ask again; it waits 45 s.
+        look: seconds between two looks for claims that nobody has any more.
     """
 
     files: DriverFiles = DriverFiles()
     cdi: Path = Path("/var/run/cdi")
     journal: Path = Path("/var/lib/partage/agent")
     patience: float = 20.0
+    look: float = 60.0
+
+
+@dataclass(slots=True)
+class _End:
+    """What became of a call: `done`, `refused` by a rule, or `failed` by the disk, or because the kubelet gave it up."""
+
+    result: str = "failed"
 
 
 class ResourceDriver:
@@ -118,6 +128,7 @@ class ResourceDriver:
             tasks.create_task(self._plugin.run(), name="agent:dra-plugin")
             tasks.create_task(self._publisher.run(), name="agent:resource-slices")
             tasks.create_task(self._pods.run(), name="agent:pods-beside-claims")
+            tasks.create_task(self._release_lost(), name="agent:lost-claims")
 
     def _placed(self) -> Place:
         assert self._place is not None  # noqa: S101 # followed from the first moment
@@ -188,35 +199,52 @@ class ResourceDriver:
             NotPrepared: it cannot be honoured now.
             OSError: the disk does not take it.
         """
+        with self._timed("prepare") as end:
+            try:
+                made = await self._written_down(claim)
+                self._want()
+                self._offer()
+                await self._instances_of(made)
+            except NotPrepared as error:
+                end.result = "refused"
+                self._agent.tallies.claim_failures.labels(error.rule).inc()
+                raise
+            except OSError:
+                self._agent.tallies.claim_failures.labels(Rule.HOST).inc()
+                raise
+            end.result = "done"
+            return made
+
+    @contextmanager
+    def _timed(self, call: str) -> Iterator["_End"]:
+        start, end = self._client.clock.monotonic(), _End()
         try:
-            made = await self._written_down(claim)
-            self._want()
-            self._offer()
-            await self._instances_of(made)
-        except NotPrepared as error:
-            self._agent.tallies.claim_failures.labels(error.rule).inc()
-            raise
-        except OSError:
-            self._agent.tallies.claim_failures.labels(Rule.HOST).inc()
-            raise
-        return made
+            yield end
+        finally:
+            spent = self._client.clock.monotonic() - start
+            self._agent.tallies.claim_seconds.labels(call, end.result).observe(spent)
 
     async def _written_down(self, claim: said.Claim) -> Prepared:
-        known = self._claims.prepared.get(claim.uid)
-        if known is not None:
-            return known  # an allocation does not change while a pod may use it
+        """The claim as it is prepared; what the API server says of it now goes before what was written down.
+
+        Without its word a claim stays as it was prepared: containers may have it.
+        """
+        who = f"ResourceClaim {claim.namespace}/{claim.name}"
         try:
             body = await self._client.get(
                 CLAIMS, claim.name, namespace=claim.namespace, into=dict[str, Any]
             )
         except (KubeError, ValueError) as error:
-            told = f"ResourceClaim {claim.namespace}/{claim.name} cannot be read: {error}"
-            raise NotPrepared(Rule.BAD_CLAIM, told) from error
-        uid = (body.get("metadata") or {}).get("uid")
-        if uid != claim.uid:
-            told = f"ResourceClaim {claim.namespace}/{claim.name} is another one now, of uid {uid}"
-            raise NotPrepared(Rule.BAD_CLAIM, told)
-        return await asyncio.to_thread(self._admission.prepare, body)
+            problem = f"{who} cannot be read: {error}"
+        else:
+            uid = (body.get("metadata") or {}).get("uid")
+            if uid == claim.uid:
+                return await asyncio.to_thread(self._admission.prepare, body)
+            problem = f"{who} is another one now, of uid {uid}"
+        known = await asyncio.to_thread(self._admission.again, claim.uid)
+        if known is None:
+            raise NotPrepared(Rule.BAD_CLAIM, problem)
+        return known
 
     async def _instances_of(self, made: Prepared) -> None:
         """Wait until the claim's hardware instances are there."""
@@ -249,6 +277,49 @@ class ResourceDriver:
         Raises:
             OSError: a file cannot be removed.
         """
-        await asyncio.to_thread(self._admission.unprepare, claim.uid)
+        with self._timed("unprepare") as end:
+            await asyncio.to_thread(self._admission.unprepare, claim.uid)
+            end.result = "done"
         self._want()
         self._offer()
+
+    # --- claims that the kubelet has lost ----------------------------------------------------
+
+    async def _release_lost(self) -> None:
+        """Release claims that two looks find without an allocation and without a container.
+
+        A kubelet that has lost its checkpoint never unprepares what it prepared before: without this, the cards would
+        stay full for good.
+        """
+        before: set[str] = set()
+        while True:
+            await self._client.clock.sleep(self._options.look)
+            lost = {one.uid: one for one in self._admission.idle() if await self._lost(one)}
+            for uid in before & set(lost):
+                try:
+                    released = await asyncio.to_thread(self._admission.release, uid)
+                except OSError as error:
+                    _LOG.warning("ResourceClaim %s: not released: %s", lost[uid].key, error)
+                    continue
+                if released:
+                    _LOG.warning(
+                        "ResourceClaim %s of uid %s: released, as it is allocated no more and the kubelet did not ask",
+                        lost[uid].key,
+                        uid,
+                    )
+                    self._want()
+                    self._offer()
+            before = set(lost)
+
+    async def _lost(self, one: Prepared) -> bool:
+        """Whether the API server says that nobody has a claim; False where it does not answer."""
+        try:
+            body = await self._client.get(
+                CLAIMS, one.name, namespace=one.namespace, into=dict[str, Any]
+            )
+        except NotFound:
+            return True
+        except (KubeError, ValueError):
+            return False
+        uid = (body.get("metadata") or {}).get("uid")
+        return uid != one.uid or not (body.get("status") or {}).get("allocation")

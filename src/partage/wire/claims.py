@@ -227,6 +227,15 @@ def held_devices(document: Document) -> list[dict[str, Any]]:
     return [one for one in _results(status or {}) if _mapping(one).get("driver") == DRA_DRIVER]
 
 
+def has_parameters(document: Document) -> bool:
+    """Whether a claim's allocation configures this driver, by the claim itself or by its class."""
+    shape = document.shape
+    status = shape.status if isinstance(shape, shapes.ResourceClaim) else None
+    devices = _mapping(_mapping((status or {}).get("allocation")).get("devices"))
+    opaque = (_mapping(_mapping(one).get("opaque")) for one in _listed(devices.get("config")))
+    return any(one.get("driver") == DRA_DRIVER for one in opaque)
+
+
 # --- what the document says ----------------------------------------------------------------------
 
 

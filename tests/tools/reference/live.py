@@ -185,6 +185,8 @@ def _agent() -> str:
     tallies.refused.labels(rule="CardFull").inc()
     tallies.instances.labels(card="GPU-0", state="foreign").set(1)
     tallies.findings.labels(kind="PodGone").set(1)
+    tallies.claim_failures.labels(rule="CardFull").inc()
+    tallies.claim_seconds.labels(call="prepare", result="done").observe(0.1)
     tallies.registry.register(SpanSeries(NO_TRACES))
     tallies.registry.register(NodeSeries(_books))
     return generate_latest(tallies.registry).decode()

@@ -66,6 +66,9 @@ class ClaimAdmission:
     def prepare(self, claim: Mapping[str, Any]) -> Prepared:
         """Write down what a claim holds here.
 
+        A claim may be freed and allocated anew while its kubelet is away, so one that is prepared is compared with what
+        it holds now.
+
         Args:
             claim: the ResourceClaim as the API server has it now.
 
@@ -77,19 +80,51 @@ class ClaimAdmission:
         try:
             found = allocated(claim, place.node)
         except InvalidValue as error:
-            raise NotPrepared(Rule.BAD_CLAIM, str(error)) from error
+            known = self.again(str((claim.get("metadata") or {}).get("uid")))
+            if known is None:
+                raise NotPrepared(Rule.BAD_CLAIM, str(error)) from error
+            return known  # its card may be lost, and its containers run
         mine = found.allocation
+        who = f"ResourceClaim {mine.namespace}/{mine.name}"
         with self.lock:
             known = self.claims.prepared.get(mine.uid)
+            if known is not None and known.parts != found.parts:
+                holder = self._holder(mine.uid)
+                if holder:
+                    told = f"{who} has other devices now, and {holder} has still those from before"
+                    raise NotPrepared(Rule.BAD_CLAIM, f"{told} ({Rule.BAD_CLAIM})")
+                self.claims.drop(mine.uid)
+                known = None
             if known is None:
                 refusal = self._refused(mine, place)
                 if refusal is not None:
-                    who = f"ResourceClaim {mine.namespace}/{mine.name}"
                     raise NotPrepared(refusal.rule, f"{who}: {refusal.message} ({refusal.rule})")
             try:
                 return self.claims.put(found)
             except InvalidValue as error:
                 raise NotPrepared(Rule.BAD_CLAIM, str(error)) from error
+
+    def again(self, uid: str) -> Prepared | None:
+        """A claim that is prepared, whatever may be known of it elsewhere; None where it is not.
+
+        Raises:
+            OSError: it cannot be named to the runtime.
+        """
+        with self.lock:
+            return self.claims.again(uid)
+
+    def release(self, uid: str) -> bool:
+        """Forget a claim that the API server does not know any more, unless a container has it still.
+
+        Raises:
+            OSError: as `unprepare`.
+        """
+        with self.lock:
+            return not self._holder(uid) and self.claims.drop(uid)
+
+    def idle(self) -> list[Prepared]:
+        """Claims that no container has; a look from any thread."""
+        return [one for uid, one in self.claims.prepared.items() if not self._holder(uid)]
 
     def unprepare(self, uid: str) -> None:
         """Forget what a claim holds; nothing happens where it holds nothing.
@@ -164,6 +199,17 @@ class ClaimAdmission:
                     told = f"{asked} {what} of {card.type} {card.minor} ({card.uuid}), which has {total}"
                     return Refusal(Rule.CARD_FULL, told)
         return conflict(mine, place, self.held(mine.uid))
+
+    def _holder(self, uid: str) -> str:
+        """A container that has something of a claim; empty where none has."""
+        return next(
+            (
+                f"pod {one.allocation.namespace}/{one.allocation.name}, container {one.name}"
+                for one in self._holdings()
+                if one.allocation.uid == uid
+            ),
+            "",
+        )
 
     def _sharer(
         self, pod: PodSandbox, container: Container, uid: str, grants: Sequence[Grant]

@@ -15,7 +15,8 @@ from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device
 from partage.model.errors import InvalidValue
 from partage.model.node import Node
-from partage.wire.claims import claim_uid, held_devices, read_claim
+from partage.vendors.names import DRA_DRIVER
+from partage.wire.claims import claim_uid, has_parameters, held_devices, read_claim
 from partage.wire.documents import decode
 
 _MIB = 2**20
@@ -70,6 +71,8 @@ def allocated(claim: Mapping[str, Any], node: Node) -> Allocated:
     where = f"ResourceClaim {read.namespace}/{read.name}"
     if any(one.get("adminAccess") for one in results):
         raise InvalidValue(f"{where}: access for administrators is not served")
+    if has_parameters(document):
+        raise InvalidValue(f"{where} has parameters for {DRA_DRIVER}, which takes none")
     others = sorted({str(one["pool"]) for one in results} - {node.name})
     if others:
         raise InvalidValue(f"{where} is allocated on node {others[0]}, not on {node.name}")

@@ -21,7 +21,7 @@ import msgspec
 
 from partage.agent.container_edits import MARK
 from partage.agent.dra.allocated import Allocated, Part
-from partage.agent.mig.journal import replace_file
+from partage.agent.mig.journal import flush_folder, replace_file
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidValue
 from partage.wire.record import decode, encode
@@ -91,6 +91,11 @@ class Claims:
         self._held: dict[str, tuple[Prepared, Allocation]] = {}
         self.damaged: dict[str, str] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for place, torn in ((folder, ".*.new"), (cdi, f".{_PREFIX}*.new")):
+            for path in place.glob(
+                torn
+            ):  # an agent that was killed; claims never have the same name again
+                path.unlink(missing_ok=True)
         for path in sorted(folder.glob("*.json")):
             try:
                 one, allocation = self._read(path)
@@ -120,12 +125,12 @@ class Claims:
 
         Raises:
             InvalidValue: its uid is none.
-            OSError: the disk does not take it; then it holds nothing.
+            OSError: the disk does not take it. What is written down already is held, and named when it is asked for
+                again.
         """
         uid = one.allocation.uid
-        if (known := self._held.get(uid)) is not None:
-            self._name(known[0])
-            return known[0]
+        if (known := self.again(uid)) is not None:
+            return known
         if not _UID.fullmatch(uid):
             raise InvalidValue(f"uid {uid[:80]!r} of a ResourceClaim is none")
         made = Prepared(
@@ -142,18 +147,33 @@ class Claims:
         self._name(made)
         return made
 
+    def again(self, uid: str) -> Prepared | None:
+        """A claim that is there, named to the runtime if it was not; None where it is not there.
+
+        Raises:
+            OSError: the disk does not take the name.
+        """
+        known = self._held.get(uid)
+        if known is None:
+            return None
+        self._name(known[0])
+        return known[0]
+
     def drop(self, uid: str) -> bool:
         """Forget a claim; whether it was there.
 
         Raises:
-            OSError: a file cannot be removed; then it is held still.
+            OSError: a file cannot be removed; then it is held still, or was not yet flushed.
         """
         if not _UID.fullmatch(uid):
             return False
         (self._cdi / f"{_PREFIX}{uid}.json").unlink(missing_ok=True)
         (self._folder / f"{uid}.json").unlink(missing_ok=True)
         self.damaged.pop(f"{uid}.json", None)
-        return self._held.pop(uid, None) is not None
+        held = self._held.pop(uid, None) is not None
+        # Else a machine that stops now has it again, and the kubelet, which was answered, would not ask again.
+        flush_folder(self._folder)
+        return held
 
     def of(self, env: Iterable[str]) -> list[tuple[Prepared, Allocation, int]]:
         """The devices that a container's marks stand for.

@@ -151,7 +151,12 @@ def replace_file(
         file.flush()
         flush(file.fileno())
     beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    flush_folder(path.parent, flush)
+
+
+def flush_folder(path: Path, flush: Callable[[int], None] = os.fsync) -> None:
+    """Have names of a folder, new ones and those that are gone, outlive a machine that stops."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         flush(folder)
     finally:
