@@ -1,0 +1,149 @@
+"""A share by a claim is kept to its amounts as one by a pod's record is: by every provider, word for word.
+
+What a provider gives is looked at in a genuine container by `tests/runtime/test_every_provider_gives_what_it_says.py`,
+by records. Here the runtime asks the same agent for both.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from claims_world import GIB, NODE, PATIENCE, World, run, share
+
+from partage.agent.isolation.providers import (
+    HamiCore,
+    MigOnly,
+    Mps,
+    NoIsolation,
+    OwnLibrary,
+    Provider,
+    VendorIsolation,
+)
+from partage.agent.nri.messages import Adjustment, Container, CreateContainerResponse, PodSandbox
+from partage.daemon.agent import IsolationOptions
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType, SliceMode
+from partage.vendors import names
+from partage.wire.record import encode
+
+KEPT = ("CUDA_", "LD_PRELOAD", "GPU_CORE", "NVIDIA_VISIBLE")
+FIXED = {names.COMPUTE_POLICY: "fixed-share"}
+UID = "uid-both"
+RECORD = encode(
+    Allocation(
+        UID,
+        "team",
+        "web",
+        "n",
+        (
+            Grant(
+                "main", DeviceType.GPU, 1, "GPU-1", 300, 4 * GIB, GrantMode.SHARE, protocol="qgpu"
+            ),
+        ),
+    )
+)
+PROVIDERS: dict[str, tuple[Provider, frozenset[str]]] = {
+    "none": (NoIsolation(), frozenset()),
+    "vendor": (VendorIsolation(), frozenset()),
+    "hami-core": (
+        HamiCore("/lib/libvgpu.so", "/lib/containers"),
+        frozenset({"CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_DEVICE_SM_LIMIT", "LD_PRELOAD"}),
+    ),
+    "mps": (
+        Mps("/run/mps"),
+        frozenset({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}),
+    ),
+    "partage": (OwnLibrary(), frozenset()),
+    "partage, compute too": (OwnLibrary(compute=True), frozenset()),
+}
+"""Each with variables that it must have set."""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path, as sockets need."""
+    with tempfile.TemporaryDirectory(prefix="dra") as made:
+        yield Path(made)
+
+
+def prepared_host(world: World, provider: Provider) -> None:
+    """A node with what the provider needs on it."""
+    root = world.folder
+    for name in ("lib", "run/mps/pipe", "run/mps/shm"):
+        (root / name).mkdir(parents=True)
+    (root / "lib/libvgpu.so").touch()
+    (root / "built.so").write_bytes(b"the library")
+    boot = root / "proc/sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text("one\n")
+    world.node = replace(
+        NODE,
+        devices=tuple(replace(one, mode=SliceMode.SHARE, cutting=None) for one in NODE.devices),
+    )
+    library = root / "built.so" if isinstance(provider, OwnLibrary) else None
+    world.isolation = IsolationOptions(provider, library, "/state")
+
+
+def seen(found: Adjustment, world: World, room: str) -> tuple[object, ...]:
+    """What a container has: of a provider, of the card, and what its room says; places without the container's name."""
+    limits = world.folder / "state/containers" / room / "limits"
+    told = limits.read_text().splitlines() if limits.exists() else []
+    return (
+        sorted((one.key, one.value) for one in found.env if one.key.startswith(KEPT)),
+        sorted(
+            (one.destination, one.source.replace(room, "ROOM"), tuple(one.options))
+            for one in found.mounts
+        ),
+        found.annotations,
+        sorted(one.path for one in found.linux.devices) if found.linux else [],
+        [line for line in told if not line.startswith("container ")],
+    )
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_a_claim_gives_what_a_record_gives(folder: Path, name: str) -> None:
+    """The same variables, mounts, limits, device files and note; the pod's own policy counts in both."""
+    provider, variables = PROVIDERS[name]
+
+    async def story(world: World) -> None:
+        prepared_host(world, provider)
+        async with world.agent(mig=False):
+            pod = PodSandbox(
+                "s-web", "web", UID, "team", annotations={**FIXED, names.ALLOCATION: RECORD}
+            )
+            container = Container("c-record", "s-web", "main")
+            answer = await world.runtime.create(pod, container, PATIENCE)
+            assert isinstance(answer, CreateContainerResponse), answer
+            assert answer.adjust is not None
+            by_record = seen(answer.adjust, world, "c-record")
+            await world.runtime.removed(container)
+
+            claim = world.claim("both", share(1, 30, "4Gi"), uid=UID)
+            env = world.env(await world.prepared(claim))
+            found = await world.create(env, annotations=FIXED)
+            assert isinstance(found, Adjustment), found
+            assert seen(found, world, "c-web-main") == by_record
+            assert variables <= {one.key for one in found.env}
+            assert found.annotations[names.SERVED] == provider.name
+            limits = by_record[-1]
+            assert bool(limits) is isinstance(provider, OwnLibrary)
+
+    run(folder, story)
+
+
+def test_where_only_instances_are_kept_shares_are_refused(folder: Path) -> None:
+    """By a claim as by a record, with the same words."""
+
+    async def story(world: World) -> None:
+        prepared_host(world, MigOnly())
+        async with world.agent(mig=False):
+            env = world.env(await world.prepared(world.claim("both", share(1, 30, "4Gi"))))
+            assert "only hardware instances are kept to their limits" in str(
+                await world.create(env)
+            )
+            whole = world.env(await world.prepared(world.claim("all", share(0, 100, "80Gi"))))
+            assert (await world.given(whole, pod="other"))["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"
+
+    run(folder, story)
