@@ -138,8 +138,11 @@ def test_a_claim_that_was_allocated_anew_gets_what_it_holds_now(folder: Path) ->
 
     async def story(world: World) -> None:
         claim = world.claim("moved", share(0, 100, "80Gi"))
-        async with world.agent():
+        async with world.agent() as daemon:
+            admission = daemon.keeper.claims
+            assert admission is not None
             env = world.env(await world.prepared(claim))
+            (old,) = admission.idle()
             await world.given(env)
             body = deepcopy(world.server.store.get(CLAIMS, "team", "moved"))
             body["status"]["allocation"]["devices"]["results"] = [
@@ -151,6 +154,7 @@ def test_a_claim_that_was_allocated_anew_gets_what_it_holds_now(folder: Path) ->
             await world.runtime.removed(world.container())
             (device,) = await world.prepared(claim)
             assert device.device_name == "gpu-1"
+            assert not admission.release(old)  # whoever looked before comes too late
             assert "not prepared here" in str(await world.create(env))
             given = await world.given(world.env((device,)))
             assert given["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"

@@ -98,6 +98,8 @@ class ResourceDriver:
             agent.notes.say(self.name, Code.JOURNAL_DAMAGED, (self._claims.closed,))
         self._place: Place | None = None
         self._node, self._problem = node, ""
+        # Claims that the kubelet wants since the last look for lost ones.
+        self._asked: set[str] = set()
         scope = Scope(PODS, fields=f"spec.nodeName={node}")
         self._pods = Informer(client, scope, into=LivePod, observer=self._heard)
         keeper = agent.keeper
@@ -199,6 +201,7 @@ class ResourceDriver:
             NotPrepared: it cannot be honoured now.
             OSError: the disk does not take it.
         """
+        self._asked.add(claim.uid)
         with self._timed("prepare") as end:
             try:
                 made = await self._written_down(claim)
@@ -294,10 +297,11 @@ class ResourceDriver:
         before: set[str] = set()
         while True:
             await self._client.clock.sleep(self._options.look)
+            self._asked.clear()
             lost = {one.uid: one for one in self._admission.idle() if await self._lost(one)}
-            for uid in before & set(lost):
+            for uid in before & set(lost) - self._asked:
                 try:
-                    released = await asyncio.to_thread(self._admission.release, uid)
+                    released = await asyncio.to_thread(self._admission.release, lost[uid])
                 except OSError as error:
                     _LOG.warning("ResourceClaim %s: not released: %s", lost[uid].key, error)
                     continue
@@ -309,7 +313,7 @@ class ResourceDriver:
                     )
                     self._want()
                     self._offer()
-            before = set(lost)
+            before = set(lost) - self._asked
 
     async def _lost(self, one: Prepared) -> bool:
         """Whether the API server says that nobody has a claim; False where it does not answer."""

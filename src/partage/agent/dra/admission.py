@@ -113,14 +113,15 @@ class ClaimAdmission:
         with self.lock:
             return self.claims.again(uid)
 
-    def release(self, uid: str) -> bool:
-        """Forget a claim that the API server does not know any more, unless a container has it still.
+    def release(self, one: Prepared) -> bool:
+        """Forget a claim that the API server says is free, unless a container has it still, or it was prepared anew.
 
         Raises:
             OSError: as `unprepare`.
         """
         with self.lock:
-            return not self._holder(uid) and self.claims.drop(uid)
+            same = self.claims.prepared.get(one.uid) == one
+            return same and not self._holder(one.uid) and self.claims.drop(one.uid)
 
     def idle(self) -> list[Prepared]:
         """Claims that no container has; a look from any thread."""
