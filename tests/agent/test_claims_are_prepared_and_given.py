@@ -13,6 +13,7 @@ import pytest
 from claims_world import CLAIMS, GIB, NODE, PATIENCE, World, record, run, share, until
 from click.testing import CliRunner
 
+from fakes.nvml import Trouble
 from partage.agent.dra import messages as said
 from partage.agent.isolation.providers import HamiCore
 from partage.agent.nri.messages import (
@@ -290,6 +291,36 @@ def test_instances_are_made_on_demand_and_removed(folder: Path) -> None:
             await until(lambda: not world.nvml.instances("GPU-0"))
             await world.prepared(over)
             assert [one.start for one in world.nvml.instances("GPU-0")] == [2]
+
+    run(folder, story)
+
+
+def test_a_call_that_the_kubelet_gives_up_is_made_again(folder: Path) -> None:
+    """It ended while a card was busy: what was begun goes on, and the next call, of a kubelet that started anew, finds it."""
+
+    async def story(world: World) -> None:
+        refused = 0
+        busy = True
+
+        def answer(_call: str) -> Trouble | None:
+            nonlocal refused
+            refused += busy
+            return Trouble.IN_USE if busy else None
+
+        world.nvml.before = answer
+        claim = world.claim("part", {"device": "gpu-0-mig-1g-10gb-3"})
+        async with world.agent() as daemon:
+            call = asyncio.create_task(world.prepare(claim))
+            await until(lambda: refused > 0)
+            call.cancel()
+            given_up = {"call": "prepare", "result": "failed"}
+            metric = daemon.tallies.registry.get_sample_value
+            await until(lambda: metric("partage_agent_claim_seconds_count", given_up) == 1)
+            busy = False
+            devices = await world.prepared(claim)
+            (made,) = world.nvml.instances("GPU-0")
+            given = await world.given(world.env(devices))
+            assert given["NVIDIA_VISIBLE_DEVICES"] == made.computes[0].uuid
 
     run(folder, story)
 

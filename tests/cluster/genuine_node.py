@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,8 +87,13 @@ class Node:
         """Its cards by identity, with their numbers, as its Device says."""
         return {one["id"]: one["minor"] for one in self.device()["spec"]["devices"]}
 
-    def start_agent(self, *options: str) -> None:
-        """Start what the chart's DaemonSet runs, by its account, with made-up device files."""
+    def start_agent(self, *options: str, program: Sequence[str] = ()) -> None:
+        """Start what the chart's DaemonSet runs, by its account, with made-up device files.
+
+        Args:
+            options: further ones.
+            program: runs it in place of `partage`.
+        """
         folder = self.kubelet.folder.parent
         root = folder / "host"
         (root / "dev/dri").mkdir(parents=True)
@@ -113,6 +119,7 @@ class Node:
             "--isolation-library",
             str(library),
             *options,
+            program=program,
         )
 
     def offers(self, resource: str) -> str:

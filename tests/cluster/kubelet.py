@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ mount --make-rprivate /
 mount -t tmpfs tmpfs /var/lib
 mkdir /var/lib/kubelet
 mount --bind "$1" /var/lib/kubelet
+mount --bind "$1/boot_id" /proc/sys/kernel/random/boot_id
 shift
 exec "$@"
 """
@@ -78,6 +80,15 @@ class Kubelet:
         """Folder of pods that it runs without asking the API server."""
         return self.folder / "manifests"
 
+    @property
+    def boot(self) -> str:
+        """Which run of the machine it sees."""
+        return (self.folder / "boot_id").read_text()
+
+    def reboot(self) -> None:
+        """Have it see another run of the machine from its next start on."""
+        (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
+
     def start(self, cni: Path) -> None:
         """Start it; its node appears by itself.
 
@@ -85,6 +96,7 @@ class Kubelet:
             cni: folder where the runtime reads network configurations.
         """
         self.manifests.mkdir(parents=True, exist_ok=True)
+        self.reboot()
         (cni / "10-none.conflist").write_text(json.dumps(_CNI))
         config = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -106,6 +118,7 @@ class Kubelet:
             "imageGCHighThresholdPercent": 100,
             "makeIPTablesUtilChains": False,
             "nodeStatusUpdateFrequency": "2s",
+            "syncFrequency": "3s",  # after which a pod that could not start is tried again
             "podLogsDir": str(self.folder / "logs"),
             "resolvConf": "",
             "serializeImagePulls": False,

@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -401,8 +401,10 @@ class Stack:
         # Unlike pods, all these processes have one network.
         self.plane.run(name, [*program, f"--health-port={free_port()}", *options])
 
-    def agent(self, node: str, *options: str) -> None:
+    def agent(self, node: str, *options: str, program: Sequence[str] = ()) -> None:
         """Run what the chart's DaemonSet runs on a node, by the token of a pod of it there, with further options.
+
+        Another program may run it.
 
         The pod is an object that has ended: no kubelet runs it, and its token is good all the same.
         """
@@ -425,9 +427,9 @@ class Stack:
         made = self.plane.call("POST", f"{space}/serviceaccounts/{account}/token", body)
         config = self.plane.kubeconfig(made["status"]["token"])
         given = [a.replace("$(NODE_NAME)", node) for a in spec["containers"][0]["args"]]
-        program = [sys.executable, "-m", "partage.cli.main", *given, "--kubeconfig", str(config)]
-        own = ["--host=127.0.0.1", "--port=0", f"--health-port={free_port()}"]
-        self.plane.run(name, [*program, *own, *options])
+        command = [*(program or (sys.executable, "-m", "partage.cli.main")), *given]
+        own = ["--kubeconfig", str(config), "--host=127.0.0.1", "--port=0"]
+        self.plane.run(name, [*command, *own, f"--health-port={free_port()}", *options])
 
     def used(self, account: str) -> set[tuple[str, str]]:
         """Verbs and resources, with their subresources, that the API server allowed an account."""
@@ -485,11 +487,11 @@ class Stack:
         return found
 
     @contextmanager
-    def forbidden_meanwhile(self) -> Iterator[None]:
-        """What is forbidden to our programs meanwhile does not count: their rights are taken away."""
+    def forbidden_meanwhile(self, *, afterwards: bool = True) -> Iterator[None]:
+        """What is forbidden to our programs meanwhile, and afterwards, does not count: their rights are taken away."""
         begun = now()
         yield
-        self._starts.append((begun, "9999"))
+        self._starts.append((begun, "9999" if afterwards else now()))
 
     def ready(self) -> bool:
         """Whether the scheduler service says that it is ready."""

@@ -7,10 +7,8 @@ nodes that have no kubelet.
 import asyncio
 import json
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,13 +18,25 @@ import kubelet
 import pytest
 import stack as partage_stack
 import yaml
+from claims_node import (
+    API,
+    CLAIMS,
+    PODS,
+    allocated,
+    claim,
+    devices,
+    empty,
+    half,
+    identity,
+    offering,
+    prepared,
+    slices,
+    user,
+)
 from genuine_node import (
-    LAYOUT,
     SLOW,
     Node,
-    added,
     admitted,
-    complete,
     container,
     containerd,
     cri,
@@ -58,12 +68,6 @@ from partage.wire import shapes
 from partage.wire.cluster import assemble
 from partage.wire.documents import decode
 
-API = "/apis/resource.k8s.io/v1"
-CLAIMS = f"{API}/namespaces/default/resourceclaims"
-PODS = "/api/v1/namespaces/default/pods"
-DRA = replace(
-    LAYOUT, options=(*LAYOUT.options, "--set", "agent.dra.enabled=true,scheduler.claims=true")
-)
 pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(
@@ -75,93 +79,16 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node of two cards whose agent offers them to claims; its sockets need short paths."""
-    folder = Path(tempfile.mkdtemp(prefix="ptg"))
-    try:
-        with (
-            partage_stack.stack(tmp_path_factory.mktemp("cluster"), layout=DRA) as stack,
-            ExitStack() as cleanup,
-        ):
-            made = added("cuda", "2.1", stack, folder, cleanup)
-            (folder / "cuda/nri.sock").symlink_to(made.runtime.nri)
-            made.start_agent(
-                "--nri-socket",
-                str(folder / "cuda/nri.sock"),
-                "--dra-kubelet-dir",
-                str(made.kubelet.folder),
-                "--cdi-dir",
-                str(made.runtime.folder / "cdi"),
-            )
-            complete(made)
-            eventually("the kubelet has the driver", lambda: registered(made), SLOW)
-            eventually("slices are there", lambda: devices(stack, "cuda"), SLOW)
-            yield made
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    """A node of two cards whose agent offers them to claims."""
+    with offering(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
 def emptied(cuda: Node) -> Iterator[None]:
-    """Leave the cluster without pods and claims, and the node with nothing prepared."""
+    """Leave nothing behind."""
     yield
-    plane = cuda.stack.plane
-    plane.call("DELETE", f"{PODS}?gracePeriodSeconds=1")
-    eventually("all pods are gone", lambda: not plane.call("GET", PODS)["items"], SLOW)
-    plane.call("DELETE", CLAIMS)
-    eventually("all claims are gone", lambda: not plane.call("GET", CLAIMS)["items"], SLOW)
-    eventually("nothing is prepared", lambda: not prepared(cuda), SLOW)
-
-
-def registered(node: Node) -> bool:
-    """Whether the kubelet has told the agent that it takes the driver."""
-    return "registered with the kubelet" in node.agent.log.read_text()
-
-
-def slices(stack: Stack, node: str) -> list[dict[str, Any]]:
-    """A node's slices."""
-    found: list[dict[str, Any]] = stack.plane.call("GET", f"{API}/resourceslices")["items"]
-    return [one for one in found if one["spec"].get("nodeName") == node]
-
-
-def devices(stack: Stack, node: str) -> dict[str, dict[str, Any]]:
-    """Devices of a node's slices by name."""
-    return {
-        one["name"]: one for part in slices(stack, node) for one in part["spec"].get("devices", [])
-    }
-
-
-def prepared(node: Node) -> list[str]:
-    """Files of claims: of the journal and of CDI."""
-    written = (node.kubelet.folder.parent / "journal/claims").glob("*.json")
-    named = (node.runtime.folder / "cdi").glob("partage.io-claim_*.json")
-    return [path.name for path in (*written, *named)]
-
-
-def claim(stack: Stack, name: str, **exactly: Any) -> None:
-    """A claim of one device."""
-    request = {"name": "card", "exactly": {"deviceClassName": "share.gpu.partage.io", **exactly}}
-    body = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": name},
-        "spec": {"devices": {"requests": [request]}},
-    }
-    stack.plane.call("POST", CLAIMS, body)
-
-
-def user(name: str, *claims: str, **more: Any) -> dict[str, Any]:
-    """A pod of one container that has these claims."""
-    main = container("main", {})
-    main["resources"] = {"claims": [{"name": one} for one in claims]}
-    listed = [{"name": one, "resourceClaimName": one} for one in claims]
-    return pod(name, main, resourceClaims=listed, **more)
-
-
-def allocated(stack: Stack, name: str) -> dict[str, Any]:
-    """The device that a claim has."""
-    found = stack.plane.call("GET", f"{CLAIMS}/{name}")
-    (result,) = found["status"]["allocation"]["devices"]["results"]
-    return dict(result)
+    empty(cuda)
 
 
 def unschedulable(stack: Stack, name: str) -> str:
@@ -173,11 +100,6 @@ def unschedulable(stack: Stack, name: str) -> str:
 def answered(stack: Stack, name: str) -> object:
     """Whether a pod was placed, or is told why not."""
     return stack.pod(name)["spec"].get("nodeName") or unschedulable(stack, name)
-
-
-def half(cores: int, memory: str) -> dict[str, Any]:
-    """Amounts of a request."""
-    return {"capacity": {"requests": {"cores": str(cores), "memory": memory}}}
 
 
 def test_a_container_has_the_share_that_the_scheduler_allocated(cuda: Node) -> None:
@@ -499,12 +421,6 @@ def other_version(folder: Path) -> dict[str, str]:
     told = 'import sys\n__version__ = "9.9.9"\nprint("version", __version__, file=sys.stderr, flush=True)\n'
     head.write_text(head.read_text() + told)
     return {"PYTHONPATH": str(folder)}
-
-
-def identity(stack: Stack, name: str) -> tuple[str, int]:
-    """The container of a pod, and how often it was started again."""
-    (status,) = running(stack, name)["status"]["containerStatuses"]
-    return status["containerID"], status["restartCount"]
 
 
 def test_another_version_takes_over_what_is_prepared(cuda: Node, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import tarfile
 import time
@@ -287,6 +288,20 @@ class Containerd:
         if self.popen is not None:
             self.popen.kill()
             self.popen.wait(_READY)
+
+    def forget(self) -> None:
+        """Lose what it had in memory, as a machine that starts anew; nothing of it may run.
+
+        What it keeps on the disk, images and the names of containers, stays.
+        """
+        state = self.folder / "state"
+        for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+            place = line.split()[1]
+            if place.startswith(f"{state}/"):
+                subprocess.run(["/usr/bin/env", "umount", "-l", place], check=True)
+        shutil.rmtree(state)
+        for path in (self.nri, self.socket):
+            path.unlink(missing_ok=True)
 
     def spec(self, container: str) -> Mapping[str, Any]:
         """What the runtime was told to make."""
