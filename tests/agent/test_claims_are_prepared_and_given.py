@@ -325,6 +325,24 @@ def test_a_call_that_the_kubelet_gives_up_is_made_again(folder: Path) -> None:
     run(folder, story)
 
 
+def test_claims_of_one_call_wait_for_their_instances_together(folder: Path) -> None:
+    """One after the other they would outlast the call, and the pod's events would have no reason."""
+
+    async def story(world: World) -> None:
+        busy = True
+        world.nvml.before = lambda _call: Trouble.IN_USE if busy else None
+        claims = [world.claim(f"c{n}", {"device": f"gpu-{n}-mig-7g-80gb-0"}) for n in (0, 1)]
+        async with world.agent():
+            call = asyncio.create_task(world.prepare(*claims))
+            await until(lambda: len(list((world.folder / "journal/claims").glob("*.json"))) == 2)
+            assert not call.done()
+            busy = False
+            found = await call
+            assert [found[one.uid].error for one in claims] == ["", ""]
+
+    run(folder, story)
+
+
 def test_an_agent_that_makes_no_instances_says_so(folder: Path) -> None:
     """A claim of one waits with a reason."""
 

@@ -170,10 +170,10 @@ class DriverPlugin:
         return b""
 
     async def _prepare_all(self, request: bytes, context: Any) -> bytes:
-        found = [
-            said.PrepareEntry(claim.uid, await self._prepared(claim))
-            for claim in await _claims(request, context)
-        ]
+        claims = await _claims(request, context)
+        # At once: instances of several claims, made one after the other, would outlast the kubelet's patience.
+        made = await asyncio.gather(*(self._prepared(claim) for claim in claims))
+        found = map(said.PrepareEntry, (claim.uid for claim in claims), made)
         return said.PrepareResponse(tuple(found)).encode()
 
     async def _prepared(self, claim: said.Claim) -> said.Prepared:
