@@ -3,23 +3,29 @@
 Each shape is a new class of request in every round. A work unit's cost is told too, since the gate
 counts units only (`partage.placement.work`).
 
-    python bench/hostile.py [--nodes 5000] [--only NAME] [--limit 20]
+    python bench/hostile.py [--nodes 5000] [--used] [--only NAME] [--rounds 3]
 """
 
 import argparse
 import asyncio
 import json
-import signal
 import time
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import extender as cluster
+from partage.extender.allowance import AllowanceSettings
 from partage.extender.explain import explain
-from partage.extender.service import SchedulerService
+from partage.extender.service import SchedulerService, ServiceSettings
+from partage.inventory.ledger import Ledger
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType
 
 HINT = "scheduling.koordinator.sh/device-allocate-hint"
 JOINT = "scheduling.koordinator.sh/device-joint-allocate"
+USED = 0.5
+"""Part of the cards of which a share is taken, where some are."""
 
 
 def container(name: str, limits: dict[str, str], **more: Any) -> dict[str, Any]:
@@ -41,7 +47,7 @@ def hami(count: int, memory: int, cores: int = 1) -> dict[str, str]:
     }
 
 
-def shapes(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def shapes(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:  # noqa: PLR0915 # a list of them
     """Hard pods by name; `seed` makes each a class of its own."""
 
     def pod(
@@ -122,6 +128,21 @@ def shapes(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
             )
         ),
     )
+    yield (
+        "60 distinct, half a card more",
+        pod(many(60, lambda i: hami(1, 100 + seed + i, 9 + i % 7))),
+    )
+    yield "40 sets of 2", pod(many(40, lambda i: hami(2, 100 + seed + 3 * i, 7 + i % 5)))
+    yield (
+        "9 sets of 4 and shares",
+        pod(many(27, lambda i: hami(4 if i % 3 == 0 else 1, 100 + seed + i, 8 + i))),
+    )
+    yield (
+        "16 by their memory",
+        pod(many(16, lambda i: hami(1, 36_000 + seed + 517 * i, 1))),
+    )
+    small = [container(f"i{i}", hami(1 + i % 8, 100 + seed + i, 9)) for i in range(60)]
+    yield "60 init containers", pod(one, initContainers=small)
     init = [container(f"i{i}", hami(1 + i % 8, 100 + seed + i, 9)) for i in range(63)]
     last = container("last", hami(8, 100 + seed, 95))
     yield "63 init containers", pod([*one], initContainers=[*init, last])
@@ -378,37 +399,54 @@ def device(index: int) -> dict[str, Any]:
     return found
 
 
-async def measure(nodes: int, only: str, limit: float) -> None:
-    """Print the CPU of the verbs for each shape."""
-    service = SchedulerService(cluster.Instant(), cluster.Clock())
+def use(ledger: Ledger, seed: int = 7) -> None:
+    """Give shares of cards away here and there, so that hardly two nodes are alike."""
+    chance = Random(seed)  # noqa: S311 # nothing secret
+    for index in list(ledger.index.values()):
+        node = ledger.node_at(index)
+        for number, card in enumerate(ledger.cards(DeviceType.GPU, index)):
+            if chance.random() < USED:
+                part = chance.randint(5, 80)
+                grant = Grant(
+                    "main",
+                    DeviceType.GPU,
+                    card.device.minor,
+                    card.device.uuid,
+                    part * 10,
+                    part << 29,
+                    GrantMode.SHARE,
+                )
+                name = f"used-{index}-{number}"
+                ledger.apply(Allocation(name, "others", name, node.name, (grant,), {}))
+
+
+async def measure(nodes: int, only: str, limit: float, rounds: int, *, used: bool) -> None:
+    """Print the CPU of the verbs for each shape: the least of several rounds, each a class of its own."""
+    # What each pod costs is measured, however many of its namespace came before.
+    plenty = ServiceSettings(allowance=AllowanceSettings(10**9, 60_000, 2 * 10**9))
+    service = SchedulerService(cluster.Instant(), cluster.Clock(), settings=plenty)
     listed = cluster.documents([cluster.node(i) for i in range(nodes)])
     await service.rebuild(listed, cluster.documents([device(i) for i in range(nodes)]), [])
+    if used:
+        use(service.books.engine.ledger)
     service.lead()
     names = [f"node-{i:05d}" for i in range(nodes)]
 
     def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-        start = time.process_time()
-        try:
-            answer = call()
-        except TimeoutError:
-            answer = None
-        return (time.process_time() - start) * 1e3, answer
+        start = time.thread_time()
+        answer = call()
+        spent = time.thread_time() - start
+        if spent > limit:
+            raise SystemExit(f"one answer took {spent:.1f} s of CPU")
+        return spent * 1e3, answer
 
-    def late(_signal: int, _frame: object) -> None:
-        raise TimeoutError
-
-    signal.signal(signal.SIGVTALRM, late)
-    print(f"{nodes} nodes; CPU in ms")
-    print(
-        f"{'shape':26} {'read':>7} {'filter':>8} {'again':>8} {'scores':>8} {'explain':>8}  answer"
-    )
-    for round_ in range(2):
+    found: dict[str, tuple[list[float], str]] = {}
+    for round_ in range(rounds):
         for name, pod in shapes(round_ + 1):
-            if only and only not in (name, "plain") and name != "plain":
+            if only and only not in name and name != "plain":
                 continue
             pod["metadata"] |= {"name": f"p{round_}", "uid": f"{name}-{round_}"}
             body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
-            signal.setitimer(signal.ITIMER_VIRTUAL, limit)
             read, _ = timed(
                 lambda pod=pod: [service.pod_changed(d) for d in cluster.documents([pod])]
             )
@@ -417,37 +455,40 @@ async def measure(nodes: int, only: str, limit: float) -> None:
             scores, _ = timed(lambda body=body: service.prioritize(body))
             named = pod["metadata"]["name"]
             told, _ = timed(lambda named=named: explain(service.books, "t", named))
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            decided = json.loads(answer) if answer else {}
+            decided = json.loads(answer)
             fits = len(decided.get("NodeNames") or [])
-            why = decided.get("Error") or next(
-                iter(
-                    (
-                        decided.get("FailedNodes")
-                        or decided.get("FailedAndUnresolvableNodes")
-                        or {"": ""}
-                    ).values()
-                ),
-                "",
-            )
-            if round_:
-                print(
-                    f"{name:26} {read:7.1f} {first:8.1f} {again:8.1f} {scores:8.1f} {told:8.1f}  fits {fits} {why[:70]}",
-                    flush=True,
-                )
+            failed = decided.get("FailedNodes") or decided.get("FailedAndUnresolvableNodes") or {}
+            why = decided.get("Error") or next(iter(failed.values()), "")
+            taken = [read, first, again, scores, told]
+            before = found.get(name, (taken, ""))[0]
+            least = [min(pair) for pair in zip(before, taken, strict=True)]
+            found[name] = least, f"fits {fits} {why[:70]}"
             service.pod_gone(pod["metadata"]["uid"])
+    print(f"{nodes} nodes; CPU in ms, the least of {rounds}")
+    print(
+        f"{'shape':26} {'read':>7} {'filter':>8} {'again':>8} {'scores':>8} {'explain':>8}  answer"
+    )
+    for name, (least, answer) in found.items():
+        figures = " ".join(f"{one:8.1f}" for one in least)
+        print(f"{name:26} {figures[1:]}  {answer}")
+    hard = sorted(max(least) for name, (least, _) in found.items() if name != "plain")
+    if hard:
+        ninth = hard[max(0, len(hard) * 9 // 10 - 1)]
+        print(f"{len(hard)} shapes: nine of ten within {ninth:.1f} ms, all within {hard[-1]:.1f}")
 
 
 def main() -> None:
     """Run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=5000)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="shapes whose name has this word")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--limit", type=float, default=20.0, help="CPU seconds after which a shape is left"
+        "--used", action="store_true", help="shares of half of the cards are taken"
     )
+    parser.add_argument("--limit", type=float, default=20.0, help="CPU seconds of one answer")
     given = parser.parse_args()
-    asyncio.run(measure(given.nodes, given.only, given.limit))
+    asyncio.run(measure(given.nodes, given.only, given.limit, given.rounds, used=given.used))
 
 
 if __name__ == "__main__":

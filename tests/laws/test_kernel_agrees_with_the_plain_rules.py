@@ -17,7 +17,7 @@ from partage.model.policy import Scoring, Strategy
 from partage.model.reason import NodeReason, ReasonCode
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
 from partage.placement import kernel, scoring
-from partage.placement.card import refusal, unsuitable
+from partage.placement.card import refusal, serves, taken_up, unsuitable
 from partage.placement.fast import choose, is_plain, simple
 from partage.placement.instance_kernel import pool_ranks
 from partage.placement.picks import pool_reason
@@ -52,6 +52,7 @@ def test_each_card_is_judged_alike(data: st.DataObject) -> None:
         assert not fits[len(cards) :, index].any()
         for card in cards:
             reason = refusal(card, request, protocol)
+            assert serves(card, request) is (taken_up(card, request) is None)
             if reason is not None and "virtual function" in reason.detail:
                 reason = None  # the kernel leaves virtual functions to the exact rule
             code = (

@@ -1,5 +1,6 @@
-"""Sums, columns, memory and a budget make decisions cheap; none of them changes what is decided."""
+"""Sums, columns, memory, equal nodes and a budget make decisions cheap; none of them changes what is decided."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -7,16 +8,24 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from worlds import PROTOCOLS, device_requests, node_lists, nodes, pods
+from worlds import PROTOCOLS, device_requests, node_lists, nodes, pod_requests, pods
 
-from fakes.builders import GIB
+from fakes.builders import GIB, card, make_node
 from partage.inventory.ledger import Ledger
-from partage.model.device import DeviceType
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType, Topology
 from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import NodeReason, Refusal
-from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
+from partage.model.request import (
+    CardFilter,
+    ContainerAsk,
+    DeviceRequest,
+    PodRequest,
+    RequestGroup,
+    Scope,
+)
 from partage.model.selector import (
     NodeConstraint,
     NodeTerm,
@@ -32,9 +41,10 @@ from partage.placement.greedy import taking_all
 from partage.placement.node import objection
 from partage.placement.pod import GIVEN_UP, place
 from partage.placement.sums import kinds_of, room_together
-from partage.placement.work import Work
+from partage.placement.work import MOST_A_NODE, Work
 from partage.scheduler.eligibility import Eligibility
 from partage.scheduler.engine import Engine
+from partage.scheduler.equal_nodes import EqualNodes
 from partage.scheduler.events import NodeSeen, Placement
 from partage.scheduler.labels import NodeColumns
 
@@ -125,6 +135,106 @@ def test_what_is_known_of_dead_ends_changes_nothing(node: Node, request: PodRequ
         again = place(node, cards, request, Strategy.BINPACK, work=Work(ENOUGH))  # type: ignore[arg-type]
     assume(again is not GIVEN_UP)
     assert plain == again
+
+
+def _other(node: Node) -> Node:
+    """The same node under another name, with cards of other names."""
+    devices = tuple(replace(d, uuid=f"other-{d.uuid}") for d in node.devices)
+    links = {tuple(sorted(f"other-{one}" for one in pair)): n for pair, n in node.links.items()}
+    return replace(node, name="other", devices=devices, links=links)  # type: ignore[arg-type]
+
+
+def _renamed(request: PodRequest) -> PodRequest:
+    """The same request of containers of other names."""
+    groups = (
+        replace(g, containers=tuple(replace(c, name=f"x{c.name}") for c in g.containers))
+        for g in request.groups
+    )
+    return replace(request, groups=tuple(groups))
+
+
+@given(st.data())
+def test_an_equal_node_is_answered_as_if_it_were_searched(data: st.DataObject) -> None:
+    """The same grants of its own cards, or the same refusal, and as much work counted."""
+    node = data.draw(nodes("node-0"))
+    request = data.draw(st.one_of(requests(), pod_requests()))
+    assume(request.fault is None and len(request.groups) > 1)
+    ledger = _ledger(node, _other(node))
+    for index in range(2):
+        for one in ledger.cards(DeviceType.GPU, index):
+            if one.device.minor == 0 and data.draw(st.booleans()):
+                part = Grant("c", DeviceType.GPU, 0, one.device.uuid, 300, GIB, GrantMode.SHARE)
+                name = ledger.node_at(index).name
+                ledger.apply(Allocation(f"on-{name}", "team", "p", name, (part,)))
+    equals = EqualNodes(OrderedDict(), 0)
+    asked = {"obstacle": data.draw(st.booleans())}
+    for wanted in (request, _renamed(request)):
+        for index in (0, 1, 0):
+            on, cards = ledger.node_at(index), _cards(ledger, index)
+            work, mine = Work(ENOUGH), Work(ENOUGH)
+            plain = place(on, cards, wanted, Strategy.BINPACK, None, work, **asked)  # type: ignore[arg-type]
+            told = equals.place(on, cards, wanted, Strategy.BINPACK, None, mine, **asked)  # type: ignore[arg-type]
+            assert told == plain
+            assert mine.done == work.done
+
+
+_CHANGED: Mapping[str, dict[str, object]] = {
+    "ill": {"healthy": False, "health_detail": "hot"},
+    "ill in another way": {"healthy": False, "health_detail": "cold"},
+    "smaller": {"memory_bytes": 2 * GIB},
+    "with one slot": {"slots": 1},
+    "of another model": {"model": "another"},
+    "of another number": {"minor": 7},
+    "elsewhere": {"topology": Topology(1, "other")},
+    "cut": {"vendor_cut": True},
+    "with less": {},
+}
+
+
+@pytest.mark.parametrize("changed", _CHANGED)
+def test_a_node_of_which_a_card_is_another_is_searched_by_itself(changed: str) -> None:
+    """Whatever is so of one card alone, both nodes are answered as they are."""
+    cards = [
+        card(minor, prefix="a", memory=8, topology=Topology(0, "switch")) for minor in range(2)
+    ]
+    if "ill" in changed:
+        cards[0] = replace(cards[0], healthy=False, health_detail="old")
+    node = make_node("node", cards)
+    other = _other(node)
+    first = replace(other.devices[0], **_CHANGED[changed])  # type: ignore[arg-type]
+    ledger = _ledger(node, replace(other, devices=(first, other.devices[1])))
+    if changed == "with less":
+        part = Grant("c", DeviceType.GPU, 0, first.uuid, 500, GIB, GrantMode.SHARE)
+        ledger.apply(Allocation("u", "team", "p", "other", (part,)))
+    avoided = CardFilter(avoid_types=("another",))
+    one, two = _plain((1, 510, 3)), _plain((1, 100, 1), count=2, scope=Scope.PCIE)
+    for sizes in ([one, one], [one, one, one], [two, two], [replace(one, filter=avoided)] * 2):
+        request = PodRequest(_groups(sizes, ["hami"] * len(sizes)))
+        equals = EqualNodes(OrderedDict(), 0)
+        for index in range(2):
+            on, mine = ledger.node_at(index), _cards(ledger, index)
+            plain = place(on, mine, request, Strategy.BINPACK)  # type: ignore[arg-type]
+            found = equals.place(on, mine, request, Strategy.BINPACK, None, Work(MOST_A_NODE))  # type: ignore[arg-type]
+            assert found == plain
+
+
+def test_equal_nodes_are_searched_once() -> None:
+    """Of two nodes the second takes no work, and counts as much as the first."""
+    listed = [
+        make_node(f"n{i}", [card(minor, prefix=f"GPU-{i}") for minor in range(4)])
+        for i in range(2)
+    ]
+    sizes = [_plain((1, 510, 1)), _plain((1, 520, 1)), _plain((2, 530, 2))]
+    request = PodRequest(_groups(sizes, ["hami"] * 3))
+    ledger = _ledger(*listed)
+    equals, work = EqualNodes(OrderedDict(), 0), Work(ENOUGH)
+    for index in range(2):
+        part = Work(ENOUGH)
+        equals.place(
+            ledger.node_at(index), _cards(ledger, index), request, Strategy.BINPACK, None, part
+        )  # type: ignore[arg-type]
+        work.include(part)
+    assert work.done == 2 * work.recalled > 0
 
 
 @given(

@@ -52,7 +52,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "pods whose places take long to search: many containers, sizes, sets, hints, affinity, names, tolerations",
-        "a fifth of a second of work at most, each; the pod waits with a reason",
+        "50 ms of CPU at most, each, at 5,000 nodes; the pod waits with a reason",
         (f"{_HARD}::test_a_hard_pod_is_answered_within_its_bound",),
     ),
     Attack(

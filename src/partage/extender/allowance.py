@@ -39,7 +39,7 @@ _MOST_NAMESPACES: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class AllowanceSettings:
-    """How much search there is; a unit of work takes about 3.5 us.
+    """How much search there is; a unit of work takes about 2.7 us.
 
     Attributes:
         owed: units that all namespaces together may owe: what an ordinary pod may have to wait for.

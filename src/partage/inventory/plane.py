@@ -108,10 +108,13 @@ class Plane:
         state: list[list[int]] = self.amounts[:STATE, :, node].tolist()
         return state
 
-    def totals(self, node: int) -> bytes:
-        """What a node's cards are and have in all, for comparing it with other nodes."""
+    def totals(self) -> list[bytes]:
+        """What each node's cards are and have in all, by node index, for comparing it with other nodes."""
         columns = (self.core_total, self.memory_total, self.slots_total, self.kind)
-        return b"".join(column[:, node].tobytes() for column in columns)
+        text = np.concatenate(columns).T.tobytes()
+        nodes = self.open.shape[1]
+        width = len(text) // max(nodes, 1)
+        return [text[width * node : width * (node + 1)] for node in range(nodes)]
 
     def unit_columns(self, unit: str) -> tuple[Ints, Ints]:
         """Total and free columns of a native unit; zero where a card does not have it."""

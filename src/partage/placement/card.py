@@ -5,8 +5,9 @@ order of the checks is the order in which reasons are given: what the card is, w
 then what it has left.
 """
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+import msgspec
 
 from partage.inventory.card import Card
 from partage.model.device import MILLI, Device, SliceMode
@@ -15,8 +16,7 @@ from partage.model.reason import CardReason, ReasonCode
 from partage.model.request import CardFilter, DeviceRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(msgspec.Struct, frozen=True, gc=False):
     """What a request takes of one particular card, in base units.
 
     Attributes:
@@ -148,6 +148,29 @@ def taken_up(card: Card, request: DeviceRequest) -> CardReason | None:
     return _short(card, request) or _held(card, request)
 
 
+def serves(card: Card, request: DeviceRequest) -> bool:
+    """Whether `taken_up` finds nothing, without a word: a search asks this of card after card."""
+    need, sharers = need_of(card, request), request.sharers_on(card.device)
+    tenants, slots = card.tenants, card.slots_free
+    if sharers is not None and sharers - tenants < slots:
+        slots = sharers - tenants
+    if (
+        slots < 1
+        or card.closed is not None
+        or card.instances
+        or need.memory_bytes > card.memory_free
+        or need.core_milli > card.core_free
+        or (tenants and (request.whole or request.unused or request.exclusive))
+        or (request.claims_core and need.core_milli == 0 and card.core_free <= 0)
+    ):
+        return False
+    if request.extras:
+        free = card.extras_free or {}
+        if any(amount > free.get(unit, 0) for unit, amount in request.extras):
+            return False
+    return request.filter.functions is None or bool(free_functions(card, request))
+
+
 def _busy(card: Card) -> CardReason | None:
     if card.tenants == 0 and card.closed is None:
         return None
@@ -219,7 +242,9 @@ def free_functions(card: Card, request: DeviceRequest) -> list[tuple[int, str]]:
 
 def take(card: Card, request: DeviceRequest, functions: tuple[str, ...] = ()) -> Need:
     """Write a request onto a scratch copy of a card; what was written."""
-    need = replace(need_of(card, request), room=_room(card, request))
+    need, room = need_of(card, request), _room(card, request)
+    if room != need.room:
+        need = msgspec.structs.replace(need, room=room)
     card.core_free -= need.core_milli
     card.memory_free -= need.memory_bytes
     card.slots_free -= need.room
@@ -227,7 +252,8 @@ def take(card: Card, request: DeviceRequest, functions: tuple[str, ...] = ()) ->
     if need.extras:
         free = card.extras_free or {}
         card.extras_free = {**free, **{u: free.get(u, 0) - a for u, a in need.extras}}
-    card.functions_taken |= frozenset(functions)
+    if functions:
+        card.functions_taken |= frozenset(functions)
     return need
 
 
@@ -249,7 +275,8 @@ def give(card: Card, need: Need, functions: tuple[str, ...] = ()) -> None:
     if need.extras:
         free = card.extras_free or {}
         card.extras_free = {**free, **{u: free.get(u, 0) + a for u, a in need.extras}}
-    card.functions_taken -= frozenset(functions)
+    if functions:
+        card.functions_taken -= frozenset(functions)
     if need.instance is not None:
         place = len(card.instances) - 1 - card.instances[::-1].index(need.instance)
         card.instances = (*card.instances[:place], *card.instances[place + 1 :])

@@ -141,7 +141,7 @@ def _first(request: DeviceRequest, fits: Bools, order: Ints) -> Bools:
 
 
 def taking_all(
-    ledger: Ledger, kinds: Sequence[Kind], suits: Sequence[Bools], nodes: Nodes
+    ledger: Ledger, kinds: Sequence[Kind], suits: Sequence[Bools], nodes: Ints
 ) -> Bools:
     """Nodes on which all groups that run at the same time find cards at the first try.
 
@@ -151,7 +151,8 @@ def taking_all(
         suits: for each kind, the cards that are the right ones; shape (cards, nodes of the ledger).
         nodes: which nodes are asked about.
     """
-    found: Bools = np.ones(ledger.present[nodes].shape, np.bool_)
+    nodes, like = _distinct(ledger, kinds, suits, nodes)
+    found: Bools = np.ones(nodes.size, np.bool_)
     left: dict[DeviceType, _Left] = {}
     numbered = sorted(range(len(kinds)), key=lambda i: largest_first(kinds[i].request))
     for number in numbered:
@@ -162,4 +163,26 @@ def taking_all(
         right = at(suits[number], nodes)
         for _ in range(0 if kind.request.every else kind.copies):
             found &= left[type_].take(kind.request, right)
-    return found
+    return found[like]
+
+
+def _distinct(
+    ledger: Ledger, kinds: Sequence[Kind], suits: Sequence[Bools], nodes: Ints
+) -> tuple[Ints, Ints]:
+    """One node of all that are equal in what is asked here; and for each node, the position of that one."""
+    columns: list[Ints | Bools] = [*{id(one): one for one in suits}.values()]
+    for type_ in {kind.request.type for kind in kinds}:
+        plane = ledger.planes[type_]
+        columns += [*plane.amounts, plane.open]
+        units = {unit for kind in kinds for unit, _ in kind.request.extras}
+        columns += [column for unit in sorted(units) for column in plane.unit_columns(unit)]
+    rows = [np.ascontiguousarray(at(column, nodes).T).view(np.uint8) for column in columns]
+    width = sum(row.shape[1] for row in rows)
+    text = np.concatenate(rows, axis=1).tobytes()
+    first: dict[bytes, int] = {}
+    like = [
+        first.setdefault(text[width * number : width * (number + 1)], len(first))
+        for number in range(nodes.size)
+    ]
+    positions = np.unique(np.array(like, np.intp), return_index=True)[1]
+    return nodes[positions], np.array(like, np.intp)

@@ -131,30 +131,63 @@ def needs(plane: Plane, request: DeviceRequest, nodes: Nodes) -> tuple[Ints | in
     return core, memory
 
 
-def fitting(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) -> Bools:
-    """Which cards serve the request now.
+def taking(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) -> Bools:
+    """Which cards take one like the request, however little it asks: all of `fitting` but amounts.
 
     Args:
         suits: the cards that `suited` found, for the same nodes.
     """
     plane = ledger.planes[request.type]
     fits: Bools = at(plane.open, nodes) & suits
+    fits &= at(plane.slots_free, nodes) > 0
     if request.whole or request.unused or request.exclusive:
         fits &= at(plane.tenants, nodes) == 0
     if request.whole:
-        fits &= at(plane.slots_free, nodes) > 0
-        fits &= at(plane.memory_free, nodes) >= at(plane.memory_total, nodes)
-        return _with_extras(fits, plane, request, nodes)
-    core, memory = needs(plane, request, nodes)
-    fits &= at(plane.memory_free, nodes) >= memory
-    fits &= at(plane.core_free, nodes) >= core
-    fits &= at(plane.slots_free, nodes) > 0
+        return fits
     limit = most_tenants(ledger, plane, request, nodes)
     if limit is not None:
         fits &= at(plane.tenants, nodes) < limit
     if claims_core(request):
         fits &= at(plane.core_free, nodes) > 0
+    return fits
+
+
+def alike(request: DeviceRequest) -> object:
+    """Equal for requests of which `taking` finds the same where the same cards suit them."""
+    alone = request.unused or request.exclusive
+    limit = request.sharers, request.registrar
+    return request.type, request.whole, alone, limit, claims_core(request)
+
+
+def fitting(
+    ledger: Ledger,
+    request: DeviceRequest,
+    suits: Bools,
+    nodes: Nodes,
+    takes: Bools | None = None,
+) -> Bools:
+    """Which cards serve the request now.
+
+    Args:
+        suits: the cards that `suited` found, for the same nodes.
+        takes: what `taking` found for the same nodes, of a request that is `alike`.
+    """
+    plane = ledger.planes[request.type]
+    if takes is None:
+        takes = taking(ledger, request, suits, nodes)
+    if request.whole:
+        fits = takes & (at(plane.memory_free, nodes) >= at(plane.memory_total, nodes))
+        return _with_extras(fits, plane, request, nodes)
+    core, memory = needs(plane, request, nodes)
+    fits = takes & (at(plane.memory_free, nodes) >= memory)
+    fits &= at(plane.core_free, nodes) >= core
     return _with_extras(fits, plane, request, nodes)
+
+
+def enough(cards: Bools, count: int) -> Bools:
+    """Nodes of which at least so many cards are meant."""
+    found: Bools = np.logical_or.reduce(cards) if count == 1 else cards.sum(axis=0) >= count
+    return found
 
 
 def with_functions(ledger: Ledger, request: DeviceRequest, nodes: Nodes) -> Bools:

@@ -6,9 +6,11 @@ picker keeps the reason.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Final
+
+import msgspec
 
 from partage.inventory.card import Card
 from partage.model.device import DeviceType, SliceMode
@@ -17,7 +19,13 @@ from partage.model.policy import CardOrder, Strategy
 from partage.model.reason import CardReason, NodeReason, ReasonCode
 from partage.model.request import DeviceRequest, PartitionAsk, PodRequest, RequestGroup, Scope
 from partage.placement import instances
-from partage.placement.card import free_functions, refusal, taken_up, unsuitable
+from partage.placement.card import (
+    free_functions,
+    refusal,
+    serves,
+    taken_up,
+    unsuitable,
+)
 from partage.placement.greedy import roomiest
 from partage.placement.grouping import (
     beside_used,
@@ -42,8 +50,7 @@ _A_UNIT: Final = 8
 Cards = Mapping[DeviceType, Sequence[Card]]
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(msgspec.Struct, frozen=True):
     """The devices chosen for one group.
 
     Attributes:
@@ -110,8 +117,8 @@ class Picker:
         group = self._on_one_numa(group)
         request = group.request
         everyone = self.cards.get(request.type, ())
-        cut = any(card.device.mode is not SliceMode.SHARE for card in everyone)
-        if request.instances and cut and not request.every:
+        instances_do = request.instances and not request.every
+        if instances_do and any(card.device.mode is not SliceMode.SHARE for card in everyone):
             yield from self._in_one_pool(group, placed, everyone)
         else:
             yield from self._by_cards(group, placed)
@@ -128,21 +135,54 @@ class Picker:
             known = self._narrowed[id(group)] = replace(group, request=narrowed)
         return known
 
-    def _refusal(self, card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
-        """`card.refusal`, with what no choice changes worked out once."""
-        self.work.add()
+    def _serving(self, cards: Sequence[Card], request: DeviceRequest, protocol: str) -> list[Card]:
+        """The cards that `card.refusal` does not refuse, with what no choice changes worked out once."""
+        self.work.done += len(cards)
+        wrong = self._wrong
         known = self._alike.get(id(request))
         if known is None:
             same = request.filter, request.type, protocol
             known = self._alike[id(request)] = self._filters.setdefault(same, len(self._filters))
-        key = known, card.row
-        if key not in self._wrong:
-            wanted = request.filter
-            listed = wanted.use_types, wanted.avoid_types, wanted.use_uuids, wanted.avoid_uuids
-            conditions = wanted.selector.requirements if wanted.selector else ()
-            self.work.add((sum(map(len, listed)) + len(conditions)) // _A_UNIT)
-            self._wrong[key] = unsuitable(card, request, protocol)
-        return self._wrong[key] or taken_up(card, request)
+        found: list[Card] = []
+        for card in cards:
+            key = known, card.row
+            if key not in wrong:
+                wrong[key] = self._judged(card, request, protocol)
+            if wrong[key] is not None:
+                continue
+            if serves(card, request):
+                found.append(card)
+        return found
+
+    def _judged(self, card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
+        """Why a card is the wrong one whatever it has left; the conditions of the filter are counted."""
+        wanted = request.filter
+        listed = wanted.use_types, wanted.avoid_types, wanted.use_uuids, wanted.avoid_uuids
+        conditions = wanted.selector.requirements if wanted.selector else ()
+        self.work.add((sum(map(len, listed)) + len(conditions)) // _A_UNIT)
+        return unsuitable(card, request, protocol)
+
+    def _lacks(
+        self,
+        request: DeviceRequest,
+        everyone: Sequence[Card],
+        fitting: int,
+        told: DeviceRequest | None = None,
+    ) -> None:
+        """Keep why a request that finds too few cards finds no more, where that is the first reason.
+
+        Args:
+            request: what is asked.
+            everyone: all cards of the type.
+            fitting: how many of them serve.
+            told: the request as people are told of it, where that is another.
+        """
+        if self.reason is not None:
+            return
+        known = self._alike[id(request)]
+        reasons = [self._wrong[known, card.row] or taken_up(card, request) for card in everyone]
+        refused = [reason for reason in reasons if reason is not None]
+        self._note(node_reason(told or request, refused, fitting, len(everyone)))
 
     def _in_one_pool(
         self,
@@ -153,8 +193,7 @@ class Picker:
         """Shares or whole cards where enough cards give them; then instances."""
         request = group.request
         protocol = group.protocol
-        shares = [card for card in everyone if self._refusal(card, request, protocol) is None]
-        if len(shares) >= request.count:
+        if len(self._serving(everyone, request, protocol)) >= request.count:
             yield from self._by_cards(group, placed)
         self.work.add(instances.A_LOOK * len(everyone))
         cut = [card for card in everyone if instances.fits(card, request, protocol)]
@@ -172,25 +211,23 @@ class Picker:
     def _by_cards(self, group: RequestGroup, placed: Mapping[DeviceType, Pick]) -> Iterator[Pick]:
         """Every way to serve the group by shares or whole cards."""
         request = group.request
-        everyone = list(self.cards.get(request.type, ()))
+        everyone = self.cards.get(request.type, ())
         template = ""
         if request.templated:
             template = self._template(request)
             if not template:
                 return
-        reasons = [self._refusal(card, request, group.protocol) for card in everyone]
-        fitting = [card for card, reason in zip(everyone, reasons, strict=True) if reason is None]
-        refused = [reason for reason in reasons if reason is not None]
+        fitting = self._serving(everyone, request, group.protocol)
         if request.every:
-            yield from self._every(group, everyone, fitting, refused)
+            yield from self._every(group, everyone, fitting)
             return
         joint = self.request.joint
         if joint is not None and request.type in joint.types[1:] and joint.types[0] in placed:
             usable = self._unfenced(request, everyone, fitting, request.count)
-            yield from self._secondary(group, placed[joint.types[0]], usable, refused, everyone)
+            yield from self._secondary(group, placed[joint.types[0]], usable, everyone)
             return
         if len(fitting) < request.count:
-            self._note(node_reason(request, refused, len(fitting), len(everyone)))
+            self._lacks(request, everyone, len(fitting))
             return
         if joint is not None and request.type is joint.types[0]:
             yield from self._primary(group, everyone, fitting, template)
@@ -342,20 +379,13 @@ class Picker:
         group: RequestGroup,
         everyone: Sequence[Card],
         fitting: Sequence[Card],
-        refused: Sequence[CardReason],
     ) -> Iterator[Pick]:
         request = group.request
         selector = request.filter.selector
         wanted = [c for c in everyone if selector is None or selector.matches(c.device.labels)]
         if not wanted or len([c for c in wanted if c in fitting]) < len(wanted):
-            self._note(
-                node_reason(
-                    replace(request, count=max(len(wanted), 1)),
-                    refused,
-                    len(fitting),
-                    len(everyone),
-                )
-            )
+            told = replace(request, count=max(len(wanted), 1))
+            self._lacks(request, everyone, len(fitting), told)
             return
         if len(self._unfenced(request, everyone, wanted, len(wanted))) == len(wanted):
             yield _pick(wanted, request, "")
@@ -381,11 +411,9 @@ class Picker:
         ]
         near = list(fitting)
         for mate in mates:
-            usable = {
-                switch_of(card)
-                for card in self.cards.get(mate.request.type, ())
-                if self._refusal(card, mate.request, mate.protocol) is None
-            }
+            others = self.cards.get(mate.request.type, ())
+            serving = self._serving(others, mate.request, mate.protocol)
+            usable = {switch_of(card) for card in serving}
             near = [card for card in near if switch_of(card) in usable - {None}]
         if len(near) >= group.request.count:
             yield from self._sets(group, everyone, near, template)
@@ -408,7 +436,6 @@ class Picker:
         group: RequestGroup,
         primary: Pick,
         fitting: Sequence[Card],
-        refused: Sequence[CardReason],
         everyone: Sequence[Card],
     ) -> Iterator[Pick]:
         """As many devices as the primary has PCIe switches, at least as many as asked.
@@ -437,7 +464,7 @@ class Picker:
                 return
         else:
             if len(fitting) < request.count:
-                self._note(node_reason(request, refused, len(fitting), len(everyone)))
+                self._lacks(request, everyone, len(fitting))
                 return
             chosen = [*near, *beyond(primary.cards, near, fitting)][:count]
         if together(chosen, request.scope):
@@ -515,6 +542,8 @@ def pool_reason(card: Card, request: DeviceRequest, protocol: str) -> CardReason
 
 
 def _pick(cards: Sequence[Card], request: DeviceRequest, template: str) -> Pick:
+    if request.filter.functions is None:
+        return Pick(tuple(cards), (None,) * len(cards), template)
     functions: list[tuple[int, str] | None] = []
     for card in cards:
         free = free_functions(card, request)

@@ -16,6 +16,7 @@ from itertools import islice
 from math import comb
 from typing import Final
 
+from partage.inventory.card import Card
 from partage.model.allocation import Grant
 from partage.model.device import DeviceType
 from partage.model.node import Node
@@ -214,9 +215,10 @@ class _Search:
         self.work.add()
         if self.alike is None:
             self.alike = _alike(self.picker)
-        cards = tuple(
+        alike = self.alike
+        cards = [
             (
-                self.alike[id(card)] if self.alike else card.row,
+                alike[id(card)] if alike else card.row,
                 card.core_free,
                 card.memory_free,
                 card.slots_free,
@@ -227,8 +229,8 @@ class _Search:
             )
             for listed in self.picker.cards.values()
             for card in listed
-        )
-        if self.alike:
+        ]
+        if alike:
             return depth, frozenset(Counter(cards).items())
         joint = self.picker.request.joint
         beside = tuple(
@@ -236,7 +238,7 @@ class _Search:
             for i, pick in self.chosen.items()
             if joint is not None and i < depth
         )
-        return depth, cards, beside
+        return depth, tuple(cards), beside
 
     def _take(self, group: RequestGroup, pick: Pick) -> list[Need]:
         return [
@@ -271,29 +273,32 @@ def _alike(picker: Picker) -> dict[int, int]:
     kinds: dict[object, int] = {}
     found: dict[int, int] = {}
     for card in (one for listed in picker.cards.values() for one in listed):
-        device = card.device
-        foreign = tuple((one.start, one.size, one.profile) for one in card.foreign)
-        kind = (
-            device.type,
-            device.vendor,
-            device.model,
-            device.mode,
-            device.core_milli,
-            device.memory_bytes,
-            device.slots,
-            device.extras,
-            device.cutting,
-            device.hidden_from,
-            device.registrar,
-            device.vendor_cut,
-            tuple(sorted(device.labels.items())),
-            device.foreign,
-            foreign,
-            card.closed,
-            card.takes_instances,
-        )
-        found[id(card)] = kinds.setdefault(kind, len(kinds))
+        found[id(card)] = kinds.setdefault(constant(card), len(kinds))
     return found
+
+
+def constant(card: Card) -> object:
+    """What is so of a card whatever is taken of it, but for what tells it from others of its kind on the node."""
+    device = card.device
+    return (
+        device.type,
+        device.vendor,
+        device.model,
+        device.mode,
+        device.core_milli,
+        device.memory_bytes,
+        device.slots,
+        device.extras,
+        device.cutting,
+        device.hidden_from,
+        device.registrar,
+        device.vendor_cut,
+        tuple(sorted(device.labels.items())),
+        device.foreign,
+        tuple((one.start, one.size, one.profile) for one in card.foreign),
+        card.closed,
+        card.takes_instances,
+    )
 
 
 def _again(group: RequestGroup, idle: Sequence[Pick]) -> Pick | None:

@@ -115,6 +115,8 @@ def _of_type(
         )
         begin, so_far = 0, _Subset(np.zeros_like(any_card), _WIDE, _WIDE)
         for end in ends:
+            if not room.any():
+                return room
             for i in order[begin:end]:
                 so_far.add(mine[i], taken[i], limits[i])
             begin = end

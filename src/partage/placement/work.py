@@ -53,3 +53,8 @@ class Work:
     def add(self, units: int = 1) -> None:
         """Count work that is done."""
         self.done += units
+
+    def include(self, part: "Work") -> None:
+        """Count what was done within bounds of its own."""
+        self.done += part.done
+        self.recalled += part.recalled

@@ -30,10 +30,13 @@ from partage.placement.scoring import Scene
 from partage.placement.sums import Kind, kinds_of, room_together
 from partage.placement.tables import Tables
 from partage.scheduler.eligibility import Eligibility
+from partage.scheduler.equal_nodes import EqualNodes
 
 RANKS: Final = 2**20
 _PREFERENCE: Final = scoring.CEILING
 _PARTIAL: Final = 4
+_FIRST_LOOK: Final = 256
+"""Nodes of which is asked first whether they take all groups at the first try; then all others are."""
 
 
 def class_key(pod: Pod) -> object:
@@ -101,6 +104,7 @@ class RequestClass:
         given_up: whether the last decision left nodes out because it had taken too much work.
         kinds: groups that ask the same, once each, with how many there are.
         eligible: which nodes are in question, whatever they have left.
+        equals: what the exact rule said of nodes like others.
         guarded: places that take a slot from a short reserve stand behind all others.
         gauge: fragmentation of every node, for strategies that look at it.
         priced: value of every node, for the default strategy once it has learnt prices or usual requests.
@@ -117,6 +121,7 @@ class RequestClass:
     node_strategy: Strategy
     card_strategy: Strategy
     eligible: Eligibility
+    equals: EqualNodes
     plain: bool = False
     tables: Tables = field(default_factory=Tables)
     value: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -142,7 +147,9 @@ class RequestClass:
     _seen_nodes: int = -1
 
     @staticmethod
-    def of(pod: Pod, policy: Policy, tables: Tables, eligible: Eligibility) -> "RequestClass":
+    def of(
+        pod: Pod, policy: Policy, tables: Tables, eligible: Eligibility, equals: EqualNodes
+    ) -> "RequestClass":
         """The class of a pod under the policy and tables in force."""
         node_strategy = tables.settled(pod.request.node_strategy or policy.node)
         card_strategy = tables.settled(policy.card)
@@ -151,8 +158,9 @@ class RequestClass:
             node_strategy,
             card_strategy,
             eligible,
-            is_plain(pod.request),
-            tables,
+            equals,
+            plain=is_plain(pod.request),
+            tables=tables,
             kinds=kinds_of(pod.request),
         )
 
@@ -249,23 +257,43 @@ class RequestClass:
         """Nodes that the kernel passes, and for each group the cards that serve it."""
         passed = kernel.host_fits(ledger, self.pod.host, nodes) & self.eligible.allowed[nodes]
         fits: list[Bools] = []
+        takes: dict[object, Bools] = {}
         for number, kind in enumerate(self.kinds):
             request = kind.request
-            cards = self._fitting(ledger, number, nodes)
-            count = 1 if request.every else request.count
-            enough = cards.sum(axis=0) >= count
+            cards = self.fitting(ledger, number, nodes, takes)
+            enough = kernel.enough(cards, 1 if request.every else request.count)
             if self._cut and (cut := self._cut[number]) is not None:
                 enough |= cut.fits(ledger, nodes)
             passed &= enough
             fits.append(cards)
-        if sum(kind.copies for kind in self.kinds) > 1:
+        if sum(kind.copies for kind in self.kinds) > 1 and passed.any():
             passed &= room_together(ledger, self.kinds, fits, nodes)
         return passed, fits
 
-    def _fitting(self, ledger: Ledger, number: int, nodes: kernel.Nodes) -> Bools:
-        """The cards that serve one group of the request."""
+    def fitting(
+        self,
+        ledger: Ledger,
+        number: int,
+        nodes: kernel.Nodes,
+        takes: dict[object, Bools] | None = None,
+    ) -> Bools:
+        """The cards that serve one kind of group of the request, by shares or as a whole.
+
+        Args:
+            ledger: the books.
+            number: of the kind.
+            nodes: which nodes are asked about.
+            takes: what is known of kinds that differ in amounts only, for the same nodes.
+        """
         request, suits = self.kinds[number].request, self._suits[number]
-        cards = kernel.fitting(ledger, request, kernel.at(suits, nodes), nodes)
+        right = kernel.at(suits, nodes)
+        taken = None
+        if takes is not None:
+            like = id(suits), kernel.alike(request)
+            taken = takes.get(like)
+            if taken is None:
+                taken = takes[like] = kernel.taking(ledger, request, right, nodes)
+        cards = kernel.fitting(ledger, request, right, nodes, taken)
         if request.filter.functions is not None:
             cards &= kernel.with_functions(ledger, request, nodes)
         return cards
@@ -300,7 +328,7 @@ class RequestClass:
             gauge.refresh()
             return gauge.card_scores(self.pod.host, request, None, index)
         # Of many groups the first alone is ranked: each node that is tried pays for this.
-        scene = self._scene(ledger, request, self._fitting(ledger, 0, nodes), nodes)
+        scene = self._scene(ledger, request, self.fitting(ledger, 0, nodes), nodes)
         return scoring.ranking(scene, self.card_strategy)
 
     def promising(self, ledger: Ledger, among: Bools, most: int) -> list[int]:
@@ -312,18 +340,25 @@ class RequestClass:
         nodes = np.flatnonzero(among)
         if not nodes.size or not self.kinds:
             return []
-        sure = taking_all(ledger, self.kinds, self._suits, nodes)
-        plane = ledger.planes[self.kinds[0].request.type]
-        memory = kernel.at(plane.memory_free, nodes) * MILLI
-        parts = memory // np.maximum(kernel.at(plane.memory_total, nodes), 1)
-        left = (np.maximum(parts, 0) + np.maximum(kernel.at(plane.core_free, nodes), 0)).sum(
-            axis=0
-        )
-        worth = np.array(
-            [self.costs.get(i, (self.value[i],))[0] for i in nodes.tolist()], np.int64
-        )
-        order = np.lexsort((-worth, -np.where(sure, 0, left), ~sure))[:most]
-        return [index for index in nodes[order].tolist() if index not in self.failed]
+        worth = self.value.copy()
+        for index, (rank, _) in self.costs.items():
+            worth[index] = rank
+        best_first = nodes[np.argsort(-worth[nodes], kind="stable")]
+        found: list[int] = []
+        size, begin = _FIRST_LOOK, 0
+        while begin < nodes.size and len(found) < most:
+            part = best_first[begin : begin + size]
+            found += part[taking_all(ledger, self.kinds, self._suits, part)].tolist()
+            begin, size = begin + size, nodes.size
+        if len(found) < most:
+            others = nodes[~np.isin(nodes, found)]
+            plane = ledger.planes[self.kinds[0].request.type]
+            memory = kernel.at(plane.memory_free, others) * MILLI
+            parts = memory // np.maximum(kernel.at(plane.memory_total, others), 1)
+            core = np.maximum(kernel.at(plane.core_free, others), 0)
+            left = (np.maximum(parts, 0) + core).sum(axis=0)
+            found += others[np.lexsort((-worth[others], -left))].tolist()
+        return [index for index in found[:most] if index not in self.failed]
 
     def worth_of(self, index: int) -> int:
         """How good a node is that may be chosen, compared with others."""

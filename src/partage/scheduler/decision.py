@@ -19,7 +19,7 @@ from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import PodRequest
 from partage.placement.fast import choose, simple
-from partage.placement.pod import GIVEN_UP, place
+from partage.placement.pod import GIVEN_UP
 from partage.placement.tables import Tables
 from partage.placement.work import MOST_A_NODE, Work
 from partage.scheduler.classes import RANKS, RequestClass
@@ -411,7 +411,7 @@ class Chooser:
             if chosen:
                 return chosen
         here = here or Work(MOST_A_NODE)
-        found = place(
+        found = group.equals.place(
             self.ledger.node_at(index),
             _cards_of(self.ledger, pod.request, index),
             pod.request,
@@ -420,7 +420,7 @@ class Chooser:
             here,
             greedily=greedily,
         )
-        work.add(here.done)
+        work.include(here)
         return found
 
     def _class_of(self, pod: Pod) -> RequestClass:

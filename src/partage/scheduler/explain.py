@@ -12,7 +12,7 @@ from partage.model.request import DeviceRequest
 from partage.placement import kernel
 from partage.placement.instance_kernel import pool_ranks
 from partage.placement.node import shortage, template
-from partage.placement.pod import GIVEN_UP, place
+from partage.placement.pod import GIVEN_UP
 from partage.placement.reasons import LEADING, WRONG, Finding, refusal_of
 from partage.placement.work import MOST_A_NODE, Work
 from partage.scheduler.classes import RequestClass
@@ -135,6 +135,8 @@ def why(ledger: Ledger, group: RequestClass, index: int, work: Work | None = Non
     if told is None:
         here = Work(MOST_A_NODE)
         told = group.told[index] = _obstacle(ledger, group, index, here), _A_SENTENCE + here.done
+        if work is not None:
+            work.recalled += here.recalled
     elif work is not None:
         work.recalled += told[1]
     if work is not None:
@@ -148,7 +150,7 @@ def _obstacle(ledger: Ledger, group: RequestClass, index: int, work: Work) -> No
     types = {g.request.type for g in request.groups}
     cards = {type_: ledger.cards(type_, index) for type_ in types}
     node, strategy = ledger.node_at(index), group.card_strategy
-    found = place(node, cards, request, strategy, work=work, obstacle=True)
+    found = group.equals.place(node, cards, request, strategy, None, work, obstacle=True)
     if found is GIVEN_UP:
         return _TOGETHER
     if isinstance(found, NodeReason):
@@ -179,13 +181,16 @@ def _codes(ledger: Ledger, group: RequestClass, rank: Ints) -> dict[ReasonCode, 
     if short.any():
         result.setdefault(ReasonCode.NODE_RESOURCES, []).extend(_ordered(short, rank).tolist())
     open_ &= host
-    passed, fits = group.fits(ledger, everyone)
+    passed = group.value >= 0  # up to date; those that failed since have their code already
     judged: kernel.Judged = {}
+    takes: dict[object, Bools] = {}
     for number, kind in enumerate(group.kinds):
         member = kind.group
+        if not (open_ & ~passed).any() and not member.request.templated:
+            continue
         asked = 1 if member.request.every else member.request.count
         cut = member.request.instances and bool(ledger.cut_nodes)
-        few_cards = fits[number].sum(axis=0) < asked
+        few_cards = ~kernel.enough(group.fitting(ledger, number, everyone, takes), asked)
         served = group.instances_fit(ledger, number) if cut else ~few_cards
         if not (open_ & few_cards & ~served).any() and not member.request.templated:
             continue

@@ -60,14 +60,17 @@ def _shapes(ledger: Ledger, pod: Pod) -> Iterator[Node]:
     named = any(
         g.request.filter.use_uuids or g.request.filter.avoid_uuids for g in pod.request.groups
     )
+    types = sorted({group.request.type for group in pod.request.groups})
+    totals = [ledger.planes[type_].totals() for type_ in types]
     for index, node in enumerate(ledger.nodes):
         if node is None:
             continue
-        opened = _opened(node)
-        if objection(opened, pod) is not None:
+        cards = [one[index] for one in totals]
+        shape = index if named else (*cards, ledger.tree(index), *_rest(node, pod))
+        if shape in seen:
             continue
-        shape = index if named else _shape(ledger, index, opened, pod)
-        if shape not in seen:
+        opened = _opened(node)
+        if objection(opened, pod) is None:
             seen.add(shape)
             yield opened
 
@@ -84,13 +87,11 @@ def _opened(node: Node) -> Node:
     )
 
 
-def _shape(ledger: Ledger, index: int, node: Node, pod: Pod) -> object:
-    """Equal for nodes on which the pod finds the same once they are idle."""
-    types = {group.request.type for group in pod.request.groups}
-    cards = tuple(ledger.planes[type_].totals(index) for type_ in sorted(types))
-    room = tuple(node.allocatable.get(name) for name in pod.host)
+def _rest(node: Node, pod: Pod) -> tuple[object, ...]:
+    """What a node has beside its cards that the pod finds there once the node is idle."""
+    room = tuple([node.allocatable.get(name) for name in pod.host])
     tables = tuple(node.partitions), node.honour_partitions, tuple(node.templates.items())
-    return cards, ledger.tree(index), room, tables, node.single_numa
+    return room, tables, node.single_numa
 
 
 def _found(node: Node, pod: Pod, strategy: Strategy, work: Work) -> bool | None:

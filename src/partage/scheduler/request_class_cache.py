@@ -1,6 +1,8 @@
 """Finds the class of a pod: by identity where the same request comes again, else by its value."""
 
+from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import count
 from typing import Final, Protocol
 
 from partage.inventory.ledger import Ledger
@@ -13,6 +15,7 @@ from partage.placement.priced import PriceGauge
 from partage.placement.tables import Prices, Tables
 from partage.scheduler.classes import RequestClass, Rescorer, class_key
 from partage.scheduler.eligibility import Eligibility, eligibility_key
+from partage.scheduler.equal_nodes import EqualNodes, Memory
 from partage.scheduler.labels import NodeColumns
 
 _MOST_CLASSES: Final = 512
@@ -47,6 +50,8 @@ class RequestClassCache:
         self._former: dict[object, RequestClass] = {}  # those of the last policy or tables
         self._columns = NodeColumns(ledger)
         self._eligible: dict[object, Eligibility] = {}
+        self._searched: Memory = OrderedDict()
+        self._numbers = count()
         # Values are immutable, so the same objects always ask the same. The pod is kept so that
         # its parts' identities are not used again.
         self._known: dict[tuple[int, int, int, int], tuple[Pod, RequestClass]] = {}
@@ -73,7 +78,8 @@ class RequestClassCache:
         key = class_key(pod)
         group = self._classes.pop(key, None)
         if group is None:
-            group = RequestClass.of(pod, policy, tables, self._eligibility(pod))
+            equals = EqualNodes(self._searched, next(self._numbers))
+            group = RequestClass.of(pod, policy, tables, self._eligibility(pod), equals)
             self._equip(group, tables)
             former = self._former.pop(key, None)
             if former is not None:

@@ -1,0 +1,151 @@
+"""What the exact rule said of a node, for every node that is its equal.
+
+Most nodes of a cluster are alike: of one model, idle or with the same shares taken. A search on one
+of them tells of all. What is remembered counts as if it were done again, so memory makes decisions
+cheaper and never other ones.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from msgspec import structs
+
+from partage.inventory.card import Card
+from partage.model.allocation import Grant
+from partage.model.node import Node
+from partage.model.policy import Strategy
+from partage.model.reason import NodeReason
+from partage.model.request import PodRequest
+from partage.placement.picks import Cards
+from partage.placement.pod import constant, place
+from partage.placement.work import Work
+
+_MOST_KNOWN: Final = 256
+
+Outcome = tuple[Grant, ...] | NodeReason
+Memory = OrderedDict[object, tuple[Outcome, int]]
+
+
+class EqualNodes:
+    """The newest answers about one class of request, in a memory that all classes share."""
+
+    def __init__(self, known: Memory, asking: int) -> None:
+        """Answers of others may be in the memory.
+
+        Args:
+            known: what was found and what work it took, by who asked and by all that the answer depends on.
+            asking: number of the class, which is never used again.
+        """
+        self._known, self._asking = known, asking
+
+    def place(
+        self,
+        node: Node,
+        cards: Cards,
+        request: PodRequest,
+        strategy: Strategy,
+        ranking: dict[int, int] | None,
+        work: Work,
+        *,
+        obstacle: bool = False,
+        greedily: bool = True,
+    ) -> Outcome:
+        """`placement.pod.place`, which searches where no equal node was searched before.
+
+        Args:
+            node: the node.
+            cards: copies of its devices.
+            request: a request without a fault.
+            strategy: between cards.
+            ranking: score of each row of the first group's type.
+            work: what may be done, of which nothing is done yet.
+            obstacle: only the first obstacle is wanted.
+            greedily: each group gets its first choice where the search gives up.
+        """
+
+        def search() -> Outcome:
+            return place(
+                node,
+                cards,
+                request,
+                strategy,
+                ranking,
+                work,
+                obstacle=obstacle,
+                greedily=greedily,
+            )
+
+        # One group is looked at faster than compared, and links are of single cards.
+        if len(request.groups) < 2 or (request.card_order.by_links and node.links):
+            return search()
+        ranks = tuple(ranking.items()) if ranking else None
+        # A class knows no names of containers, and grants say them.
+        names = tuple(one.name for group in request.groups for one in group.containers)
+        asked = self._asking, names, work.limit, obstacle, greedily
+        key = asked, ranks, _facts(node, cards, request)
+        known = self._known.pop(key, None)
+        if known is None:
+            found = search()
+            known = found, work.done
+        else:
+            found = _here(known[0], cards)
+            work.done += known[1]
+            work.recalled += known[1]
+        self._known[key] = known
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+        return found
+
+
+def _facts(node: Node, cards: Cards, request: PodRequest) -> object:
+    """Equal for two nodes on which the exact rule finds the same for a request."""
+    filters = [group.request.filter for group in request.groups]
+    named = any(one.use_uuids or one.avoid_uuids for one in filters)
+    functions = any(one.functions is not None for one in filters)
+    return (
+        node.single_numa,
+        node.honour_partitions,
+        tuple(node.partitions.items()),
+        tuple(node.templates.items()),
+        tuple(
+            _card(card, named=named, functions=functions)
+            for listed in cards.values()
+            for card in listed
+        ),
+    )
+
+
+def _card(card: Card, *, named: bool, functions: bool) -> object:
+    """What a card is and has left; its identity and its functions only where they decide."""
+    device = card.device
+    offered = (
+        (one.minor, one.bus_id, tuple(sorted(one.labels.items()))) for one in device.functions
+    )
+    return (
+        constant(card),
+        device.minor,
+        device.topology,
+        device.uuid if named else "",
+        tuple(offered) if functions else (),
+        card.closed_detail,
+        card.core_free,
+        card.memory_free,
+        card.slots_free,
+        card.tenants,
+        card.instances,
+        card.holders,
+        card.functions_taken,
+        tuple(card.extras_free.items()) if card.extras_free else (),
+    )
+
+
+def _here(found: Outcome, cards: Cards) -> Outcome:
+    """The same grants of the cards of another node."""
+    if isinstance(found, NodeReason):
+        return found
+    uuids = {
+        (type_, card.device.minor): card.device.uuid
+        for type_, listed in cards.items()
+        for card in listed
+    }
+    return tuple(structs.replace(grant, uuid=uuids[grant.type, grant.minor]) for grant in found)
