@@ -35,6 +35,9 @@ _MOST_ALTERNATIVES: Final = 64
 _LOOKS: Final = 8
 """Units of work that a first choice takes for each card; the work of conditions comes on top."""
 
+_A_GRANT: Final = 2
+"""Units of work that it takes to write down one container's part of one device."""
+
 _MOST_ASKED: Final = 256
 """Devices of one pod for which there is work; a node that has as many ends the try much earlier."""
 
@@ -99,7 +102,9 @@ def _placed(search: "_Search") -> tuple[Grant, ...] | NodeReason:
     initial = search.initial(picks, [g for g in request.groups if g.phase is Phase.INIT])
     if isinstance(initial, NodeReason):
         return initial
-    return grants_of([(g, p.parts, p.template) for g, p in picks + initial])
+    grants = grants_of([(g, p.parts, p.template) for g, p in picks + initial])
+    search.work.add(_A_GRANT * len(grants))
+    return grants
 
 
 class _Search:
@@ -260,7 +265,9 @@ def _alike(picker: Picker) -> dict[int, int]:
     every set of cards that serves a group is tried.
     """
     request, node = picker.request, picker.node
-    if request.joint or request.partition or node.honour_partitions or node.single_numa:
+    later = request.joint.types[1:] if request.joint else ()
+    beside = any(group.request.type in later for group in request.groups)
+    if beside or request.partition or node.honour_partitions or node.single_numa:
         return {}
     for group in request.groups:
         asked = group.request

@@ -6,6 +6,7 @@ cheaper and never other ones.
 """
 
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Final
 
 from msgspec import structs
@@ -100,7 +101,7 @@ class EqualNodes:
 def _facts(node: Node, cards: Cards, request: PodRequest) -> object:
     """Equal for two nodes on which the exact rule finds the same for a request."""
     filters = [group.request.filter for group in request.groups]
-    named = any(one.use_uuids or one.avoid_uuids for one in filters)
+    named = {uuid for one in set(filters) for uuid in (*one.use_uuids, *one.avoid_uuids)}
     functions = any(one.functions is not None for one in filters)
     return (
         node.single_numa,
@@ -108,15 +109,13 @@ def _facts(node: Node, cards: Cards, request: PodRequest) -> object:
         tuple(node.partitions.items()),
         tuple(node.templates.items()),
         tuple(
-            _card(card, named=named, functions=functions)
-            for listed in cards.values()
-            for card in listed
+            _card(card, named, functions=functions) for listed in cards.values() for card in listed
         ),
     )
 
 
-def _card(card: Card, *, named: bool, functions: bool) -> object:
-    """What a card is and has left; its identity and its functions only where they decide."""
+def _card(card: Card, named: Collection[str], *, functions: bool) -> object:
+    """What a card is and has left; its identity only where it is named, its functions where they decide."""
     device = card.device
     offered = (
         (one.minor, one.bus_id, tuple(sorted(one.labels.items()))) for one in device.functions
@@ -125,7 +124,7 @@ def _card(card: Card, *, named: bool, functions: bool) -> object:
         constant(card),
         device.minor,
         device.topology,
-        device.uuid if named else "",
+        device.uuid if device.uuid in named else "",
         tuple(offered) if functions else (),
         card.closed_detail,
         card.core_free,

@@ -34,15 +34,16 @@ def fits_when_idle(
         ledger: the books, for their nodes.
         pod: a pod that waits.
         strategy: between cards, where the pod has none of its own.
-        work: beside which what this takes is counted; None where nothing is. It ends at three decisions' worth.
+        work: beside which what this takes is counted; None where nothing is. It ends at a decision's worth.
 
     Returns:
         None where there are too many different nodes to tell.
     """
     work = work or Work()
+    before = work.taken
     shapes = _shapes(ledger, pod)
     for number, node in enumerate(shapes):
-        if number == _MOST_SHAPES or work.taken > 3 * MOST:
+        if number == _MOST_SHAPES or work.taken > before + MOST:
             return None
         mine = Work(MOST_A_NODE)
         found = _found(node, pod, strategy, mine)
@@ -57,16 +58,20 @@ def fits_when_idle(
 def _shapes(ledger: Ledger, pod: Pod) -> Iterator[Node]:
     """A node of each shape that the pod may use, without what may pass."""
     seen: set[object] = set()
-    named = any(
-        g.request.filter.use_uuids or g.request.filter.avoid_uuids for g in pod.request.groups
-    )
+    filters = {group.request.filter for group in pod.request.groups}
+    named = {
+        index
+        for one in filters
+        for uuid in (*one.use_uuids, *one.avoid_uuids)
+        for _, index, _ in ledger.at_uuid(uuid)
+    }
     types = sorted({group.request.type for group in pod.request.groups})
     totals = [ledger.planes[type_].totals() for type_ in types]
     for index, node in enumerate(ledger.nodes):
         if node is None:
             continue
         cards = [one[index] for one in totals]
-        shape = index if named else (*cards, ledger.tree(index), *_rest(node, pod))
+        shape = index if index in named else (*cards, ledger.tree(index), *_rest(node, pod))
         if shape in seen:
             continue
         opened = _opened(node)
