@@ -20,6 +20,7 @@ from partage.agent.found_file import read_findings
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.journal import Journal
+from partage.agent.kubelet import messages as said
 from partage.agent.metrics import Tallies
 from partage.agent.notes import Notes
 from partage.agent.nri.messages import Container, PodSandbox
@@ -473,3 +474,21 @@ async def test_units_that_cannot_be_told_are_noted(folder: Path) -> None:
         assert (note.code, note.message.partition(":")[0]) == ("UnitsLeftOut", "nvidia.com/gpu")
         world.side.take(world.place)
         assert world.notes.said == ()
+
+
+async def test_another_plugin_of_a_name_is_noted(folder: Path) -> None:
+    """While the kubelet has its units instead of the agent's; nothing else tells of it."""
+    async with _world(folder) as world:
+        await world.kubelet.until(GPU, 20)
+        ours = world.kubelet.plugins[GPU]
+        theirs = said.Device("GPU-of-another", said.HEALTHY)
+
+        world.kubelet.plugins[GPU] = replace(ours, devices={theirs.id: theirs})
+
+        await _until(lambda: bool(world.notes.said))
+        (note,) = world.notes.said
+        assert note.code == "OtherPlugin"
+        assert note.message.startswith("nvidia.com/gpu: ")
+        assert "GPU-of-another" in note.message
+        world.kubelet.plugins[GPU] = ours
+        await _until(lambda: not world.notes.said)

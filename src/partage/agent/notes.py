@@ -26,6 +26,7 @@ class Code(StrEnum):
     DISAGREEMENT = "Disagreement"
     INSTANCES = "Instances"
     UNITS_LEFT_OUT = "UnitsLeftOut"
+    OTHER_PLUGIN = "OtherPlugin"
     MPS = "Mps"
     RESOURCE_SLICES = "ResourceSlices"
 

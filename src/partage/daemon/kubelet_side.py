@@ -18,10 +18,10 @@ from typing import Final
 
 from partage.agent.container_admission import Keeper
 from partage.agent.injection import Place
-from partage.agent.kubelet.messages import ContainerPreference, PodResources
+from partage.agent.kubelet.messages import ContainerDevices, ContainerPreference, PodResources
 from partage.agent.kubelet.plugin import DevicePlugins
 from partage.agent.kubelet.registering import PluginFiles
-from partage.agent.kubelet.resources import KubeletSilent, Resources, unserved
+from partage.agent.kubelet.resources import KubeletSilent, Resources, replaced, unserved
 from partage.agent.kubelet.units import Offer, advise, asked_of, offers
 from partage.agent.notes import Code, Notes
 from partage.daemon.agent import Asked
@@ -94,6 +94,7 @@ class KubeletSide:
         self._offers: tuple[Offer, ...] = ()
         self._pods: Informer[LivePod] | None = None
         self._problem = ""
+        self._replaced: set[str] = set()
         self._news = asyncio.Event()
         if client is not None:
             scope = Scope(PODS, fields=f"spec.nodeName={node}")
@@ -190,12 +191,13 @@ class KubeletSide:
         return advise(offer, asked.size, asked.available, asked.must_include, all_asked)
 
     async def _compare(self, resources: Resources) -> None:
-        """Tell who holds units and was given nothing, now and then."""
+        """Tell who holds units and was given nothing, and whose units they are, now and then."""
         told: Collection[str] = ()
         while True:
             await asyncio.sleep(self._options.period)
             try:
                 found = self._unserved(await resources.pods())
+                self._say_replaced(await resources.allocatable())
             except KubeletSilent:
                 continue
             for one in found:
@@ -203,6 +205,23 @@ class KubeletSide:
                     _LOG.warning("%s holds units by the kubelet's word and was given nothing", one)
             told = found
             self._keeper.tallies.unserved.set(len(found))
+
+    def _say_replaced(self, allocatable: tuple[ContainerDevices, ...]) -> None:
+        """The kubelet takes the plugin that registered last, and tells the one before nothing."""
+        ours = {one.resource: {unit.id for unit in one.units} for one in self._offers}
+        found = replaced(allocatable, ours)
+        for name in found.keys() - self._replaced:
+            _LOG.warning("%s: another device plugin has registered it with the kubelet", name)
+        self._replaced = set(found)
+        self._notes.say(
+            f"{self.name}: plugins",
+            Code.OTHER_PLUGIN,
+            [
+                f"{name}: the kubelet has {len(units)} units of another device plugin, such as {units[0]}, and "
+                "none of the agent's"
+                for name, units in found.items()
+            ],
+        )
 
     def _unserved(self, pods: tuple[PodResources, ...]) -> list[str]:
         ours = {one.resource for one in self._offers}

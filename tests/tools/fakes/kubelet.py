@@ -268,7 +268,17 @@ class FakeKubelet:
                 await context.abort(grpc.StatusCode.UNKNOWN, why)
             return said.GetResponse(self._pod(asked.namespace, asked.name)).encode()
 
+        async def allocatable(_request: bytes, _context: Any) -> bytes:
+            devices = tuple(
+                said.ContainerDevices(name, (unit.id,))
+                for name, plugin in self.plugins.items()
+                for unit in plugin.devices.values()
+                if unit.health == said.HEALTHY
+            )
+            return said.AllocatableResponse(devices).encode()
+
         methods = {
+            "GetAllocatableResources": grpc.unary_unary_rpc_method_handler(allocatable),
             "List": grpc.unary_unary_rpc_method_handler(listed),
             "Get": grpc.unary_unary_rpc_method_handler(one),
         }

@@ -140,6 +140,12 @@ class ListResponse(Message):
     pods: tuple[PodResources, ...] = messages(1, PodResources)
 
 
+class AllocatableResponse(Message):
+    """All units of the node that are healthy, whichever plugin offers them."""
+
+    devices: tuple[ContainerDevices, ...] = messages(1, ContainerDevices)
+
+
 class GetRequest(Message):
     """One pod is asked for."""
 

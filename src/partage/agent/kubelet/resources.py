@@ -4,7 +4,8 @@ The kubelet tells namespace and name of a pod and no UID, so its word identifies
 containers it has chosen units for, and which of those the agent never served.
 """
 
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -12,6 +13,8 @@ import grpc
 
 from partage.agent.kubelet.messages import (
     POD_RESOURCES,
+    AllocatableResponse,
+    ContainerDevices,
     GetRequest,
     GetResponse,
     ListResponse,
@@ -59,6 +62,14 @@ class Resources:
         """
         return (await self._ask("List", Nothing(), ListResponse)).pods
 
+    async def allocatable(self) -> tuple[ContainerDevices, ...]:
+        """All units that the kubelet may give, of whichever plugin.
+
+        Raises:
+            KubeletSilent: it does not tell.
+        """
+        return (await self._ask("GetAllocatableResources", Nothing(), AllocatableResponse)).devices
+
     async def pod(self, namespace: str, name: str) -> PodResources | None:
         """What one pod holds; None when the kubelet knows no such pod.
 
@@ -75,6 +86,28 @@ class Resources:
             raise KubeletSilent(f"PodResources {method}: {error.details()}") from error
         except Malformed as error:
             raise KubeletSilent(f"PodResources {method}: {error}") from error
+
+
+def replaced(
+    allocatable: Iterable[ContainerDevices], ours: Mapping[str, Collection[str]]
+) -> dict[str, list[str]]:
+    """Units that the kubelet counts by names of ours, where none of them is ours: another plugin registered later.
+
+    Args:
+        allocatable: what the kubelet says.
+        ours: units that the agent offers, by resource.
+
+    Returns:
+        Another plugin's units by resource, sorted.
+    """
+    found = defaultdict[str, set[str]](set)
+    for one in allocatable:
+        found[one.resource_name].update(one.ids)
+    return {
+        name: sorted(found[name])
+        for name, own in ours.items()
+        if found[name] and found[name].isdisjoint(own)
+    }
 
 
 def unserved(
