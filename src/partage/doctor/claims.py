@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 from partage.vendors import names
-from partage.webhook.installation import CLAIMS
 from partage.vendors.names import MIG_CLASS, SHARE_CLASS
+from partage.webhook.installation import CLAIMS
 
 _GUIDE: Final = "docs/how-to/offer-cards-to-claims.md"
 _GATES: Final = ("DRAConsumableCapacity", "DRADeviceTaints", "DRAPartitionableDevices")
