@@ -30,7 +30,7 @@ struct channel {
 };
 
 struct card_state {
-    uint64_t time, busy, slice, switching;
+    uint64_t time, busy, slice, switching, memory;
     uint32_t current;
 };
 
@@ -58,7 +58,21 @@ struct event *event_new(void)
 
 bool event_is_over(const struct event *event) { return event->over_round == event->round; }
 uint64_t event_time(const struct event *event) { return event->time; }
-void flag_set(uint32_t flag, bool on) { flags[flag % MODEL_FLAGS] = on; }
+void flag_set(uint32_t flag, bool on)
+{
+    flags[flag % MODEL_FLAGS] = on;
+    if (on) card_advance_all(world_now()); /* what spins for it ends now */
+}
+
+bool card_memory_take(uint32_t card, uint64_t bytes)
+{
+    if (bytes > MODEL_MEMORY - cards[card].memory) return false;
+    cards[card].memory += bytes;
+    return true;
+}
+
+void card_memory_give(uint32_t card, uint64_t bytes) { cards[card].memory -= bytes; }
+uint64_t card_memory_used(uint32_t card) { return cards[card].memory; }
 
 struct channel *card_open(uint32_t card)
 {

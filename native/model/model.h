@@ -14,6 +14,8 @@
 #define MODEL_STREAMS 24 /* of one context; 0 is the legacy stream */
 #define MODEL_FLAGS 64   /* words that kernels wait for and set */
 #define MODEL_NEVER UINT64_MAX
+#define MODEL_KEPT 512   /* bytes that a process's threads keep for their own */
+#define MODEL_MEMORY (80ull << 30) /* of a card */
 
 struct model {
     const char *name;
@@ -28,6 +30,10 @@ struct model {
     uint32_t channel;   /* submissions that a context takes before a call waits */
     uint32_t throttle;  /* thousandths that work takes longer, at most, as clocks fall */
     int32_t drift;      /* parts in a million that the card's clock is fast */
+    uint64_t alloc_ns;  /* of the host for an allocation */
+    uint64_t lazy_ns;   /* of the host for a function's first launch, whose code is loaded then */
+    uint64_t lazy_bytes; /* that the code takes, which no call asked for */
+    bool frees_wait;    /* freeing waits for the context's work */
 };
 
 /* By name: optimistic, measured, hostile; NULL: there is none. */
@@ -38,7 +44,10 @@ void world_open(const struct model *model, uint64_t seed);
 const struct model *world_model(void);
 uint64_t world_now(void);
 uint64_t world_chance(uint64_t below);
-void world_thread(void (*body)(void *), void *argument);
+/* Returns what the new thread keeps for its own. */
+void **world_thread(void (*body)(void *), void *argument);
+/* Called before a thread goes on; `kept` is the thread's, MODEL_KEPT bytes. */
+void world_on_switch(void (*hook)(void **own, void *kept));
 void world_sleep(uint64_t ns);
 /* Waits until `ready` says so; false: `ns` were over before. */
 bool world_until(bool (*ready)(void *), void *what, uint64_t ns);
@@ -79,6 +88,9 @@ struct event *event_new(void);
 bool event_is_over(const struct event *event);
 uint64_t event_time(const struct event *event);
 void flag_set(uint32_t flag, bool on);
+bool card_memory_take(uint32_t card, uint64_t bytes);
+void card_memory_give(uint32_t card, uint64_t bytes);
+uint64_t card_memory_used(uint32_t card);
 
 /* A process of a tenant on the cards, with the library (a seat on each) or without. */
 struct process {
@@ -86,14 +98,15 @@ struct process {
     struct gate gates[MODEL_CARDS];
     struct card_books books[MODEL_CARDS];
     uint32_t cards, call;
-    bool bare;
+    bool bare, whole, ended;
     uint64_t launches;
 };
 struct tenant_terms {
     enum policy policy;
     enum priority priority;
     uint32_t quota;
-    bool bare; /* the driver alone */
+    bool bare;       /* the driver alone */
+    uint64_t memory; /* bytes of each card; of processes with the whole library */
 };
 void process_open(struct process *process, uint32_t cards, uint32_t seat, struct tenant_terms terms);
 /* What cuLaunchKernel and cuGraphLaunch do (`graph` not 0), through the gate or not. */
@@ -107,26 +120,10 @@ void process_record(struct process *process, uint32_t card, uint32_t stream, str
 /* cuStreamSynchronize; stream MODEL_STREAMS: cuCtxSynchronize. */
 void process_await(struct process *process, uint32_t card, uint32_t stream);
 void process_await_event(struct process *process, uint32_t card, struct event *event);
-/* Programs as frameworks run them (traces.c). */
-#define TRACES 5
-struct program;
-struct trace {
-    const char *name;
-    uint32_t cards;
-    void (*play)(struct program *);
-};
-struct program {
-    const struct trace *trace;
-    struct process *process;
-    uint32_t index;       /* of the tenant */
-    uint64_t steps, most; /* done; after so many it ends, 0: never */
-};
-extern const struct trace traces[TRACES];
-const struct trace *trace_named(const char *name);
-void program_start(struct program *program);
-void program_step(struct program *program);
-bool program_is_over(const struct program *program);
 /* Says in a seat's terms what the agent says there. */
 void process_terms(uint32_t card, uint32_t seat, struct tenant_terms terms);
+
+/* A seat for a process with the whole library. */
+struct seat *process_seat(uint32_t card, uint32_t seat, struct tenant_terms terms);
 
 #endif

@@ -129,13 +129,18 @@ void process_terms(uint32_t card, uint32_t seat, struct tenant_terms terms)
     said[card][seat] = terms_pack(terms.policy, terms.priority, terms.quota);
 }
 
+struct seat *process_seat(uint32_t card, uint32_t seat, struct tenant_terms terms)
+{
+    memset(&shared[card][seat], 0, sizeof shared[card][seat]);
+    process_terms(card, seat, terms);
+    return &shared[card][seat];
+}
+
 static void open_gate(struct process *process, uint32_t card, uint32_t seat, struct tenant_terms terms)
 {
     struct gate *gate = &process->gates[card];
     memset(gate, 0, sizeof *gate);
-    memset(&shared[card][seat], 0, sizeof shared[card][seat]);
-    process_terms(card, seat, terms);
-    gate->seats.own = &shared[card][seat];
+    gate->seats.own = process_seat(card, seat, terms);
     gate->seats.index = seat;
     gate->books = &process->books[card];
     gate->quota = terms.quota;
@@ -222,7 +227,7 @@ static bool has_come(void *event) { return event_is_over(event); }
 static void settle(struct process *process, uint32_t card)
 {
     struct gate *gate = gate_of(process, card);
-    if (gate) gate_settle(gate);
+    if (gate) gate_await(gate);
     card_flush(process->channels[card]);
 }
 

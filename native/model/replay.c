@@ -2,15 +2,17 @@
  * Programs over the library and a modelled card in virtual time.
  *
  * Usage: replay SCENE MODEL SEED [NUMBER [bare]]       prints "name value" lines; ends with 3 where all hang
- *        replay trace-NAME MODEL SEED TENANTS [bare|best-effort|fixed-share]
- *                                              a framework's program in each tenant; with even quotas, burst-share else
+ *        replay trace-NAME MODEL SEED TENANTS [bare|memory|best-effort|fixed-share|burst-share [MIB]]
+ *                                              a framework's program in each tenant, with even quotas and parts of the memory
  *        replay interleavings MODEL SEED COUNT         so many times few tenants with any programs and terms, each to its end
  */
-#include "model.h"
+#include "traces.h"
 #include "../src/batch.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define US 1000ull
 #define SECOND (1000 * MS)
@@ -611,70 +613,124 @@ static int comes_and_goes(void)
     return good ? 0 : 3;
 }
 
-static struct program programs[SEATS];
+static struct program programs[MODEL_WHOLE];
 
-static int framework(const struct trace *trace, const char *how)
+/* How a tenant has a card: the driver alone, its memory capped alone, or one of the policies. */
+static const struct { const char *name; enum policy policy; bool bare; } modes[] = {
+    {"bare", POLICY_NONE, true}, {"memory", POLICY_NONE, false}, {"best-effort", POLICY_BEST_EFFORT, false},
+    {"fixed-share", POLICY_FIXED_SHARE, false}, {"burst-share", POLICY_BURST_SHARE, false}};
+#define MODES (sizeof modes / sizeof *modes)
+
+static void open_program(uint32_t i, const struct trace *trace, struct tenant_terms mine, uint64_t most)
 {
-    enum policy policy = strcmp(how, "best-effort") == 0   ? POLICY_BEST_EFFORT
-                         : strcmp(how, "fixed-share") == 0 ? POLICY_FIXED_SHARE
-                                                           : POLICY_BURST_SHARE;
+    programs[i] = (struct program){.trace = trace, .whole = whole_at(i), .index = i, .most = most};
+    whole_open(programs[i].whole, trace->cards, i, mine);
+    program_start(&programs[i]);
+}
+
+static uint64_t cap; /* bytes of each tenant's; 0: its part of the card */
+
+static struct tenant_terms terms_of(uint32_t mode, uint32_t count)
+{
+    struct tenant_terms mine = terms(modes[mode].policy, modes[mode].policy == POLICY_BEST_EFFORT ? 0 : 1000 / count);
+    mine.bare = modes[mode].bare;
+    mine.memory = cap ? cap : (MODEL_MEMORY - (MODEL_MEMORY >> 4)) / count; /* code that is loaded late is beyond the caps */
+    return mine;
+}
+
+static uint64_t served_on(uint32_t i, uint32_t card) { return card_served(programs[i].whole->process.channels[card]); }
+
+static int framework(const struct trace *trace, uint32_t mode)
+{
     uint32_t count = number ? (uint32_t)number : 1;
-    uint64_t steps_before[SEATS], served[SEATS], steps_all = 0;
+    uint64_t steps_before[MODEL_WHOLE], served[MODEL_WHOLE][MODEL_CARDS], all = 0;
     for (uint32_t i = 0; i < count; i++) {
-        process_open(&processes[i], trace->cards, i, terms(policy, 1000 / count));
-        programs[i] = (struct program){trace, &processes[i], i, 0, 0};
-        program_start(&programs[i]);
+        open_program(i, trace, terms_of(mode, count), 0);
+        programs[i].among = modes[mode].bare ? count : 0;
     }
     bool good = world_run(world_now() + SECOND);
     for (uint32_t i = 0; i < count; i++) {
         steps_before[i] = programs[i].steps;
-        served[i] = card_served(processes[i].channels[0]);
+        for (uint32_t card = 0; card < trace->cards; card++) served[i][card] = served_on(i, card);
     }
     good &= world_run(world_now() + 2 * SECOND);
     for (uint32_t i = 0; i < count; i++) {
-        char name[24];
-        uint64_t mine = (card_served(processes[i].channels[0]) - served[i]) / 2 / MS;
-        snprintf(name, sizeof name, "share-%u", i);
-        say(name, mine);
-        steps_all += programs[i].steps - steps_before[i];
+        for (uint32_t card = 0; card < trace->cards; card++) {
+            char name[24];
+            snprintf(name, sizeof name, card ? "share-%u-%u" : "share-%u", i, card);
+            say(name, (served_on(i, card) - served[i][card]) / 2 / MS);
+        }
+        all += programs[i].steps - steps_before[i];
     }
-    say("steps", steps_all / 2);
+    say("steps", all / 2);
+    uint64_t uncounted = 0, too_many = 0, refusals = 0, refused = 0, most = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (programs[i].uncounted > uncounted) uncounted = programs[i].uncounted;
+        if (programs[i].too_many > too_many) too_many = programs[i].too_many;
+        if (programs[i].most_counted > most) most = programs[i].most_counted;
+        refusals += programs[i].refusals;
+        refused += programs[i].refused;
+    }
+    say("uncounted-mib", uncounted >> 20);
+    say("too-many-mib", too_many >> 20);
+    say("most-mib", most >> 20);
+    say("refusals", refusals);
+    say("refused", refused);
     return good ? 0 : 3;
 }
 
 /* Each ends after some steps; who has not after that much more time than all would take in turn is said to be stuck. */
+static int interleaving(uint64_t seed, uint64_t *span)
+{
+    static const enum policy any[] = {POLICY_BEST_EFFORT, POLICY_FIXED_SHARE, POLICY_BURST_SHARE, POLICY_NONE};
+    uint32_t count = 2 + (uint32_t)world_chance(3);
+    bool over = false;
+    for (uint32_t i = 0; i < count; i++) {
+        /* Where streams do not overlap a kernel that stays keeps its program from going on, whatever the library does. */
+        const struct trace *trace = &traces[world_chance(world_model()->overlaps ? TRACES : TRACES - 1)];
+        struct tenant_terms mine = terms(any[world_chance(4)], 100 + (uint32_t)world_chance(150));
+        mine.priority = world_chance(4) ? PRIORITY_ORDINARY : PRIORITY_ONLINE;
+        mine.memory = (1500 + world_chance(3000)) << 20; /* what is kept does not always fit */
+        open_program(i, trace, mine, 1 + world_chance(3));
+    }
+    uint64_t begun = world_now();
+    /* A fixed share of a tenth takes ten times as long, and patience 250 ms a launch where a kernel stays. */
+    for (uint32_t k = 0; k < 2000 && !over; k++) {
+        if (!world_run(world_now() + 100 * MS)) break;
+        over = true;
+        for (uint32_t i = 0; i < count; i++) over &= programs[i].over;
+    }
+    for (uint32_t i = 0; i < count && !over; i++)
+        fprintf(stderr, "seed %llu: %s: %llu of %llu steps\n", (unsigned long long)seed, programs[i].trace->name,
+                (unsigned long long)programs[i].steps, (unsigned long long)programs[i].most);
+    for (uint32_t i = 0; i < count && over; i++) {
+        if (programs[i].uncounted) fprintf(stderr, "seed %llu: %s: memory is not counted\n", (unsigned long long)seed, programs[i].trace->name);
+        over &= programs[i].uncounted == 0;
+    }
+    *span = world_now() - begun;
+    return over ? 0 : 3;
+}
+
+/* Each in a process of its own, as each copy of the library is used once. */
 static int interleavings(const struct model *model, uint64_t seed)
 {
-    static const enum policy any[] = {POLICY_BEST_EFFORT, POLICY_FIXED_SHARE, POLICY_BURST_SHARE};
     uint64_t played = 0, longest_run = 0;
     for (; played < number; played++) {
-        world_open(model, seed + played);
-        uint32_t count = 2 + (uint32_t)world_chance(3);
-        bool over = false;
-        for (uint32_t i = 0; i < count; i++) {
-            const struct trace *trace = &traces[world_chance(TRACES)];
-            struct tenant_terms mine = terms(any[world_chance(3)], 100 + (uint32_t)world_chance(150));
-            mine.priority = world_chance(4) ? PRIORITY_ORDINARY : PRIORITY_ONLINE;
-            process_open(&processes[i], trace->cards, i, mine);
-            programs[i] = (struct program){trace, &processes[i], i, 0, 1 + world_chance(3)};
-            program_start(&programs[i]);
+        uint64_t span = 0;
+        int ends[2], status;
+        if (pipe(ends) != 0) return perror("replay: pipe"), 1;
+        pid_t child = fork();
+        if (child == 0) {
+            world_open(model, seed + played);
+            int result = interleaving(seed + played, &span);
+            if (write(ends[1], &span, sizeof span) != sizeof span) _exit(1);
+            _exit(result);
         }
-        uint64_t begun = world_now();
-        /* A fixed share of a tenth takes ten times as long, and patience 400 ms a place in the queue. */
-        for (uint32_t k = 0; k < 200 && !over; k++) {
-            if (!world_run(world_now() + 100 * MS)) break;
-            over = true;
-            for (uint32_t i = 0; i < count; i++) over &= program_is_over(&programs[i]);
-        }
-        if (!over) {
-            say("stuck-at", seed + played);
-            for (uint32_t i = 0; i < count; i++)
-                fprintf(stderr, "%s: %llu of %llu steps\n", programs[i].trace->name,
-                        (unsigned long long)programs[i].steps, (unsigned long long)programs[i].most);
-            return 3;
-        }
-        for (uint32_t i = 0; i < count; i++) process_close(&processes[i]);
-        if (world_now() - begun > longest_run) longest_run = world_now() - begun;
+        close(ends[1]);
+        if (child < 0 || read(ends[0], &span, sizeof span) < 0 || waitpid(child, &status, 0) != child) return 1;
+        close(ends[0]);
+        if (status != 0) return say("stuck-at", seed + played), 3;
+        if (span > longest_run) longest_run = span;
     }
     say("played", played);
     say("longest-ms", longest_run / MS);
@@ -690,6 +746,13 @@ static const struct {
               {"mixed", mixed}, {"callbacks", callbacks}, {"beside-legacy", beside_legacy},
               {"without-turns", without_turns}, {"with-turns", with_turns}, {"with-pauses", with_pauses}, {"comes-and-goes", comes_and_goes}};
 
+/* Ends at once: what copies of the library would do at their process's end is not of this process. */
+static int ended(int result)
+{
+    fflush(stdout);
+    _exit(result);
+}
+
 int main(int argc, char **argv)
 {
     const struct model *model = argc > 3 ? model_named(argv[2]) : NULL;
@@ -697,9 +760,17 @@ int main(int argc, char **argv)
     number = argc > 4 ? strtoull(argv[4], NULL, 10) : 0;
     bare = argc > 5 && strcmp(argv[5], "bare") == 0;
     world_open(model, strtoull(argv[3], NULL, 10));
-    if (strcmp(argv[1], "interleavings") == 0) return interleavings(model, strtoull(argv[3], NULL, 10));
-    if (strncmp(argv[1], "trace-", 6) == 0 && trace_named(argv[1] + 6)) 
-        return framework(trace_named(argv[1] + 6), argc > 5 ? argv[5] : "");
+    if (strcmp(argv[1], "interleavings") == 0) {
+        whole_prepare(argv[0], 4);
+        return ended(interleavings(model, strtoull(argv[3], NULL, 10)));
+    }
+    if (strncmp(argv[1], "trace-", 6) == 0 && trace_named(argv[1] + 6)) {
+        uint32_t mode = 0;
+        while (mode < MODES - 1 && (argc < 6 || strcmp(argv[5], modes[mode].name) != 0)) mode++;
+        cap = argc > 6 ? strtoull(argv[6], NULL, 10) << 20 : 0;
+        whole_prepare(argv[0], number ? (uint32_t)number : 1);
+        return ended(framework(trace_named(argv[1] + 6), mode));
+    }
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(scenes[i].name, argv[1]) == 0) return scenes[i].play();
     return fprintf(stderr, "replay: no scene %s\n", argv[1]), 2;

@@ -7,6 +7,7 @@
 #define LATE_HOST_NS 20000ull /* a launch on an idle device takes less than this, unless it loads or the host is busy */
 #define LEAST_NS 1000      /* counted for a batch whose launches took as long to be made as it was on the device */
 #define ESTIMATES 4        /* batches that were not measured, until one is that holds a single launch */
+#define STAYS_NS (100 * MS) /* by this much a kernel is late that others pass */
 #define GAPS_NS 20000ull /* so much time between launches is counted with them before the driver is asked */
 
 #define GRAPH_GONE UINT64_MAX /* in place of the name of a graph that ended while it ran */
@@ -265,12 +266,13 @@ static bool ran_dry(const struct gate *gate, struct batch *batch, uint64_t now)
     uint64_t apart = now > batch->last ? now - batch->last : 0;
     if (batch->busy || apart <= gate->single_ns) return false;
     uint64_t gap = apart - gate->single_ns;
-    if (batch->gaps + gap < GAPS_NS) {
+    if (!batch->awaited && batch->gaps + gap < GAPS_NS) {
         batch->gaps += gap;
         return false;
     }
     if (is_dry(batch)) return true; /* and was in the gaps before, one takes it */
     batch->gaps = 0;                /* it had work all the time */
+    batch->awaited = false;
     return false;
 }
 
@@ -290,6 +292,8 @@ static void estimate(struct gate *gate, struct batch *batch, uint64_t now)
     for (uint32_t i = 0; i < BATCHES; i++) {
         struct batch *other = &gate->batches[i];
         if (other == batch || other->state == BATCH_FREE || other->context != batch->context) continue;
+        /* One before it on its stream was over when it began. */
+        if (other->stream == batch->stream && other->thread == batch->thread) continue;
         if (other->opened <= batch->opened) other->counted += span;
     }
     count_batch(gate, batch, span, now);
@@ -321,7 +325,7 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
     fresh->opened = fresh->last = now;
     fresh->count = fresh->busy = fresh->known = 0;
     fresh->marks = fresh->thread || (!stream && atomic_load_explicit(&streams_join, memory_order_relaxed));
-    fresh->mixed = false;
+    fresh->mixed = fresh->awaited = fresh->stays = false;
     fresh->expected = fresh->lead = fresh->gaps = fresh->counted = 0;
     gate->batches_made++;
     return fresh;
@@ -408,6 +412,22 @@ static void insert(struct over *list, uint32_t count, struct batch *batch, const
     list[count] = (struct over){batch, end};
 }
 
+/*
+ * A kernel that stays until the host ends it is known by what was launched after it and is over, while it is late itself: from
+ * then on nothing waits for it. Work that merely takes long has what follows it wait too.
+ */
+static void pass_by(struct gate *gate, uint64_t opened, uint64_t now)
+{
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        struct batch *batch = &gate->batches[i];
+        if (batch->state != BATCH_FLYING || batch->stays || batch->opened >= opened) continue;
+        if (now - batch->opened < batch->expected + STAYS_NS || is_over(batch, batch->end)) continue;
+        batch->stays = true;
+        gate->pending -= batch->expected < gate->pending ? batch->expected : gate->pending;
+        batch->expected = 0;
+    }
+}
+
 void batch_harvest(struct gate *gate, uint64_t now)
 {
     struct over list[BATCHES];
@@ -422,7 +442,7 @@ void batch_harvest(struct gate *gate, uint64_t now)
             continue;
         }
         gate->last_work = now;
-        if (gate->oldest == 0 || batch->opened < gate->oldest) gate->oldest = batch->opened;
+        if (!batch->stays && (gate->oldest == 0 || batch->opened < gate->oldest)) gate->oldest = batch->opened;
     }
     for (uint32_t i = 0; i < count; i++) {
         struct batch *batch = list[i].batch;
@@ -433,6 +453,7 @@ void batch_harvest(struct gate *gate, uint64_t now)
         gate->last_end = end < now ? end : now;
         if (gate->last_end > gate->last_work) gate->last_work = gate->last_end;
         if (whole) learn(gate, batch, whole, fresh);
+        if (gate->oldest && gate->oldest < batch->opened) pass_by(gate, batch->opened, now);
         count_batch(gate, batch, fresh, now);
     }
 }

@@ -325,6 +325,23 @@ void gate_settle(struct gate *gate)
     lock_give(&gate->lock, LOCK_GATE);
 }
 
+/*
+ * Alone, the end is not marked: the program would wait for the mark too, each time. The watch marks it where the wait lasts,
+ * and what ended by then is estimated, or at the next launch.
+ */
+void gate_await(struct gate *gate)
+{
+    if (!gate->open) return;
+    lock_take(&gate->lock, LOCK_GATE);
+    uint64_t now = clock_now();
+    for (uint64_t left = gate->wanting ? gate->open_batches : 0; left; left &= left - 1) {
+        struct batch *batch = &gate->batches[__builtin_ctzll(left)];
+        if (gate->alone && !batch->alone) batch->awaited = true;
+        else if (batch->count && !batch->busy) batch_close(gate, batch, now);
+    }
+    lock_give(&gate->lock, LOCK_GATE);
+}
+
 void gate_part(struct gate *gate, CUcontext context, CUstream stream, bool hosted)
 {
     if (!gate->open) return;

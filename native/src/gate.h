@@ -33,6 +33,8 @@ struct batch {
     uint32_t count, busy;  /* launches; launches being made right now */
     bool alone;            /* a first launch of its function, which no other joins */
     bool marks;            /* its end is marked after each launch: no other thread can, or later would be too late */
+    bool stays;            /* others that came after it are over: none waits for its end */
+    bool awaited;          /* the program waits for its end, or did */
     bool mixed;            /* another stream was launched on while one of its launches was made: that end is not marked */
     uint64_t graph;        /* of which graph, or 0 for kernels */
     uint32_t known;        /* of its launches so many are below: which functions they are of, by their place */
@@ -104,8 +106,10 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
                 uint64_t function);
 /* After it. */
 void gate_leave(struct ticket *ticket, bool launched);
-/* Before the caller waits for the device: what is open is closed, so that it is measured to its end. */
+/* Closes what is open. */
 void gate_settle(struct gate *gate);
+/* Before the caller waits for the device. */
+void gate_await(struct gate *gate);
 /* Before something on a stream that takes no device time, but may keep later launches from beginning; `hosted`: the host does it. */
 void gate_part(struct gate *gate, CUcontext context, CUstream stream, bool hosted);
 /* Before a stream (or, with stream NULL and `all`, a context) goes away. */

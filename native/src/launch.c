@@ -216,34 +216,34 @@ END(cuStreamEndCapture_ptsz, true, TO_GRAPH, (CUstream stream, CUgraph *graph), 
 END(cuStreamEndCaptureToCig, false, TO_GRAPHICS, (CUstream stream), stream)
 END(cuStreamEndCaptureToCig_ptsz, true, TO_GRAPHICS, (CUstream stream), stream)
 
-static void settle_gates(void)
+static void await_gate(void)
 {
     CUcontext context = NULL;
     struct gate *gate = current_gate(&context);
-    if (gate) gate_settle(gate);
+    if (gate) gate_await(gate);
 }
 
 EXPORT CUresult cuStreamSynchronize(CUstream stream)
 {
-    settle_gates();
+    await_gate();
     return CALL(cuStreamSynchronize, stream);
 }
 
 EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
 {
-    settle_gates();
+    await_gate();
     return CALL(cuStreamSynchronize_ptsz, stream);
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent event)
 {
-    settle_gates();
+    await_gate();
     return CALL(cuEventSynchronize, event);
 }
 
 EXPORT CUresult cuCtxSynchronize(void)
 {
-    settle_gates();
+    await_gate();
     return CALL(cuCtxSynchronize);
 }
 

@@ -1,5 +1,7 @@
 """The library under the address, undefined-behaviour and thread sanitizers, on the modelled card."""
 
+import os
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -75,3 +77,22 @@ def test_nothing_is_found(tenants: tuple[Tenant, Tenant]) -> None:
     assert "runtime error" not in errors, errors
     assert {one.returncode for one in done} == {0}, errors
     assert neighbour.returncode == 0, errors
+
+
+@pytest.mark.parametrize("model", ["optimistic", "measured", "hostile"])
+def test_nothing_is_found_in_interleavings(model: str) -> None:
+    """The whole library in virtual time, with tenants that run what frameworks ask of the driver."""
+    build = built("native-asan", SANITIZERS["asan"])
+    command = [str(build / "replay"), "interleavings", model, "1", "10"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+    assert "ERROR: AddressSanitizer" not in done.stderr, done.stderr
+    assert "runtime error" not in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
