@@ -1,7 +1,7 @@
 """What a node's status should say of its devices, as a patch of what it says.
 
 Both name families of Koordinator, always, in capacity and in allocatable: the scheduler's fit and
-the kubelet check whichever name a pod used. Amounts are those that `partage schedule` prints as
+the kubelet check whichever name a pod used. Amounts are of healthy devices, scaled (`wire.nodes.device_totals`), those that `partage schedule` prints as
 `allocatable`. What is compared is the node as it is now, not what was written last; so an
 overwritten value is corrected, and nothing is written when nothing differs.
 

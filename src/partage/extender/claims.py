@@ -1,7 +1,8 @@
 """ResourceClaims that are followed: documents in, the engine's events out.
 
 The engine takes in an allocated claim as the fact of a bound pod (`wire.claims`). A claim that gives its devices back becomes
-a fact that is over, and a deleted one is gone. Claims of other drivers leave nothing here.
+a fact that is over, and a deleted one is gone. Claims of other drivers leave nothing here. A rebuild does the same with all claims
+that are listed; what is not stored yet was reserved by `claim_arbiter`.
 
 Who may release what a claim holds is the API server alone: a claim that is being deleted holds its devices until its
 allocation is gone.

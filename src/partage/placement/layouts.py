@@ -43,7 +43,8 @@ class Allowed:
     Attributes:
         profiles: names that may be made; None for all (HAMi's `migProfileAllowlist`).
         geometries: tried in order; a card takes the first that holds the new instance and those
-            that run, at their positions (HAMi's `knownMigGeometries`). None for any layout.
+            that run, in whatever arrangement: a geometry fixes numbers (HAMi's
+            `knownMigGeometries`). None for any layout.
     """
 
     profiles: frozenset[str] | None = None

@@ -1,8 +1,10 @@
 """How good each node is for a request: one integer a node, higher is better, never negative.
 
 Scores are integers on purpose: near-equal places are equal, and ties go to the explicit node
-order, so that a decision is the same on every machine (performance.md 2b shows what float scores
-and accidental orders cost). Every score is below `CEILING`.
+order, so that a decision is the same on every machine. Every score is below `CEILING`.
+
+Scores are kept by class of requests, and only nodes that changed are scored again. So a score may depend on its node,
+the request and the policy's tables alone.
 """
 
 from collections.abc import Mapping

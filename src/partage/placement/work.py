@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST: Final = 6_000
-"""Units that one decision may take over all nodes, before only the most promising ones are tried."""
+"""Units that one decision may take over all nodes, before only the most promising ones are tried.
+
+A pod that finds none says `SearchLimit`, and is woken as any other when room appears.
+"""
 
 MOST_A_NODE: Final = 2_000
 """Units that the exact rule may take on one node."""

@@ -3,7 +3,7 @@
 The agent reads device files and what an attempt to reach a card looks like; discovery, PCI numbers; Koordinator's
 family, the names that count cards; the webhook and the command line, the annotations that a vendor's plugin
 reads; simulated nodes, what a plugin reports. No other module spells a vendor's name, number or device file;
-a test of the tree holds that. What discovery finds of a card is worth more than its row.
+`tests/vendors/test_a_vendor_is_one_row.py` holds that. What discovery finds of a card is worth more than its row.
 
 A vendor without a row, or with a row that has no device files, gets no pod: a container would be given a card that
 it cannot open (`files_known`).

@@ -2,9 +2,9 @@
 
 Partage's own record is read first. A protocol's annotation beside it must tell the same story as
 far as it tells one; where the two disagree it is unknown which is true, and the record is marked
-as a problem with everything Partage wrote, so that this capacity stays closed. A pod without our
-record was placed by another scheduler, and is taken over from its protocol's annotations. Of a pod whose
-shares were adjusted, a protocol that writes no amounts tells its cards alone.
+as a problem: `scheduler.facts` books none of it, and closes every device of the asked types on its node.
+A pod without our record was placed by another scheduler, and is taken over from its protocol's annotations. Of a pod
+whose shares were adjusted, a protocol that writes no amounts tells its cards alone.
 
 Source: docs/decisions/0002, 0006 and 0028.
 """

@@ -86,7 +86,8 @@ def route(pod: PodView, context: Context) -> Routes:
 def whole_cards(containers: Iterable[ContainerView]) -> tuple[tuple[RequestGroup, ...], str]:
     """One group of whole cards for each container that asks for `nvidia.com/gpu` alone.
 
-    A multiple of 100 is percent of cards. The text is the rule that was broken, if one was.
+    A multiple of 100 is percent of cards, as HAMi's family reads it (`hami.request`) and the webhook writes it anew
+    (`webhook.mutating`). The text is the rule that was broken, if one was.
     """
     groups: list[RequestGroup] = []
     for container in containers:

@@ -1,4 +1,4 @@
-"""Every read of what a tenant can make large, slow, or something else than a file.
+"""Every read of procfs and of containers' roots: what a tenant can make large, slow, or something else than a file.
 
 What the kernel tells of a process is as long as the process makes it, and so is what is in a container's root. So
 it is read in pieces, nothing is kept of them but what is asked for, and each piece is counted: `Work` is what one
@@ -7,7 +7,7 @@ counts as one whose limits are not in force.
 
 Names below a container's root are looked up folder by folder, by descriptors that open nothing (`O_PATH`): a link
 is read and followed inside the root only, whatever is changed meanwhile, and a file is opened only after it is
-known to be a regular one. Opening a device file or a pipe would do something; so would following a link of procfs.
+known to be a regular one. Pages that the library writes are opened by `shared`. Opening a device file or a pipe would do something; so would following a link of procfs.
 """
 
 import contextlib
