@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,26 +147,38 @@ def test_with_the_webhook_dead_claims_of_ours_wait_and_no_others(cuda: Node) -> 
 
 
 def test_a_pod_with_a_claim_cannot_end_without_its_driver(cuda: Node) -> None:
-    """Why pods with claims go first, before the chart does: the kubelet keeps one until the driver is back."""
+    """Why pods with claims go before the chart does: it is kept until the driver is back, or taken away by force."""
     stack = cuda.stack
-    ours(stack, "kept")
-    identity = running(stack, "kept")["status"]["containerStatuses"][0]["containerID"]
+    names = ("kept", "forced")
+    for name in names:
+        ours(stack, name)
+    before = {name: state(running(stack, name)) for name in names}
     cuda.agent.stop()
-    eventually("slices are gone", lambda: not slices(stack), SLOW)
-    assert running(stack, "kept")["status"]["containerStatuses"][0]["containerID"] == identity
-    stack.delete("kept")
-    told = f"unprepare dynamic resources: DRA driver {DRA_DRIVER} is not registered"
-    log = cuda.kubelet_process.log
-    eventually("the kubelet misses the driver", lambda: told in log.read_text(), SLOW)
-
-    def ended() -> bool:
-        return "terminated" in stack.pod("kept")["status"]["containerStatuses"][0]["state"]
-
-    eventually("its container has ended all the same", ended, SLOW)
-    assert allocated(stack, "kept")
-    cuda.agent.start()
-    eventually("it ends", lambda: stack.pod("kept") is None, SLOW)
+    try:
+        eventually("slices are gone", lambda: not slices(stack), SLOW)
+        assert {name: state(running(stack, name)) for name in names} == before
+        for name in names:
+            stack.delete(name)
+        told = f"unprepare dynamic resources: DRA driver {DRA_DRIVER} is not registered"
+        log = cuda.kubelet_process.log
+        eventually("the kubelet misses the driver", lambda: told in log.read_text(), SLOW)
+        for name in names:
+            ended = partial(lambda one: "terminated" in state(stack.pod(one)), name)
+            eventually("its container has ended all the same", ended, SLOW)
+            assert allocated(stack, name)
+        stack.plane.call("DELETE", "/api/v1/namespaces/default/pods/forced?gracePeriodSeconds=0")
+        eventually("it is gone", lambda: stack.pod("forced") is None, SLOW)
+        eventually("its claim is free", lambda: not allocated(stack, "forced"), SLOW)
+        assert stack.pod("kept") is not None
+    finally:
+        cuda.agent.start()
+    eventually("the other one ends", lambda: stack.pod("kept") is None, SLOW)
     emptied(stack)
+
+
+def state(found: Any) -> Any:
+    """Of a pod's one container."""
+    return found["status"]["containerStatuses"][0]["state"]
 
 
 def test_the_chart_goes_and_leaves_no_slice_class_or_finalizer(cuda: Node) -> None:
