@@ -9,12 +9,13 @@ import json
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from copy import deepcopy
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from claims_world import World, run, share, until
+from claims_world import CLAIMS, World, run, share, until
 
 from fakes.nvml import Trouble
 from partage.agent.dra import messages as said
@@ -181,3 +182,32 @@ def test_a_claim_ends_where_it_would_have_ended(
     # Claim: written down, named. Instance: intent, made, noted, its inside made, noted, specified, noted twice.
     # And back: unnamed, forgotten, flushed; no specification, no inside, no instance, no entry.
     assert tried == (7 if undone else 10)
+
+
+def test_a_claim_that_was_allocated_anew_has_no_devices_of_before(steps: Steps) -> None:
+    """Ended between what is given up and what is written down: the next agent gives what the claim has now, alone."""
+    tried = 0
+
+    async def story(world: World) -> None:
+        nonlocal tried
+        claim = world.claim("moved", share(0, 100, "80Gi"))
+        async with world.agent():
+            await world.prepared(claim)
+        body = deepcopy(world.server.store.get(CLAIMS, "team", "moved"))
+        (result,) = body["status"]["allocation"]["devices"]["results"]
+        result |= share(1, 50, "9Gi")
+        world.server.store.update(CLAIMS, "team", "moved", body)
+        if not await steps.killed(tried + 1, world, lambda: world.prepared(claim)):
+            return
+        tried += 1
+        async with world.agent():
+            (device,) = await world.prepared(claim)
+            assert device.device_name == "gpu-1"
+            assert (await world.given(world.env((device,))))["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
+            await world.prepared(world.claim("other", share(0, 100, "80Gi")))
+
+    for number, folder in zip(count(), folders(), strict=False):
+        run(folder, story)
+        if tried == number:
+            break
+    assert tried == 5  # unnamed, forgotten, flushed; written down, named
