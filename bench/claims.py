@@ -58,6 +58,7 @@ class Way:
         ordered: the card with the least room is published first; else cards by number.
         late: allocations of the whole cluster by which that order is late.
         taught: the engine learns from the pods with cards; in a cluster it learns from those of the protocols alone.
+        everywhere: the engine chooses of all nodes that fit, as where it proposes nodes before kube-scheduler looks.
     """
 
     protocol: bool = False
@@ -65,6 +66,7 @@ class Way:
     ordered: bool = False
     late: int = 0
     taught: bool = True
+    everywhere: bool = False
 
 
 WAYS = {
@@ -75,6 +77,7 @@ WAYS = {
     "claims, node by the engine": Way(engine=True),
     "claims, node by the engine, least room first": Way(engine=True, ordered=True),
     "claims, node by the engine, nothing learnt": Way(engine=True, ordered=True, taught=False),
+    "claims, node by the engine of all nodes": Way(engine=True, ordered=True, everywhere=True),
     "claims, node by the engine, least room first, 100 late": Way(
         engine=True, ordered=True, late=100
     ),
@@ -151,7 +154,9 @@ class Run:
             node = self.index[decision.allocation.node]
             self.take(node, row, [one.minor for one in decision.allocation.grants])
             return True
-        looked = self.looked_at(self.fits(row))
+        fits = self.fits(row)
+        everywhere = row.cards and self.way.everywhere
+        looked = np.flatnonzero(fits) if everywhere else self.looked_at(fits)
         if not looked.size:
             return False
         if row.cards and self.way.engine:
