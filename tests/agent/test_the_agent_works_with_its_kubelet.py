@@ -476,8 +476,8 @@ async def test_units_that_cannot_be_told_are_noted(folder: Path) -> None:
         assert world.notes.said == ()
 
 
-async def test_another_plugin_of_a_name_is_noted(folder: Path) -> None:
-    """While the kubelet has its units instead of the agent's; nothing else tells of it."""
+async def test_another_plugin_of_a_name_is_noted_until_it_has_gone(folder: Path) -> None:
+    """While the kubelet has its units instead of the agent's; nothing else tells of it. Then the agent registers again."""
     async with _world(folder) as world:
         await world.kubelet.until(GPU, 20)
         ours = world.kubelet.plugins[GPU]
@@ -490,5 +490,7 @@ async def test_another_plugin_of_a_name_is_noted(folder: Path) -> None:
         assert note.code == "OtherPlugin"
         assert note.message.startswith("nvidia.com/gpu: ")
         assert "GPU-of-another" in note.message
-        world.kubelet.plugins[GPU] = ours
+        # It goes; the kubelet does not come back to the agent, whose stream it kept.
+        world.kubelet.plugins[GPU] = replace(ours, devices={})
+        await world.kubelet.until(GPU, 20)
         await _until(lambda: not world.notes.said)

@@ -21,7 +21,7 @@ from partage.agent.injection import Place
 from partage.agent.kubelet.messages import ContainerDevices, ContainerPreference, PodResources
 from partage.agent.kubelet.plugin import DevicePlugins
 from partage.agent.kubelet.registering import PluginFiles
-from partage.agent.kubelet.resources import KubeletSilent, Resources, replaced, unserved
+from partage.agent.kubelet.resources import KubeletSilent, Resources, unserved, without_ours
 from partage.agent.kubelet.units import Offer, advise, asked_of, offers
 from partage.agent.notes import Code, Notes
 from partage.daemon.agent import Asked
@@ -94,7 +94,7 @@ class KubeletSide:
         self._offers: tuple[Offer, ...] = ()
         self._pods: Informer[LivePod] | None = None
         self._problem = ""
-        self._replaced: set[str] = set()
+        self._lacking: dict[str, list[str]] = {}
         self._news = asyncio.Event()
         if client is not None:
             scope = Scope(PODS, fields=f"spec.nodeName={node}")
@@ -197,7 +197,7 @@ class KubeletSide:
             await asyncio.sleep(self._options.period)
             try:
                 found = self._unserved(await resources.pods())
-                self._say_replaced(await resources.allocatable())
+                self._look_whose(await resources.allocatable())
             except KubeletSilent:
                 continue
             for one in found:
@@ -206,20 +206,33 @@ class KubeletSide:
             told = found
             self._keeper.tallies.unserved.set(len(found))
 
-    def _say_replaced(self, allocatable: tuple[ContainerDevices, ...]) -> None:
-        """The kubelet takes the plugin that registered last, and tells the one before nothing."""
-        ours = {one.resource: {unit.id for unit in one.units} for one in self._offers}
-        found = replaced(allocatable, ours)
-        for name in found.keys() - self._replaced:
-            _LOG.warning("%s: another device plugin has registered it with the kubelet", name)
-        self._replaced = set(found)
+    def _look_whose(self, allocatable: tuple[ContainerDevices, ...]) -> None:
+        """Tell of another plugin that has taken a name, and register again when it has gone.
+
+        The kubelet gives the units of the plugin that registered last. It tells the one before nothing, and does not
+        come back to it.
+        """
+        ours = {
+            one.resource: {unit.id for unit in one.units if unit.healthy}
+            for one in self._offers
+            if one.resource in self._plugins.registered
+        }
+        lacking = without_ours(allocatable, ours)
+        for name in lacking.keys() & self._lacking.keys():
+            if not lacking[name]:
+                self._plugins.again(name)
+        for name, units in lacking.items():
+            if units and not self._lacking.get(name):
+                _LOG.warning("%s: another device plugin has registered it", name)
+        self._lacking = lacking
         self._notes.say(
             f"{self.name}: plugins",
             Code.OTHER_PLUGIN,
             [
                 f"{name}: the kubelet has {len(units)} units of another device plugin, such as {units[0]}, and "
                 "none of the agent's"
-                for name, units in found.items()
+                for name, units in lacking.items()
+                if units
             ],
         )
 

@@ -35,8 +35,8 @@ _NOTED: Final[Mapping[str, str]] = {
     "meanwhile",
     Code.RESOURCE_SLICES: "switch the feature gate on, in the API server, kube-scheduler, kube-controller-manager and kubelets "
     "alike; until then claims get nothing that would need it",
-    Code.OTHER_PLUGIN: "take the other plugin's DaemonSet off that node (second-plugin), and restart the agent's pod there: "
-    "the kubelet serves a name by the plugin that registered last",
+    Code.OTHER_PLUGIN: "take the other plugin's DaemonSet off that node (second-plugin); the agent has the name again two minutes "
+    "later",
     Code.DISAGREEMENT: "partage doctor --node there says what to do; agent.md lists the kinds",
 }
 """By code, what to do."""

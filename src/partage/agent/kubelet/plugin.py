@@ -83,6 +83,11 @@ class DevicePlugins:
             )
             self._news.set()
 
+    def again(self, resource: str) -> None:
+        """Register a resource anew, where the kubelet counts none of its units although it listens."""
+        if resource in self._plugins:
+            self._plugins[resource].session.lost.set()
+
     @property
     def registered(self) -> frozenset[str]:
         """Resources whose units the kubelet has been told."""
@@ -122,6 +127,7 @@ class _Served:
     Attributes:
         offer: its units.
         watchers: streams on which the kubelet is told of them.
+        session: the registration of now.
     """
 
     offer: Offer
@@ -131,6 +137,7 @@ class _Served:
     chance: Callable[[], float]
     stories: Stories = SILENT
     watchers: set[asyncio.Event] = field(default_factory=set)
+    session: Session = field(default_factory=Session)
 
     def take(self, offer: Offer) -> None:
         if offer != self.offer:
@@ -151,6 +158,7 @@ class _Served:
         await Registrar(self.files, asked, self._handlers, self.chance).run()
 
     def _handlers(self, session: Session) -> Any:
+        self.session = session
         one, many = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         methods = {
             "GetDevicePluginOptions": one(self._options),

@@ -88,17 +88,17 @@ class Resources:
             raise KubeletSilent(f"PodResources {method}: {error}") from error
 
 
-def replaced(
+def without_ours(
     allocatable: Iterable[ContainerDevices], ours: Mapping[str, Collection[str]]
 ) -> dict[str, list[str]]:
-    """Units that the kubelet counts by names of ours, where none of them is ours: another plugin registered later.
+    """Resources of ours of which the kubelet counts no unit of ours.
 
     Args:
         allocatable: what the kubelet says.
         ours: units that the agent offers, by resource.
 
     Returns:
-        Another plugin's units by resource, sorted.
+        What it counts instead, sorted: another plugin's units, which registered later, or none.
     """
     found = defaultdict[str, set[str]](set)
     for one in allocatable:
@@ -106,7 +106,7 @@ def replaced(
     return {
         name: sorted(found[name])
         for name, own in ours.items()
-        if found[name] and found[name].isdisjoint(own)
+        if own and found[name].isdisjoint(own)
     }
 
 
