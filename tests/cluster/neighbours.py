@@ -1,6 +1,6 @@
 """Others' programs that share clusters with Partage, run as they are beside it on the genuine control plane.
 
-Nothing of them is in this tree or made by it: PARTAGE_NEIGHBOURS names a folder with what a reader made of their releases,
+Nothing of them is in this tree or made by its gate: PARTAGE_NEIGHBOURS names a folder with what a reader made of their releases,
 each under the name that their own build gives it. Tests of a program that is not there are skipped.
 """
 
@@ -92,6 +92,100 @@ class Kueue:
         for name, text in filled.items():
             (certificates / name).write_bytes(base64.b64decode(text))
         self.stack.stand_behind("kueue-webhook-service", "kueue-system", self.address, port)
+
+
+class Karpenter:
+    """Karpenter with its kwok provider: `karpenter` and `karpenter.yaml` of the folder.
+
+    The program is built in `karpenter` here: `go build -o FOLDER/karpenter .`; the definitions are those of its
+    module in kwok/charts/crds and kwok/apis/crds.
+
+    Its nodes are objects. What their kubelets and agents would do is the caller's.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+
+    def start(
+        self, sizes: Mapping[str, Mapping[str, str]], slices: Mapping[str, list[Json]]
+    ) -> None:
+        """Install it, with a NodePool for each instance type and by its name, and wait until they are ready.
+
+        Args:
+            sizes: what a node of an instance type offers, by type; one costs what the number of its `cpu` says.
+            slices: specs of the ResourceSlices that a node of an instance type will publish, where it is told of them.
+        """
+        run, folder = program("karpenter"), self.stack.plane.folder
+        self.stack.shell(f"kubectl apply --server-side -f {run.parent / 'karpenter.yaml'}")
+        self.stack.shell("kubectl wait --for=condition=Established crd --all --timeout=60s")
+        offered = (
+            ("karpenter.sh/capacity-type", "on-demand"),
+            ("topology.kubernetes.io/zone", "a"),
+        )
+        types = [
+            {
+                "name": name,
+                "offerings": [
+                    {
+                        "Price": float(resources["cpu"]),
+                        "Requirements": [
+                            {"key": key, "operator": "In", "values": [value]}
+                            for key, value in offered
+                        ],
+                    }
+                ],
+                "architecture": "amd64",
+                "operatingSystems": ["linux"],
+                "resources": dict(resources),
+            }
+            for name, resources in sizes.items()
+        ]
+        (folder / "instance-types.json").write_text(json.dumps(types))
+        (folder / "instance-slices.json").write_text(json.dumps(slices))
+        self.stack.plane.run(
+            "karpenter",
+            [
+                str(run),
+                "--disable-leader-election=true",
+                "--ignore-dra-requests=false",
+                f"--instance-types-file-path={folder / 'instance-types.json'}",
+                f"--metrics-port={free_port()}",
+                f"--health-probe-port={free_port()}",
+            ],
+            {
+                "KUBECONFIG": str(self.stack.plane.kubeconfig()),
+                "INSTANCE_TYPE_SLICES": str(folder / "instance-slices.json"),
+                "SYSTEM_NAMESPACE": "kube-system",
+            },
+        )
+        kind = {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"}
+        api = f"/apis/{kind['group']}/v1alpha1/kwoknodeclasses"
+        body = {"apiVersion": f"{kind['group']}/v1alpha1", "kind": kind["kind"]}
+        self.stack.plane.call("POST", api, {**body, "metadata": {"name": kind["name"]}})
+        for name in sizes:
+            key = "node.kubernetes.io/instance-type"
+            only = {"key": key, "operator": "In", "values": [name]}
+            node = {"nodeClassRef": kind, "requirements": [only], "expireAfter": "Never"}
+            spec = {
+                "template": {"spec": node},
+                "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "Never"},
+            }
+            pool = {"apiVersion": "karpenter.sh/v1", "kind": "NodePool"}
+            self.stack.plane.call(
+                "POST", self.POOLS, {**pool, "metadata": {"name": name}, "spec": spec}
+            )
+
+        def ready() -> bool:
+            pools = self.stack.plane.call("GET", self.POOLS)["items"]
+            held = [one.get("status", {}).get("conditions", ()) for one in pools]
+            return all(
+                any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+                for conditions in held
+            )
+
+        eventually("Karpenter's NodePools are ready", ready)
+
+    POOLS = "/apis/karpenter.sh/v1/nodepools"
 
 
 class Hami:
@@ -342,4 +436,12 @@ class Koordinator:
         }
 
 
-__all__ = ["FOLDER", "Hami", "Koordinator", "Kueue", "program", "told"]
+__all__ = [
+    "FOLDER",
+    "Hami",
+    "Karpenter",
+    "Koordinator",
+    "Kueue",
+    "program",
+    "told",
+]

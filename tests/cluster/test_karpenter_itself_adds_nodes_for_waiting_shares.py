@@ -1,0 +1,267 @@
+"""Karpenter adds nodes for pods whose shares wait, and Partage places them there: genuine both.
+
+In one of two namespaces pods ask by ResourceClaims instead of the names that they have. A node that Karpenter adds is an
+object: what its kubelet and its agent would report is reported here. PARTAGE_MIXES says how many mixes of shares come.
+"""
+
+import asyncio
+import os
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import stack as partage_stack
+from neighbours import Karpenter, program, told
+from stack import MERGE, Layout, Stack, eventually, pod
+
+from partage.agent.device_document import device_document
+from partage.agent.discovery.found import Found, Inventory
+from partage.agent.dra.publishing import Publisher
+from partage.agent.dra.slices import Offered, resource_slices
+from partage.agent.metrics import Tallies
+from partage.agent.notes import Notes
+from partage.kube.client import Client
+from partage.kube.loading import load_config
+from partage.model.device import Device, DeviceType
+from partage.model.node import Node
+from partage.vendors.names import CLAIMS_LABEL, CLAIMS_TRANSLATE, QGPU_CORE, QGPU_MEMORY
+
+CLAIMS, NAMES = "claims", "default"
+"""Namespaces: whose pods become claims, and whose stay as they are."""
+CARDS = {"one": 1, "two": 2, "untold": 2}
+"""Cards of a node by its instance type; of the last one Karpenter is not told the slices."""
+CORE, MEMORY, GIB = 100, 80, 2**30
+"""Of a card: percent, and GiB."""
+LAYOUT = Layout(
+    plugged=True,
+    options=(
+        "--set",
+        "agent.enabled=true,agent.dra.enabled=true,agent.nodeSelector.nowhere=here",
+        "--set",
+        "scheduler.claims=true,scheduler.claimTemplates=true",
+    ),
+)
+Share = tuple[int, int]
+pytestmark = pytest.mark.timeout(900)
+
+
+def cards(node: str, kind: str) -> tuple[Device, ...]:
+    """The cards of a node."""
+    model = "A100-SXM4-80GB"
+    return tuple(
+        Device(DeviceType.GPU, n, f"GPU-{node}-{n}", "nvidia", model, memory_bytes=MEMORY * GIB)
+        for n in range(CARDS[kind])
+    )
+
+
+class Machines:
+    """What kubelet and agent of each node report once it is there."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.quiet = threading.Event()
+        self._reported: set[str] = set()
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Report nothing more."""
+        self.quiet.set()
+        self._thread.join()
+
+    def _live(self) -> None:
+        while not self.quiet.wait(0.2):
+            with suppress(OSError):
+                for one in self.stack.plane.call("GET", "/api/v1/nodes")["items"]:
+                    if one["metadata"]["uid"] not in self._reported:
+                        self._report(one["metadata"])
+                        self._reported.add(one["metadata"]["uid"])
+
+    def _report(self, head: dict[str, Any]) -> None:
+        name = head["name"]
+        found = cards(name, head["labels"]["karpenter.sh/nodepool"])
+        inventory = Inventory(tuple(Found(one) for one in found))
+        device = device_document(name, inventory, None, "2026-01-01T00:00:00Z", head["uid"])
+        self.stack.create(device)
+        asyncio.run(self._publish(Node(name, devices=found)))
+        ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        self.stack.plane.call("PATCH", f"/api/v1/nodes/{name}/status", ready, kind=MERGE)
+
+    async def _publish(self, node: Node) -> None:
+        async with Client(load_config({}, kubeconfig=self.stack.plane.kubeconfig())) as client:
+            own = Publisher(client, node.name, Inventory, Tallies(), Notes(), instances=False)
+            await own.once(node)
+
+
+def offered(kind: str) -> list[dict[str, Any]]:
+    """The specs of the slices that a node of an instance type publishes."""
+    node = Node(kind, devices=cards(kind, kind))
+    made = resource_slices(node, Inventory(), "", 1, Offered(instances=False, taints=True))
+    return [one["spec"] for one in made]
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A cluster with Partage and Karpenter, and without a node."""
+    program("karpenter")
+    with partage_stack.stack(tmp_path_factory.mktemp("karpenter"), layout=LAYOUT) as made:
+        space: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace"}
+        made.create(
+            {**space, "metadata": {"name": CLAIMS, "labels": {CLAIMS_LABEL: CLAIMS_TRANSLATE}}}
+        )
+        sizes = {
+            kind: {
+                "cpu": str(32 * number),
+                "memory": f"{256 * number}Gi",
+                QGPU_CORE: str(CORE * number),
+                QGPU_MEMORY: str(MEMORY * number),
+            }
+            for kind, number in CARDS.items()
+        }
+        Karpenter(made).start(sizes, {kind: offered(kind) for kind in ("one", "two")})
+        machines = Machines(made)
+        yield made
+        machines.stop()
+
+
+@pytest.fixture(autouse=True)
+def emptied(stack: Stack) -> Iterator[None]:
+    """Leave the cluster without pods and nodes."""
+    yield
+    empty(stack)
+
+
+def empty(stack: Stack) -> None:
+    """Delete all pods, and with them the nodes that came for them."""
+    for space in (CLAIMS, NAMES):
+        stack.plane.call("DELETE", f"/api/v1/namespaces/{space}/pods")
+        eventually("no pod is left", lambda space=space: not pods(stack, space))
+    stack.plane.call("DELETE", "/apis/karpenter.sh/v1/nodeclaims")
+    eventually("no node is left", lambda: not nodes(stack))
+
+
+def pods(stack: Stack, space: str) -> list[dict[str, Any]]:
+    """The pods of a namespace."""
+    return list(stack.plane.call("GET", f"/api/v1/namespaces/{space}/pods")["items"])
+
+
+def nodes(stack: Stack) -> list[str]:
+    """Names of all nodes."""
+    return [one["metadata"]["name"] for one in stack.plane.call("GET", "/api/v1/nodes")["items"]]
+
+
+def waiting(stack: Stack, space: str) -> list[dict[str, Any]]:
+    """The pods of a namespace without a node."""
+    return [one for one in pods(stack, space) if not one["spec"].get("nodeName")]
+
+
+def ask(stack: Stack, space: str, kind: str, name: str, share: Share) -> None:
+    """Make a pod with a share, for nodes of one instance type.
+
+    It asks for CPU as it does for the card: by that Karpenter takes the largest first.
+    """
+    core, memory = share
+    part = max(core / CORE, memory / MEMORY)
+    limits = {QGPU_CORE: str(core), QGPU_MEMORY: str(memory), "cpu": f"{part * 1000:.0f}m"}
+    body = pod(name, limits, nodeSelector={"karpenter.sh/nodepool": kind})
+    stack.plane.call("POST", f"/api/v1/namespaces/{space}/pods", body)
+
+
+def says(stack: Stack, space: str, name: str, reason: str) -> str:
+    """What Karpenter says of a pod, by an event's reason."""
+
+    def asked() -> list[str]:
+        return [
+            one["message"]
+            for one in stack.events(name, space)
+            if one["reason"] == reason and one["source"].get("component") == "karpenter"
+        ]
+
+    return str(eventually(f"Karpenter says {reason} of {name}", asked)[-1])
+
+
+def mix(seed: int) -> list[Share]:
+    """Shares of some pods, for two cards at the least."""
+    draw = random.Random(seed)  # noqa: S311 # a mix
+    some = range(draw.randrange(5, 15))
+    return [(draw.randrange(10, 80, 5), draw.randrange(4, 64)) for _ in some]
+
+
+def fewest(shares: Sequence[Share]) -> int:
+    """The fewest cards that hold all shares, by trying all ways."""
+    ordered = sorted(shares, key=lambda one: max(one[0] / CORE, one[1] / MEMORY), reverse=True)
+    floor = max(-(-sum(c for c, _ in shares) // CORE), -(-sum(m for _, m in shares) // MEMORY))
+    best = len(ordered)
+
+    def place(left: Sequence[Share], used: tuple[Share, ...]) -> None:
+        nonlocal best
+        if len(used) >= best or best == floor:
+            return
+        if not left:
+            best = len(used)
+            return
+        (core, memory), *rest = left
+        for one in {u for u in used if u[0] + core <= CORE and u[1] + memory <= MEMORY}:
+            others = list(used)
+            others.remove(one)
+            place(rest, (*others, (one[0] + core, one[1] + memory)))
+        place(rest, (*used, (core, memory)))
+
+    place(ordered, ())
+    return best
+
+
+@pytest.mark.parametrize(("space", "kind"), [(CLAIMS, "two"), (CLAIMS, "one"), (NAMES, "one")])
+def test_nodes_come_for_shares_that_wait_and_hardly_more_than_must(
+    stack: Stack, space: str, kind: str
+) -> None:
+    """From none: every pod is placed, on at most one node more than the fewest that hold the mix."""
+    found = []
+    for seed in range(int(os.environ.get("PARTAGE_MIXES", "2"))):
+        shares = mix(seed)
+        for number, share in enumerate(shares):
+            ask(stack, space, kind, f"pod-{number}", share)
+        eventually("every pod has a node", lambda: not waiting(stack, space))
+        least = -(-fewest(shares) // CARDS[kind])
+        found.append({"pods": len(shares), "fewest": least, "nodes": len(nodes(stack))})
+        told(f"karpenter-{space}-{kind}", found)
+        empty(stack)
+    assert all(one["nodes"] <= one["fewest"] + 1 for one in found), found
+
+
+def test_a_claim_that_no_card_has_left_gets_a_node_though_totals_would_hold_it(
+    stack: Stack,
+) -> None:
+    """Three times 60 percent of a card on a node of two: Karpenter counts cards where pods have claims."""
+    for name in ("first", "second", "third"):
+        ask(stack, CLAIMS, "two", name, (60, 10))
+    eventually("every pod has a node", lambda: not waiting(stack, CLAIMS))
+
+    assert len(nodes(stack)) == 2
+
+
+def test_by_names_totals_hide_that_no_card_has_as_much_left(stack: Stack) -> None:
+    """The same by a protocol's names: Karpenter counts totals, believes that the third pod has room, and adds none."""
+    for name in ("first", "second"):
+        ask(stack, NAMES, "two", name, (60, 10))
+        stack.bound(name, NAMES)
+    ask(stack, NAMES, "two", "third", (60, 10))
+
+    (there,) = nodes(stack)
+    assert there in says(stack, NAMES, "third", "Nominated")
+    (third,) = waiting(stack, NAMES)
+    (scheduled,) = (c for c in third["status"]["conditions"] if c["type"] == "PodScheduled")
+    assert scheduled["reason"] == "Unschedulable"
+    assert "nominatedNodeName" not in third["status"]
+
+
+def test_a_provider_that_tells_no_slices_has_no_node_for_a_claim(stack: Stack) -> None:
+    """Karpenter's kwok provider as it is: what devices a node will have is not known before it is there."""
+    ask(stack, CLAIMS, "untold", "pod", (60, 10))
+
+    said = says(stack, CLAIMS, "pod", "FailedScheduling")
+    assert not nodes(stack)
+    assert "dynamic resources" in said
