@@ -54,6 +54,11 @@ def missing() -> str:
     return ""
 
 
+def inside(folder: Path) -> list[str]:
+    """What runs a command where this folder is /var/lib/kubelet."""
+    return ["unshare", "-m", "sh", "-c", _RUN, "kubelet", str(folder)]
+
+
 @dataclass
 class Kubelet:
     """One kubelet.
@@ -130,13 +135,7 @@ class Kubelet:
         self.plane.run(
             self.process,
             [
-                "unshare",
-                "-m",
-                "sh",
-                "-c",
-                _RUN,
-                "kubelet",
-                str(self.folder),
+                *inside(self.folder),
                 str(KUBERNETES / "kubelet"),
                 f"--config={path}",
                 f"--root-dir={self.folder}",

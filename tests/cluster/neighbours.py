@@ -7,12 +7,15 @@ each under the name that their own build gives it. Tests of a program that is no
 import base64
 import json
 import os
+import shutil
 import ssl
+import subprocess
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import kubelet
 import pytest
 import trustme
 import yaml
@@ -186,6 +189,48 @@ class Karpenter:
         eventually("Karpenter's NodePools are ready", ready)
 
     POOLS = "/apis/karpenter.sh/v1/nodepools"
+
+
+class NvidiaPlugin:
+    """NVIDIA's device plugin (`nvidia-device-plugin`) on a kubelet, with a stand-in of the driver's library."""
+
+    def __init__(self, folder: Path, cards: Mapping[str, int]) -> None:
+        """Compile the library; skips without a compiler.
+
+        Args:
+            folder: the kubelet's.
+            cards: identities and numbers.
+        """
+        self._folder, self._root = folder, folder.parent / "driver"
+        library = self._root / "usr/lib64/libnvidia-ml.so.1"
+        library.parent.mkdir(parents=True)
+        if shutil.which("gcc") is None:
+            pytest.skip("gcc is not installed: no stand-in for the driver's library can be made")
+        source = Path(__file__).with_name("nvml_of_two_cards.c")
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)  # noqa: S607
+        lines = (
+            f"{n} {n} {uuid} Tesla_T4 {16 << 30} 00000000:{n + 59:02X}:00.0 2 0 1eb810de\n"
+            for uuid, n in cards.items()
+        )
+        (self._root / "cards").write_text("".join(lines))
+
+    def start(self, plane: ControlPlane) -> None:
+        """Start it; its path for sockets cannot be chosen, as the kubelet's cannot."""
+        plane.run(
+            "nvidia-device-plugin",
+            [
+                *kubelet.inside(self._folder),
+                str(program("nvidia-device-plugin")),
+                f"--driver-root-ctr-path={self._root}",
+                "--device-discovery-strategy=nvml",
+            ],
+            {"FAKE_NVML": str(self._root / "cards"), "DP_DISABLE_HEALTHCHECKS": "all"},
+        )
+
+    @staticmethod
+    def stop(plane: ControlPlane) -> None:
+        """End it, as a DaemonSet that is deleted does."""
+        plane.processes.pop("nvidia-device-plugin").stop()
 
 
 class Hami:
@@ -442,6 +487,7 @@ __all__ = [
     "Karpenter",
     "Koordinator",
     "Kueue",
+    "NvidiaPlugin",
     "program",
     "told",
 ]
