@@ -326,6 +326,21 @@ async def test_renamed_resources_are_asked_about_at_once() -> None:
             assert "partage_webhook_registered 1.0" in series
 
 
+async def test_config_maps_that_are_named_set_something_and_no_others() -> None:
+    """Each is followed by its name, so that a right to read the others is not needed."""
+    port = free_port()
+    async with cluster() as found:
+        await install(found, place(port))
+        for name in ("hami-scheduler-device", "another"):
+            text = f"nvidia:\n  resourceCountName: example.com/{name}\n"
+            config = {"metadata": {"name": name}, "data": {"device-config.yaml": text}}
+            await found.api.create("configmaps", config, "kube-system")
+        only = {"config_namespaces": ("kube-system",), "config_names": ("hami-scheduler-device",)}
+        async with replica(found, port, period=30.0, **only) as daemon:
+            await until(lambda: "hami-scheduler-device" in str(hooks(found)[0]["matchConditions"]))
+            assert "example.com/another" not in daemon.context.owners
+
+
 async def test_certificates_of_somebody_else_are_only_served(tmp_path: Path) -> None:
     """With files given, no Secret is made and no configuration is written."""
     port = free_port()

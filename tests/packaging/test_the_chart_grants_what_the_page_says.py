@@ -182,6 +182,30 @@ def test_every_binding_is_to_a_role_of_ours_or_one_that_the_page_names(profile: 
     assert all(f"`{name}`" in page for name in CLUSTERS_OWN)
 
 
+def test_config_maps_that_are_named_are_all_that_may_be_read() -> None:
+    """Every role, and every program asks for no more."""
+    found = rendered(
+        "default", *EVERYTHING, "--set", "configNames={partage-config,our-device-plugin}"
+    )
+    rules = [
+        rule
+        for one in found
+        if one["kind"] in ("Role", "ClusterRole") and "published" not in one["metadata"]["name"]
+        for rule in one["rules"]
+        if rule["resources"] == ["configmaps"] and "watch" in rule["verbs"]
+    ]
+    texts = [yaml.safe_dump(one) for one in found if one["kind"] == "Deployment"]
+    programs = [text for text in texts if "--config-namespace=" in text]
+
+    named = [one for one in rules if "resourceNames" in one]
+    assert len(named) == 4
+    assert all(one["resourceNames"] == ["partage-config", "our-device-plugin"] for one in named)
+    # What the qGPU document prints for its scheduler is printed as it is.
+    assert [one["verbs"] for one in rules if one not in named] == [["get", "list", "watch"]]
+    assert len(programs) == 2
+    assert all("--config-name=our-device-plugin" in text for text in programs)
+
+
 STOLEN = re.compile(r"`(create|update|patch|delete)` of ((?:[a-z/.]+(?:, (?!`))?)+)")
 
 

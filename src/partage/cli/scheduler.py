@@ -167,6 +167,14 @@ _deciding = options(
         help="Only ConfigMaps of this namespace set anything. May be repeated. Default: all.",
     ),
     click.option(
+        "--config-name",
+        "config_names",
+        multiple=True,
+        metavar="NAME",
+        help="Only ConfigMaps of this name set anything, and no right to read others is needed. May be repeated. Default: "
+        "any.",
+    ),
+    click.option(
         "--feature-gates",
         "gates",
         default="",
@@ -391,6 +399,7 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         ),
         policy=policy,
         config_namespaces=given["config_namespaces"],
+        config_names=given["config_names"],
         election=_election(given, config) if given["leader_elect"] else None,
         controllers=ControllerSettings(totals=given["node_totals"])
         if given["controllers"]

@@ -161,6 +161,14 @@ _admission = options(
         metavar="NAME",
         help="Only ConfigMaps of this namespace set anything. May be repeated. Default: all.",
     ),
+    click.option(
+        "--config-name",
+        "config_names",
+        multiple=True,
+        metavar="NAME",
+        help="Only ConfigMaps of this name set anything, and no right to read others is needed. May be repeated. Default: "
+        "any.",
+    ),
     title="Admission",
 )
 
@@ -267,6 +275,7 @@ def _options_of(given: dict[str, Any]) -> WebhookOptions:
         admission=_switches(given),
         claims=_service(given["claims"]),
         config_namespaces=given["config_namespaces"],
+        config_names=given["config_names"],
     )
 
 

@@ -83,6 +83,7 @@ class SchedulerOptions:
         service: holds, time-outs of Bindings, seed.
         policy: in force where neither the pod nor `partage-config` names one.
         config_namespaces: whose ConfigMaps set anything; empty for those of all.
+        config_names: names of those that do; empty for any.
         election: None leads at once, without a Lease: for one instance only.
         watches: times of the watches.
         controllers: of what keeps node totals and labels, and flags pods; None runs none.
@@ -117,6 +118,7 @@ class SchedulerOptions:
     service: ServiceSettings = ServiceSettings()
     policy: Policy | None = None
     config_namespaces: tuple[str, ...] = ()
+    config_names: tuple[str, ...] = ()
     election: ElectionOptions | None = None
     watches: WatchSettings = WatchSettings()
     controllers: ControllerSettings | None = ControllerSettings()

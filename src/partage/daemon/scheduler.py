@@ -37,7 +37,7 @@ from partage.daemon.options import SchedulerOptions
 from partage.daemon.plugin import PluginServer
 from partage.daemon.preempting import Preempting
 from partage.daemon.recording import Recorder
-from partage.daemon.watched import watched
+from partage.daemon.watched import config_maps, watched
 from partage.dashboard.history import History
 from partage.dashboard.pages import page_routes
 from partage.dashboard.routes import document_routes
@@ -131,7 +131,8 @@ class SchedulerDaemon:
         if self.options.claim_templates:
             templates = ClaimTemplates(client.paced(writes.templates), self._whole_books)
             self._companions = (*self._companions, templates)
-        kinds = watched(self.options.config_namespaces, claims=self.options.claims)
+        configs = config_maps(self.options.config_namespaces, self.options.config_names)
+        kinds = watched(configs, claims=self.options.claims)
         self._feed = Feed(client, kinds, self, self.options.watches)
         self._history = History(client.clock.now)
         self._site = self._listening(controllers, routes)

@@ -5,6 +5,7 @@ decoded fast and stay small. Metadata is never absent in what a server sends, wh
 say and those of manifests cannot.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -132,18 +133,29 @@ CLAIM_OFFERS: Final = tuple(
 """What claims are allocated from. Not followed: whoever explains a claim that waits lists them."""
 
 
-def watched(
-    config_namespaces: tuple[str, ...] = (), *, claims: bool = False
-) -> tuple[Watched, ...]:
+def config_maps(namespaces: tuple[str, ...] = (), names: tuple[str, ...] = ()) -> list[Watched]:
+    """The ConfigMaps that are followed, each by its own watch where they are named: then no right to others is needed.
+
+    Args:
+        namespaces: where they are; empty for all namespaces.
+        names: what they are called; empty for those of any name.
+    """
+    return [
+        Watched("ConfigMap", Scope(CONFIG_MAPS, namespace, fields=fields), LiveConfigMap)
+        for namespace in namespaces or (None,)
+        for fields in [f"metadata.name={name}" for name in names] or [""]
+    ]
+
+
+def watched(configs: Iterable[Watched] = (), *, claims: bool = False) -> tuple[Watched, ...]:
     """Everything the scheduler follows.
 
     Args:
-        config_namespaces: whose ConfigMaps are read; empty for those of all namespaces.
+        configs: `config_maps`; those of all namespaces unless given.
         claims: ResourceClaims too.
     """
-    configs = [Scope(CONFIG_MAPS, namespace) for namespace in config_namespaces]
     return (
-        *(Watched("ConfigMap", scope, LiveConfigMap) for scope in configs or [Scope(CONFIG_MAPS)]),
+        *(configs or config_maps()),
         Watched("ResourceQuota", Scope(QUOTAS), LiveQuota),
         Watched("Device", Scope(DEVICES), LiveDevice, optional=True),
         Watched("Node", Scope(NODES), LiveNode),

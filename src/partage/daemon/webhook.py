@@ -25,7 +25,7 @@ from partage.daemon.claim_relay import relay_route
 from partage.daemon.informers import Feed
 from partage.daemon.lifecycle import Life, until
 from partage.daemon.registration import Registration
-from partage.daemon.watched import watched
+from partage.daemon.watched import config_maps
 from partage.kube.client import Client
 from partage.kube.clock import sleep_until
 from partage.kube.errors import KubeError
@@ -66,6 +66,7 @@ class WebhookOptions:
         admission: schedulers, namespaces and users.
         claims: URL of the scheduler service that is asked about ResourceClaims; empty for none.
         config_namespaces: whose ConfigMaps set anything; empty for those of all.
+        config_names: names of those that do; empty for any.
         families: the protocols.
         limits: of requests.
         watches: times of the watch of ConfigMaps.
@@ -83,6 +84,7 @@ class WebhookOptions:
     admission: Admission = field(default_factory=Admission)
     claims: str = ""
     config_namespaces: tuple[str, ...] = ()
+    config_names: tuple[str, ...] = ()
     families: Sequence[Family] = FAMILIES
     limits: Limits = Limits()
     watches: WatchSettings = WatchSettings()
@@ -114,7 +116,7 @@ class WebhookDaemon:
         self._registration = Registration(client, endpoint.configuration)
         self._configs = ConfigBook(self.options.config_namespaces)
         self.context = Context.of(Settings(), self.options.families)
-        kinds = [one for one in watched(self.options.config_namespaces) if one.kind == "ConfigMap"]
+        kinds = config_maps(self.options.config_namespaces, self.options.config_names)
         self._feed = Feed(client, kinds, self, self.options.watches)
         self._meters = _Meters()
         self._meters.registry.register(SpanSeries(self.options.tracer))

@@ -80,6 +80,16 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- append .Values.configNamespaces .Release.Namespace | uniq | sortAlpha | toJson -}}
 {{- end }}
 
+{{- /* The right to read settings. */ -}}
+{{- define "partage.readConfigs" -}}
+- apiGroups: [""]
+  resources: [configmaps]
+  {{- with .Values.configNames }}
+  resourceNames: {{ toJson . }}
+  {{- end }}
+  verbs: [list, watch]
+{{- end }}
+
 {{- define "partage.excluded" -}}
 {{- concat (list "kube-system" "kube-public" "kube-node-lease" .Release.Namespace) .Values.webhook.excludeNamespaces | uniq | sortAlpha | toJson -}}
 {{- end }}
@@ -179,6 +189,9 @@ topologySpreadConstraints:
 - {{ .Values.webhook.denyPrivileged | ternary "--deny-privileged" "--allow-privileged" }}
 {{- range include "partage.configNamespaces" . | fromJsonArray }}
 - --config-namespace={{ . }}
+{{- end }}
+{{- range .Values.configNames }}
+- --config-name={{ . }}
 {{- end }}
 {{- end }}
 
