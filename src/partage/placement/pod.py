@@ -35,6 +35,9 @@ _MOST_ALTERNATIVES: Final = 64
 _LOOKS: Final = 8
 """Units of work that a first choice takes for each card; the work of conditions comes on top."""
 
+_TAKEN: Final = 4
+"""Cards that are taken and given back for one unit of work."""
+
 _A_GRANT: Final = 2
 """Units of work that it takes to write down one container's part of one device."""
 
@@ -189,6 +192,7 @@ class _Search:
         for pick in islice(self.picker.picks(group, placed), self.alternatives):
             if self._over:
                 return False
+            self.work.add(len(pick.cards) // _TAKEN)
             needs = self._take(group, pick)
             self.chosen[depth], self.taken[depth] = pick, needs
             if self._descend(groups, depth + 1):
@@ -220,6 +224,7 @@ class _Search:
         self.work.add()
         if self.alike is None:
             self.alike = _alike(self.picker)
+            self.work.add(len(self.alike))
         alike = self.alike
         cards = [
             (

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partage.inventory.changes import distinct
 from partage.inventory.ledger import Ledger
@@ -35,6 +36,7 @@ from partage.scheduler.equal_nodes import EqualNodes
 RANKS: Final = 2**20
 _PREFERENCE: Final = scoring.CEILING
 _PARTIAL: Final = 4
+_NOTHING_SURE: Final[NDArray[np.int8]] = np.zeros(0, np.int8)
 _FIRST_LOOK: Final = 256
 """Nodes of which is asked first whether they take all groups at the first try; then all others are."""
 
@@ -142,6 +144,7 @@ class RequestClass:
     refused_among: Bools | None = None
     shut_at: int = -1
     _suits: list[Bools] = field(default_factory=list)
+    _sure: NDArray[np.int8] = field(default_factory=lambda: _NOTHING_SURE)
     _cut: "list[CutView | None]" = field(default_factory=list)
     _seen: int = -1
     _seen_nodes: int = -1
@@ -237,6 +240,7 @@ class RequestClass:
         stale = self._seen_nodes != len(ledger.node_changes) and self._refresh_nodes(ledger)
         dirty = ledger.changes.since(self._seen)
         self._seen = len(ledger.changes)
+        self._sure = _NOTHING_SURE
         redraw = stale or dirty is None or self.node_strategy is Strategy.RANDOM
         if dirty is None or redraw or dirty.size * _PARTIAL > self.value.size:
             for known in (self.failed, self.costs, self.crowded, self.told):
@@ -348,7 +352,7 @@ class RequestClass:
         size, begin = _FIRST_LOOK, 0
         while begin < nodes.size and len(found) < most:
             part = best_first[begin : begin + size]
-            found += part[taking_all(ledger, self.kinds, self._suits, part)].tolist()
+            found += part[self._sure_of(ledger, part)].tolist()
             begin, size = begin + size, nodes.size
         if len(found) < most:
             others = nodes[~np.isin(nodes, found)]
@@ -359,6 +363,16 @@ class RequestClass:
             left = (np.maximum(parts, 0) + core).sum(axis=0)
             found += others[np.lexsort((-worth[others], -left))].tolist()
         return [index for index in found[:most] if index not in self.failed]
+
+    def _sure_of(self, ledger: Ledger, nodes: Ints) -> Bools:
+        """Whether nodes take all groups at the first try; each is asked once until anything changes."""
+        if self._sure.size != self.value.size:
+            self._sure = np.full(self.value.size, -1, np.int8)
+        new = nodes[self._sure[nodes] < 0]
+        if new.size:
+            self._sure[new] = taking_all(ledger, self.kinds, self._suits, new)
+        found: Bools = self._sure[nodes] > 0
+        return found
 
     def worth_of(self, index: int) -> int:
         """How good a node is that may be chosen, compared with others."""
