@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from worlds import PROTOCOLS, device_requests, node_lists, nodes, pod_requests, pods
 
 from fakes.builders import GIB, card, make_node
+from partage.inventory import plane
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType, Topology
@@ -241,9 +242,13 @@ def test_equal_nodes_are_searched_once() -> None:
     listed=st.lists(nodes("node"), min_size=1, max_size=3),
     sizes=st.lists(SIZES, min_size=1, max_size=6),
     more=st.sampled_from([{}, {"sharers": 2}, {"exclusive": True}, {"unused": True}]),
+    at_a_time=st.sampled_from([1, 2**21]),
 )
 def test_first_tries_agree_with_the_columns(
-    listed: list[Node], sizes: list[tuple[int, int, int]], more: dict[str, object]
+    listed: list[Node],
+    sizes: list[tuple[int, int, int]],
+    more: dict[str, object],
+    at_a_time: int,
 ) -> None:
     """Without scopes and instances, all nodes at once come out as each by itself."""
     listed = [replace(node, name=f"n{i}", single_numa=False) for i, node in enumerate(listed)]
@@ -251,7 +256,9 @@ def test_first_tries_agree_with_the_columns(
     kinds = [_plain(size, **more) for size in sizes]
     request = PodRequest(_groups(kinds, ["hami"] * len(kinds)))
     suits, _ = _columns(ledger, request)
-    told = taking_all(ledger, kinds_of(request), suits, np.arange(len(listed)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plane, "_AT_A_TIME", at_a_time)
+        told = taking_all(ledger, kinds_of(request), suits, np.arange(len(listed)))
     for index, node in enumerate(listed):
         cards = _cards(ledger, index)
         found = place(node, cards, request, Strategy.BINPACK, work=Work(0))  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ order (performance.md 5.2: the layout is worth a factor of twelve). Free amounts
 derived; only the ledger writes them.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar
 
 import numpy as np
@@ -18,6 +19,8 @@ Bools = NDArray[np.bool_]
 T = TypeVar("T", bound=np.generic)
 
 _AMOUNTS: Final = 9
+_AT_A_TIME: Final = 2**21
+"""Bytes of nodes that are compared at a time."""
 
 STATE: Final = 6
 """How many of the columns decide between cards."""
@@ -33,6 +36,27 @@ CLOSED: Final = (
     ReasonCode.CARD_NOT_IDLE,
 )
 """Why a card takes nobody, by its number in the column `closed`; 0 where it takes pods."""
+
+
+def texts(columns: Sequence[Ints | Bools], nodes: Ints) -> Iterator[bytes]:
+    """For each of the nodes, what the columns say of it: equal for those that are equal.
+
+    So few are made at a time that a node with very many cards costs little memory.
+
+    Args:
+        columns: of shape (cards, nodes).
+        nodes: which, by index.
+    """
+    width = sum(column.shape[0] * column.itemsize for column in columns)
+    many = max(1, _AT_A_TIME // max(width, 1))
+    for begin in range(0, nodes.size, many):
+        some = nodes[begin : begin + many]
+        rows = [
+            np.ascontiguousarray(column.take(some, axis=1).T).view(np.uint8) for column in columns
+        ]
+        text = np.concatenate(rows, axis=1).tobytes()
+        for at in range(some.size):
+            yield text[width * at : width * (at + 1)]
 
 
 class Plane:
@@ -108,13 +132,10 @@ class Plane:
         state: list[list[int]] = self.amounts[:STATE, :, node].tolist()
         return state
 
-    def totals(self) -> list[bytes]:
+    def totals(self) -> Iterator[bytes]:
         """What each node's cards are and have in all, by node index, for comparing it with other nodes."""
         columns = (self.core_total, self.memory_total, self.slots_total, self.kind)
-        text = np.concatenate(columns).T.tobytes()
-        nodes = self.open.shape[1]
-        width = len(text) // max(nodes, 1)
-        return [text[width * node : width * (node + 1)] for node in range(nodes)]
+        return texts(columns, np.arange(self.open.shape[1]))
 
     def unit_columns(self, unit: str) -> tuple[Ints, Ints]:
         """Total and free columns of a native unit; zero where a card does not have it."""

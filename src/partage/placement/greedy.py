@@ -14,7 +14,7 @@ import numpy as np
 
 from partage.inventory.card import CEILING
 from partage.inventory.ledger import Ledger
-from partage.inventory.plane import Bools, Ints, Plane
+from partage.inventory.plane import Bools, Ints, Plane, texts
 from partage.model.device import MILLI, DeviceType
 from partage.model.policy import Strategy
 from partage.model.request import DeviceRequest
@@ -176,13 +176,7 @@ def _distinct(
         columns += [*plane.amounts, plane.open]
         units = {unit for kind in kinds for unit, _ in kind.request.extras}
         columns += [column for unit in sorted(units) for column in plane.unit_columns(unit)]
-    rows = [np.ascontiguousarray(at(column, nodes).T).view(np.uint8) for column in columns]
-    width = sum(row.shape[1] for row in rows)
-    text = np.concatenate(rows, axis=1).tobytes()
     first: dict[bytes, int] = {}
-    like = [
-        first.setdefault(text[width * number : width * (number + 1)], len(first))
-        for number in range(nodes.size)
-    ]
-    positions = np.unique(np.array(like, np.intp), return_index=True)[1]
-    return nodes[positions], np.array(like, np.intp)
+    told = texts(columns, nodes)
+    like = np.array([first.setdefault(text, len(first)) for text in told], np.intp)
+    return nodes[np.unique(like, return_index=True)[1]], like

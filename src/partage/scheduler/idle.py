@@ -68,9 +68,9 @@ def _shapes(ledger: Ledger, pod: Pod) -> Iterator[Node]:
     types = sorted({group.request.type for group in pod.request.groups})
     totals = [ledger.planes[type_].totals() for type_ in types]
     for index, node in enumerate(ledger.nodes):
+        cards = [next(one) for one in totals]
         if node is None:
             continue
-        cards = [one[index] for one in totals]
         shape = index if index in named else (*cards, ledger.tree(index), *_rest(node, pod))
         if shape in seen:
             continue
