@@ -80,6 +80,10 @@ class Running:
         if self._site is not None:
             await self._site.stop()
         await self.world.service.close()
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # as `asyncio.run` does at its end
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run something where the service runs."""

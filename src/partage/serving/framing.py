@@ -188,51 +188,32 @@ class Framing:
 class _Leaving(asyncio.Protocol):
     """A connection that has its last answer."""
 
-    def __init__(
-        self, transport: asyncio.Transport, last: asyncio.Protocol, framing: "Framing | None"
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, last: asyncio.Protocol) -> None:
         self._transport = transport
         self._last = last
-        self._framing = framing
         self._reads = 0
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, _data: bytes) -> None:
         self._reads += 1
         if self._reads > LATE:
             self._transport.pause_reading()
-        framing = self._framing
-        if framing is None:
-            return
-        try:
-            framing.came(data)
-            framing.take()
-        except Refused:
-            self._transport.abort()
-            return
-        if framing.whole:
-            self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._last.connection_lost(exc)
 
 
-def leave_to_itself(
-    transport: asyncio.Transport, last: asyncio.Protocol, framing: "Framing | None" = None
-) -> None:
+def leave_to_itself(transport: asyncio.Transport, last: asyncio.Protocol) -> None:
     """End a connection whose client may still be sending: what was written is its last, and hardly more is read.
 
     Args:
         transport: of the connection.
         last: its protocol, which hears when it is closed.
-        framing: of the request, where its end can be told: clients that find the connection closed before
-            it often lose the answer.
     """
     if transport.is_closing():
         return
-    if not transport.can_write_eof() or (framing and framing.whole):  # the first of TLS
+    if not transport.can_write_eof():  # TLS
         transport.close()
         return
-    transport.set_protocol(_Leaving(transport, last, framing))
-    if framing is None:
-        transport.write_eof()
+    transport.set_protocol(_Leaving(transport, last))
+    transport.write_eof()
     asyncio.get_running_loop().call_later(_GOODBYE, transport.abort)
