@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kube_builders import eventually, started, stopped
 
 from fakes.clock import InstantClock, SteppedClock
 from partage.kube.retry import Backoff
-from partage.kube.workqueue import Closed, WorkQueue, work
+from partage.kube.workqueue import WorkQueue, work
 
 
 def queue_of(clock: SteppedClock | InstantClock) -> WorkQueue[str]:
@@ -108,24 +107,6 @@ async def test_outdated_delays_do_not_pile_up() -> None:
     assert len(queue._delayed) < 100
 
 
-async def test_closing_hands_out_the_rest_and_then_ends() -> None:
-    """Delayed keys are dropped, new ones not taken; every waiter is told."""
-    queue = queue_of(SteppedClock())
-    waiters = [started(queue.get()) for _ in range(3)]
-    await asyncio.sleep(0)
-    queue.add("a")
-    queue.add_after("b", 5)
-    queue.close()
-    queue.add("c")
-    queue.add_after("c", 1)
-
-    results = await asyncio.gather(*waiters, return_exceptions=True)
-
-    assert sorted(map(repr, results)) == ["'a'", "Closed()", "Closed()"]
-    with pytest.raises(Closed):
-        await queue.get()
-
-
 async def test_workers_retry_what_fails_and_isolate_it() -> None:
     """Others go on; the failing key succeeds in the end and its count is forgotten."""
     clock = SteppedClock()
@@ -151,8 +132,7 @@ async def test_workers_retry_what_fails_and_isolate_it() -> None:
         queue.add(key)
     for _ in range(5):
         await clock.advance(1)
-    queue.close()
-    await task
+    await stopped(task)
 
     assert sorted(seen) == ["bad", "bad", "bad", "good"]
     assert failures == ["bad: boom", "bad: boom"]

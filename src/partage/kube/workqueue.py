@@ -19,10 +19,6 @@ _SLACK: Final = 64
 """Outdated entries that the heap of delays may hold before it is worth sweeping."""
 
 
-class Closed(Exception):
-    """The queue is closed and empty."""
-
-
 class WorkQueue(Generic[K]):
     """Keys waiting for work, in the order they were added."""
 
@@ -53,7 +49,6 @@ class WorkQueue(Generic[K]):
         self._due: dict[K, float] = {}
         self._delayed: list[tuple[float, int, K]] = []
         self._sequence = 0
-        self._closed = False
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -69,7 +64,7 @@ class WorkQueue(Generic[K]):
     def add(self, key: K) -> None:
         """Have the key worked on as soon as may be; it need not wait for a delay any more."""
         self._due.pop(key, None)
-        if self._closed or key in self._wanted:
+        if key in self._wanted:
             return
         self._wanted.add(key)
         if key not in self._working:
@@ -81,7 +76,7 @@ class WorkQueue(Generic[K]):
         if seconds <= 0:
             self.add(key)
             return
-        if self._closed or key in self._wanted:
+        if key in self._wanted:
             return
         due = self._clock.monotonic() + seconds
         if due < self._due.get(key, float("inf")):
@@ -112,11 +107,7 @@ class WorkQueue(Generic[K]):
         return self._failures.get(key, 0)
 
     async def get(self) -> K:
-        """The next key; the caller must say `done` when it has worked on it.
-
-        Raises:
-            Closed: there will be none.
-        """
+        """The next key; the caller must say `done` when it has worked on it."""
         while True:
             self._ripen()
             if self._ready:
@@ -124,8 +115,6 @@ class WorkQueue(Generic[K]):
                 self._wanted.discard(key)
                 self._working.add(key)
                 return key
-            if self._closed:
-                raise Closed
             await self._wait()
 
     def done(self, key: K) -> None:
@@ -134,13 +123,6 @@ class WorkQueue(Generic[K]):
         if key in self._wanted:
             self._ready.append(key)
             self._changed.set()
-
-    def close(self) -> None:
-        """Take no more keys and drop the delayed ones; what is ready is still handed out."""
-        self._closed = True
-        self._due.clear()
-        self._delayed.clear()
-        self._changed.set()
 
     def _ripen(self) -> None:
         """Make ready what is due."""
@@ -168,7 +150,7 @@ async def work(
     name: str,
     failed: Callable[[K, Exception], None],
 ) -> None:
-    """Work on a queue until it is closed and empty; a key whose handler raises is retried.
+    """Work on a queue until cancelled; a key whose handler raises is retried.
 
     Args:
         queue: the keys.
@@ -188,10 +170,7 @@ async def _worker(
     failed: Callable[[K, Exception], None],
 ) -> None:
     while True:
-        try:
-            key = await queue.get()
-        except Closed:
-            return
+        key = await queue.get()
         try:
             await handle(key)
         except Exception as error:  # noqa: BLE001 - one key's fault is not another's
