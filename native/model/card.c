@@ -24,7 +24,7 @@ struct stream {
 
 struct channel {
     bool used;
-    uint32_t card, count;
+    uint32_t card, count, gathered;
     uint64_t served;
     struct stream streams[MODEL_STREAMS];
 };
@@ -125,6 +125,7 @@ void card_submit(struct channel *channel, uint32_t stream, struct submission wor
     if (item.is.part == 0) item.is.part = 1000;
     channel->count++;
     push(&channel->streams[stream % MODEL_STREAMS], item);
+    if (model->gathers && ++channel->gathered >= model->gathers) card_flush(channel);
     card_advance_all(world_now());
 }
 
@@ -136,6 +137,7 @@ uint64_t card_busy(uint32_t card) { return cards[card].busy; }
 
 void card_flush(struct channel *channel)
 {
+    channel->gathered = 0;
     for (uint32_t i = 0; i < MODEL_STREAMS; i++) {
         struct stream *stream = &channel->streams[i];
         for (uint32_t k = 0; k < stream->count; k++) stream->items[(stream->first + k) % stream->room].visible = 0;

@@ -26,6 +26,7 @@ struct model {
     uint64_t slice_ns;  /* of a context while another has work */
     uint64_t call_ns;   /* of the host for each call of the driver */
     uint64_t flush_ns;  /* what was submitted begins this much later, unless somebody asks for it */
+    uint32_t gathers;   /* or so many submissions have come together; 0: nothing else begins it */
     uint64_t wake_ns;   /* that a sleeper wakes late, at most */
     uint32_t channel;   /* submissions that a context takes before a call waits */
     uint32_t throttle;  /* thousandths that work takes longer, at most, as clocks fall */
@@ -34,9 +35,12 @@ struct model {
     uint64_t lazy_ns;   /* of the host for a function's first launch, whose code is loaded then */
     uint64_t lazy_bytes; /* that the code takes, which no call asked for */
     bool frees_wait;    /* freeing waits for the context's work */
+    struct foreigner {
+        uint64_t works_ns, every_ns;
+    } display, client;  /* a context without the library that has the card so long, so often: a display; clients of MPS */
 };
 
-/* By name: optimistic, measured, hostile; NULL: there is none. */
+/* By name: optimistic, measured, crowded, hostile; NULL: there is none. */
 const struct model *model_named(const char *name);
 
 /* Time and threads. */

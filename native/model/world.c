@@ -28,6 +28,11 @@ static const struct model models[] = {
     {.name = "measured", .overlaps = true, .legacy = true, .mark_ns = 1500, .switch_ns = 100000, .slice_ns = 2 * MS,
      .call_ns = 2500, .wake_ns = 60000, .channel = 1024, .throttle = 50, .drift = 20, .alloc_ns = 50000,
      .lazy_ns = 300000, .lazy_bytes = 256 << 10, .frees_wait = true},
+    /* The same with a display and clients of MPS beside it, and a driver that gathers what it submits. */
+    {.name = "crowded", .overlaps = true, .legacy = true, .mark_ns = 1500, .switch_ns = 100000, .slice_ns = 2 * MS,
+     .call_ns = 2500, .flush_ns = 200000, .gathers = 16, .wake_ns = 60000, .channel = 1024, .throttle = 50, .drift = 20,
+     .alloc_ns = 50000, .lazy_ns = 300000, .lazy_bytes = 256 << 10, .frees_wait = true, .display = {1200000, 16667000},
+     .client = {400000, 5000000}},
     /* Everything that could be against it, at once. */
     {.name = "hostile", .overlaps = true, .legacy = true, .mark_ns = 8000, .switch_ns = 400000, .slice_ns = 5 * MS,
      .call_ns = 6000, .flush_ns = 100000, .wake_ns = 250000, .channel = 96, .throttle = 300, .drift = 1000, .alloc_ns = 400000,
@@ -60,6 +65,22 @@ uint64_t world_chance(uint64_t below)
     return below ? chances % below : 0;
 }
 
+/* Who has work on a card and knows of no turns. */
+static void stranger(void *argument)
+{
+    const struct foreigner *foreigner = argument;
+    struct channel *channels[MODEL_CARDS];
+    for (uint32_t i = 0; i < MODEL_CARDS; i++) channels[i] = card_open(i);
+    for (;;) {
+        world_sleep(foreigner->every_ns);
+        for (uint32_t i = 0; i < MODEL_CARDS; i++) {
+            if (!card_is_empty(channels[i])) continue; /* it is behind already */
+            card_submit(channels[i], 1, (struct submission){.ns = foreigner->works_ns, .part = 1000});
+            card_flush(channels[i]);
+        }
+    }
+}
+
 void world_open(const struct model *of, uint64_t seed)
 {
     for (uint32_t i = 0; i < thread_count; i++) free(threads[i].stack);
@@ -71,6 +92,8 @@ void world_open(const struct model *of, uint64_t seed)
     chances = seed * 0x9e3779b97f4a7c15ull + 0x1234567ull;
     card_reset(of);
     card_advance_all(moment);
+    if (of->display.works_ns) world_thread(stranger, (void *)&of->display);
+    if (of->client.works_ns) world_thread(stranger, (void *)&of->client);
 }
 
 static void enter(void)

@@ -3,13 +3,18 @@
 Models disagree on purpose (`native/model/`): what a claim rests on shows by the models that it holds on.
 """
 
+import ast
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from native_world import WAIT
+from native_world import ROOT, WAIT
 
 MODELS = ["optimistic", "measured", "hostile"]
+ALL_MODELS = [*MODELS, "crowded"]
+"""With the one on which a display and clients of MPS take their part of the card, and the driver gathers what it submits."""
 HANGS = 3
 """What `replay` ends with where nothing can ever go on."""
 
@@ -27,7 +32,7 @@ def replay(build: Path, scene: str, model: str, *options: object, seed: int = 1)
     return {name: int(value) for name, value in map(str.split, done.stdout.splitlines())}
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ALL_MODELS)
 @pytest.mark.parametrize("graphs", [33, 65, 2000])
 def test_many_graphs_keep_the_card_as_busy_as_the_driver_does(
     build: Path, model: str, graphs: int
@@ -38,7 +43,7 @@ def test_many_graphs_keep_the_card_as_busy_as_the_driver_does(
     assert replay(build, "many-graphs", model, graphs)["busy"] > 0.97 * bare
 
 
-@pytest.mark.parametrize("model", ["measured", "hostile"])
+@pytest.mark.parametrize("model", ["measured", "crowded", "hostile"])
 def test_alone_streams_run_beside_a_kernel_that_never_ends(build: Path, model: str) -> None:
     """What is launched ahead has no bound while nobody waits and no quota holds: one long kernel keeps up nothing."""
     bare = replay(build, "beside-long", model, 0, "bare")["launches"]
@@ -46,7 +51,7 @@ def test_alone_streams_run_beside_a_kernel_that_never_ends(build: Path, model: s
     assert replay(build, "beside-long", model)["launches"] > 0.95 * bare
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ALL_MODELS)
 def test_a_waking_tenant_waits_for_nothing_that_was_launched_ahead_alone(
     build: Path, model: str
 ) -> None:
@@ -54,22 +59,22 @@ def test_a_waking_tenant_waits_for_nothing_that_was_launched_ahead_alone(
     found = replay(build, "wakes", model)
 
     assert found["first-us"] < 10_000
-    assert 440 < found["share"] < 540
+    assert (390 if model == "crowded" else 440) < found["share"] < 540
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ALL_MODELS)
 def test_a_full_channel_keeps_no_tenant_from_saying_that_it_lives(build: Path, model: str) -> None:
     """A thread that marks an end waits in the driver for room, and has the gate meanwhile; 80 ms of silence is death."""
     assert replay(build, "full-channel", model)["beat-us"] < 10_000
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ALL_MODELS)
 def test_a_process_ends_whatever_its_threads_wait_for(build: Path, model: str) -> None:
     """One of them is in the driver for ever."""
     assert replay(build, "leaves", model)["ended"] == 1
 
 
-@pytest.mark.parametrize("model", ["measured", "hostile"])
+@pytest.mark.parametrize("model", ["measured", "crowded", "hostile"])
 def test_marks_have_nothing_wait_that_the_program_did_not(build: Path, model: str) -> None:
     """Work on the legacy stream, then blocking streams of which one spins for another: a late mark would part the two."""
     for seed in range(100):
@@ -210,7 +215,7 @@ def test_collectives_of_two_cards_get_on(build: Path, model: str, tenants: int) 
     assert replay(build, "collectives", model, tenants)["steps"] > least * bare
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ALL_MODELS)
 @pytest.mark.parametrize("tenants", [1, 2, 4, 8, 16])
 def test_best_effort_among_equals_is_the_drivers_alone(
     build: Path, model: str, tenants: int
@@ -221,7 +226,8 @@ def test_best_effort_among_equals_is_the_drivers_alone(
 
     assert found["counted"] == 0
     assert found["rounds"] >= 0.99 * bare["rounds"]
-    assert found["longest-us"] <= 1.02 * bare["longest-us"] + 50
+    frame = 1_200 if model == "crowded" else 0  # of the display, in this round or another
+    assert found["longest-us"] <= 1.02 * bare["longest-us"] + 50 + frame
     assert found["least"] >= 0.98 * found["most"]
 
 
@@ -279,7 +285,7 @@ def test_a_frameworks_program_alone_does_what_it_does_without(
         assert replay(build, f"trace-{trace}", model, 1, mode)["steps"] >= least * bare, mode
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ALL_MODELS)
 @pytest.mark.parametrize("trace", TRACES)
 def test_memory_of_frameworks_programs_is_counted(build: Path, trace: str, model: str) -> None:
     """After each step: what the card gave for calls of the program is counted, and no more but a neighbour's module load."""
@@ -293,7 +299,7 @@ def test_memory_of_frameworks_programs_is_counted(build: Path, trace: str, model
         assert alone["refused"] == three["refused"] == 0
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ALL_MODELS)
 def test_an_allocator_at_its_cap_gives_back_what_it_keeps(build: Path, model: str) -> None:
     """PyTorch's way: a refusal is answered by freeing what is kept, and the second attempt fits. The cap is never passed."""
     found = replay(build, "trace-eager", model, 1, "memory", 780)
@@ -339,7 +345,119 @@ def test_a_kernel_that_stays_is_waited_for_once(build: Path, model: str) -> None
     assert replay(build, "trace-persistent", model, 2, "burst-share")["steps"] >= 2
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ALL_MODELS)
 def test_no_interleaving_of_frameworks_programs_hangs(build: Path, model: str) -> None:
     """Two to four tenants with any programs, policies, quotas, caps and priorities, each to its end; counted."""
     assert replay(build, "interleavings", model, 150)["played"] == 150
+
+
+OTHERS = 0.15
+"""Of a card that a display and clients of MPS take on the crowded model."""
+
+
+@pytest.mark.parametrize("tenants", [0, 2, 16])
+def test_contexts_without_the_library_take_of_all_quotas_alike(build: Path, tenants: int) -> None:
+    """A display and clients of MPS take no turns, and their slices are charged to whose turn it is: quotas are met in part."""
+    found = replay(build, "shares", "crowded", tenants)
+    quotas = [1000 // tenants] * tenants if tenants else [300, 700]
+
+    for quota, share in zip(quotas, found.values(), strict=True):
+        assert (1 - OTHERS - 0.09) * quota < share < quota + 3
+        assert abs(share / sum(found.values()) - quota / sum(quotas)) < 0.01
+
+
+def test_tenants_burst_in_proportion_beside_others(build: Path) -> None:
+    """Of 10 and 40 %, of what a display and clients of MPS leave."""
+    found = replay(build, "bursts", "crowded")
+
+    assert 0.24 * found["large"] < found["small"] < 0.26 * found["large"]
+    assert sum(found.values()) > 1000 * (1 - OTHERS) - 80
+
+
+def test_what_others_do_meanwhile_is_charged(build: Path) -> None:
+    """Marks are times of the card: a display's slices between two of them count as the tenant's, up to all that it took."""
+    found = replay(build, "pauses", "crowded", 1)
+
+    assert found["used"] < found["counted"] < found["used"] + OTHERS * 1e6
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_a_frameworks_program_does_alone_beside_others_what_it_does_without(
+    build: Path, trace: str
+) -> None:
+    """Beside a display and clients of MPS, with a driver that gathers what it submits."""
+    bare = replay(build, f"trace-{trace}", "crowded", 1, "bare")["steps"]
+
+    assert replay(build, f"trace-{trace}", "crowded", 1, "burst-share")["steps"] >= 0.97 * bare
+
+
+def test_online_work_has_what_others_leave(build: Path) -> None:
+    """A tenant that comes with precedence beside two busy ones, a display and clients of MPS."""
+    found = replay(build, "comes-and-goes", "crowded", 1)
+
+    assert found["share-2"] > 1000 * (1 - OTHERS) - 80
+    assert found["share-0"] + found["share-1"] < 20
+
+
+PAGE = (ROOT / "docs" / "isolation.md").read_text()
+PROGRAMS = [*TRACES, "persistent"]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_page_has_the_figures_of_every_program_and_mode(build: Path, program: str) -> None:
+    """To the digit: bare, with memory capped alone, and by each policy, on each model, alone and two."""
+    command = [sys.executable, ROOT / "bench" / "models.py", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT)
+    rows = done.stdout.splitlines()[2:]
+
+    assert len(rows) == 2
+    assert build.is_dir()
+    for row in rows:
+        assert row in PAGE.splitlines(), row
+
+
+HERE = Path(__file__).name
+CLAIMS = {
+    "which calls reach the library": "test_a_genuine_driver_is_covered.py::*",
+    "memory caps by path": "test_memory_is_capped.py::*",
+    "memory of frameworks' programs": f"{HERE}::test_memory_of_frameworks_programs_is_counted",
+    "an allocator at its cap": f"{HERE}::test_an_allocator_at_its_cap_gives_back_what_it_keeps",
+    "30/70 fixed": f"{HERE}::test_fixed_shares_are_kept",
+    "16 x 6.25 fixed": f"{HERE}::test_fixed_shares_are_kept",
+    "burst-share 10 and 40": f"{HERE}::test_tenants_that_burst_share_in_proportion_to_their_quotas",
+    "a quota is raised": f"{HERE}::test_a_quota_that_changes_is_kept_within_a_second",
+    "online work": (f"{HERE}::test_turns_begin_when_a_quota_or_a_priority_comes_and_end_with_it"),
+    "2,000 graphs": f"{HERE}::test_many_graphs_keep_the_card_as_busy_as_the_driver_does",
+    "launches beside a kernel": f"{HERE}::test_alone_streams_run_beside_a_kernel_that_never_ends",
+    "a tenant that wakes": (
+        f"{HERE}::test_a_waking_tenant_waits_for_nothing_that_was_launched_ahead_alone"
+    ),
+    "best-effort among equals": f"{HERE}::test_best_effort_among_equals_is_the_drivers_alone",
+    "marks part no": f"{HERE}::test_marks_have_nothing_wait_that_the_program_did_not",
+    "steps of two-card collectives": f"{HERE}::test_collectives_of_two_cards_get_on",
+    "a function of the host": (
+        f"{HERE}::test_functions_of_the_host_may_want_the_lock_of_who_launches"
+    ),
+    "charged, of what was used": f"{HERE}::test_time_between_launches_is_not_charged",
+    "no interleaving hangs": f"{HERE}::test_no_interleaving_of_frameworks_programs_hangs",
+    "a process ends": f"{HERE}::test_a_process_ends_whatever_its_threads_wait_for",
+}
+"""What the first words of each row of the page's table of claims rest on here."""
+
+
+def test_every_claim_of_the_page_is_played() -> None:
+    """Each row of the table has a test, no cell of it is empty, and no test is named for a row that is not there."""
+    table = PAGE.split("| claim | ")[1].split("\n\n")[0].splitlines()
+    rows = [re.findall(r"[^|]+", row) for row in table[2:]]
+    left = dict(CLAIMS)
+
+    assert len(rows) > 15
+    for cells in rows:
+        assert len(cells) == 6, cells
+        assert all(cell.strip() for cell in cells), cells
+        (name,) = [name for name in left if cells[0].strip().startswith(name)]
+        file, _, function = left.pop(name).partition("::")
+        tree = ast.parse((Path(__file__).parent / file).read_text())
+        names = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        assert function == "*" or function in names, name
+    assert not left
