@@ -1,7 +1,7 @@
 """More pods than there are places come to eight cards at once: half by a protocol's names, half by ResourceClaims.
 
 Two genuine kube-schedulers decide: one asks Partage for the pods, the other one allocates claims by itself. What is
-held is added up anew at every change that the API server tells, in its own order. `PARTAGE_FLOOD` says how many pods come.
+held is added up anew at every change that the API server tells, in its own order. `PARTAGE_FLOOD` says how many pods come, 96 at least.
 """
 
 import json
@@ -31,7 +31,9 @@ from partage.wire.record import decode
 API = "/apis/resource.k8s.io/v1"
 PODS, CLAIMS = "/api/v1/namespaces/default/pods", f"{API}/namespaces/default/resourceclaims"
 CARDS, PLACES = 8, 64
-EACH = int(os.environ.get("PARTAGE_FLOOD", "104")) // 2
+LEAST = PLACES + PLACES // 2
+"""Pods that it takes to fill all places once more when half of those that had one are gone."""
+EACH = max(int(os.environ.get("PARTAGE_FLOOD", "104")), LEAST) // 2
 SLOW = 240
 LAYOUT = Layout(
     options=(
