@@ -169,31 +169,6 @@ def by_nri(stack: Stack, folder: Path, cleanup: ExitStack) -> Node:
     return made
 
 
-def by_dra(stack: Stack, folder: Path, cleanup: ExitStack) -> Node:
-    """The same, whose agent is a DRA driver too: its kubelet has taken it, and its cards are offered to claims."""
-    made = added("cuda", "2.1", stack, folder, cleanup)
-    (folder / "cuda/nri.sock").symlink_to(made.runtime.nri)
-    made.start_agent(
-        "--nri-socket",
-        str(folder / "cuda/nri.sock"),
-        "--dra-kubelet-dir",
-        str(made.kubelet.folder),
-        "--cdi-dir",
-        str(made.runtime.folder / "cdi"),
-    )
-    complete(made)
-    taken = "registered with the kubelet"
-    eventually("the kubelet has the driver", lambda: taken in made.agent.log.read_text(), SLOW)
-    eventually("cards are offered", lambda: slices(stack), SLOW)
-    return made
-
-
-def slices(stack: Stack) -> list[Any]:
-    """ResourceSlices of our driver."""
-    found = stack.plane.call("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
-    return [one for one in found if one["spec"]["driver"] == names.DRA_DRIVER]
-
-
 def complete(*nodes: Node) -> None:
     """Start the kubelets of nodes that have an agent, and wait until they know each other."""
     for one in nodes:
