@@ -8,6 +8,7 @@ counts units only (`partage.placement.work`).
 
 import argparse
 import asyncio
+import gc
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -430,6 +431,7 @@ async def measure(nodes: int, only: str, limit: float, rounds: int, *, used: boo
     if used:
         use(service.books.engine.ledger)
     service.lead()
+    gc.freeze()  # as the service does
     names = [f"node-{i:05d}" for i in range(nodes)]
 
     def timed(call: Callable[[], Any]) -> tuple[float, Any]:
