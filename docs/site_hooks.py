@@ -27,6 +27,7 @@ PAGES = {
 }
 """Path in the repository to path on the site."""
 LEFT_OUT = {"decisions/0000-template.md"}
+"""No pages of the site; a link to one stays as its path."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
@@ -84,6 +85,8 @@ def _turned(text: str, source: str, shown: str) -> str:
             target = PAGES[target]
         elif target.startswith("docs/"):
             target = target.removeprefix("docs/")
+            if target in LEFT_OUT:
+                return f"{words} (`docs/{target}`)"
         else:
             return f"{words} (`{target}`)"
         relative = posixpath.relpath(target, posixpath.dirname(shown) or ".")
