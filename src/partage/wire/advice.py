@@ -19,8 +19,8 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.UNHEALTHY: "look at the Device's conditions; repair or replace",
     ReasonCode.CORDONED: "lift `hami.io/device-cordon` or the node configuration's filter",
     ReasonCode.AGENT_SILENT: "wait, and look at the pod of Partage's agent on the node",
-    ReasonCode.QUARANTINED: "correct the record or delete the pod that the note names; correct "
-    "the registration",
+    ReasonCode.QUARANTINED: "tell an operator, who finds the pod by `partage inspect NODE` and "
+    "deletes it, or corrects its record or the registration",
     ReasonCode.TYPE_MISMATCH: "change `use-gputype` or the resource name",
     ReasonCode.DEVICE_FILES_UNKNOWN: "correct the label `node.koordinator.sh/gpu-vendor`, or use "
     "another vendor's nodes",
