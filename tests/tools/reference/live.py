@@ -145,7 +145,9 @@ async def _ask_routes(
     found: Exported, cluster: EmbeddedCluster, http: aiohttp.ClientSession
 ) -> None:
     pod = next(
-        one for one in cluster.server.store.all("pods") if one.value["spec"].get("nodeName")
+        one
+        for one in cluster.server.store.all("pods")
+        if "partage.io/allocation" in one.value["metadata"].get("annotations", {})
     )
     some = {"node": pod.value["spec"]["nodeName"], "namespace": pod.namespace, "pod": pod.name}
     for method, path in cluster.routes:
