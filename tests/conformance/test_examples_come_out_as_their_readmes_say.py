@@ -87,7 +87,8 @@ def test_all_examples_together_make_one_cluster() -> None:
     found = {pod["name"]: _outcome(pod) for pod in output["pods"]}
     meant = {name for pods in OUTCOMES.values() for name, end in pods.items() if end == PLACED}
     assert {name for name in meant if found[name] != PLACED} == set()
-    assert output["notes"] == []
+    # The examples give no slices; every other note would be of a mistake in them.
+    assert [note for note in output["notes"] if "no ResourceSlice" not in note] == []
 
 
 def test_pods_of_four_protocols_share_cards() -> None:

@@ -197,8 +197,71 @@ def planted() -> list[Json]:
         "metadata": meta(),
         "value": 5,
     }
+    asked = {
+        "requests": [
+            {
+                "name": s(),
+                "exactly": {
+                    "deviceClassName": s(),
+                    "selectors": [{"cel": {"expression": f"device.driver == '{s()}'"}}],
+                    "tolerations": [{"key": f"{s()}/a", "operator": "Exists", "value": s()}],
+                },
+            }
+        ],
+        "config": [{"opaque": {"driver": s(), "parameters": {s(): s()}}}],
+    }
+    allocated = {
+        "allocation": {
+            "devices": {
+                "results": [{"request": s(), "driver": s(), "pool": s(), "device": s()}],
+            },
+            "nodeSelector": {
+                "nodeSelectorTerms": [
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [s()]}]}
+                ]
+            },
+        },
+        "reservedFor": [{"resource": "pods", "name": s(), "uid": s()}],
+    }
+    expression = (
+        f"device.attributes[\"{s()}\"].{s()} == '{s()} {s()}' && true // {s()}\n && {s()} == 1"
+        f' || """{s()}""" == "\\"{s()}"'
+    )
+    dra = {"apiVersion": "resource.k8s.io/v1"}
+    claims = [
+        dra
+        | {
+            "kind": "DeviceClass",
+            "metadata": meta(),
+            "spec": {"selectors": [{"cel": {"expression": expression}}]},
+        },
+        dra
+        | {
+            "kind": "ResourceClaim",
+            "metadata": meta(namespace=s()),
+            "spec": {"devices": asked},
+            "status": allocated,
+        },
+        dra
+        | {
+            "kind": "ResourceClaimTemplate",
+            "metadata": meta(namespace=s()),
+            "spec": {"spec": {"devices": asked}},
+        },
+        dra
+        | {
+            "kind": "ResourceSlice",
+            "metadata": meta(),
+            "spec": {
+                "driver": "gpu.partage.io",
+                "nodeName": s(),
+                "pool": {"name": s(), "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": s(), "attributes": {s(): {"string": s()}}}],
+            },
+        },
+    ]
     assert next(count) > 100
-    return [node, device, pod, *maps, quota, priority]
+    return [node, device, pod, *maps, quota, priority, *claims]
 
 
 def masked(objects: list[Json], key: bytes = b"k" * 16) -> Iterator[Json]:

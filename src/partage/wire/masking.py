@@ -35,7 +35,6 @@ _LETTERS: Final = {
     "Device": "node",
     "Pod": "pod",
     "ResourceQuota": "quota",
-    "ResourceClaim": "claim",
 }
 _PLAIN: Final = re.compile(
     r"""[-+]?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?(?:n|u|m|k|[KMGTPE]i?|MiB|GiB|%)?  # amounts
@@ -113,6 +112,81 @@ _MAPS: Final = (
 """Ends of names of ConfigMaps by which they are known."""
 _PREFIXES: Final = ("requests.", "limits.", "count/")
 """Of keys of a quota."""
+_EXPRESSION: Final = re.compile(
+    r'''(?P<quote>"""|\'\'\'|"|\')(?P<text>(?:\\.|(?!(?P=quote)).)*)(?P=quote)|//[^\n]*|(?P<name>[A-Za-z_][A-Za-z0-9_]*)''',
+    re.DOTALL,
+)
+"""Texts, comments and names of a CEL expression."""
+_OF_CEL: Final = frozenset(
+    {
+        "allowMultipleAllocations",
+        "all",
+        "asApproximateFloat",
+        "asInteger",
+        "attributes",
+        "bind",
+        "bool",
+        "capacity",
+        "cel",
+        "compareTo",
+        "contains",
+        "device",
+        "double",
+        "driver",
+        "duration",
+        "endsWith",
+        "exists",
+        "exists_one",
+        "false",
+        "filter",
+        "find",
+        "findAll",
+        "format",
+        "has",
+        "in",
+        "includes",
+        "indexOf",
+        "int",
+        "isGreaterThan",
+        "isInteger",
+        "isLessThan",
+        "isQuantity",
+        "isSemver",
+        "join",
+        "kind",
+        "lastIndexOf",
+        "list",
+        "lowerAscii",
+        "major",
+        "map",
+        "matches",
+        "memory",
+        "minor",
+        "none",
+        "null",
+        "of",
+        "optional",
+        "orValue",
+        "patch",
+        "quantity",
+        "replace",
+        "semver",
+        "sign",
+        "size",
+        "split",
+        "startsWith",
+        "string",
+        "substring",
+        "timestamp",
+        "trim",
+        "true",
+        "type",
+        "uint",
+        "upperAscii",
+        "value",
+    }
+)
+"""Names of the language, of its libraries in Kubernetes, and of the device that selectors ask about."""
 
 
 class Mask:
@@ -206,7 +280,9 @@ class Mask:
         """A value without sentences and without what selects pods, all its words judged."""
         if isinstance(value, Mapping):
             return {
-                self._word(str(key)): self._value(item)
+                self._word(str(key)): self._expression(item)
+                if key == "expression" and isinstance(item, str)
+                else self._value(item)
                 for key, item in value.items()
                 if key not in ("message", "labelSelector", "namespaces", "namespaceSelector")
             }
@@ -219,6 +295,18 @@ class Mask:
         if whole in _words_in_small() or whole in self._models:
             return text
         return _TOKEN.sub(lambda found: self._word(found[0]), text)
+
+    def _expression(self, text: str) -> str:
+        """A selector in CEL: its texts masked as all texts, names that are not the language's, and no comment."""
+
+        def judged(found: re.Match[str]) -> str:
+            if found["quote"]:
+                return f"{found['quote']}{self._text(found['text'])}{found['quote']}"
+            name = found["name"] or ""
+            known = name in _OF_CEL or name.lower() in _words_in_small()
+            return name if known or not name else self._masked("x", name).replace("-", "_")
+
+        return _EXPRESSION.sub(judged, text)
 
     def _word(self, word: str) -> str:
         found = self._known.get(word)
