@@ -33,11 +33,12 @@ test: check coverage ## Lint, types, import contracts and all tests (what CI run
 test-cluster: venv ## Tests on a genuine Kubernetes control plane and containerd, fetched once into the tool cache
 	@tests/cluster/run
 
-check: venv ## Lint, formatting, types and import contracts
+check: venv ## Lint, formatting, types, import contracts and plain English
 	$(BIN)/ruff check src tests bench
 	$(BIN)/ruff format --check src tests bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/docs/test_messages_are_plain.py
 
 format: venv ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix src tests bench
