@@ -390,8 +390,23 @@ def test_each_model_of_a_mixed_fleet_is_named(copies: int) -> None:
 
     total = 3 * copies
     assert found.message == (
-        f"0/{total} nodes: {total} other card type (it is T4 or A10 or L4, asked H100)"
+        f"0/{total} nodes: {total} other card type (it is A10 or L4 or T4, asked H100)"
     )
+
+
+def test_what_was_asked_is_said_once_for_all_cards_that_lack_it() -> None:
+    """In the order of names, in whatever order nodes were looked at."""
+    nodes = [
+        make_node("a", devices=[card(0, model="T4")]),
+        make_node("b", devices=[card(0, model="A10")]),
+        make_node("m", devices=[card(0, model="C500", vendor="metax")]),
+    ]
+    pod = make_pod("a", share(10, filter=CardFilter(use_types=("H100",), vendors=("nvidia",))))
+
+    told = refusal(pod, *nodes).message
+
+    assert told == refusal(pod, *reversed(nodes)).message
+    assert "(a metax card, asked nvidia; it is A10 or T4, asked H100)" in told
 
 
 def test_many_models_are_not_all_named() -> None:
@@ -400,4 +415,7 @@ def test_many_models_are_not_all_named() -> None:
 
     found = refusal(make_pod("a", share(10, filter=CardFilter(use_types=("H100",)))), *nodes)
 
-    assert "(it is M0 or M1 or M2 or M3 or others, asked H100)" in found.message
+    assert (
+        "(it is M0 or M1 or M2 or M3 or M4 or M5 or M6 or M7 or 1 more, asked H100)"
+        in found.message
+    )

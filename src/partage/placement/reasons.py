@@ -1,7 +1,7 @@
 """From cards' reasons to a node's, and from nodes' to the line that a person reads."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from partage.model.device import DeviceType
@@ -36,7 +36,7 @@ WRONG: Final = frozenset(
 )
 """Codes of cards that are the wrong ones whatever they have left."""
 
-_TOLD: Final = 4
+_TOLD: Final = 8
 """Different facts of one code that the line names."""
 
 _SHORT: Final = 8
@@ -126,14 +126,14 @@ class Finding:
         self.node = ""
         self.card: int | None = None
         self.brief = ""
-        self.briefs: dict[str, None] = {}
+        self.briefs: set[str] = set()
 
     def add(self, name: str, reason: NodeReason) -> None:
         """Count one more node."""
         self.count += 1
         self.brief = self.brief or reason.brief
         if reason.brief:
-            self.briefs[reason.brief] = None
+            self.briefs.add(reason.brief)
         if reason.free is not None and (self.free is None or reason.free > self.free):
             self.asked, self.free = reason.asked, reason.free
             self.node, self.card = name, reason.card
@@ -163,7 +163,7 @@ def refusal_of(
 def _part(code: ReasonCode, finding: Finding) -> str:
     text = f"{finding.count} {phrase(code)}"
     if code in (ReasonCode.TYPE_MISMATCH, ReasonCode.MODE_MISMATCH) and len(finding.briefs) > 1:
-        return f"{text} ({_several(list(finding.briefs))})"
+        return f"{text} ({_several(finding.briefs)})"
     if finding.brief:
         return f"{text} ({finding.brief}{f' on {finding.node}' if finding.node else ''})"
     if finding.asked is None or finding.free is None or finding.asked <= 0:
@@ -177,16 +177,21 @@ def _part(code: ReasonCode, finding: Finding) -> str:
     )
 
 
-def _several(briefs: Sequence[str]) -> str:
-    """What different cards are, and what was asked once: `it is T4 or A10, asked H100`."""
-    split = [brief.partition(", asked ") for brief in briefs]
-    asked = {tail for _, _, tail in split}
-    facts = [head for head, _, _ in split] if len(asked) == 1 else list(briefs)
-    named, more = facts[:_TOLD], len(facts) > _TOLD
-    if all(fact.startswith("it is ") for fact in named):
-        named = [named[0], *(fact.removeprefix("it is ") for fact in named[1:])]
-    text = " or ".join(named) + (" or others" if more else "")
-    return f"{text}, asked {asked.pop()}" if len(asked) == 1 and "" not in asked else text
+def _several(briefs: Collection[str]) -> str:
+    """What different cards are, by name, and what was asked once: `it is A10 or T4, asked H100`."""
+    told = sorted(briefs)
+    more = f" or {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+    by_asked: dict[str, list[str]] = {}
+    for brief in told[:_TOLD]:
+        head, _, tail = brief.partition(", asked ")
+        by_asked.setdefault(tail, []).append(head)
+    texts = []
+    for tail, facts in by_asked.items():
+        if all(fact.startswith("it is ") for fact in facts):
+            facts[1:] = [fact.removeprefix("it is ") for fact in facts[1:]]
+        text = " or ".join(facts) + (more if len(by_asked) == 1 else "")
+        texts.append(f"{text}, asked {tail}" if tail else text)
+    return "; ".join(texts) + (more if len(by_asked) > 1 else "")
 
 
 _KUBERNETES: Final = (
