@@ -285,7 +285,7 @@ def test_the_extender_and_the_loop_share_one_ledger() -> None:
             await w.create(PODS, pod("by-hand-more", QUARTER, schedulerName="beside"))
             assert "gpu-memory" in await w.refused("one-more")
             assert "gpu-memory" in await by_hand(w, "by-hand-more")
-            assert (await w.state("n0"))["compute"] == "200% of 200%", await w.state("n0")
+            assert (await w.state("n0"))["compute"] == "2 of 2 cards", await w.state("n0")
 
             await w.send("DELETE", f"{PODS}/by-hand-0", {})
             woken = await w.phase("one-more", "Running")

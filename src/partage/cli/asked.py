@@ -11,9 +11,7 @@ from partage.cli.ending import end
 from partage.cli.parameters import FILE, cluster_options, options, output_option, strict_option
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.visible import visible
-from partage.model.device import MILLI
 from partage.model.errors import PartageError
-from partage.model.quantity import brief
 
 _T = TypeVar("_T")
 
@@ -121,25 +119,3 @@ def noted(notes: Iterable[str]) -> None:
     """Say on standard error what is doubtful in what was read."""
     for note in notes:
         click.echo(visible(f"note: {note}"), err=True)
-
-
-def core_text(milli: int) -> str:
-    """Compute as percent of a card."""
-    return f"{milli / 10:g}%"
-
-
-def part_text(amount: dict[str, int], *, memory: bool = False, cards: bool = False) -> str:
-    """`20Gi of 80Gi`, `57% of 100%`, or `1.5 of 8 cards`; a dash where there is none.
-
-    Args:
-        amount: what is used and what there is, in bytes or in thousandths of a card.
-        memory: it is of memory.
-        cards: it is the compute of several cards, which percentages would hide.
-    """
-    if not amount["total"]:
-        return "-"
-    if cards:
-        total = amount["total"] / MILLI
-        return f"{amount['used'] / MILLI:.10g} of {total:.10g} card{'s' * (total != 1)}"
-    write = brief if memory else core_text
-    return f"{write(amount['used'])} of {write(amount['total'])}"

@@ -13,7 +13,6 @@ from partage.cli.asked import (
     NOT_FOUND,
     answer_options,
     answered,
-    core_text,
     structured,
     told,
 )
@@ -23,6 +22,7 @@ from partage.cli.meanings import meaning
 from partage.cli.parameters import Sectioned
 from partage.cli.tables import PlainTable, paper
 from partage.model.quantity import brief
+from partage.wire.outcomes import core_text
 
 HAS_A_PLACE: Final = 0
 WAITS: Final = 3

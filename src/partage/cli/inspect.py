@@ -13,8 +13,6 @@ from partage.cli.asked import (
     NOT_FOUND,
     answer_options,
     answered,
-    core_text,
-    part_text,
     structured,
     told,
 )
@@ -26,6 +24,7 @@ from partage.cli.top import all_nodes, card_state
 from partage.dashboard.queries import NodeQuery
 from partage.model.allocation import CLAIM
 from partage.model.quantity import brief
+from partage.wire.outcomes import core_text, part_text
 
 Document = dict[str, Any]
 

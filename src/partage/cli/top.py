@@ -9,13 +9,14 @@ from rich.console import Console
 from rich.text import Text
 
 from partage.cli.answering import Asked
-from partage.cli.asked import answer_options, answered, core_text, part_text, structured, told
+from partage.cli.asked import answer_options, answered, structured, told
 from partage.cli.idle import idle_shares
 from partage.cli.parameters import Sectioned, option
 from partage.cli.tables import Cell, PlainTable, Styled, bar, paper, print_waiting
 from partage.cli.watching import watched
 from partage.dashboard.queries import MOST_COUNTED, MOST_NODES, MOST_PODS, NodeQuery, PodQuery
 from partage.model.quantity import brief
+from partage.wire.outcomes import core_text, part_text
 
 _WHAT: Final = ("nodes", "pods", "cards")
 _FEW: Final = 20

@@ -7,8 +7,7 @@ from partage.apiserver import ApiServer, Record
 from partage.extender.books import Books
 from partage.inventory.card import Card
 from partage.model.device import DeviceType
-from partage.model.quantity import brief
-from partage.wire.outcomes import cards_text, closed_code, given_text, said
+from partage.wire.outcomes import cards_text, closed_code, given_text, part_text, said
 
 _OVER = ("Succeeded", "Failed")
 
@@ -120,7 +119,7 @@ def _used(cards: list[Card], what: str) -> str:
     if what == "core":
         total = sum(card.device.core_milli for card in cards)
         used = total - sum(card.core_free for card in cards)
-        return f"{used / 10:g}% of {total / 10:g}%" if total else "-"
+        return part_text({"used": used, "total": total}, cards=True)
     total = sum(card.device.memory_bytes for card in cards)
     used = total - sum(card.memory_free for card in cards)
-    return f"{brief(used)} of {brief(total)}" if total else "-"
+    return part_text({"used": used, "total": total}, memory=True)

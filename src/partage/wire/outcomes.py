@@ -5,11 +5,11 @@ may be added, none changes its meaning.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from partage.model.allocation import Allocation, Grant, GrantMode
-from partage.model.device import Device, DeviceType
+from partage.model.device import MILLI, Device, DeviceType
 from partage.model.node import Node
 from partage.model.quantity import brief
 from partage.model.reason import NodeReason, ReasonCode, Refusal
@@ -78,6 +78,28 @@ def given_text(grants: Iterable[Grant]) -> str:
         amounts = ", ".join(f"{n} x {a}" if n > 1 else a for a, n in counts.items())
         parts.append(amounts if len(by_container) == 1 else f"{name}: {amounts}")
     return "; ".join(parts)
+
+
+def core_text(milli: int) -> str:
+    """Compute as percent of a card."""
+    return f"{milli / 10:g}%"
+
+
+def part_text(amount: Mapping[str, int], *, memory: bool = False, cards: bool = False) -> str:
+    """`20Gi of 80Gi`, `57% of 100%`, or `1.5 of 8 cards`; a dash where there is none.
+
+    Args:
+        amount: what is used and what there is, in bytes or in thousandths of a card.
+        memory: it is of memory.
+        cards: it is the compute of several cards, which percentages would hide.
+    """
+    if not amount["total"]:
+        return "-"
+    if cards:
+        total = amount["total"] / MILLI
+        return f"{amount['used'] / MILLI:.10g} of {total:.10g} card{'s' * (total != 1)}"
+    write = brief if memory else core_text
+    return f"{write(amount['used'])} of {write(amount['total'])}"
 
 
 def refusal_document(refusal: Refusal) -> dict[str, Any]:
