@@ -1,14 +1,15 @@
-"""The webhook's rules as admission of the API server in the same process.
+"""The webhook's rules as admission of the API server in the same process, and warnings of what nothing acts on.
 
 The rules themselves are `webhook.mutate` and `webhook.validate`; the same are served over HTTP on
 the scheduler's port. In process they cannot be unreachable, so nothing ever waits for them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from partage.apiserver import ApiServer, Refused
 from partage.apiserver import Review as Asked
+from partage.apiserver.kinds import Kind
 from partage.apiserver.patch import json_patch
 from partage.embedded.manifests import decoded
 from partage.tracing.tracer import NO_TRACES, Tracer
@@ -19,6 +20,37 @@ from partage.wire.context import Context
 from partage.wire.documents import Document
 
 _CONCERNED: Final = ("pods", "bindings")
+_CLAIMED: Final = "persistentvolumeclaims"
+_NO_PODS: Final = "no pods come of it; try a Deployment or a Job"
+_NO_TRAFFIC: Final = "no traffic passes here"
+_NO_VOLUMES: Final = "no volumes are made or mounted here"
+_NO_RIGHTS: Final = "every client may do everything here"
+UNACTED: Final[Mapping[str, str]] = {
+    "controllerrevisions.apps": "the workloads here keep none",
+    "cronjobs.batch": _NO_PODS,
+    "daemonsets.apps": _NO_PODS,
+    "replicationcontrollers": _NO_PODS,
+    "statefulsets.apps": _NO_PODS,
+    "endpoints": _NO_TRAFFIC,
+    "endpointslices.discovery.k8s.io": _NO_TRAFFIC,
+    "ingressclasses.networking.k8s.io": _NO_TRAFFIC,
+    "ingresses.networking.k8s.io": _NO_TRAFFIC,
+    "networkpolicies.networking.k8s.io": _NO_TRAFFIC,
+    "services": _NO_TRAFFIC,
+    _CLAIMED: _NO_VOLUMES,
+    "persistentvolumes": _NO_VOLUMES,
+    "storageclasses.storage.k8s.io": _NO_VOLUMES,
+    "clusterrolebindings.rbac.authorization.k8s.io": _NO_RIGHTS,
+    "clusterroles.rbac.authorization.k8s.io": _NO_RIGHTS,
+    "rolebindings.rbac.authorization.k8s.io": _NO_RIGHTS,
+    "roles.rbac.authorization.k8s.io": _NO_RIGHTS,
+    "limitranges": "pods get no defaults and no bounds of it",
+    "poddisruptionbudgets.policy": "nothing counts the disruptions that it allows",
+    "runtimeclasses.node.k8s.io": "nothing is executed here",
+    "validatingadmissionpolicies.admissionregistration.k8s.io": "CEL is not read here",
+    "validatingadmissionpolicybindings.admissionregistration.k8s.io": "CEL is not read here",
+}
+"""Built-in resources that are stored and on which no part of `partage up` acts, with what that means."""
 
 
 def admit_with(
@@ -71,6 +103,42 @@ def admit_claims(server: ApiServer, review: Callable[[Document], str]) -> None:
                 raise Refused(refusal, 409)
 
     server.admission.validators.append(judged)
+
+
+def admit_unacted(server: ApiServer) -> None:
+    """Has the server warn, on creation and update, of what it stores and nothing acts on."""
+
+    def judged(asked: Asked) -> None:
+        if asked.subresource or asked.operation not in ("CREATE", "UPDATE"):
+            return
+        if text := unacted(asked.kind):
+            asked.warnings.append(text)
+        if asked.kind.resource == "pods" and asked.operation == "CREATE":
+            asked.warnings.extend(
+                f'persistentvolumeclaim "{name}" not found; the pod runs all the same, because '
+                + _NO_VOLUMES
+                for name in _claimed(asked.object or {})
+                if server.store.get(_CLAIMED, asked.namespace, name) is None
+            )
+
+    server.admission.validators.append(judged)
+
+
+def unacted(kind: Kind) -> str:
+    """What to tell the author of an object of a kind on which nothing acts; empty for other kinds."""
+    why = UNACTED.get(kind.resource)
+    if why is None:
+        return ""
+    article = "an" if kind.kind[0] in "EI" else "a"
+    return f"partage up stores {article} {kind.kind} and nothing acts on it: {why}"
+
+
+def _claimed(pod: Mapping[str, Any]) -> Iterator[str]:
+    """Names of the PersistentVolumeClaims that a pod names."""
+    for volume in (pod.get("spec") or {}).get("volumes") or ():
+        name = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+        if name:
+            yield str(name)
 
 
 def _allocation(claim: Mapping[str, Any] | None) -> Any:  # as the document has it

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, User
+from partage.embedded.admitting import unacted
 from partage.embedded.manifests import Manifest
 from partage.vendors import names
 from partage.vendors.reserved import RESERVED
@@ -93,6 +94,8 @@ async def _apply(server: ApiServer, manifest: Manifest, user: User, outcome: Out
         await _adopt(server, value, namespace, user)
     else:
         await server.create(kind.resource, value, namespace)
+        if text := unacted(kind):
+            outcome.notes.append(f"{manifest.where}: {text}")
 
 
 async def _adopt(server: ApiServer, value: dict[str, Any], namespace: str, user: User) -> None:

@@ -31,7 +31,7 @@ from partage.controllers.manager import ControllerSettings
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.recording import RecordSettings
 from partage.daemon.scheduler import SchedulerDaemon
-from partage.embedded.admitting import admit_claims, admit_with
+from partage.embedded.admitting import admit_claims, admit_unacted, admit_with
 from partage.embedded.agents import Agents
 from partage.embedded.applying import Outcome, apply_all, is_state
 from partage.embedded.claim_lives import ClaimLives
@@ -204,6 +204,7 @@ class EmbeddedCluster:
         await self._agents.register()
         await self._known()
         admit_with(self.server, self._context, lambda: self._admission, plan.tracer)
+        admit_unacted(self.server)
         admit_claims(self.server, daemon.service.review_claim)
         bound = [one for one in state if one.kind == "Pod"]
         await apply_all(self.server, bound, self._writer, self.outcome)
