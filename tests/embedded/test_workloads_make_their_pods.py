@@ -119,6 +119,36 @@ def test_a_job_runs_to_its_completions() -> None:
     run(story())
 
 
+@pytest.mark.parametrize(
+    ("policy", "limit", "failures", "made"),
+    [("Never", 0, 1, 1), ("Never", 2, 3, 3), ("OnFailure", 0, 1, 0), ("OnFailure", 1, 1, 0)],
+)
+def test_a_job_fails_once_its_limit_is_passed(
+    policy: str, limit: int, failures: int, made: int
+) -> None:
+    """By pods that failed, or by containers started again; pods that still run go."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            job = workload("Job", SHARE, "exit 1", backoffLimit=limit)
+            job["spec"]["template"]["spec"]["restartPolicy"] = policy
+            await w.create(JOBS, job)
+            found = await eventually(
+                lambda: w.get(f"{JOBS}/web"), lambda found: found["status"].get("conditions")
+            )
+            (condition,) = found["status"]["conditions"]
+            assert (condition["type"], condition["reason"]) == ("Failed", "BackoffLimitExceeded")
+            assert found["status"]["failed"] == failures
+            pods = await eventually(lambda: w.get(PODS), lambda found: len(found["items"]) == made)
+            assert {one["status"]["phase"] for one in pods["items"]} <= {"Failed"}
+            after = await eventually(
+                lambda: w.get(f"{JOBS}/web"), lambda found: not found["status"].get("active")
+            )
+            assert after["status"]["failed"] == failures
+
+    run(story())
+
+
 def test_what_admission_refuses_is_told_on_the_workload() -> None:
     """An event on the ReplicaSet says which rule its pods break."""
 

@@ -1,8 +1,8 @@
 """The stand-in for every node's kubelet: bound pods start, run, end, and go when they are deleted.
 
-Nothing is executed. A pod runs as long as `lifetimes` says and then ends well; one that asks for
-devices without a record of Partage is not admitted. `kubectl logs` shows what its containers
-would have got.
+Nothing is executed. A pod's containers run as long as `lifetimes` says, end with the exit codes
+that it reads, and begin again as `restartPolicy` says (`turns`). A pod that asks for devices
+without a record of Partage is not admitted. `kubectl logs` shows what its containers would have got.
 """
 
 import asyncio
@@ -18,8 +18,9 @@ from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, LogReq
 from partage.embedded.claim_lives import CLAIMS, claims_of
 from partage.embedded.definitions import DEVICES
 from partage.embedded.injection import Injection, injection
-from partage.embedded.lifetimes import FOREVER, lifetime, sleeps
-from partage.embedded.pod_status import Life, failed, finished, running
+from partage.embedded.lifetimes import FOREVER, Course, course, lifetime
+from partage.embedded.pod_status import Life, back_off, failed, started
+from partage.embedded.turns import Turn, followed, length, turn_of
 from partage.embedded.watching import follow, now, tell
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors import names
@@ -29,8 +30,6 @@ from partage.wire.context import Context
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _STOPPING: Final = 0.1
 """Seconds that simulated containers take to stop; never more than the grace they are given."""
-_AGAIN: Final = 1.0
-"""Least seconds between two starts of a container that ends by itself and is started again."""
 _LOOK: Final = 0.2
 _OVER: Final = ("Succeeded", "Failed")
 _PLUGIN: Final = User("system:serviceaccount:partage-system:partage-agent")
@@ -144,46 +143,58 @@ class Kubelet:
             stories.injected(pod, Container(name=name), start, "simulated")
 
     async def _run(self, record: Record, run: _Run) -> None:
-        """Start the containers, again and again where the pod says so, until they end for good."""
+        """Start the containers, each again where the pod says so, until they end for good."""
         pod = record.value
         spec = pod.get("spec") or {}
         own = lifetime(pod)
-        naps = [sleeps(one) for one in spec.get("containers") or ()]
-        seconds = own if own is not None else max(naps, default=FOREVER)
-        again = own is None and spec.get("restartPolicy", "Always") == "Always"
-        life, passed = self._life(pod)
-        if not passed:
+        policy = spec.get("restartPolicy", "Always") if own is None else "Never"
+        ways = [
+            course(one) if own is None else Course(own) for one in spec.get("containers") or ()
+        ]
+        clock = asyncio.get_running_loop().time
+        life, passed = self._life(pod, len(ways))
+        if passed is None:
             await self._served(record, spec["nodeName"])
-            await self._write(record, running(pod, life))
+            await self._write(record, started(pod, life, now(self._server)))
             await self._tell(record, "Started", "Started simulated containers")
-        seconds = max(seconds - passed, 0.0)
-        while not await _happens(run.deleting, max(seconds, _AGAIN) if again else seconds):
-            if not again:
-                life = replace(life, ended=now(self._server))
-                await self._write(record, finished(pod, life))
+        ends = [
+            clock() + length(turn, way, policy) - gone
+            for turn, way, gone in zip(life.turns, ways, passed or [0.0] * len(ways), strict=True)
+        ]
+        while not await _happens(run.deleting, max(min(ends) - clock(), 0.0)):
+            moment, turns = now(self._server), list(life.turns)
+            due = [number for number, end in enumerate(ends) if end <= max(min(ends), clock())]
+            for number in due:
+                turns[number] = followed(turns[number], ways[number], policy, moment)
+                ends[number] = clock() + length(turns[number], ways[number], policy)
+            life = replace(life, turns=tuple(turns))
+            await self._write(record, started(pod, life, moment))
+            if life.over:
                 return
-            seconds = own if own is not None else max(naps, default=FOREVER)
-            life = replace(life, started=now(self._server), restarts=life.restarts + 1)
-            await self._write(record, running(pod, life))
+            for number in due:
+                if turns[number].waits:
+                    told = back_off(pod, spec["containers"][number], turns[number])
+                    await self._tell(record, "BackOff", f"B{told[1:]}", warning=True)
 
-    def _life(self, pod: Mapping[str, Any]) -> tuple[Life, float]:
-        """What is known of a pod's run, and for how many seconds it has run already.
+    def _life(self, pod: Mapping[str, Any], count: int) -> tuple[Life, list[float] | None]:
+        """What is known of a pod's run, and for how many seconds each container's turn has lasted already.
 
-        A pod that ran when the cluster's state was kept goes on where it was.
+        A pod that ran when the cluster's state was kept goes on where it was; for one that starts
+        now, there are no seconds.
         """
         status = pod.get("status") or {}
         moment, address = now(self._server), self._address(pod["spec"]["nodeName"])
-        known = [
-            one["state"]["running"]["startedAt"]
-            for one in status.get("containerStatuses") or ()
-            if "running" in (one.get("state") or {})
+        told = [turn_of(one) for one in status.get("containerStatuses") or ()]
+        turns = tuple(turn for turn in told if turn is not None)
+        if status.get("phase") != "Running" or len(turns) != count:
+            return Life(moment, address, (Turn(moment),) * count), None
+        since = [
+            turn.last.ended if turn.waits and turn.last is not None else turn.started
+            for turn in turns
         ]
-        if status.get("phase") != "Running" or not known:
-            return Life(moment, moment, address=address), 0.0
-        restarts = max(one.get("restartCount", 0) for one in status["containerStatuses"])
-        life = Life(known[0], status.get("startTime", known[0]), restarts, address=address)
-        passed = datetime.fromisoformat(moment) - datetime.fromisoformat(known[0])
-        return life, max(passed.total_seconds(), 0.001)
+        passed = [datetime.fromisoformat(moment) - datetime.fromisoformat(one) for one in since]
+        life = Life(status.get("startTime") or turns[0].started, address, turns)
+        return life, [max(one.total_seconds(), 0.0) for one in passed]
 
     async def _served(self, record: Record, name: str) -> None:
         """What node plugins do once they have served a pod.

@@ -1,12 +1,13 @@
-"""How long a simulated container runs, by what its pod says: pure.
+"""How long a simulated container runs and with which exit code it ends, by what its pod says: pure.
 
 The annotation `simulate.partage.io/lifetime` decides for the whole pod. Without it a container
-runs as long as its command sleeps (`sleep 30`, `sh -c "sleep 5m"`, `sleep 365d`), because that is
-what demonstration manifests do; anything else runs until it is deleted.
+runs as long as its command sleeps and ends as it exits (`sleep 30`, `sh -c "sleep 5m; exit 1"`,
+`false`), because that is what demonstration manifests do; anything else runs until it is deleted.
 """
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from partage.vendors import names
@@ -16,8 +17,25 @@ FOREVER: Final = float("inf")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
 _SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "zsh"})
-_SLEEP: Final = re.compile(r"sleep((?:\s+(?:[0-9]{1,9}(?:\.[0-9]{1,9})?[smhd]?|infinity))+)\s*;?")
+_SLEEP: Final = re.compile(r"sleep((?:\s+(?:[0-9]{1,9}(?:\.[0-9]{1,9})?[smhd]?|infinity))+)")
+_EXIT: Final = re.compile(r"exit(?:\s+([0-9]{1,9}))?")
+_JOINED: Final = re.compile(r"(&&|\|\||;|\n)")
+_BROKEN: Final = re.compile(r"(&&|\|\|)\s+")
+_CODES: Final = {"true": 0, ":": 0, "false": 1}
 _WORDS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a container goes.
+
+    Attributes:
+        seconds: for which it runs.
+        code: with which it exits then.
+    """
+
+    seconds: float = FOREVER
+    code: int = 0
 
 
 def duration(text: str) -> float | None:
@@ -37,19 +55,38 @@ def lifetime(pod: Mapping[str, Any]) -> float | None:
     return None if text is None else duration(text)
 
 
-def sleeps(container: Mapping[str, Any]) -> float:
-    """Seconds for which a container's command sleeps; `FOREVER` for any other command."""
+def course(container: Mapping[str, Any]) -> Course:
+    """How a container's command goes; a command that cannot be read runs for ever."""
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     if len(words) > _WORDS and _base(words[0]) in _SHELLS and words[1] == "-c":
-        line = str(words[2])
-    elif words and _base(words[0]) == "sleep":
-        line = " ".join(["sleep", *map(str, words[1:])])
-    else:
-        return FOREVER
-    match = _SLEEP.fullmatch(line.strip())
-    if match is None:
-        return FOREVER
-    return sum(_seconds(word) for word in match[1].split())
+        return _script(str(words[2]))
+    if words and _base(words[0]) in ("sleep", *_CODES):
+        return _step(" ".join([_base(words[0]), *map(str, words[1:])])) or Course()
+    return Course()
+
+
+def _script(text: str) -> Course:
+    """How the steps of a shell's command go, one after another, as the signs between them say."""
+    parts = _JOINED.split(_BROKEN.sub(r"\1", text.strip()))
+    seconds, code = 0.0, 0
+    for sign, part in zip([";", *parts[1::2]], parts[::2], strict=True):
+        line = part.strip()
+        if not line or (sign == "&&" and code) or (sign == "||" and not code):
+            continue
+        if left := _EXIT.fullmatch(line):
+            return Course(seconds, int(left[1]) % 256 if left[1] else code)
+        step = _step(line)
+        if step is None:
+            return Course()
+        seconds, code = seconds + step.seconds, step.code
+    return Course(seconds, code) if text.strip() else Course()
+
+
+def _step(line: str) -> Course | None:
+    if line in _CODES:
+        return Course(0.0, _CODES[line])
+    match = _SLEEP.fullmatch(line)
+    return None if match is None else Course(sum(map(_seconds, match[1].split())))
 
 
 def _base(word: object) -> str:

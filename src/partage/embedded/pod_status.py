@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from partage.embedded.turns import Ran, Turn, pause
+
 _ALWAYS: Final = "Always"
-_COMPLETED: Final = "Completed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,44 +15,34 @@ class Life:
     """What is known of a pod's run.
 
     Attributes:
-        started: when its present containers started, as Kubernetes writes it.
-        first: when the pod started.
-        restarts: how often its containers were started again.
-        ended: when they ended; empty while they run.
+        first: when the pod started, as Kubernetes writes it.
         address: its node's address.
+        turns: its containers, in their order.
     """
 
-    started: str
     first: str
-    restarts: int = 0
-    ended: str = ""
-    address: str = ""
+    address: str
+    turns: tuple[Turn, ...]
+
+    @property
+    def over(self) -> bool:
+        """Whether every container has ended for good."""
+        return all(turn.over is not None for turn in self.turns)
 
 
-def running(pod: Mapping[str, Any], life: Life) -> dict[str, Any]:
-    """Status of a pod whose containers run."""
-    now = {"running": {"startedAt": life.started}}
-    last = {"terminated": _terminated(life.started, life.started)} if life.restarts else {}
+def started(pod: Mapping[str, Any], life: Life, moment: str) -> dict[str, Any]:
+    """Status of a pod whose containers have been started, at a moment at which some of them changed."""
+    ended = [turn.over.code for turn in life.turns if turn.over is not None]
+    phase = "Running" if not life.over else "Failed" if any(ended) else "Succeeded"
     return {
-        "phase": "Running",
+        "phase": phase,
         **_place(pod, life),
-        "conditions": _conditions(life.first, life.started, ready=True),
-        "initContainerStatuses": _initial(pod, life),
+        "conditions": _conditions(pod, life, phase, moment),
+        "initContainerStatuses": _initial(pod, life, moment),
         "containerStatuses": [
-            _container(one, life, now, ready=True, last=last) for one in _main(pod)
+            _container(one, turn, _state(pod, one, turn))
+            for one, turn in zip(_main(pod), life.turns, strict=True)
         ],
-    }
-
-
-def finished(pod: Mapping[str, Any], life: Life) -> dict[str, Any]:
-    """Status of a pod whose containers ended well."""
-    over = {"terminated": _terminated(life.started, life.ended)}
-    return {
-        "phase": "Succeeded",
-        **_place(pod, life),
-        "conditions": _conditions(life.first, life.ended, ready=False, reason="PodCompleted"),
-        "initContainerStatuses": _initial(pod, life),
-        "containerStatuses": [_container(one, life, over, ready=False) for one in _main(pod)],
     }
 
 
@@ -79,19 +70,35 @@ def _place(pod: Mapping[str, Any], life: Life) -> dict[str, Any]:
 
 
 def _conditions(
-    first: str, changed: str, *, ready: bool, reason: str = ""
+    pod: Mapping[str, Any], life: Life, phase: str, moment: str
 ) -> list[dict[str, Any]]:
-    state = "True" if ready else "False"
-    why = {"reason": reason} if reason else {}
+    idle = [
+        one.get("name", "")
+        for one, turn in zip(_main(pod), life.turns, strict=True)
+        if not turn.runs
+    ]
+    why: dict[str, Any] = {"reason": None, "message": None}  # takes off what was said before
+    if life.over:
+        why["reason"] = "PodCompleted" if phase == "Succeeded" else "PodFailed"
+    elif idle:
+        why["reason"] = "ContainersNotReady"
+        why["message"] = f"containers with unready status: [{' '.join(idle)}]"
+    completed = {"reason": why["reason"]} if phase == "Succeeded" else {}
+    state = {"status": "False" if idle else "True", "lastTransitionTime": moment, **why}
     return [
         {
             "type": "PodReadyToStartContainers",
-            "status": state,
-            "lastTransitionTime": first if ready else changed,
+            "status": "False" if life.over else "True",
+            "lastTransitionTime": moment if life.over else life.first,
         },
-        {"type": "Initialized", "status": "True", "lastTransitionTime": first, **why},
-        {"type": "Ready", "status": state, "lastTransitionTime": changed, **why},
-        {"type": "ContainersReady", "status": state, "lastTransitionTime": changed, **why},
+        {
+            "type": "Initialized",
+            "status": "True",
+            "lastTransitionTime": life.first,
+            **completed,
+        },
+        {"type": "Ready", **state},
+        {"type": "ContainersReady", **state},
     ]
 
 
@@ -99,48 +106,58 @@ def _main(pod: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return (pod.get("spec") or {}).get("containers") or ()
 
 
-def _initial(pod: Mapping[str, Any], life: Life) -> list[dict[str, Any]]:
+def _initial(pod: Mapping[str, Any], life: Life, moment: str) -> list[dict[str, Any]]:
     """Init containers ended at once; sidecars among them share the pod's fate."""
     statuses = []
     for one in (pod.get("spec") or {}).get("initContainers") or ():
         sidecar = one.get("restartPolicy") == _ALWAYS
-        if sidecar and not life.ended:
-            state: dict[str, Any] = {"running": {"startedAt": life.first}}
+        if sidecar and not life.over:
+            turn = Turn(life.first)
         else:
-            state = {"terminated": _terminated(life.first, life.ended if sidecar else life.first)}
-        ready = not sidecar or not life.ended
-        statuses.append(_container(one, life, state, ready=ready))
+            turn = Turn(life.first, over=Ran(life.first, moment if sidecar else life.first))
+        found = _container(one, turn, _state(pod, one, turn))
+        statuses.append({**found, "ready": not sidecar or turn.runs})
     return statuses
 
 
-def _container(
-    one: Mapping[str, Any],
-    life: Life,
-    state: Mapping[str, Any],
-    *,
-    ready: bool,
-    last: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+def _container(one: Mapping[str, Any], turn: Turn, state: Mapping[str, Any]) -> dict[str, Any]:
     image = str(one.get("image") or "")
-    digest = hashlib.sha256(f"{image}/{life.started}/{one.get('name')}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{image}/{turn.started}/{one.get('name')}".encode()).hexdigest()
     return {
         "name": one.get("name", ""),
         "image": image,
         "imageID": f"simulated://{image}",
         "containerID": f"simulated://{digest}",
-        "ready": ready,
-        "started": "running" in state,
-        "restartCount": life.restarts,
+        "ready": turn.runs,
+        "started": turn.runs,
+        "restartCount": turn.restarts,
         "state": dict(state),
-        "lastState": dict(last or {}),
+        "lastState": {"terminated": _terminated(turn.last)} if turn.last is not None else {},
     }
 
 
-def _terminated(started: str, ended: str) -> dict[str, Any]:
+def _state(pod: Mapping[str, Any], one: Mapping[str, Any], turn: Turn) -> dict[str, Any]:
+    if turn.over is not None:
+        return {"terminated": _terminated(turn.over)}
+    if not turn.waits:
+        return {"running": {"startedAt": turn.started}}
+    return {"waiting": {"reason": "CrashLoopBackOff", "message": back_off(pod, one, turn)}}
+
+
+def back_off(pod: Mapping[str, Any], one: Mapping[str, Any], turn: Turn) -> str:
+    """What is said of a container that failed and waits to be started again."""
+    head = pod["metadata"]
+    return (
+        f"back-off {pause(turn)}s restarting failed container={one.get('name', '')} "
+        f"pod={head.get('name', '')}_{head.get('namespace', '')}({head.get('uid', '')})"
+    )
+
+
+def _terminated(ran: Ran) -> dict[str, Any]:
     return {
-        "exitCode": 0,
-        "reason": _COMPLETED,
-        "startedAt": started,
-        "finishedAt": ended,
+        "exitCode": ran.code,
+        "reason": "Error" if ran.code else "Completed",
+        "startedAt": ran.started,
+        "finishedAt": ran.ended,
         "containerID": "",
     }

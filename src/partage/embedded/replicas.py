@@ -260,6 +260,7 @@ def job_status(
         "startTime": status.get("startTime") or moment,
     }
     if over:
+        told["failed"] = max(failed, int(status.get("failed") or 0))
         return {**status, **told}, 0
     wanted = completions if completions is not None else max(1, succeeded)
     done = succeeded >= wanted and (completions is not None or not running) and succeeded > 0
@@ -267,7 +268,9 @@ def job_status(
         done = True
     if done:
         return {**told, "completionTime": moment, "conditions": [_over("Complete", moment)]}, 0
-    if failed > int(spec.get("backoffLimit", 6)):
+    limit = int(spec.get("backoffLimit", 6))
+    if failed > limit or sum(map(_restarts, running)) >= max(limit, 1):
+        told["failed"] = failed + len(running)
         return {**told, "conditions": [_over("Failed", moment)]}, -len(running)
     if spec.get("suspend"):
         return told, -len(running)
@@ -275,6 +278,14 @@ def job_status(
     if completions is None and succeeded:
         left = len(running)  # a work queue: once one has succeeded, no more are started
     return told, left - len(running)
+
+
+def _restarts(pod: Record) -> int:
+    """How often containers of a pod failed that its node started again."""
+    if (pod.value.get("spec") or {}).get("restartPolicy") != "OnFailure":
+        return 0
+    states = (pod.value.get("status") or {}).get("containerStatuses") or ()
+    return sum(int(one.get("restartCount") or 0) for one in states)
 
 
 def _over(kind: str, moment: str) -> dict[str, Any]:
