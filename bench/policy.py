@@ -22,11 +22,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from bound import PLACED, ceiling
 from partage.model.policy import Policy
 from partage.placement.mix import Ask, Stock
 from partage.placement.selection import Rules, learned
 from partage.placement.tables import Tables
+from partage.sim.bound import PLACED, ceiling
 from partage.sim.history import read_history
 from partage.sim.metrics import KINDS, allocation_curve, failed_by_kind, first_refused
 from partage.sim.openb import Sequence as Order

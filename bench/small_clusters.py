@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from bound import ceiling
 from partage.model.policy import Policy
+from partage.sim.bound import ceiling
 from partage.sim.metrics import KINDS, failed_by_kind, waiting
 from partage.sim.replay import Run, replay
 from policy import ROOT, folder

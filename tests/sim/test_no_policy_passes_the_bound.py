@@ -1,6 +1,5 @@
 """The bound by cutting stock is above every policy, and tight where cards alone decide."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,12 +8,10 @@ from small_traces import write
 from partage.model.errors import PartageError
 from partage.model.policy import Policy
 from partage.placement.prices import solver_there
+from partage.sim.bound import ceiling, over
 from partage.sim.metrics import allocation_of
 from partage.sim.openb import Sequence, drawn, read_trace
 from partage.sim.replay import replay
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-from bound import ceiling  # a script beside the benches
 
 pytestmark = pytest.mark.skipif(not solver_there(), reason="highspy is not installed")
 HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec"
@@ -66,3 +63,17 @@ def test_no_policy_is_above_it(tmp_path: Path) -> None:
     for name in ("fgd", "first-fit", "bestfit"):
         run = replay(trace, order, Policy.parse(name), accelerate=False)
         assert allocation_of(run)[-1] <= most + 0.01
+
+
+def test_runs_share_the_bound_of_what_none_refused(tmp_path: Path) -> None:
+    """Every run of a picture keeps to it; it is that of the load before the first refusal."""
+    rows = [f"p{i},0,0,1,{size}," for i, size in enumerate([510] * 7 + [1000] * 14)]
+    trace = read_trace(write(tmp_path, pods=(HEAD, *rows)), "small")
+    order = sequence(21)
+    runs = [
+        replay(trace, order, Policy.parse(name), accelerate=False) for name in ("fgd", "bestfit")
+    ]
+
+    assert [int((run.node < 0).argmax()) for run in runs] == [14, 14]
+    assert over(runs) == pytest.approx(100 * (7 * 0.51 + 7) / 14)
+    assert all(allocation_of(run)[-1] <= over(runs) + 0.01 for run in runs)

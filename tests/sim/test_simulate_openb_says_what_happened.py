@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from small_traces import PODS, write, write_sequences
 
 from partage.cli.simulate import simulate
 from partage.model.policy import Strategy
+from partage.placement.prices import solver_there
 
 
 def _invoke(folder: Path, *arguments: str) -> Result:
@@ -150,4 +152,6 @@ def test_pictures_hold_all_policies(
     assert result.exit_code == 0, result.output
     assert path.stat().st_size > 1000
     if suffix == ".svg":
-        assert "<svg" in path.read_text(encoding="utf-8")
+        words = re.findall(r"<text[^>]*>([^<]*)<", path.read_text(encoding="utf-8"))
+        assert {"fgd", "bestfit"} <= set(words)
+        assert ("bound" in words) == (solver_there() and not departures)

@@ -20,7 +20,8 @@ from partage.cli.whatif import cluster
 from partage.daemon.gc_tuning import collecting_later
 from partage.model.errors import PartageError
 from partage.model.policy import Policy, Strategy
-from partage.sim import metrics, plots
+from partage.placement.prices import SolverMissing
+from partage.sim import bound, metrics, plots
 from partage.sim.history import read_history, write_history
 from partage.sim.openb import TUNED, Sequence, Trace, drawn, read_sequence, read_trace
 from partage.sim.replay import Lesson, Lives, Run, poisson, replay, trace_lives
@@ -369,4 +370,8 @@ def _plot(path: Path, runs: list[Run], seed: int, departures: str | None) -> Non
         title += f", departures: {departures}"
         plots.plot_waiting(path, title, [(str(r.policy), metrics.waiting(r)) for r in runs])
     else:
-        plots.plot_loads(path, title, [(str(r.policy), metrics.curves(r)) for r in runs])
+        try:
+            most = bound.over(runs)
+        except SolverMissing:
+            most = None  # the picture is drawn without it
+        plots.plot_loads(path, title, [(str(r.policy), metrics.curves(r)) for r in runs], most)

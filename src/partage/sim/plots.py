@@ -1,6 +1,7 @@
 """Pictures of runs: allocation and fragmentation against arrived load, or free cards over time.
 
-Needs matplotlib, the extra `plot`. Several policies share one picture.
+Needs matplotlib, the extra `plot`. Several policies share one picture, so it begins where they
+part, and each line has its name at its end.
 """
 
 from collections.abc import Sequence
@@ -11,8 +12,24 @@ from partage.model.errors import PartageError
 from partage.sim.metrics import Curves, Waiting
 
 FORMATS: Final = (".png", ".svg")
-_LEAST_LOAD: Final = 50
+_LEAST_LOAD: Final = 88
+"""Below it hardly any pod is refused, and all policies allocate what has arrived."""
 _SIZE: Final = (11.0, 4.5)
+_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+"""Okabe and Ito's, which colour-blind readers tell apart; without yellow, too pale on white."""
+_DASHES: Final = (
+    "-",
+    (0, (6, 2)),
+    (0, (2, 1.5)),
+    (0, (8, 2, 2, 2)),
+    (0, (4, 1.5, 1, 1.5, 1, 1.5)),
+)
+"""One fewer than colours, so that a line shares both with no other of the next thirty."""
+_BOUND: Final[dict[str, Any]] = {"color": "black", "linestyle": (0, (1, 1.5)), "linewidth": 1.2}
+_APART: Final = 0.045
+"""Least distance of two names at the ends of lines, part of the height."""
+_NAMES_AT: Final = 1.04
+"""Where names begin, part of the width."""
 
 
 class CannotPlot(PartageError):
@@ -30,24 +47,32 @@ def check(path: Path) -> None:
     _figure()
 
 
-def plot_loads(path: Path, title: str, runs: Sequence[tuple[str, Curves]]) -> None:
+def plot_loads(
+    path: Path, title: str, runs: Sequence[tuple[str, Curves]], most: float | None = None
+) -> None:
     """Allocation and fragmentation against arrived load, a line a policy.
+
+    Args:
+        path: the file.
+        title: what was run.
+        runs: policies' names and curves.
+        most: allocation that no policy can pass, where it is known.
 
     Raises:
         CannotPlot: see `check`; or the file cannot be written.
     """
     figure = _figure()
     allocation, frag = figure.subplots(1, 2)
-    for name, curves in runs:
-        _line(allocation, name, curves.allocation)
-        _line(frag, name, curves.frag)
+    least = _least([curves.allocation for _, curves in runs])
+    _draw(allocation, [_from(least, name, curves.allocation) for name, curves in runs], most)
+    _draw(frag, [_from(least, name, curves.frag) for name, curves in runs])
     allocation.set_title("GPU allocation")
     allocation.set_ylabel("% of all GPUs")
     frag.set_title("Fragmentation")
     frag.set_ylabel("unusable GPUs, % of all")
     for axes in (allocation, frag):
         axes.set_xlabel("arrived load, % of all GPUs")
-    _finish(figure, path, title)
+    _write(figure, path, title)
 
 
 def plot_waiting(path: Path, title: str, runs: Sequence[tuple[str, Waiting]]) -> None:
@@ -58,12 +83,13 @@ def plot_waiting(path: Path, title: str, runs: Sequence[tuple[str, Waiting]]) ->
     """
     figure = _figure()
     axes = figure.subplots(1, 1)
-    for name, waiting in runs:
-        times = [time / 3600 for time, _ in waiting.idle]
-        axes.plot(times, [free for _, free in waiting.idle], label=name, linewidth=1.3)
+    _draw(
+        axes,
+        [(name, [(time / 3600, free) for time, free in waiting.idle]) for name, waiting in runs],
+    )
     axes.set_xlabel("virtual time, hours")
     axes.set_ylabel("free GPUs")
-    _finish(figure, path, title)
+    _write(figure, path, title)
 
 
 def _figure() -> Any:
@@ -74,17 +100,95 @@ def _figure() -> Any:
     return Figure(figsize=_SIZE, layout="constrained")
 
 
-def _line(axes: Any, name: str, curve: dict[int, float]) -> None:
-    levels = [level for level in sorted(curve) if level >= _LEAST_LOAD]
-    axes.plot(levels, [curve[level] for level in levels], label=name, linewidth=1.3)
+def _least(curves: Sequence[dict[int, float]]) -> int:
+    """The load where a picture begins: the usual one, or 0 where lines would have no length."""
+    there = all(sum(level >= _LEAST_LOAD for level in curve) > 1 for curve in curves)
+    return _LEAST_LOAD if there else 0
 
 
-def _finish(figure: Any, path: Path, title: str) -> None:
+def _from(least: int, name: str, curve: dict[int, float]) -> tuple[str, list[tuple[float, float]]]:
+    return name, [(level, curve[level]) for level in sorted(curve) if level >= least]
+
+
+def _draw(
+    axes: Any,
+    lines: Sequence[tuple[str, Sequence[tuple[float, float]]]],
+    most: float | None = None,
+) -> None:
+    """Lines, the bound, limits that hold just these, and names at the ends."""
+    xs = [x for _, points in lines for x, _ in points]
+    ys = [y for _, points in lines for _, y in points]
+    if not xs:
+        return
+    ends: list[tuple[float, float, str, dict[str, Any]]] = []
+    for number, (name, points) in enumerate(lines):
+        style: dict[str, Any] = {
+            "color": _COLOURS[number % len(_COLOURS)],
+            "linestyle": _DASHES[number % len(_DASHES)],
+            "linewidth": 1.5,
+        }
+        axes.plot([x for x, _ in points], [y for _, y in points], **style)
+        ends.append((*points[-1], name, style))
+    right = max(xs)
+    if most is not None:
+        ys.append(most)
+        axes.axhline(most, **_BOUND)
+        ends.append((right, most, "bound", _BOUND))
+    low, high = min(ys), max(ys)
+    margin = 0.04 * (high - low) or 1.0
+    low, high = low - margin, high + margin
+    left = min(xs)
+    axes.set_xlim(left, right if right > left else left + 1)
+    axes.set_ylim(low, high)
+    ends.sort(key=lambda end: end[1])
+    places = apart([(y - low) / (high - low) for _, y, *_ in ends])
+    for place, (x, y, name, style) in zip(places, ends, strict=True):
+        axes.annotate(
+            name,
+            xy=(x, y),
+            xytext=(_NAMES_AT, place),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=8,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": style["color"], "linewidth": 0.8},
+        )
+
+
+def apart(places: Sequence[float]) -> list[float]:
+    """Heights of names, parts of the whole from the lowest up, moved just so that none overlap.
+
+    Names that touch become a group around the mean of what they want; groups stay inside.
+    """
+    distance = min(_APART, 1.0 / max(len(places) - 1, 1))
+    groups: list[list[float]] = []
+    for wanted in places:
+        groups.append([wanted])
+        while len(groups) > 1 and _start(groups[-1], distance) < (
+            _start(groups[-2], distance) + distance * len(groups[-2])
+        ):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return [
+        _start(group, distance) + distance * number
+        for group in groups
+        for number in range(len(group))
+    ]
+
+
+def _start(group: Sequence[float], distance: float) -> float:
+    """Where a group's lowest name is."""
+    length = distance * (len(group) - 1)
+    return min(max(sum(group) / len(group) - length / 2, 0.0), 1.0 - length)
+
+
+def _write(figure: Any, path: Path, title: str) -> None:
+    from matplotlib import rc_context  # noqa: PLC0415 # an extra, and slow to import
+
     figure.suptitle(title)
     for axes in figure.axes:
         axes.grid(visible=True, alpha=0.3)
-    figure.axes[0].legend()
     try:
-        figure.savefig(path)
+        with rc_context({"svg.fonttype": "none"}):  # words stay words, to search and to read out
+            figure.savefig(path)
     except OSError as error:
         raise CannotPlot(f"{path}: {error.strerror or error}") from None

@@ -9,6 +9,7 @@ Needs `highspy` (the extra `solver`).
 """
 
 from collections import Counter
+from collections.abc import Sequence as Several
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from partage.model.device import MILLI
 from partage.model.errors import PartageError
 from partage.placement.prices import knapsack, solver, taken
 from partage.sim.openb import PodRow, Sequence, Trace
+from partage.sim.replay import Run
 
 PLACED: Final = 0.9
 """Load up to which every pod is held to have its place, unless another is given."""
@@ -52,6 +54,21 @@ def ceiling(trace: Trace, sequence: Sequence, placed: float = PLACED) -> float:
             f"no placement holds all pods that arrive before {placed:.0%} load; try a lower one"
         )
     return 100.0 * value / trace.capacity
+
+
+def over(runs: Several[Run]) -> float:
+    """What none of some runs can pass: every pod that came before any of them refused one is placed.
+
+    The runs are of one trace and sequence, and no pod ends in them.
+
+    Raises:
+        SolverMissing: no solver is installed.
+    """
+    trace, sequence = runs[0].trace, runs[0].sequence
+    demand = np.array([trace.pods[row].demand for row in sequence.pods], np.int64)
+    refused = [np.flatnonzero((run.node < 0) & (demand > 0)) for run in runs]
+    first = min((int(found[0]) for found in refused if found.size), default=demand.size)
+    return ceiling(trace, sequence, float(demand[:first].sum()) / max(trace.capacity, 1))
 
 
 def _cards(pods: list[PodRow]) -> Counter[int]:
