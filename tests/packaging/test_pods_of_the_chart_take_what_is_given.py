@@ -1,4 +1,4 @@
-"""Annotations and affinity that an installation gives reach the pods of every component."""
+"""What an installation gives reaches the pods of every component, and the pods go to different nodes."""
 
 import yaml
 
@@ -23,3 +23,28 @@ def test_annotations_and_affinity_reach_every_pod() -> None:
             assert (team, "affinity" in one["spec"]) == (
                 ("gpu", True) if options else (None, False)
             )
+
+
+@needs_helm
+def test_replicas_go_to_different_nodes() -> None:
+    """Each component's pods spread over nodes, counted by labels that its pods have and no other's; the agent is on each."""
+    text = generate.rendered(str(HELM), "extender", "--set", "agent.enabled=true")
+    found = [one for one in yaml.safe_load_all(text) if one]
+    labels = {
+        one["metadata"]["name"]: one["spec"]["template"]["metadata"]["labels"]
+        for one in found
+        if "template" in one.get("spec", {})
+    }
+    replicated = [one for one in found if one["kind"] == "Deployment"]
+
+    assert len(replicated) == len(COMPONENTS) - 1
+    for one in replicated:
+        (spread,) = one["spec"]["template"]["spec"]["topologySpreadConstraints"]
+        wanted = spread.pop("labelSelector")["matchLabels"].items()
+        assert spread == {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+        }
+        counted = [name for name, has in labels.items() if wanted <= has.items()]
+        assert counted == [one["metadata"]["name"]]
