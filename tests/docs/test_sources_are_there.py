@@ -1,4 +1,7 @@
-"""What code and pages cite is in the repository: a page of docs/sources with that section, or a decision."""
+"""What code and pages cite is in the repository: a page of docs/sources with that section, or a decision.
+
+What a section of docs/sources says leads to the files in which it was read.
+"""
 
 import re
 import subprocess
@@ -49,6 +52,28 @@ SECTIONS = {
     for page in SOURCES.glob("*.md")
 }
 
+NUMBERED = re.compile(rf"^#+ ({NUMBER}) [^\n]*\n(.*?)(?=^#|\Z)", re.MULTILINE | re.DOTALL)
+PINNED = re.compile(
+    r"https://github\.com/[\w.-]+/[\w.-]+/blob/(?:v\d+\.\d+\.\d+|[0-9a-f]{40})/\S+"
+)
+"""A file of a repository as it was at a tag or a commit."""
+PUBLISHED = re.compile(
+    r"https://(?:docs\.nvidia\.com/\S+\.html|(?:cloud\.tencent|www\.tencentcloud)\.com/document/product/\d+/\d+)"
+)
+"""A page of a maker whose programs are closed."""
+
+
+def unlinked(page: str) -> Iterator[str]:
+    """Sections with text of their own that lead to no file, and links that lead to no fixed one."""
+    for number, body in NUMBERED.findall(page):
+        targets = re.findall(r"\]\(([^)\s]+)\)", body)
+        if body.strip() and not targets:
+            yield number
+        for target in targets:
+            there = PINNED.fullmatch(target) or PUBLISHED.fullmatch(target)
+            if target.startswith("https://") and not there:
+                yield f"{number}: {target}"
+
 
 def citations(text: str) -> Iterator[tuple[str, str]]:
     """Page and section of each citation."""
@@ -88,6 +113,20 @@ def test_nothing_is_cited_that_is_not_in_the_repository() -> None:
         for hit in PAPERS.finditer(text)
     ]
     assert found == []
+
+
+@pytest.mark.parametrize("page", sorted(SECTIONS))
+def test_every_section_leads_to_what_was_read(page: str) -> None:
+    """To files at a tag or a commit, or to a published page, so that whoever doubts a sentence can read on."""
+    assert list(unlinked((SOURCES / f"{page}.md").read_text("utf-8"))) == []
+
+
+def test_a_section_without_a_file_is_noticed() -> None:
+    """A branch moves on and is none; a heading that only has sections below it needs none."""
+    file = "https://github.com/owner/name/blob/v1.2.0/pkg/file.go"
+    branch = file.replace("v1.2.0", "main")
+    page = f"# Page\n\n## 1 Parts\n\n### 1.1 Names\n\nText.\n\n### 1.2 Rules\n\nRead in [a]({file}).\n\n"
+    assert list(unlinked(page + f"## 2 Series\n\n[b]({branch}).\n")) == ["1.1", f"2: {branch}"]
 
 
 @pytest.mark.parametrize(
