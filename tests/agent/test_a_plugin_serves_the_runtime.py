@@ -12,6 +12,7 @@ import pytest
 from fakes.nri_runtime import FakeRuntime, fake_runtime
 from partage.agent.nri.messages import (
     Adjustment,
+    CdiDevice,
     Container,
     CreateContainerResponse,
     Empty,
@@ -86,6 +87,24 @@ def test_a_container_gets_its_adjustment_however_large(tmp_path: Path) -> None:
             _running(runtime, Decisions(lambda: large)),
         ):
             assert await runtime.create(POD, MAIN, 90) == CreateContainerResponse(large)
+
+    _run(test())
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"),
+    [("v1.7.24", True), ("2.0.11", True), ("v2.1.9", False), ("2.10.0", False), ("v2.2.0", False)],
+)
+def test_names_go_to_runtimes_that_read_them(tmp_path: Path, version: str, refused: bool) -> None:  # noqa: FBT001 # a case
+    """Before containerd 2.1, NRI leaves names out without a word: the container would lack its cards."""
+    named = Adjustment(cdi_devices=(CdiDevice("nvidia.com/gpu=GPU-a"),))
+
+    async def test() -> None:
+        async with fake_runtime(tmp_path / "s") as runtime:
+            runtime.name, runtime.version = "containerd", version
+            async with _running(runtime, Decisions(lambda: named)):
+                answer = await runtime.create(POD, MAIN, 90)
+                assert isinstance(answer, Status) == refused
 
     _run(test())
 

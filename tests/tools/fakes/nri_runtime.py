@@ -43,6 +43,8 @@ class FakeRuntime:
         containers: told with the last of them.
         refusal: why plugins are not registered; empty to take them.
         connections: how many there were.
+        name: of itself, told at Configure.
+        version: likewise.
         plugin: set while a plugin is registered and knows everything.
     """
 
@@ -52,6 +54,7 @@ class FakeRuntime:
         self.containers: tuple[Container, ...] = ()
         self.refusal = ""
         self.connections = 0
+        self.name, self.version = "fake", "v1.7.24"
         self.plugin = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
         self._waiting: dict[int, asyncio.Future[Response]] = {}
@@ -127,7 +130,7 @@ class FakeRuntime:
             task.add_done_callback(self._work.discard)
 
     async def _introduce(self) -> None:
-        told = await self.ask("Configure", ConfigureRequest("", "fake", "v1.7.24"))
+        told = await self.ask("Configure", ConfigureRequest("", self.name, self.version))
         events = ConfigureResponse.decode(told.payload).events
         assert events >> 11 == 0, "containerd 1.7 refuses events that it does not know"
         for pod in self.pods:

@@ -229,7 +229,7 @@ class Hooks(Message):
 
 
 class CdiDevice(Message):
-    """A device by its CDI name; containerd 1.7 ignores it."""
+    """A device by its CDI name; containerd ignores it before 2.1."""
 
     name: str = text(1)
 

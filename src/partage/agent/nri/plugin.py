@@ -47,6 +47,8 @@ _WANTED: Final = (
 )
 _MASK: Final = sum(1 << (event - 1) for event in _WANTED)
 """Only events that every runtime with this interface knows: an unknown bit ends the connection."""
+_NO_NAMES: Final = ("1.", "2.0.")
+"""How versions of containerd begin whose NRI leaves CDI names out without a word."""
 _PIECE: Final = 1 << 16
 _SHARE: Final = 0.75
 """Of the time that the runtime grants, what a decision may take."""
@@ -259,7 +261,7 @@ class _Connection:
     async def _configure(self, call: Called) -> Message:
         told = ConfigureRequest.decode(call.payload)
         _LOG.info("registered with %s %s", told.runtime_name, told.runtime_version)
-        old = told.runtime_version.removeprefix("v").startswith("1.")
+        old = told.runtime_version.removeprefix("v").startswith(_NO_NAMES)
         self._knows_cdi = not (told.runtime_name == "containerd" and old)
         self._options.told(self._knows_cdi)
         return ConfigureResponse(_MASK)
@@ -300,7 +302,7 @@ class _Connection:
             await self._decided(lambda: self._decider.remove(container))
             raise Refused(
                 f"pod {pod.namespace}/{pod.name}, container {container.name}: its runtime leaves out "
-                "CDI devices that NRI asks for, before containerd 2.0"
+                "CDI devices that NRI asks for, before containerd 2.1"
             )
         return CreateContainerResponse(adjustment)
 
