@@ -26,6 +26,39 @@ PROGRAM = next(
 )
 """The browser, or None where there is none."""
 
+CONTRASTS = """
+(() => {
+  const rgba = (text) => {
+    const [r, g, b, a = 1] = (text.match(/[\\d.]+/g) || []).map(Number);
+    return [r, g, b, a];
+  };
+  const over = ([r, g, b, a], below) => [r, g, b].map((v, i) => a * v + (1 - a) * below[i]);
+  const light = ([r, g, b]) => {
+    const one = (v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
+    return 0.2126 * one(r) + 0.7152 * one(g) + 0.0722 * one(b);
+  };
+  const ground = (element) => {
+    if (!element) return [255, 255, 255];
+    const colour = rgba(getComputedStyle(element).backgroundColor);
+    return colour[3] === 1 ? colour.slice(0, 3) : over(colour, ground(element.parentElement));
+  };
+  const opacity = (element) => element ? getComputedStyle(element).opacity * opacity(element.parentElement) : 1;
+  const poor = [];
+  for (const element of document.querySelectorAll('body *')) {
+    const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !element.getClientRects().length || element.closest('.hidden, .skip, :disabled')) continue;
+    if (!element.checkVisibility({ opacityProperty: true, visibilityProperty: true })) continue;
+    const below = ground(element);
+    const [r, g, b, a] = rgba(getComputedStyle(element).color);
+    const [one, other] = [light(over([r, g, b, a * opacity(element)], below)), light(below)];
+    const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    if (ratio < 4.5) poor.push(`${element.className || element.tagName}: ${element.textContent.slice(0, 30)} ${ratio.toFixed(2)}`);
+  }
+  return poor;
+})()
+"""
+"""Texts whose contrast to their ground is below 4.5, what shines through counted; hidden texts are left out."""
+
 _FLAGS = (
     "--headless",
     "--no-sandbox",

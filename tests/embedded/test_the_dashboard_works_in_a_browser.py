@@ -11,38 +11,13 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from browser import PROGRAM, Page, browsing
+from browser import CONTRASTS, PROGRAM, Page, browsing
 from up_world import PODS, World, node, pod, run, running
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium on this machine")
 
 HALF = {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50}
 
-CONTRASTS = """
-(() => {
-  const rgb = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
-  const light = ([r, g, b]) => {
-    const one = (v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
-    return 0.2126 * one(r) + 0.7152 * one(g) + 0.0722 * one(b);
-  };
-  const ground = (element) => {
-    for (let at = element; at; at = at.parentElement) {
-      const colour = rgb(getComputedStyle(at).backgroundColor);
-      if (colour.length === 3 || colour[3] === 1) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const poor = [];
-  for (const element of document.querySelectorAll('body *')) {
-    const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-    if (!own || !element.getClientRects().length || element.closest('.hidden, .skip, :disabled')) continue;
-    const [a, b] = [light(rgb(getComputedStyle(element).color)), light(ground(element))];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) poor.push(`${element.className || element.tagName}: ${element.textContent.slice(0, 30)} ${ratio.toFixed(2)}`);
-  }
-  return poor;
-})()
-"""
 VIEWS = ("#/", "#/fleet", "#/nodes", "#/node/n0", "#/pods", "#/pod/default/waits", "#/compare")
 
 

@@ -1,0 +1,139 @@
+"""The documentation as a site in a real browser: colours, tables and the search, as a reader has them."""
+
+import asyncio
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
+from pathlib import Path
+
+import pytest
+from browser import CONTRASTS, PROGRAM, Page, browsing
+
+pytest.importorskip("material", reason="mkdocs-material is not installed (group docs)")
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium on this machine")
+
+ROOT = Path(__file__).parents[2]
+PAGES = (
+    "index",
+    "how-to/ask-for-half-a-gpu",
+    "reference/annotations",
+    "isolation",
+    "performance",
+)
+SCHEMES = {"light": "default", "dark": "slate"}
+"""What a reader's system prefers, and the scheme of the theme."""
+BROKEN = """
+[...document.querySelectorAll('th code, td code')]
+  .filter((code) => code.getClientRects().length > 1)
+  .map((code) => code.textContent)
+"""
+SIDEWAYS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+ASKED = {
+    "half a card": "how-to/ask-for-half-a-gpu.html",
+    "half a GPU": "how-to/ask-for-half-a-gpu.html",
+    "why does my pod wait": "how-to/find-out-why-a-pod-waits.html",
+    "uninstall": "how-to/uninstall.html",
+}
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 # the base's name
+        """Say nothing of each file."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the site as it is built now."""
+    folder = tmp_path_factory.mktemp("site")
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--quiet",
+            "--site-dir",
+            str(folder),
+        ],
+        cwd=ROOT,
+        check=True,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
+    handler = functools.partial(_Quiet, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def browse(tell: Callable[[Page], Awaitable[None]]) -> None:
+    """A browser without a cluster."""
+
+    async def story() -> None:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with browsing(Path(folder)) as page:
+                await tell(page)
+                assert page.problems == []
+
+    asyncio.run(story())
+
+
+def test_pages_are_readable_on_a_phone_and_a_desk_in_both_schemes(site: str) -> None:
+    """Texts have a contrast of at least 4.5, code in tables stays in one piece, and no page scrolls sideways."""
+    wrong = []
+
+    async def tell(page: Page) -> None:
+        await page.call(  # a page would keep the scheme that was chosen first
+            "Page.addScriptToEvaluateOnNewDocument", source="localStorage.clear()"
+        )
+        for (scheme, drawn), width in product(SCHEMES.items(), (360, 1280)):
+            await page.call(
+                "Emulation.setEmulatedMedia",
+                features=[{"name": "prefers-color-scheme", "value": scheme}],
+            )
+            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+            await page.call("Emulation.setDeviceMetricsOverride", **size)
+            for name in PAGES:
+                ready = f"document.body.dataset.mdColorScheme === '{drawn}'"
+                await page.open(f"{site}/{name}.html", ready)
+                found = {
+                    "poor": await page.value(CONTRASTS),
+                    "broken": await page.value(BROKEN),
+                    "sideways": max(0, await page.value(SIDEWAYS)),
+                }
+                wrong.extend(
+                    (name, scheme, width, what, is_) for what, is_ in found.items() if is_
+                )
+
+    browse(tell)
+    assert wrong == [], "\n".join(map(str, wrong))
+
+
+@pytest.mark.parametrize(("words", "leads_to"), ASKED.items())
+def test_the_search_finds(site: str, words: str, leads_to: str) -> None:
+    """What a reader types leads to the page among the first three."""
+    found = []
+
+    async def tell(page: Page) -> None:
+        await page.open(f"{site}/index.html", "document.querySelector('.md-search__input')")
+        await page.value("document.querySelector('.md-search__input').focus()")
+        await page.call("Input.insertText", text=words)
+        await page.until("document.querySelector('.md-search-result__item')")
+        found.extend(
+            await page.value(
+                "[...document.querySelectorAll('.md-search-result__item')].slice(0, 8).map("
+                "(item) => new URL(item.querySelector('a').href).pathname.slice(1))"
+            )
+        )
+
+    browse(tell)
+    assert leads_to in found[:3], found
