@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable
@@ -12,12 +13,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from browser import CONTRASTS, PROGRAM, Page, browsing
-from up_world import PODS, World, node, pod, run, running
+from up_world import MODELS, PODS, World, node, pod, run, running
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium on this machine")
 
 HALF = {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50}
 
+HATCHED = "getComputedStyle(document.querySelector('%s')).backgroundImage.includes('gradient')"
 VIEWS = ("#/", "#/fleet", "#/nodes", "#/node/n0", "#/pods", "#/pod/default/waits", "#/compare")
 
 
@@ -308,6 +310,55 @@ def test_pictures_are_saved_to_be_sent_to_others() -> None:
             assert says in "".join(ET.fromstring(text).itertext())  # noqa: S314 # ours
 
     browse(tell)
+
+
+def test_what_has_no_colour_of_its_own_is_hatched() -> None:
+    """Kinds after the eighth, on the page and in pictures; parts of other protocols, and closed cards."""
+
+    async def story() -> None:
+        nodes = [node(f"n{at}", model, 1) for at, model in enumerate(MODELS)]
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with running(nodes) as world, browsing(Path(folder)) as page:
+                url = world.cluster.addresses.dashboard
+                await page.open(f"{url}/#/fleet?by=model", shown("#/fleet?by=model"))
+                looks = await page.value(
+                    "[...document.querySelectorAll('.fleet .legend i')].map(getComputedStyle)"
+                    ".map((style) => style.backgroundColor + style.backgroundImage)"
+                )
+                assert len(set(looks)) == len(looks) == len(nodes) > 8
+                boxes = (
+                    "import(new URL('dashboard/picture.js', document.baseURI)).then(({box, paint, svgOf}) => {"
+                    " const shapes = [0, 1, 2, 3].map((i) => box(30 * i, 0, 30, 30, 'set-0', null, false, i));"
+                    " const picture = {width: 120, height: 30, title: '', shapes};"
+                    " const canvas = document.createElement('canvas');"
+                    " const context = canvas.getContext('2d', {willReadFrequently: true});"
+                    " paint(context, picture);"
+                    " return [svgOf(picture), ...[0, 30, 60, 90].map((x) =>"
+                    " context.getImageData(x, 0, 30, 30).data.join())]; })"
+                )
+                svg, *painted = await page.value(boxes)
+                assert re.findall(r"url\(#hatch-(\d)\)", svg) == ["1", "2", "3"]
+                assert len(set(painted)) == 4
+                await page.value(
+                    "URL.createObjectURL = (blob) => { window.saved = blob; return '#'; };"
+                    "HTMLAnchorElement.prototype.click = () => {};"
+                    "document.querySelector('.saving button').click()"
+                )
+                svg = await page.value("saved.text()")
+                assert svg.count("url(#hatch-1)") == 2 * (len(nodes) - 8)  # in legend and cells
+                await page.open(f"{url}/#/nodes", shown("#/nodes"))
+                assert await page.value(HATCHED % ".legend .other")
+                await page.value(
+                    "document.querySelector('.lane').append(document.createElement('b'));"
+                    "document.querySelector('.lane b').className = 'part other'"
+                )
+                assert await page.value(HATCHED % ".part.other")
+                await page.open(f"{url}/#/", shown("#/"))
+                assert await page.value(HATCHED % ".stack .closed")
+                assert await page.value(HATCHED % ".legend .closed")
+                assert page.problems == []
+
+    run(story())
 
 
 def test_tables_are_sorted_and_filtered_by_the_address() -> None:

@@ -119,13 +119,13 @@ export function pictureOf(node) {
       for (const p of parts) {
         const size = Math.max((wide - 20) * Math.min(p.width, 100 - p.left) / 100, 1);
         const name = family(p.tenant.protocol);
-        shapes.push(box(x + 20 + (wide - 20) * p.left / 100, y0, size, 26, name, `${name}-edge`, p.tenant.state !== "bound"),
+        shapes.push(box(x + 20 + (wide - 20) * p.left / 100, y0, size, 26, name, `${name}-edge`, p.tenant.state !== "bound", name === "other" ? 1 : 0),
           words(x + 26 + (wide - 20) * p.left / 100, y0 + 18, p.text, { most: size - 8 }));
       }
     });
   });
   const height = top + Math.ceil(node.cards.length / 2) * 104 + 30;
-  ["koordinator", "qgpu", "hami", "other"].forEach((name, i) => shapes.push(box(20 + i * 150, height - 26, 12, 12, name, `${name}-edge`),
+  ["koordinator", "qgpu", "hami", "other"].forEach((name, i) => shapes.push(box(20 + i * 150, height - 26, 12, 12, name, `${name}-edge`, false, name === "other" ? 1 : 0),
     words(38 + i * 150, height - 15, ["Koordinator, MetaX", "qGPU", "HAMi", "other"][i], { fill: "quiet", size: 12 })));
   return { width, height, title: `Cards of node ${node.name}`, shapes };
 }

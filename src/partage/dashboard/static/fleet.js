@@ -11,9 +11,11 @@ export const every = 4000;
 const BY = [["", "compute used"], ["memory", "memory used"], ["protocol", "protocol"], ["state", "state"], ["vendor", "vendor"], ["model", "model"]];
 const RAMP = ["0%", "under 25%", "under 50%", "under 75%", "under 100%", "100%"];
 const STATES = { idle: ["track", "idle"], shared: ["ramp-2", "shared"], whole: ["ramp-4", "given whole"],
-  Unhealthy: ["fault", "unhealthy"], Cordoned: ["held", "cordoned"], Quarantined: ["doubt", "quarantined"] };
-const PROTOCOLS = { "": "track", koordinator: "set-0", metax: "set-3", qgpu: "set-1", hami: "set-2" };
+  Unhealthy: ["fault", "unhealthy", 1], Cordoned: ["held", "cordoned", 1], Quarantined: ["doubt", "quarantined", 1] };
+const PROTOCOLS = { "": ["track"], koordinator: ["koordinator-edge"], qgpu: ["qgpu-edge"], hami: ["hami-edge"] }; // as on cards
+const OTHER = ["other-edge", 1];
 const SETS = 8;
+const HATCHES = 4; // none is the first of them: colours repeat after eight kinds, looks after 32
 
 export const frame = (query, go) => filters(query, go, [["by", "Colour by", BY], ["text", "Only nodes with"]]);
 
@@ -24,21 +26,24 @@ export function render(seen, query) {
 const read = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 const step = (percent) => (percent === 0 ? 0 : percent === 100 ? 5 : 1 + Math.floor(percent / 25));
 
-/** What each card's cell says: an index into a list of [colour, text]. */
+/** What each card's cell says: an index into a list of [colour, text, hatch]. */
 function classes(fleet, by) {
   if (by === "compute" || by === "memory") {
     const shut = fleet.states.indexOf("whole");
-    return { list: [...RAMP.map((text, i) => [i ? `ramp-${i}` : "track", text]), ["fault", "closed"]],
+    return { list: [...RAMP.map((text, i) => [i ? `ramp-${i}` : "track", text]), ["fault", "closed", 1]],
       of: (i) => (fleet.state[i] > shut && !fleet[by][i] ? RAMP.length : step(fleet[by][i])) };
   }
-  if (by === "state") return { list: fleet.states.map((name) => STATES[name] || ["set-5", name]), of: (i) => fleet.state[i] };
+  if (by === "state") return { list: fleet.states.map((name) => STATES[name] || ["set-5", name, 1]), of: (i) => fleet.state[i] };
   if (by === "protocol") {
-    const list = fleet.protocols.map((name, i) => [PROTOCOLS[name] || `set-${i % SETS}`, name || "no pod"]);
+    const list = fleet.protocols.map((name) => {
+      const [fill, hatch] = PROTOCOLS[name] || OTHER;
+      return [fill, name || "no pod", hatch];
+    });
     return { list: [...list, ["text", "several"]], of: (i) => Math.min(fleet.protocol[i], list.length) };
   }
   const names = [...new Set(fleet.kinds.map((kind) => kind[by] || "not reported"))];
   const of = fleet.kinds.map((kind) => names.indexOf(kind[by] || "not reported"));
-  return { list: names.map((name, i) => [`set-${i % SETS}`, name]), of: (i) => of[fleet.kind[i]] ?? 0 };
+  return { list: names.map((name, i) => [`set-${i % SETS}`, name, Math.floor(i / SETS) % HATCHES]), of: (i) => of[fleet.kind[i]] ?? 0 };
 }
 
 /** Where each node's cells lie: as large as all of them fit into the height, and no smaller than can be seen. */
@@ -140,7 +145,8 @@ class Fleet extends Component {
       const first = fleet.first[this.chosen[number]];
       for (let i = 0; i < cards; i += 1) {
         const group = of(first + i);
-        bins[group].push(box(x + (i % columns) * size, y + Math.floor(i / columns) * tall, inner, tall > 4 ? tall - 1 : tall - 0.5, list[group][0]));
+        bins[group].push(box(x + (i % columns) * size, y + Math.floor(i / columns) * tall, inner, tall > 4 ? tall - 1 : tall - 0.5, list[group][0],
+          null, false, list[group][2]));
       }
     });
     return bins.flat();
@@ -218,15 +224,15 @@ class Fleet extends Component {
       for (let i = 0; i < fleet.cards[node]; i += 1) sums[of(fleet.first[node] + i)] += 1;
       cards += fleet.cards[node];
     }
-    const there = list.map(([name, text], i) => [name, text, sums[i]]).filter(([, , sum]) => sum);
+    const there = list.map(([name, text, hatch = 0], i) => [name, text, hatch, sums[i]]).filter(([, , , sum]) => sum);
     const point = (event) => {
       const { left, top } = this.canvas.getBoundingClientRect();
       return this.nearest(event.clientX - left, event.clientY - top);
     };
     const keys = ["ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown", "Home", "End", "PageUp", "PageDown"];
     return h("section", { class: "panel fleet", ref: (made) => { this.section = made; } },
-      h("div", { class: "head" }, h("ul", { class: "legend", "aria-label": "Colours" }, there.map(([name, text, sum]) =>
-        h("li", { key: text }, h("i", { style: { background: `var(--${name})` } }), `${text}: ${count(sum)}`))),
+      h("div", { class: "head" }, h("ul", { class: "legend", "aria-label": "Colours" }, there.map(([name, text, hatch, sum]) =>
+        h("li", { key: text }, h("i", { class: `hatch-${hatch}`, style: { backgroundColor: `var(--${name})` } }), `${text}: ${count(sum)}`))),
       h("span", { class: "quiet" }, `${many(cards, "card")} on ${many(this.chosen.length, "node")}`),
       saving("fleet", () => this.picture(there))),
       this.chosen.length ? null : h("p", { class: "empty" }, fleet.nodes.length && this.props.text ? "No node is like that." : "There are no cards. Nodes report them once the agent, or a device plugin that is understood, runs there."),
@@ -251,9 +257,9 @@ class Fleet extends Component {
     const { width, height } = this.where;
     const shapes = [words(0, 22, `Fleet by ${BY.find(([key]) => (key || "compute") === this.props.by)[1]}`, { size: 18, bold: true })];
     let x = 0;
-    for (const [name, text, sum] of there) {
+    for (const [name, text, hatch, sum] of there) {
       const says = `${text}: ${count(sum)}`;
-      shapes.push(box(x, 36, 12, 12, name), words(x + 18, 47, says, { fill: "quiet", size: 12 }));
+      shapes.push(box(x, 36, 12, 12, name, null, false, hatch), words(x + 18, 47, says, { fill: "quiet", size: 12 }));
       x += 40 + says.length * 7;
     }
     const moved = this.shapes(this.fleet).map((one) => ({ ...one, y: one.y + 64 }));

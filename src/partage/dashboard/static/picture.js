@@ -7,8 +7,12 @@ const NAMESPACE = "http://www.w3.org/2000/svg";
 /** The colour that a name of the style sheet stands for now. */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-/** A box; `edge` may be null, `dashed` is for what is not bound yet. */
-export const box = (x, y, width, height, fill, edge = null, dashed = false) => ({ x, y, width, height, fill, edge, dashed });
+/** A box; `edge` may be null, `dashed` is for what is not bound yet, `hatch` a number of `HATCHES` or 0. */
+export const box = (x, y, width, height, fill, edge = null, dashed = false, hatch = 0) => ({ x, y, width, height, fill, edge, dashed, hatch });
+
+const TILE = 6; // pixels after which a hatch repeats
+const [RISING, FALLING] = ["M-1 1L1 -1M0 6L6 0M5 7L7 5", "M-1 5L1 7M0 0L6 6M5 -1L7 1"];
+const HATCHES = ["", RISING, FALLING, RISING + FALLING];
 
 /** A line of text, cut where it would be wider than `most` pixels. */
 export function words(x, y, text, { size = 13, fill = "text", bold = false, most = Infinity } = {}) {
@@ -31,18 +35,32 @@ const escaped = (text) => text.replace(/[&<>"]/g, (letter) => `&#${letter.charCo
 
 /** The picture as an SVG document. */
 export function svgOf({ width, height, title, shapes }) {
+  const hatches = HATCHES.map((lines, i) => (lines
+    ? `<pattern id="hatch-${i}" width="${TILE}" height="${TILE}" patternUnits="userSpaceOnUse"><path d="${lines}" stroke="${colour("panel")}"/></pattern>` : ""));
   const drawn = shapes.map((one) => (one.text !== undefined
     ? `<text x="${one.x}" y="${one.y}" font-size="${one.size}" fill="${colour(one.fill)}"${one.bold ? ' font-weight="600"' : ""}>${escaped(one.text)}</text>`
     : `<rect x="${one.x}" y="${one.y}" width="${one.width}" height="${one.height}" fill="${colour(one.fill)}"${
-      one.edge ? ` stroke="${colour(one.edge)}"${one.dashed ? ' stroke-dasharray="3"' : ""}` : ""}/>`));
+      one.edge ? ` stroke="${colour(one.edge)}"${one.dashed ? ' stroke-dasharray="3"' : ""}` : ""}/>${
+      one.hatch ? `<rect x="${one.x}" y="${one.y}" width="${one.width}" height="${one.height}" fill="url(#hatch-${one.hatch})"/>` : ""}`));
   return `<svg xmlns="${NAMESPACE}" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" font-family="${FONT}"><title>${escaped(title)}</title>`
-    + `<rect width="100%" height="100%" fill="${colour("panel")}"/>${drawn.join("\n")}</svg>`;
+    + `<defs>${hatches.join("")}</defs><rect width="100%" height="100%" fill="${colour("panel")}"/>${drawn.join("\n")}</svg>`;
+}
+
+/** A hatch to fill a box with. */
+function hatched(context, lines, stroke) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = TILE;
+  const drawn = tile.getContext("2d");
+  drawn.strokeStyle = stroke;
+  drawn.stroke(new Path2D(lines));
+  return context.createPattern(tile, "repeat");
 }
 
 /** Paint the picture. */
 export function paint(context, { width, height, shapes }) {
   const known = new Map();
   const real = (name) => known.get(name) || known.set(name, colour(name)).get(name);
+  const hatches = HATCHES.map((lines) => lines && hatched(context, lines, real("panel")));
   context.fillStyle = real("panel");
   context.fillRect(0, 0, width, height);
   for (const one of shapes) {
@@ -52,6 +70,10 @@ export function paint(context, { width, height, shapes }) {
       context.fillText(one.text, one.x, one.y);
     } else {
       context.fillRect(one.x, one.y, one.width, one.height);
+      if (one.hatch) {
+        context.fillStyle = hatches[one.hatch];
+        context.fillRect(one.x, one.y, one.width, one.height);
+      }
       if (one.edge) {
         context.strokeStyle = real(one.edge);
         context.setLineDash(one.dashed ? [3] : []);
