@@ -138,8 +138,8 @@ def readme() -> dict[str, str]:
         "is in the documentation; in short:\n\n"
         "    helm install partage deploy/helm/partage -n partage-system --create-namespace\n\n"
         f"`profiles/` holds values for clusters that come from another system: {', '.join(sorted(NAMESPACES.keys() - {'default'}))}\n"
-        "(`-f deploy/helm/partage/profiles/hami.yaml`). The name of each object is a value\n"
-        "(`names`), which serves for what other charts call `fullnameOverride`.\n\n## Values\n\n"
+        "(`-f deploy/helm/partage/profiles/hami.yaml`). `fullnameOverride` is the prefix of\n"
+        "names, and each object's name is a value too (`names`).\n\n## Values\n\n"
     )
     return {"README.md": f"{text}{_title}{table}"}
 

@@ -69,7 +69,13 @@ class Right(NamedTuple):
 
 def granted(profile: str, *options: str) -> Iterator[Right]:
     """What the roles of a profile give."""
-    names = yaml.safe_load((generate.CHART / "values.yaml").read_text())["names"]
+    names = {
+        "scheduler": "partage-scheduler",
+        "kubeScheduler": "partage-kube-scheduler",
+        "webhook": "partage-webhook",
+        "agent": "partage-agent",
+        "metrics": "partage-metrics",
+    }
     if profile != "default":
         text = (generate.CHART / "profiles" / f"{profile}.yaml").read_text()
         names |= yaml.safe_load(text).get("names", {})

@@ -1,3 +1,24 @@
+{{- /* Names of objects: the one given, or the prefix of all with its part. */ -}}
+{{- define "partage.scheduler" -}}
+{{ .Values.names.scheduler | default (printf "%s-scheduler" (.Values.fullnameOverride | default "partage")) }}
+{{- end }}
+
+{{- define "partage.kubeScheduler" -}}
+{{ .Values.names.kubeScheduler | default (printf "%s-kube-scheduler" (.Values.fullnameOverride | default "partage")) }}
+{{- end }}
+
+{{- define "partage.webhook" -}}
+{{ .Values.names.webhook | default (printf "%s-webhook" (.Values.fullnameOverride | default "partage")) }}
+{{- end }}
+
+{{- define "partage.agent" -}}
+{{ .Values.names.agent | default (printf "%s-agent" (.Values.fullnameOverride | default "partage")) }}
+{{- end }}
+
+{{- define "partage.metrics" -}}
+{{ .Values.names.metrics | default (printf "%s-metrics" (.Values.fullnameOverride | default "partage")) }}
+{{- end }}
+
 {{- define "partage.labels" -}}
 app.kubernetes.io/name: partage
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -96,7 +117,7 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 
 {{- define "partage.writers" -}}
 {{- $users := .Values.webhook.writers -}}
-{{- range list "partage-scheduler" "partage-controller" "partage-agent" .Values.names.scheduler .Values.names.agent -}}
+{{- range list "partage-scheduler" "partage-controller" "partage-agent" (include "partage.scheduler" .) (include "partage.agent" .) -}}
 {{- $users = append $users (include "partage.account" (dict "root" $ "name" .)) -}}
 {{- end -}}
 {{- $users | uniq | sortAlpha | toJson -}}
@@ -169,7 +190,7 @@ topologySpreadConstraints:
 {{- /* Options of `partage webhook` that decide what is admitted. */ -}}
 {{- define "partage.admission" -}}
 - --namespace={{ .Release.Namespace }}
-- --service={{ .Values.names.webhook }}
+- --service={{ include "partage.webhook" . }}
 - --configuration={{ .Values.webhook.configuration }}
 - --secret={{ .Values.webhook.tlsSecret }}
 - --scheduler-name={{ first .Values.schedulerNames }}
