@@ -431,6 +431,18 @@ def test_the_drawn_cards_are_full() -> None:
     assert sum(slices) == 8
 
 
+def test_the_two_ways_of_asking_are_there() -> None:
+    """The plugin sends the Binding itself; the extender has the verbs that are drawn."""
+    drawn = block("docs/concepts.md", "plugin").text
+    plugin = (ROOT / "kube-scheduler/partage/plugin.go").read_text("utf-8")
+    written = (ROOT / "deploy/kube_scheduler_config.py").read_text("utf-8")
+    verbs = re.search(r"HTTPS: ([\w, ]+?) ──", drawn)
+
+    assert ".Bind(ctx, binding" in plugin
+    assert verbs
+    assert [one for one in verbs[1].split(", ") if f'"{one}Verb": "{one}"' not in written] == []
+
+
 def test_the_drawings_use_words_that_exist() -> None:
     """Keys, reasons and what becomes of new pods, as the tables have them."""
     way = block("docs/concepts.md", "user ── pod").text
