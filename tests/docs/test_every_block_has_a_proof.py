@@ -108,7 +108,9 @@ def test_the_port_that_the_page_asks_is_the_charts() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
     template = (CHART / "templates/scheduler.yaml").read_text("utf-8")
 
-    assert values["names"]["metrics"] == "partage-metrics"
+    made = (CHART.parents[1] / "kustomize/default/partage.yaml").read_text("utf-8")
+    services = [one for one in yaml.safe_load_all(made) if one and one["kind"] == "Service"]
+    assert "partage-metrics" in {one["metadata"]["name"] for one in services}
     assert values["metrics"]["service"]["type"] == "ClusterIP"
     assert "- name: metrics\n      port: {{ .Values.metrics.service.port }}" in template
 
