@@ -169,24 +169,14 @@ over:
 }
 \0"""
 """Kernels that print (never, with 0) and that take memory of the device's heap: only for such is there any."""
-EARLY = b""".version 7.8
-.target sm_90
-.address_size 64
-.visible .entry early(.param .u64 ns)
-{
- .reg .u64 %t<4>; .reg .pred %p;
- griddepcontrol.launch_dependents;
- ld.param.u64 %t0, [ns];
- mov.u64 %t1, %globaltimer;
-again:
- mov.u64 %t2, %globaltimer;
- sub.u64 %t3, %t2, %t1;
- setp.lt.u64 %p, %t3, %t0;
- @%p bra again;
- ret;
-}
-\0"""
-"""A kernel that lets the next of its stream begin at once (programmatic dependent launch, from compute capability 9.0)."""
+EARLY = (
+    (KERNELS.partition(b"}\n")[0] + b"}\n\0")
+    .replace(b"6.4", b"7.8")
+    .replace(b"sm_70", b"sm_90")
+    .replace(b"spin", b"early")
+    .replace(b" ld.param", b" griddepcontrol.launch_dependents;\n ld.param", 1)
+)
+"""The first of the kernels above, which lets the next of its stream begin at once (programmatic dependent launch, from compute capability 9.0)."""
 ASKED = r"\bASK\(\((?:[^()]|\([^()]*\))*\),\s*(cu\w+)"
 NEWER = ("cuCtxFromGreenCtx",)
 """What drivers of before CUDA 12.4 are without, and the library does without there."""

@@ -504,7 +504,7 @@ static int collectives(void)
 /*
  * NUMBER tenants that wait for the host between rounds, as programs do that serve: rounds of three kernels of 200 us, then 150 us
  * of the host's. By best-effort, which the driver shares, or with even quotas, which turns keep. Or rounds of four kernels of
- * 1 ms, then 2 ms of the host's: longer than a turn stays with who has no work.
+ * 1 ms, then 2 ms of the host's: longer than a tenant without work keeps its turn.
  */
 static struct {
     int kernels;

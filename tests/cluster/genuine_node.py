@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import kubelet
+import pytest
 from control_plane import Process
 from stack import Layout, Stack, eventually
 
@@ -28,6 +29,14 @@ sys.path.append(str(Path(__file__).parents[1] / "runtime"))
 import containerd
 import cri
 
+NEEDS = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        bool(containerd.missing() or kubelet.missing()),
+        reason=containerd.missing() or kubelet.missing() or "never",
+    ),
+]
+"""Marks of tests on such a node."""
 SLOW = 180
 HARDWARE = {
     "cuda": {"model": "Tesla-T4", "cards": 2, "memory": "16Gi"},

@@ -11,18 +11,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import kubelet
 import pytest
 import stack as partage_stack
 from genuine_node import (
     LAYOUT,
+    NEEDS,
     SLOW,
     Node,
     admitted,
     by_nri,
     complete,
     container,
-    containerd,
     environment,
     granted,
     pod,
@@ -33,13 +32,7 @@ from stack import eventually
 
 GPU = "nvidia.com/gpu"
 SHARE = {GPU: "1", "nvidia.com/gpumem": "1000"}
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        bool(containerd.missing() or kubelet.missing()),
-        reason=containerd.missing() or kubelet.missing() or "never",
-    ),
-]
+pytestmark = NEEDS
 
 
 @pytest.fixture(scope="module")

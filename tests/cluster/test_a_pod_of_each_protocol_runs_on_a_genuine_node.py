@@ -16,12 +16,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import kubelet
 import pytest
 import stack as partage_stack
 from genuine_node import (
     HARDWARE,
     LAYOUT,
+    NEEDS,
     SLOW,
     Node,
     added,
@@ -29,7 +29,6 @@ from genuine_node import (
     by_nri,
     complete,
     container,
-    containerd,
     environment,
     granted,
     pod,
@@ -47,13 +46,7 @@ GPU = "nvidia.com/gpu"
 CORE, MEMORY = "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory"
 SGPU = "metax-tech.com/sgpu"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        bool(containerd.missing() or kubelet.missing()),
-        reason=containerd.missing() or kubelet.missing() or "never",
-    ),
-]
+pytestmark = NEEDS
 
 
 @pytest.fixture(scope="module")

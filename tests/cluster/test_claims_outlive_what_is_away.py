@@ -8,24 +8,17 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import kubelet
 import pytest
 from chart import helm
 from claims_node import API, CLAIMS, PODS, claim, empty, half, offering, slices, user
-from genuine_node import SLOW, Node, containerd, running
+from genuine_node import NEEDS, SLOW, Node, running
 from stack import RELEASE, Stack, eventually
 
 from partage.vendors.names import DRA_DRIVER
 
 THEIRS = "gpu.example.com"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        bool(containerd.missing() or kubelet.missing()),
-        reason=containerd.missing() or kubelet.missing() or "never",
-    ),
-]
+pytestmark = NEEDS
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import kubelet
 import pytest
 from claims_node import (
     API,
@@ -30,17 +29,11 @@ from claims_node import (
     slices,
     user,
 )
-from genuine_node import SLOW, Node, container, containerd, environment, pod, running
+from genuine_node import NEEDS, SLOW, Node, container, environment, pod, running
 from stack import eventually
 
 HERE = Path(__file__).parent
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        bool(containerd.missing() or kubelet.missing()),
-        reason=containerd.missing() or kubelet.missing() or "never",
-    ),
-]
+pytestmark = NEEDS
 
 
 @pytest.fixture(scope="module")

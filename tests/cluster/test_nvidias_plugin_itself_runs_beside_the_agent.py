@@ -9,17 +9,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import kubelet
 import pytest
 import stack as partage_stack
 from genuine_node import (
     LAYOUT,
+    NEEDS,
     SLOW,
     Node,
     by_nri,
     complete,
     container,
-    containerd,
     environment,
     granted,
     pod,
@@ -32,13 +31,7 @@ from partage.agent.notes import Code, read_notes
 from partage.vendors import names
 
 GPU = "nvidia.com/gpu"
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        bool(containerd.missing() or kubelet.missing()),
-        reason=containerd.missing() or kubelet.missing() or "never",
-    ),
-]
+pytestmark = NEEDS
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import kubelet
 import pytest
 import stack as partage_stack
 import yaml
@@ -34,11 +33,11 @@ from claims_node import (
     user,
 )
 from genuine_node import (
+    NEEDS,
     SLOW,
     Node,
     admitted,
     container,
-    containerd,
     cri,
     environment,
     granted,
@@ -68,13 +67,7 @@ from partage.wire import shapes
 from partage.wire.cluster import assemble
 from partage.wire.documents import decode
 
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        bool(containerd.missing() or kubelet.missing()),
-        reason=containerd.missing() or kubelet.missing() or "never",
-    ),
-]
+pytestmark = NEEDS
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import kubelet
 import pytest
 import stack as partage_stack
 from genuine_node import (
     LAYOUT,
+    NEEDS,
     SLOW,
     Node,
     added,
     complete,
     container,
-    containerd,
     environment,
     granted,
     pod,
@@ -57,13 +56,7 @@ GETS = {
     "koord": ("30", "4Gi", "4096m", "30"),
 }
 """Of each pod what its claim consumes, and the limits of its container; without compute of its own it has none."""
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        bool(containerd.missing() or kubelet.missing()),
-        reason=containerd.missing() or kubelet.missing() or "never",
-    ),
-]
+pytestmark = NEEDS
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ class DriverOptions:
         cdi: folder of CDI specifications that the runtime watches.
         journal: the agent's.
         patience: seconds that a claim's instances may take before the kubelet has to ask again; it waits 45 s.
-        look: seconds between two looks for claims that nobody has any more.
+        look: seconds between two looks for claims that have no allocation and no container any more.
     """
 
     files: DriverFiles = DriverFiles()
@@ -316,7 +316,7 @@ class ResourceDriver:
             before = set(lost) - self._asked
 
     async def _lost(self, one: Prepared) -> bool:
-        """Whether the API server says that nobody has a claim; False where it does not answer."""
+        """Whether the API server says that a claim is not allocated, or gone; False where it does not answer."""
         try:
             body = await self._client.get(
                 CLAIMS, one.name, namespace=one.namespace, into=dict[str, Any]

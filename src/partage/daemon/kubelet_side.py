@@ -191,7 +191,7 @@ class KubeletSide:
         return advise(offer, asked.size, asked.available, asked.must_include, all_asked)
 
     async def _compare(self, resources: Resources) -> None:
-        """Tell who holds units and was given nothing, and whose units they are, now and then."""
+        """Report, now and then, containers that hold units and got nothing, and units of another plugin."""
         told: Collection[str] = ()
         while True:
             await asyncio.sleep(self._options.period)

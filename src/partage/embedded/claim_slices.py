@@ -71,7 +71,7 @@ class Slices:
             group.create_task(self._publish())
 
     async def _saw(self, change: Change) -> None:
-        """A node is to be looked at: it changed, or who holds its devices."""
+        """Look at a node whose object changed, or whose devices a pod or a claim takes or gives back."""
         if change.record.resource == "pods":
             self._dirty.add((change.record.value.get("spec") or {}).get("nodeName") or "")
         elif change.record.resource == CLAIMS:
@@ -142,11 +142,11 @@ class Slices:
     def _held(self, name: str) -> _Held | None:
         """A node as the books have it, and what is held there; None where they do not know it."""
         books = self._books()
-        index = None if books is None else books.engine.ledger.index.get(name)
-        node = None if books is None or index is None else books.engine.ledger.nodes[index]
-        return (
-            None if books is None or node is None else (node, [*books.engine.ledger.on_node(name)])
-        )
+        if books is None or name not in books.engine.ledger.index:
+            return None
+        ledger = books.engine.ledger
+        node = ledger.nodes[ledger.index[name]]
+        return None if node is None else (node, [*ledger.on_node(name)])
 
 
 def _unchanged(one: _Known, before: _Known | None) -> bool:

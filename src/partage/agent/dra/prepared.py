@@ -91,11 +91,9 @@ class Claims:
         self._held: dict[str, tuple[Prepared, Allocation]] = {}
         self.damaged: dict[str, str] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for place, torn in ((folder, ".*.new"), (cdi, f".{_PREFIX}*.new")):
-            for path in place.glob(
-                torn
-            ):  # an agent that was killed; claims never have the same name again
-                path.unlink(missing_ok=True)
+        # Left by an agent that was killed: a claim never has the same name again.
+        for path in (*folder.glob(".*.new"), *cdi.glob(f".{_PREFIX}*.new")):
+            path.unlink(missing_ok=True)
         for path in sorted(folder.glob("*.json")):
             try:
                 one, allocation = self._read(path)
