@@ -274,6 +274,14 @@ def masked(objects: list[Json], key: bytes = b"k" * 16) -> Iterator[Json]:
     return map(mask.object, found)
 
 
+def test_a_selector_is_one_after_it_was_masked() -> None:
+    """Raw texts too, whose sign stands before the quote."""
+    cel = [{"cel": {"expression": "device.driver.matches(r'gpu.partage.io') && true"}}]
+    one = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "spec": {"selectors": cel}}
+
+    assert Mask(b"k" * 16, ()).object(one)["spec"]["selectors"] == cel
+
+
 def test_no_planted_word_is_left() -> None:
     """Of more than a hundred, in keys and values, documents within texts and comments."""
     objects = planted()

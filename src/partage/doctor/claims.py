@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 from partage.vendors import names
-from partage.vendors.names import MIG_CLASS, SHARE_CLASS
 from partage.webhook.installation import CLAIMS
 
 _GUIDE: Final = "docs/how-to/offer-cards-to-claims.md"
@@ -22,7 +21,7 @@ def parts(facts: ClusterFacts) -> Iterator[Finding]:
     offering = [one for _, one in agents if "--dra" in one]
     counting = [one for _, one in schedulers if "--claims" in one]
     if offering and facts.classes is not None:
-        wanted = {SHARE_CLASS, *(MIG_CLASS for one in offering if "--mig" in one)}
+        wanted = {names.SHARE_CLASS, *(names.MIG_CLASS for one in offering if "--mig" in one)}
         for name in sorted(wanted - facts.classes):
             yield Finding(
                 "claims-class-missing",

@@ -169,6 +169,7 @@ _OF_CEL: Final = frozenset(
         "orValue",
         "patch",
         "quantity",
+        "r",
         "replace",
         "semver",
         "sign",
