@@ -228,7 +228,10 @@ static void count_batch(struct gate *gate, struct batch *batch, uint64_t ns, uin
 {
     gate->pending -= batch->expected < gate->pending ? batch->expected : gate->pending;
     set_state(gate, batch, BATCH_FREE);
-    if (gate->pending == 0) gate->hosted = gate->backlog = false;
+    if (gate->pending == 0) gate->backlog = false;
+    /* What came after a function of the host on its stream is over, and so is the function. */
+    if (batch->opened > gate->hosted_at && batch->context == gate->hosted_context && batch->stream == gate->hosted_stream)
+        gate->hosted_at = 0;
     gate->held_since = 0; /* something ended: patience begins anew */
     if (ns) batch_charge(gate, ns, now);
 }
@@ -479,6 +482,7 @@ void batch_forget_context(struct gate *gate, CUcontext context)
         free_events(batch);
         batch->context = NULL;
     }
+    if (gate->hosted_context == context) gate->hosted_at = 0;
     /* Its graphs end with it; those of another context are measured anew. */
     free(gate->graphs.slots);
     gate->graphs = (struct graph_costs){.mean_ns = gate->graphs.mean_ns};

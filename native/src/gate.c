@@ -86,7 +86,7 @@ static bool is_late(const struct gate *gate, uint64_t now)
 {
     if (gate->pending == 0 || gate->held_since == 0) return false;
     uint64_t left = due(gate) > gate->held_since ? due(gate) - gate->held_since : 0;
-    uint64_t patience = gate->hosted ? HOST_PATIENCE : DRAIN_PATIENCE;
+    uint64_t patience = gate->hosted_at ? HOST_PATIENCE : DRAIN_PATIENCE;
     return now - gate->held_since >= patience + (left < LEFT_MOST ? left : LEFT_MOST);
 }
 
@@ -346,14 +346,14 @@ void gate_part(struct gate *gate, CUcontext context, CUstream stream, bool hoste
 {
     if (!gate->open) return;
     lock_take(&gate->lock, LOCK_GATE);
-    gate->hosted |= hosted && gate->pending;
+    uint64_t now = clock_now();
+    if (hosted) gate->hosted_at = now, gate->hosted_context = context, gate->hosted_stream = stream;
     for (uint64_t left = gate->wanting ? gate->open_batches : 0; left; left &= left - 1) {
         struct batch *batch = &gate->batches[__builtin_ctzll(left)];
         /* The legacy stream and those beside it wait for each other. */
         bool waits = batch->stream == stream || !batch->stream || !stream;
         if (batch->marks && batch->busy && batch->stream != stream) batch->mixed = true;
-        if (batch->busy == 0 && waits && batch->context == context)
-            batch_close(gate, batch, clock_now());
+        if (batch->busy == 0 && waits && batch->context == context) batch_close(gate, batch, now);
     }
     lock_give(&gate->lock, LOCK_GATE);
 }

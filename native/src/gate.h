@@ -72,7 +72,9 @@ struct gate {
     uint64_t last_work;     /* when work was last launched, seen running or ended */
     uint64_t last_launch;   /* when work was last launched on an idle device */
     uint64_t last_end;      /* when the latest batch that was counted ended, by what it took */
-    bool hosted;            /* what runs waits for a function of the host, which may want a lock of who launches */
+    uint64_t hosted_at;     /* when a function of the host came that may not be over, and want a lock of who launches; 0: none */
+    CUcontext hosted_context; /* and where the latest is */
+    CUstream hosted_stream;
     uint64_t held_since;    /* since when launches wait, nothing ended and none went by; 0 is not */
     struct ticket *oldest_waiter; /* and those after it, by when their launches began to wait */
     const _Atomic uint64_t *granted; /* what `quota` is to be now, by the agent's word; NULL: it stays */

@@ -91,7 +91,7 @@ def test_work_on_the_legacy_stream_is_counted_beside_blocking_streams(
     assert 0.9 * found["used"] < found["counted"] < 1.1 * found["used"]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ALL_MODELS)
 def test_functions_of_the_host_may_want_the_lock_of_who_launches(build: Path, model: str) -> None:
     """An interpreter's, say: while five launches wait for work that waits for the lock, each is let by after 20 ms, not 250."""
     assert replay(build, "callbacks", model)["longest-us"] < 200_000
