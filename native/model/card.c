@@ -25,6 +25,7 @@ struct stream {
 struct channel {
     bool used;
     uint32_t card, count, gathered;
+    uint32_t busy; /* a bit for each stream that has work */
     uint64_t served;
     struct stream streams[MODEL_STREAMS];
 };
@@ -35,6 +36,7 @@ struct card_state {
 };
 
 static struct channel channels[CHANNELS];
+static uint32_t opened; /* of them, from the first on, so many were ever used */
 static struct card_state cards[MODEL_CARDS];
 static bool flags[MODEL_FLAGS];
 static uint64_t orders;
@@ -43,6 +45,7 @@ static const struct model *model;
 void card_reset(const struct model *of)
 {
     for (uint32_t i = 0; i < CHANNELS; i++) card_close(&channels[i]);
+    opened = 0;
     memset(cards, 0, sizeof cards);
     memset(flags, 0, sizeof flags);
     orders = 0;
@@ -79,6 +82,7 @@ struct channel *card_open(uint32_t card)
     for (uint32_t i = 0; i < CHANNELS; i++) {
         if (channels[i].used) continue;
         channels[i] = (struct channel){.used = true, .card = card};
+        if (i >= opened) opened = i + 1;
         return &channels[i];
     }
     abort();
@@ -95,9 +99,19 @@ static struct item *head(const struct stream *stream) { return stream->count ? &
 static void drop(struct channel *channel, struct stream *stream)
 {
     stream->first = (stream->first + 1) % stream->room;
-    stream->count--;
     channel->count--;
+    if (--stream->count == 0) channel->busy &= ~(1u << (stream - channel->streams));
 }
+
+/* The first of the streams in a set, which is left without it. */
+static uint32_t take(uint32_t *set)
+{
+    uint32_t index = (uint32_t)__builtin_ctz(*set);
+    *set &= *set - 1;
+    return index;
+}
+
+_Static_assert(MODEL_STREAMS <= 32, "a bit for each");
 
 static void push(struct stream *stream, struct item item)
 {
@@ -124,6 +138,7 @@ void card_submit(struct channel *channel, uint32_t stream, struct submission wor
     if (work.work == WORK_AWAIT) item.round = work.event->round;
     if (item.is.part == 0) item.is.part = 1000;
     channel->count++;
+    channel->busy |= 1u << stream % MODEL_STREAMS;
     push(&channel->streams[stream % MODEL_STREAMS], item);
     if (model->gathers && ++channel->gathered >= model->gathers) card_flush(channel);
     card_advance_all(world_now());
@@ -138,8 +153,8 @@ uint64_t card_busy(uint32_t card) { return cards[card].busy; }
 void card_flush(struct channel *channel)
 {
     channel->gathered = 0;
-    for (uint32_t i = 0; i < MODEL_STREAMS; i++) {
-        struct stream *stream = &channel->streams[i];
+    for (uint32_t left = channel->busy; left;) {
+        struct stream *stream = &channel->streams[take(&left)];
         for (uint32_t k = 0; k < stream->count; k++) stream->items[(stream->first + k) % stream->room].visible = 0;
     }
     card_advance_all(world_now());
@@ -152,9 +167,9 @@ static struct item *able(const struct channel *channel, uint32_t index, uint64_t
     if (!item || item->visible > time) return NULL;
     if (!model->legacy || channel->streams[index].free) return item;
     if (index > 0) return legacy && legacy->order < item->order ? NULL : item;
-    for (uint32_t i = 1; i < MODEL_STREAMS; i++) {
-        const struct item *other = head(&channel->streams[i]);
-        if (other && !channel->streams[i].free && other->order < item->order) return NULL;
+    for (uint32_t left = channel->busy & ~1u; left;) {
+        const struct stream *other = &channel->streams[take(&left)];
+        if (!other->free && head(other)->order < item->order) return NULL;
     }
     return item;
 }
@@ -173,7 +188,8 @@ static void end(struct channel *channel, struct stream *stream, struct item *ite
 static bool pass_free(struct channel *channel, uint64_t time)
 {
     bool any = false;
-    for (uint32_t i = 0; i < MODEL_STREAMS; i++) {
+    for (uint32_t left = channel->busy; left;) {
+        uint32_t i = take(&left);
         struct item *item = able(channel, i, time);
         if (!item) continue;
         bool over = false;
@@ -194,8 +210,8 @@ static bool uses_card(const struct item *item) { return item && (item->is.work =
 static uint32_t running(const struct channel *channel, uint64_t time, struct item **list)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < MODEL_STREAMS; i++) {
-        struct item *item = able(channel, i, time);
+    for (uint32_t left = channel->busy; left;) {
+        struct item *item = able(channel, take(&left), time);
         if (!uses_card(item)) continue;
         if (model->overlaps || count == 0) list[count++] = item;
         else if (item->order < list[0]->order) list[0] = item;
@@ -210,9 +226,9 @@ static struct channel *choose(uint32_t index, bool *shared)
     struct channel *next = NULL;
     uint32_t ready = 0;
     bool runs = false;
-    for (uint32_t i = 1; i <= CHANNELS; i++) {
-        uint32_t at = (card->current + i) % CHANNELS;
-        if (!channels[at].used || channels[at].card != index || !running(&channels[at], card->time, list)) continue;
+    for (uint32_t i = 1; i <= opened; i++) {
+        uint32_t at = (card->current + i) % opened;
+        if (!channels[at].busy || channels[at].card != index || !running(&channels[at], card->time, list)) continue;
         ready++;
         runs |= at == card->current;
         if (!next) next = &channels[at];
@@ -235,11 +251,10 @@ static uint64_t rate(uint64_t time)
 /* When something begins or ends by itself that is not on the card. */
 static uint64_t next_free(uint32_t index, uint64_t time, uint64_t until)
 {
-    for (uint32_t i = 0; i < CHANNELS; i++) {
-        if (!channels[i].used || (index < MODEL_CARDS && channels[i].card != index)) continue;
-        for (uint32_t k = 0; k < MODEL_STREAMS; k++) {
-            const struct item *item = head(&channels[i].streams[k]);
-            if (!item) continue;
+    for (uint32_t i = 0; i < opened; i++) {
+        if (index < MODEL_CARDS && channels[i].card != index) continue;
+        for (uint32_t left = channels[i].busy; left;) {
+            const struct item *item = head(&channels[i].streams[take(&left)]);
             if (item->visible > time && item->visible < until) until = item->visible;
             if (item->is.work == WORK_HOST && !item->is.host && item->began && item->began + item->is.ns - 1 > time &&
                 item->began + item->is.ns - 1 < until)
@@ -268,8 +283,8 @@ static void step(uint32_t index, uint64_t until)
     struct card_state *card = &cards[index];
     struct item *list[MODEL_STREAMS];
     bool shared;
-    for (uint32_t i = 0; i < CHANNELS; i++)
-        while (channels[i].used && channels[i].card == index && pass_free(&channels[i], card->time)) {
+    for (uint32_t i = 0; i < opened; i++)
+        while (channels[i].busy && channels[i].card == index && pass_free(&channels[i], card->time)) {
         }
     struct channel *channel = choose(index, &shared);
     uint64_t next = next_free(index, card->time, until), whole, span = next - card->time;
@@ -298,7 +313,8 @@ static void step(uint32_t index, uint64_t until)
         uint64_t done = span == least && (list[i]->left * whole + 999) / 1000 == least ? list[i]->left : span * 1000 / whole;
         list[i]->left -= done < list[i]->left ? done : list[i]->left;
     }
-    for (uint32_t i = 0; i < MODEL_STREAMS; i++) {
+    for (uint32_t left = channel->busy; left;) {
+        uint32_t i = take(&left);
         struct item *item = head(&channel->streams[i]);
         if (uses_card(item) && item->is.work != WORK_SPIN && item->left == 0 && able(channel, i, card->time))
             end(channel, &channel->streams[i], item, card->time);
@@ -313,8 +329,8 @@ void card_advance_all(uint64_t until)
     /* What one card sets another may wait for. */
     while (any) {
         any = false;
-        for (uint32_t k = 0; k < CHANNELS; k++)
-            if (channels[k].used) any |= pass_free(&channels[k], cards[channels[k].card].time);
+        for (uint32_t k = 0; k < opened; k++)
+            if (channels[k].busy) any |= pass_free(&channels[k], cards[channels[k].card].time);
     }
 }
 
@@ -323,9 +339,9 @@ uint64_t card_next_change(void)
     uint64_t next = next_free(MODEL_CARDS, world_now(), MODEL_NEVER);
     for (uint32_t i = 0; i < MODEL_CARDS; i++) {
         struct item *list[MODEL_STREAMS];
-        for (uint32_t k = 0; k < CHANNELS; k++) {
+        for (uint32_t k = 0; k < opened; k++) {
             uint64_t whole, least;
-            if (!channels[k].used || channels[k].card != i) continue;
+            if (!channels[k].busy || channels[k].card != i) continue;
             least = first_end(list, running(&channels[k], cards[i].time, list), rate(cards[i].time), &whole);
             if (least != MODEL_NEVER && cards[i].time + least + cards[i].switching < next)
                 next = cards[i].time + least + cards[i].switching;
