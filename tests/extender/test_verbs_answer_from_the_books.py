@@ -226,17 +226,6 @@ def test_a_hold_that_moves_tells_where_room_appeared(one: bool) -> None:  # noqa
     assert held.node == "b"
 
 
-def test_equal_refusals_are_told_without_writing_them_again() -> None:
-    """Many waiting pods of one class ask the same while nothing changes."""
-    verbs = _verbs()
-    listed = _listed(verbs)
-    asks = [make_pod(name, share(10, 99)) for name in ("one", "two")]
-
-    answers = [verbs.filter(pod, listed, 0.0, one=True) for pod in asks]
-
-    assert answers[0] is answers[1]
-
-
 def test_a_nominated_pod_keeps_room_on_its_node() -> None:
     """Evicted room is not given to whoever asks first; where there is none, nothing is kept."""
     verbs = _verbs()

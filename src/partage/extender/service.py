@@ -418,7 +418,7 @@ class SchedulerService:
             self.books.settle(now)
         counts = len(listed.names), len(answer.names)
         self.stories.filtered(entry, start, counts, answer.refusal, decision)
-        return filter_reply(args, answer.names, answer.failed, answer.unresolvable, answer.encoded)
+        return filter_reply(args, answer.names, answer.failed, answer.unresolvable)
 
     def prioritize(self, body: bytes) -> bytes:
         """Answer prioritize.
@@ -435,7 +435,7 @@ class SchedulerService:
         listed = self.books.verbs.look_up(args.raw_names, lambda: args.names)
         scores = self.books.verbs.prioritize(entry.pod, listed, self.clock.monotonic())
         self.stories.asked(PRIORITIZE, entry, start, {"partage.nodes.asked": len(listed.names)})
-        return self.books.verbs.scored(entry.pod, listed, scores)
+        return prioritize_reply(zip(listed.names, scores.tolist(), strict=True))
 
     async def bind(self, body: bytes) -> bytes:
         """Answer bind, once its outcome is known or nobody can tell."""

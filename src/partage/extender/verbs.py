@@ -14,14 +14,13 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Final
 
 import numpy as np
 
 from partage.extender.cycle import Cycle, asks
 from partage.extender.node_set_hash import fingerprint
-from partage.extender.response_cache import BEST, ResponseCache
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
@@ -31,6 +30,8 @@ from partage.scheduler.engine import State
 from partage.scheduler.events import HoldEnded
 from partage.scheduler.preemption import least
 
+_BEST: Final = 10
+"""The highest score of an extender."""
 _MOST_NAMED: Final = 16
 _MOST_PROVEN: Final = 128
 """Nodes of a request that only the exact rule can judge; asking it of thousands takes too long."""
@@ -61,14 +62,12 @@ class Answer:
         failed: others with the reason, as far as kube-scheduler needs to know.
         unresolvable: those where evicting pods would not help.
         refusal: why no node fits, or None.
-        encoded: the names as JSON texts joined by commas, where those of many were prepared.
     """
 
     names: Sequence[str]
     failed: Mapping[str, str] = field(default_factory=dict)
     unresolvable: Mapping[str, str] = field(default_factory=dict)
     refusal: Refusal | None = None
-    encoded: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +77,16 @@ class Listed:
     Attributes:
         names: as they came.
         indexes: where each is in the books; -1 where it is not known.
-        among: the same by node index; None stands for every node there is.
+        among: whether each is among them, by node index.
     """
 
     names: Sequence[str]
     indexes: Ints
-    among: Bools | None
+    among: Bools
 
 
 class Verbs:
-    """The verbs and what they remember: name lists and answers.
+    """The verbs, and the name lists that they remember.
 
     Attributes:
         cycle: the steps of a decision.
@@ -100,11 +99,6 @@ class Verbs:
         self._by_text: OrderedDict[bytes, Listed] = OrderedDict()
         self._by_set: OrderedDict[bytes, Listed] = OrderedDict()
         self._named_at = -1
-        self._told: OrderedDict[tuple[int, int], tuple[Listed, Answer]] = OrderedDict()
-        self._pieces = ResponseCache()
-        self._pieces_at = -1
-
-    # --- the verbs ---------------------------------------------------------------------------
 
     def filter(self, pod: Pod, listed: Listed, now: float, *, one: bool) -> Answer:
         """Which of the nodes can host the pod.
@@ -139,10 +133,9 @@ class Verbs:
         cycle.keep(pod.uid, now)
         if not fitting.size:
             return Answer([decision.allocation.node])
-        pieces = self._known()
-        return Answer(
-            pieces.named(fitting), encoded=pieces.fitting((listed, pod.request), fitting)
-        )
+        fits = np.zeros(self.engine.ledger.present.shape[0] + 1, np.bool_)
+        fits[fitting] = True
+        return Answer([*compress(listed.names, fits[listed.indexes].tolist())])
 
     def prioritize(self, pod: Pod, listed: Listed, now: float) -> Ints:
         """A score from 0 to 10 for each node: the best gets 10, those that do not fit 0.
@@ -163,10 +156,10 @@ class Verbs:
         column = np.zeros(self.engine.ledger.present.shape[0] + 1, np.int64)
         if found.size:
             low, span = int(scores.min()), int(scores.max() - scores.min())
-            column[found] = 1 + (scores - low) * (BEST - 2) // span if span else BEST - 1
+            column[found] = 1 + (scores - low) * (_BEST - 2) // span if span else _BEST - 1
         held = self.engine.ledger.allocation(pod.uid)
         if held is not None and held.node in self.engine.ledger.index:
-            column[self.engine.ledger.index[held.node]] = BEST
+            column[self.engine.ledger.index[held.node]] = _BEST
         column[-1] = 0  # unknown names have the index -1
         return column[listed.indexes]
 
@@ -272,24 +265,9 @@ class Verbs:
         among[indexes] = True
         return Listed(names, indexes, among[:-1])
 
-    def scored(self, pod: Pod, listed: Listed, scores: Ints) -> bytes:
-        """The answer of prioritize for these scores, put together from prepared pieces."""
-        of = (listed, pod.request)
-        return b"[%b]" % self._known().scored(of, listed.names, listed.indexes, scores)
-
-    def _known(self) -> ResponseCache:
-        ledger = self.engine.ledger
-        if self._pieces_at != len(ledger.node_changes):
-            self._pieces_at = len(ledger.node_changes)
-            self._pieces.know(ledger.index, ledger.present.shape[0])
-        return self._pieces
-
-    def _refused(self, listed: Listed, refusal: Refusal) -> Answer:
-        """The answer that says why; equal calls get the same, while nothing has changed."""
-        # Both are kept with the answer, so their identities are not used again meanwhile.
-        known = self._told.get((id(listed), id(refusal)))
-        if known is not None:
-            return known[1]
+    @staticmethod
+    def _refused(listed: Listed, refusal: Refusal) -> Answer:
+        """The answer that says why."""
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         broken = refusal.code is ReasonCode.INVALID_REQUEST
@@ -305,11 +283,7 @@ class Verbs:
                 hopeless = reason.code in _UNRESOLVABLE
                 text = f"{reason.code}: {reason.message}"
                 (unresolvable if hopeless else failed)[name] = text
-        answer = Answer([], failed, unresolvable, refusal)
-        self._told[id(listed), id(refusal)] = (listed, answer)
-        while len(self._told) > _MOST_NAMED:
-            self._told.popitem(last=False)
-        return answer
+        return Answer([], failed, unresolvable, refusal)
 
 
 def _keep(known: OrderedDict[bytes, Listed], key: bytes, listed: Listed) -> None:

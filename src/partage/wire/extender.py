@@ -79,6 +79,11 @@ class _RawPreempt(msgspec.Struct, frozen=True, gc=False):
     meta_camel: _VictimMap = msgspec.field(default=None, name="nodeNameToMetaVictims")
 
 
+class _Score(msgspec.Struct, gc=False):
+    host: str = msgspec.field(name="Host")
+    score: int = msgspec.field(name="Score")
+
+
 @dataclass(frozen=True, slots=True)
 class FilterArgs:
     """The arguments of filter and prioritize.
@@ -196,7 +201,6 @@ def filter_reply(
     names: Sequence[str],
     failed: Mapping[str, str],
     unresolvable: Mapping[str, str],
-    encoded: bytes = b"",
 ) -> bytes:
     """The answer of filter: the nodes that fit, in the form in which they were asked about.
 
@@ -205,10 +209,7 @@ def filter_reply(
         names: nodes that fit.
         failed: others with the reason.
         unresolvable: those where evicting would not help.
-        encoded: the names as JSON texts joined by commas, where many are prepared: that is faster.
     """
-    if encoded and not args.nodes:
-        return b'{"Nodes":null,"NodeNames":[%b],%b' % (encoded, _NO_FAILURES)
     nodes: object = None
     if args.nodes:
         nodes = {"metadata": {}, "items": [args.nodes[name] for name in names]}
@@ -236,11 +237,6 @@ def passing_reply(args: FilterArgs) -> bytes:
     return b'{"Nodes":null,"NodeNames":%b,%b' % (args.raw_names, _NO_FAILURES)
 
 
-def encoded_name(name: str) -> bytes:
-    """A node's name as a JSON text."""
-    return msgspec.json.encode(name)
-
-
 _NO_FAILURES: Final = b'"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":""}'
 
 
@@ -251,12 +247,7 @@ def error_reply(message: str) -> bytes:
 
 def prioritize_reply(scores: Iterable[tuple[str, int]]) -> bytes:
     """The answer of prioritize. Scores are integers: a float is dropped without a word."""
-    return msgspec.json.encode([{"Host": host, "Score": score} for host, score in scores])
-
-
-def score_entry(name: str, score: int) -> bytes:
-    """One node's entry in the answer of prioritize."""
-    return b'{"Host":%b,"Score":%d}' % (msgspec.json.encode(name), score)
+    return msgspec.json.encode([_Score(host, score) for host, score in scores])
 
 
 def bind_reply(error: str = "") -> bytes:
