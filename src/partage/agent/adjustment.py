@@ -83,7 +83,6 @@ def in_force(rooms: Mapping[str, Room], names: Mapping[str, str], grants: Grants
     Args:
         rooms: by container.
         names: of the containers, by the same.
-        grants: of the pod.
     """
     return all(
         room.cards == as_asked(room.cards, names[container], grants)
@@ -101,7 +100,6 @@ def beyond(
     Args:
         rooms: by container, as they are in force.
         used: bytes by card and process, for cards whose driver tells.
-        proc: procfs of the host.
     """
     pids = processes_of(rooms, proc)
     for container, room in rooms.items():

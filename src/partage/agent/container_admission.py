@@ -55,11 +55,8 @@ class Keeper:
     Attributes:
         unprotected: what was found running unserved, by the runtime's identity of the container.
         suspected: what runs with devices without a record, by the kubelet's word; whoever reconciles sets it.
-        tallies: what is counted.
         books: what is held, and what the runtime has.
-        journal: what was written down.
         isolation: the node's own enforcement library; None where another keeps shares.
-        stories: hears what containers get.
         claims: what ResourceClaims hold here; None where this agent prepares none.
     """
 
@@ -76,13 +73,7 @@ class Keeper:
         """A keeper that knows what its journal knows.
 
         Args:
-            place: the node as it is now.
-            host: its files.
-            journal: opened.
-            tallies: what is counted.
-            isolation: rooms for the node's own enforcement library; None where another keeps shares.
             folders: of containers, where HAMi's library keeps shares; None where nobody has any.
-            stories: hears what containers get.
         """
         self._place = place
         self._host = host
@@ -274,8 +265,6 @@ class Keeper:
         """Keep the library out of an image that cannot load it.
 
         Args:
-            pod: its pod.
-            container: made, not started.
             layers: of its root, topmost first, where it has no process yet.
             why: why there are none of these.
 

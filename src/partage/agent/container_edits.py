@@ -133,10 +133,6 @@ def gifts(
     """What each container with a grant gets, by name.
 
     Args:
-        placed: the pod.
-        settings: the families'.
-        families: the protocols.
-        host: what only the host knows.
         known: variables that the containers have already.
 
     Raises:

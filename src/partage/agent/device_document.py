@@ -34,8 +34,6 @@ def device_document(
     """The Device object.
 
     Args:
-        name: of the node.
-        inventory: what was found.
         previous: the object as it is; None when there is none.
         now: the time, as Kubernetes writes it.
         uid: of the Node, which becomes the object's owner; empty for none.
@@ -77,8 +75,6 @@ def health_condition(
     """A device's condition.
 
     Args:
-        now: since when.
-        healthy: what it says.
         message: what an unhealthy device suffers from.
         reason: the same as one word.
     """

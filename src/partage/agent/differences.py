@@ -97,10 +97,7 @@ class Finding:
     """One thing that does not agree.
 
     Attributes:
-        kind: which.
         namespace, pod, uid: of the pod; the UID is empty where nobody tells it.
-        container: its name.
-        message: the same for people.
     """
 
     kind: Kind

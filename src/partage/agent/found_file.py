@@ -22,8 +22,6 @@ class Told(msgspec.Struct, frozen=True):
     Attributes:
         kind: a name of `differences.Kind`; a newer agent may know others.
         pod: `namespace/name`.
-        container: its name.
-        message: for people.
         done: what the agent does about it.
         fix: what people may do.
     """
@@ -47,7 +45,6 @@ def write_findings(folder: Path, findings: Sequence[Finding], at: str) -> None:
 
     Args:
         folder: of the journal.
-        findings: all of them.
         at: the wall clock, for people.
 
     Raises:

@@ -26,8 +26,6 @@ class Holding:
 
     Attributes:
         container: the runtime's identity of it.
-        name: of the container.
-        allocation: of its pod.
     """
 
     container: str
@@ -42,9 +40,6 @@ class Running:
     Attributes:
         container: the runtime's identity of it.
         uid: of its pod; empty where the runtime does not tell the pod.
-        namespace: of its pod.
-        pod: name of its pod.
-        name: of the container.
         record: the pod's record as the runtime has it; None without one.
         served: who keeps its limits, by what the runtime keeps of it; None where no adjustment of ours arrived.
     """
@@ -63,10 +58,6 @@ class Unprotected:
     """A container that was found running unserved.
 
     Attributes:
-        namespace: of its pod.
-        pod: name of its pod.
-        uid: of its pod.
-        container: its name.
         why: what makes it a worry.
     """
 

@@ -68,9 +68,7 @@ class Host:
         """What the runtime is told; None where there is nothing to change.
 
         Args:
-            given: what the container gets.
             removed: variables that are made to say nothing.
-            container: before it is made.
             annotations: what the runtime is to keep in its own books of the container.
 
         Raises:

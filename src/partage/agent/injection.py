@@ -107,10 +107,6 @@ class Place:
     """The node, as far as injection looks.
 
     Attributes:
-        node: with its devices.
-        settings: the families'.
-        families: the protocols.
-        host: what only the host knows.
         exempt: namespaces whose pods without a record are left alone: drivers, monitors.
     """
 
@@ -148,9 +144,6 @@ def inject(
     """What a container gets; None leaves it as it is.
 
     Args:
-        pod: its pod.
-        container: before it is made, as the runtime would make it.
-        place: where.
         held: allocations of pods whose containers are here already.
         unknown: a container of another pod that holds what nobody can tell; empty usually.
     """
@@ -420,8 +413,6 @@ def conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -
     """Why a record cannot be honoured beside those that came before it.
 
     Args:
-        allocation: what it says.
-        place: where.
         held: those that came before.
     """
     held = tuple(held)

@@ -42,9 +42,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         container: the runtime's identity of it.
-        uid: of its pod.
         pod: `namespace/name`.
-        name: of the container.
         record: the pod's record as it was then.
         limits: who keeps the container to its amounts.
         room: name of its room, where that is not its identity.
@@ -65,7 +63,6 @@ class Adjusted(msgspec.Struct, frozen=True):
     """What the shares of a pod are since they were changed.
 
     Attributes:
-        uid: of the pod.
         record: its record, with the amounts that are enforced.
     """
 
@@ -97,7 +94,6 @@ class Journal:
         """Open the journal, making its folder.
 
         Args:
-            folder: of the journal.
             spare: bytes about ended containers at which the file is written anew.
 
         Raises:
@@ -297,11 +293,7 @@ class Journal:
 
 
 def _locked(path: Path) -> int:
-    """A file that this process alone has until it ends, however it ends.
-
-    Raises:
-        BlockingIOError: another process has it.
-    """
+    """A file that this process alone has until it ends, however it ends."""
     held = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _MODE)
     try:
         fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -116,7 +116,6 @@ class Books:
     """What is known when somebody asks.
 
     Attributes:
-        node: with its devices.
         held: containers that hold devices, oldest first; of one that was tried again, the last attempt.
         cards: what drivers say, by card.
         uses: what containers use, by container and card.
@@ -378,11 +377,6 @@ class Nameless(Collector):
     """Series of which none names a pod: whoever reaches the port could read them, whatever they may read of pods."""
 
     def __init__(self, inner: Collector) -> None:
-        """Series of another collector.
-
-        Args:
-            inner: collects all.
-        """
         self._inner = inner
 
     def collect(self) -> Iterator[Metric]:

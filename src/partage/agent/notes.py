@@ -36,7 +36,6 @@ class Note(msgspec.Struct, frozen=True, order=True):
 
     Attributes:
         code: of `Code`; a newer agent may know others.
-        message: for people.
     """
 
     code: str
@@ -53,8 +52,6 @@ class Notes:
         """Say this, instead of all that the same one said before.
 
         Args:
-            who: notices it.
-            code: what it is of.
             messages: for people; none takes back what was said.
         """
         notes = tuple(Note(code.value, message[:_LONGEST]) for message in messages)

@@ -44,8 +44,6 @@ def node_labels(
     well is only filled in where it is absent.
 
     Args:
-        inventory: what was found.
-        labels: the node's own.
         qgpu: whether the node serves qGPU.
         isolation: what is said of who keeps shares, where the cards are NVIDIA's.
     """
@@ -78,7 +76,6 @@ def registered_cards(
 
     Args:
         cards: each with what its driver calls it.
-        hami: settings.
         node: whose.
         mode: `hami-core` or `mig`, where the configuration of the node names none.
     """

@@ -72,7 +72,6 @@ class Round:
     """What one round came to.
 
     Attributes:
-        inventory: what was found.
         wrote: which objects were written: `device`, `node`.
     """
 
@@ -127,10 +126,7 @@ class AgentReporting:
 
         Args:
             client: of the API server; its clock and chance are used.
-            node: the node's name.
             search: looks at the node; runs in a thread of its own.
-            settings: how reporting is done.
-            hooks: who is asked and told.
         """
         self._client = client
         self._node = node
@@ -303,8 +299,6 @@ async def renew_lease(
 
     Args:
         client: an open client; its clock is used.
-        node: the node's name.
-        settings: where, and for how long.
         uid: of the Node; empty where it is not known yet.
 
     Raises:

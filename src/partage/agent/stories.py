@@ -81,8 +81,6 @@ def stories_of(tracer: Tracer, node: str, chance: Callable[[], str]) -> Stories:
     """What tells the tracer; nothing where it tells nobody.
 
     Args:
-        tracer: is told.
-        node: name of the agent's.
         chance: words that nobody guesses.
     """
     return NodeStories(tracer, node, chance) if tracer.on else SILENT
@@ -202,7 +200,6 @@ class InstanceStories:
 
         Args:
             wanted: instances by card.
-            pods: of the node.
         """
         if not self._tracer.on:
             return

@@ -55,12 +55,7 @@ class Meter:
         self.uses: Mapping[tuple[str, str], Use] = {}
 
     def look(self, rooms: Mapping[str, Room], sight: Sight) -> None:
-        """Take what was read: `uses` is by container and card. A room that could not be read has none.
-
-        Args:
-            rooms: by container.
-            sight: what was read of them.
-        """
+        """Take what was read: `uses` is by container and card. A room that could not be read has none."""
         now = self._clock()
         found: dict[tuple[str, str], Use] = {}
         before: dict[tuple[str, str], tuple[float, int]] = {}
@@ -119,10 +114,8 @@ def told_by_drivers(
     A container none of whose processes is seen is left out: the agent may have no sight of them.
 
     Args:
-        held: containers that hold cards.
         cards: what drivers say, by card.
         known: what is measured already.
-        proc: procfs of the host.
     """
     wanted = {
         (one.container, grant.uuid)

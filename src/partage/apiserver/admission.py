@@ -35,7 +35,6 @@ class Review:
     """One request as admission sees it.
 
     Attributes:
-        operation: what is asked.
         kind: of what.
         subresource: of which part; empty for the whole.
         namespace: where; empty for cluster-scoped kinds.
@@ -43,7 +42,6 @@ class Review:
         object: what would be stored (for `binding` and `eviction`, that document); None on
             deletion. Not to be altered: a mutator returns another.
         old: what is stored; None on creation.
-        user: who asks.
         dry_run: whether nothing will be stored, so that hooks must have no side effects.
         warnings: texts for the client; hooks may append.
     """

@@ -28,7 +28,6 @@ class Manager:
     Attributes:
         name: the field manager.
         operation: `Apply` or `Update`.
-        version: the apiVersion it writes.
         time: when, as Kubernetes writes times.
         subresource: such as `status`; empty for the main one.
     """

@@ -49,7 +49,6 @@ class Call:
         namespace: empty for cluster-scoped kinds, and for all namespaces.
         name: empty for collections.
         sub: the subresource, empty for the whole.
-        user: who asks.
         dry_run: whether nothing is to be stored.
         manager: the field manager, empty when the client names none.
         force: whether server-side apply takes fields from other managers.
@@ -144,9 +143,7 @@ def accept(call: Call, value: Any, patch: Patch | None = None) -> dict[str, Any]
     """A body as an object of the call's kind, in new containers.
 
     Args:
-        call: what is asked.
         value: the body, or an object after a patch.
-        patch: that patch.
 
     Raises:
         ApiError: 400, not such an object, or unknown fields under strict validation.

@@ -16,7 +16,6 @@ class Column:
     """One column.
 
     Attributes:
-        name: its heading.
         cell: from the object and the time now (seconds since 1970) to what is shown.
         type: `string`, `integer`, `boolean`, `number` or `date`.
         wide: whether it shows only with `-o wide`.

@@ -65,8 +65,6 @@ def parse(body: bytes, *, yaml: bool = False, twice: list[str] | None = None) ->
     """A JSON or YAML body as plain values.
 
     Args:
-        body: the text.
-        yaml: whether it may be YAML.
         twice: receives what is to be said of keys that an object has twice; the last one holds.
 
     Raises:
@@ -129,8 +127,6 @@ def conform(value: Any, type_: Type, unknown: list[str], where: str = "", root: 
     """`value` as `type_` stores it, in new containers.
 
     Args:
-        value: what was sent.
-        type_: the shape it must have.
         unknown: receives the paths of fields that the shape lacks; they are dropped.
         where: the path of `value`.
         root: what messages call the innermost struct around `value`.

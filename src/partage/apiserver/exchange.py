@@ -33,9 +33,7 @@ class Exchange:
     """A request, and what is known about it.
 
     Attributes:
-        request: aiohttp's.
         parts: the path's segments, unquoted.
-        user: who asks.
         patience: seconds in which the body has to come.
     """
 

@@ -36,8 +36,6 @@ class Kind:
 
     Attributes:
         group: the API group; empty for the core.
-        version: such as `v1`.
-        kind: such as `Pod`.
         plural: as in paths.
         singular: as kubectl accepts it.
         namespaced: whether objects live in namespaces.

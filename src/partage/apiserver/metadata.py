@@ -102,12 +102,7 @@ def check(
     *,
     namespaced: bool,
 ) -> None:
-    """Reports what is wrong with metadata.
-
-    Args:
-        rule: what is wrong with a name of this kind.
-        namespaced: whether the kind lives in namespaces.
-    """
+    """Reports what is wrong with metadata."""
     name = metadata.get("name", "")
     if not name:
         problems.required("metadata.name", "name or generateName is required")

@@ -29,8 +29,6 @@ class LogRequest:
     """Which log is wanted.
 
     Attributes:
-        pod: the pod's document.
-        container: the container's name.
         follow: whether to go on as the log grows.
         tail: only the last lines, None for all.
         previous: the log of the container's earlier life.

@@ -14,7 +14,6 @@ class ApiError(Exception):
     Attributes:
         code: the HTTP status.
         reason: the machine-readable reason, such as `AlreadyExists`.
-        message: what people read.
         details: the `details` of the Status; None for none, as opposed to an empty one.
     """
 

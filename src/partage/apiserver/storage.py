@@ -49,7 +49,6 @@ class Record:
     Attributes:
         resource: such as `pods` or `deployments.apps`.
         namespace: empty for cluster-scoped objects.
-        name: its name.
         value: the document, with `metadata.resourceVersion` set; not to be altered.
         revision: the store's revision when it was written.
         texts: its encodings so far, by what they are for.

@@ -50,9 +50,6 @@ async def watch(
 ) -> AsyncIterator[bytes]:
     """The lines of a watch, several at a time.
 
-    Args:
-        closing: ends it.
-
     Raises:
         ApiError: 410 before the first line, when the history does not reach back to `since`.
     """

@@ -126,8 +126,6 @@ class _Plan:
     """What the options come to.
 
     Attributes:
-        node: its name.
-        options: of the agent.
         discovery: how devices are looked for; None where somebody else does.
         mig: where instances are kept; None where none are made.
         config_maps: whose settings hold.
@@ -143,11 +141,7 @@ class _Plan:
 
 
 def _check(given: dict[str, Any]) -> None:
-    """Whether options go together.
-
-    Raises:
-        InvalidDocument: two do not, or one cannot be used.
-    """
+    """Whether options go together."""
     index = given["nri_index"]
     if len(index) != 2 or not index.isdecimal():
         raise InvalidDocument(f"--nri-index {index!r}: two digits are needed")
@@ -178,11 +172,7 @@ def _check(given: dict[str, Any]) -> None:
 
 
 def _planned(given: dict[str, Any]) -> _Plan:
-    """What options that go together ask for.
-
-    Raises:
-        InvalidDocument: two do not, or one cannot be used.
-    """
+    """What options that go together ask for."""
     _check(given)
     simulated = given["simulated"] is not None
     maps = tuple(_config_map(text) for text in given["config_maps"])
@@ -242,11 +232,7 @@ def _config_map(text: str) -> tuple[str, str]:
 
 
 async def _described(plan: _Plan, given: dict[str, Any], stop: asyncio.Event) -> None:
-    """Serve the node that the manifests describe.
-
-    Raises:
-        InvalidDocument: they cannot be read, or none is of this node.
-    """
+    """Serve the node that the manifests describe."""
     files: tuple[str, ...] = given["devices"]
     found: dict[str, Document] = {}
     configs: list[Document] = []

@@ -10,7 +10,6 @@ class Asked:
     """The one who answers.
 
     Attributes:
-        views: the answers.
         told: who that is, for people.
         namespace: the one that is meant where none is named.
         conditions: what kube-scheduler wrote on waiting pods, by `namespace/name`.

@@ -76,7 +76,6 @@ def answered(
 
     Args:
         given: the options of `answer_options`.
-        question: what to ask.
         placing: see `Where`.
     """
     where = Where(

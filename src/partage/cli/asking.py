@@ -159,11 +159,7 @@ def _service_config(where: Where) -> Config:
 
 
 def _proxy(service: str) -> str:
-    """The path of a service behind the API server.
-
-    Raises:
-        CannotAsk: it is not `NAMESPACE/NAME:PORT`.
-    """
+    """The path of a service behind the API server."""
     namespace, slash, rest = service.partition("/")
     name, colon, port = rest.rpartition(":")
     if not (slash and colon and namespace and name and port) or "/" in rest:
@@ -185,7 +181,6 @@ class ServiceViews:
         """Views.
 
         Args:
-            client: an open client.
             prefix: before every path; empty where the client speaks to the service itself.
         """
         self._client = client

@@ -23,7 +23,6 @@ class ClaimViews(BookViews):
         """Views.
 
         Args:
-            books: what is known.
             pods: those that name claims, by `namespace/name`.
             allocator: allocates claims; or makes what does, once it is needed.
             settled: see `BookViews`.

@@ -249,7 +249,6 @@ async def facts_of(
 
     Args:
         objects: by kind; None for those that could not be read.
-        now: the wall clock.
         denied: see `ClusterFacts`.
         files: kube-scheduler configurations that no ConfigMap holds, by name.
     """

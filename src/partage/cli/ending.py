@@ -16,12 +16,7 @@ CANNOT: Final = 2
 
 
 def end(problem: object, code: int = CANNOT) -> NoReturn:
-    """Say why, and end.
-
-    Args:
-        problem: the thing, the rule and what to try.
-        code: exit status.
-    """
+    """Say why, and end."""
     context, words = click.get_current_context(silent=True), list[str]()
     while context is not None:
         if context.parent is not None or not isinstance(context.command, click.Group):

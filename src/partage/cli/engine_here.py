@@ -41,7 +41,6 @@ async def over_files(files: Sequence[str], *, strict: bool, placing: bool) -> As
     """Over manifests.
 
     Args:
-        files: their names.
         strict: see `batches`.
         placing: whether their pods without a node get places first.
 
@@ -139,10 +138,7 @@ async def _over(
     """Books as the service would make them, and what they answer.
 
     Args:
-        documents: everything.
-        told: who answers, for people.
         namespace: the one that is meant where none is named.
-        notes: what could not be read.
         offers: lists what claims are allocated from; None where it is among the documents.
         written: manifests, whose nodes come in the order written, and where a Device object or ResourceSlice may
             stand for its node.

@@ -30,7 +30,6 @@ def idle_shares(url: str, namespace: str) -> list[dict[str, Any]]:
 
     Args:
         url: of Prometheus, or of what answers its API.
-        namespace: of the pods; empty for all.
     """
     try:
         answers = asyncio.run(_asked(url.rstrip("/")))

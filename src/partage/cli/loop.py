@@ -55,11 +55,7 @@ def _old_set_aside() -> Iterator[None]:
 
 
 def run_fast(main: Service) -> None:
-    """As `run`, on the fastest loop there is.
-
-    Args:
-        main: the service.
-    """
+    """As `run`, on the fastest loop there is."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], _YOUNG), *before[1:])
     try:

@@ -360,11 +360,7 @@ def scheduler(**given: Any) -> None:
 
 
 def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
-    """The daemon's options from those of the command line.
-
-    Raises:
-        InvalidValue: they do not go together, or a file cannot be used.
-    """
+    """The daemon's options from those of the command line."""
     policy: Policy | None = given["policy"]
     tls = _tls(given)
     plugin = _plugin_of(given)
@@ -418,11 +414,7 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
 
 
 def _plugin_of(given: dict[str, Any]) -> PluginOptions | None:
-    """The plugin's socket, where there is one.
-
-    Raises:
-        InvalidValue: users are named without a socket.
-    """
+    """The plugin's socket, where there is one."""
     path, users = given["plugin_socket"], frozenset(given["plugin_users"])
     if path is None:
         if users:
@@ -432,11 +424,7 @@ def _plugin_of(given: dict[str, Any]) -> PluginOptions | None:
 
 
 def _silence(limit: float) -> SilenceSettings:
-    """When agents are silent.
-
-    Raises:
-        InvalidValue: an agent that is well would seem to be, between two renewals.
-    """
+    """When agents are silent."""
     if 0 < limit < LEAST:
         raise InvalidValue(
             f"--agent-silence {limit:g}: agents renew their Leases every 12 s at most, and may miss "
@@ -446,11 +434,7 @@ def _silence(limit: float) -> SilenceSettings:
 
 
 def _adapts(gates: str) -> bool:
-    """Whether the gate that is known here is on; it is unless something else is said.
-
-    Raises:
-        InvalidValue: another gate, or neither true nor false.
-    """
+    """Whether the gate that is known here is on; it is unless something else is said."""
     found = True
     for part in filter(None, gates.split(",")):
         name, _, value = part.partition("=")
@@ -487,11 +471,7 @@ def _election(given: dict[str, Any], config: Config) -> ElectionOptions:
 
 
 def _own_of(given: dict[str, Any], config: Config) -> _OwnTls | None:
-    """The Secret that the service keeps by itself, if it does.
-
-    Raises:
-        InvalidValue: options do not go together.
-    """
+    """The Secret that the service keeps by itself, if it does."""
     secret: str | None = given["tls_secret"]
     hosts: tuple[str, ...] = given["tls_hosts"]
     if secret is None:

@@ -78,8 +78,6 @@ class _Column:
     """A column of a table.
 
     Attributes:
-        header: above it.
-        cells: from the top down.
         texts: what they say, each text once, and the heading.
         width: in signs.
     """
@@ -270,9 +268,7 @@ def print_waiting(
     """Pods that wait, each with a line of its own for the reason: it is what people read.
 
     Args:
-        console: where.
         pods: name, code and message of each; a message may be empty.
-        title: above them.
     """
     console.print(Text(title, style="bold"))
     for name, code, message in pods:

@@ -151,7 +151,6 @@ async def _gathered(
     """What is to be shown.
 
     Args:
-        asked: who answers.
         what: `nodes`, `pods` or `cards`; empty for the cluster in brief.
         namespace: of pods; empty for all.
         sort: the order of nodes.

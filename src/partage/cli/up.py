@@ -144,9 +144,6 @@ def _found(
 
     Args:
         resumed: a cluster goes on, and has its nodes.
-
-    Raises:
-        InvalidDocument: a file is missing or broken.
     """
     found = [read(paths) for paths in (nodes, samples, files) if paths]
     simulated = tuple(node for one in found for node in one.simulated)
@@ -166,11 +163,7 @@ def _found(
 
 
 def _check_kubeconfig(path: Path | None) -> None:
-    """A kubeconfig of somebody else is not replaced.
-
-    Raises:
-        InvalidValue: there is one already.
-    """
+    """A kubeconfig of somebody else is not replaced."""
     if path is None or not path.exists():
         return
     try:
@@ -189,11 +182,7 @@ def _check_kubeconfig(path: Path | None) -> None:
 
 
 async def _serve(plan: Plan, output: str, stop: asyncio.Event) -> None:
-    """Run the cluster until a signal ends it.
-
-    Raises:
-        InvalidValue: it cannot be started.
-    """
+    """Run the cluster until a signal ends it."""
     async with EmbeddedCluster(plan) as cluster:
         await cluster.settled(_PATIENCE)
         if output == "json":

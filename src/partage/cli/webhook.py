@@ -253,11 +253,7 @@ def _switches(given: dict[str, Any]) -> Admission:
 
 
 def _options_of(given: dict[str, Any]) -> WebhookOptions:
-    """The daemon's options from those of the command line.
-
-    Raises:
-        InvalidValue: they do not go together, or a file cannot be used.
-    """
+    """The daemon's options from those of the command line."""
     certificate, key = given["tls_cert"], given["tls_key"]
     if (certificate is None) != (key is None):
         raise InvalidValue("--tls-cert and --tls-key go together")
@@ -280,11 +276,7 @@ def _options_of(given: dict[str, Any]) -> WebhookOptions:
 
 
 def _service(url: str) -> str:
-    """The URL of the scheduler service.
-
-    Raises:
-        InvalidValue: it is none.
-    """
+    """The URL of the scheduler service."""
     if url and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname):
         raise InvalidValue(f"--claims: {url!r} is no URL; write http://host:port")
     return url

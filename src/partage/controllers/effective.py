@@ -20,8 +20,6 @@ def effective(picture: Picture, name: str, policy: Policy | None = None) -> dict
     """The document for one node, ready for JSON; None for a node that is not there.
 
     Args:
-        picture: what was last seen.
-        name: of the node.
         policy: the one in force where no ConfigMap names one.
 
     Raises:

@@ -100,11 +100,7 @@ class Controllers:
         """Controllers that know nothing yet.
 
         Args:
-            client: an open client.
-            notices: takes events.
             clock: for delays; by default the client's.
-            families: the protocols.
-            settings: what may be set.
             registry: where the series hang; by default one of their own.
             read: a bound pod as somebody else has read this very document beside its node; None
                 where nobody has.

@@ -36,11 +36,7 @@ class _Place:
 
 
 class Picture:
-    """What was last seen.
-
-    Attributes:
-        configs: the ConfigMaps.
-    """
+    """What was last seen."""
 
     def __init__(
         self,

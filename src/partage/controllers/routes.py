@@ -13,7 +13,6 @@ def config_routes(picture: Picture, policy: Policy | None = None) -> list[web.Ro
     """The routes.
 
     Args:
-        picture: the objects as they were last seen.
         policy: the one in force where no ConfigMap names one.
     """
 

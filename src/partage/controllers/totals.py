@@ -35,10 +35,7 @@ def totals_patch(
     """A merge patch of the node's `status`; empty when it says what it should.
 
     Args:
-        document: the Node as the API server has it.
-        device: its Device object.
         node: the two as read, every family's configuration applied.
-        settings: of the families.
     """
     shape = document.shape if isinstance(document.shape, shapes.Node) else shapes.Node()
     status = shape.status or shapes.NodeStatus()

@@ -93,7 +93,6 @@ class AccessReviews:
 
         Args:
             client: an open client, which may create the two kinds of review.
-            settings: bounds and times.
         """
         self._client = client
         self._settings = mine = settings or ReviewSettings()
@@ -111,9 +110,7 @@ class AccessReviews:
         """Whether the bearer of this `Authorization` header may read pods of the namespace.
 
         Args:
-            authorization: the header.
             namespace: whose pods; empty for those of all.
-            address: the caller's.
 
         Raises:
             web.HTTPTooManyRequests: too many questions of this caller wait.

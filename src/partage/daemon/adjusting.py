@@ -56,12 +56,9 @@ class Adjusting:
 
         Args:
             keeper: whose containers.
-            client: of the API server.
-            node: its name.
             pods: of the node; None while they are not known.
             used: bytes by card and process, for cards whose driver tells.
             period: seconds between two looks.
-            proc: procfs of the host.
         """
         self._keeper, self._client, self._node, self._pods = keeper, client, node, pods
         self._used, self._period, self._proc = used, period, proc
@@ -206,12 +203,7 @@ class Adjusting:
         *,
         raised: bool = False,
     ) -> None:
-        """Say on the pod what is enforced from now on at most, and what became of what it asked.
-
-        Raises:
-            Conflict: it has changed since it was read.
-            KubeError: it cannot be said.
-        """
+        """Say on the pod what is enforced from now on at most, and what became of what it asked."""
         body: Body = {
             "metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
         }

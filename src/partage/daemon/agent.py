@@ -82,7 +82,6 @@ class IsolationOptions:
     """Who keeps software shares to their amounts.
 
     Attributes:
-        provider: of the node.
         library: the enforcement library as built, where the provider is Partage's own.
         folder: of its files, as the host sees it.
         evict: what is not held to its limits must not run.
@@ -111,7 +110,6 @@ class AgentOptions:
         host: address to listen on.
         port: 0 takes any that is free.
         health_port: a port for the two probes alone; None for none.
-        plugin: how to reach the runtime.
         isolation: who keeps shares to their amounts, and how.
         exempt: namespaces whose pods without a record are left alone.
         roots: where the host's files are.
@@ -141,8 +139,6 @@ class AgentDaemon:
     Attributes:
         url: where health and metrics are; empty before it serves.
         keeper: what decides.
-        tallies: what is counted.
-        asked: what is asked about containers.
         meter: what containers use.
         notes: what operators have to know.
         found: what the last search for devices found.
@@ -159,11 +155,7 @@ class AgentDaemon:
         """An agent that does not serve yet.
 
         Args:
-            node: its node, with its devices.
-            context: settings and families.
-            options: what may be set.
             instances: who makes hardware instances; without it, pods that have some wait.
-            beside: further companions of this agent.
 
         Raises:
             InvalidDocument: the journal or the library cannot be used.

@@ -81,12 +81,8 @@ class AgentSilence:
         """A loop that does not run yet.
 
         Args:
-            client: an open client.
             books: those in force; None while they are made.
-            recorder: takes events.
             may: whether this instance leads at this very moment.
-            settings: when an agent is silent.
-            registry: where the series hang.
         """
         self._client, self._books, self._may = client, books, may
         self._recorder, self._settings = recorder, settings

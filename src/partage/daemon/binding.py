@@ -40,7 +40,6 @@ class ApiBinder:
         """A binder over an open client.
 
         Args:
-            client: an open client.
             may_bind: whether this instance leads at this very moment.
             bound: told every Binding that was carried out.
             within: seconds after the look at whether we lead in which one is over, tries and the
@@ -103,7 +102,6 @@ class ApiAmender:
         """Over an open client.
 
         Args:
-            client: an open client.
             may_write: whether this instance leads at this very moment.
             within: see `ApiBinder`.
         """

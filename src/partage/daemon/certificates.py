@@ -51,9 +51,6 @@ class CertificateStore:
     """One Secret.
 
     Attributes:
-        client: an open client.
-        namespace: of the Secret.
-        name: of the Secret.
         hosts: what the certificate must be good for.
         calls: whether it may also be shown by a client, as kube-scheduler's to the extender.
     """
@@ -105,11 +102,7 @@ class CertificateStore:
         return bundle
 
     def _read(self, held: _Secret) -> Bundle:
-        """What the Secret holds; nothing, where it is ours and of no use.
-
-        Raises:
-            InvalidValue: it is of no use and not ours, so it is left alone.
-        """
+        """What the Secret holds; nothing, where it is ours and of no use."""
         data = held.data or {}
         if not data:
             return Bundle()

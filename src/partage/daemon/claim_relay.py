@@ -33,7 +33,6 @@ def relay_route(url: str, limits: Limits) -> web.RouteDef:
 
     Args:
         url: of the scheduler service's leader, without a trailing slash.
-        limits: of requests.
     """
     there = held = 0
     turns = asyncio.Semaphore(_AT_ONCE)

@@ -63,7 +63,6 @@ class ClaimDesk:
         """A desk at which no question waits.
 
         Args:
-            service: with the books.
             may_reserve: whether this instance leads at this very moment.
             known: the claim of a namespace and name, as it is known from the API server.
         """
@@ -130,11 +129,7 @@ class ClaimDesk:
         return Verdict(review.uid, allowed=not refusal, message=refusal)
 
     async def _stored(self, claim: Document) -> Document | None:
-        """The claim as the API server has it, once that is of the version that is named.
-
-        Raises:
-            web.HTTPServiceUnavailable: too many are waiting.
-        """
+        """The claim as the API server has it, once that is of the version that is named."""
         clock = self._service.clock
         end = clock.monotonic() + _LATE
         wanted = claim.metadata.uid, claim.metadata.resource_version

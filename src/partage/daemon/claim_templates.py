@@ -76,12 +76,7 @@ class _Stored:
 
 @dataclass(frozen=True, slots=True)
 class _User:
-    """A pod that names templates.
-
-    Attributes:
-        text: its annotation.
-        keys: the templates.
-    """
+    """A pod that names templates."""
 
     text: str
     keys: frozenset[_Key]
@@ -99,7 +94,6 @@ class Cards:
     """Which cards there are, kept from look to look: those of a node are counted when it is another than before."""
 
     def __init__(self) -> None:
-        """Nothing is counted yet."""
         self._nodes: list[Node | None] = []
         self._kinds: Counter[Kind] = Counter()
 
@@ -132,7 +126,6 @@ class ClaimTemplates:
         """Nothing is known yet.
 
         Args:
-            client: an open client.
             books: those in force, for the cards of the cluster; None while they are made.
             period: seconds between two lists.
         """

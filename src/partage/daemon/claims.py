@@ -78,8 +78,6 @@ class ResourceDriver:
         Args:
             client: an open client; its clock is used.
             agent: whose keeper gives containers what claims hold.
-            node: its name.
-            options: what may be set.
 
         Raises:
             InvalidDocument: a folder cannot be used.
@@ -195,12 +193,7 @@ class ResourceDriver:
     # --- the kubelet -------------------------------------------------------------------------
 
     async def _prepare(self, claim: said.Claim) -> Prepared:
-        """Prepare a claim, or find it prepared.
-
-        Raises:
-            NotPrepared: it cannot be honoured now.
-            OSError: the disk does not take it.
-        """
+        """Prepare a claim, or find it prepared."""
         self._asked.add(claim.uid)
         with self._timed("prepare") as end:
             try:
@@ -275,11 +268,7 @@ class ResourceDriver:
                 await self._client.clock.sleep(_LOOK)
 
     async def _unprepare(self, claim: said.Claim) -> None:
-        """Forget a claim.
-
-        Raises:
-            OSError: a file cannot be removed.
-        """
+        """Forget a claim."""
         with self._timed("unprepare") as end:
             await asyncio.to_thread(self._admission.unprepare, claim.uid)
             end.result = "done"

@@ -47,9 +47,7 @@ class DiscoveryOptions:
     """How devices are looked for.
 
     Attributes:
-        roots: where the node's files are.
         backends: which are asked.
-        reporting: how it is told.
         kept: folder of what was last known.
     """
 
@@ -81,8 +79,6 @@ class NodeDiscovery:
         """Discovery that has looked once: what it found is taken before this returns.
 
         Args:
-            node: its name.
-            options: how.
             take: hears the node when it differs from the last time.
             client: of the API server; None reports nowhere.
             settings: the families', in force now.

@@ -65,7 +65,6 @@ class Notices:
         """Notices that are not written yet.
 
         Args:
-            client: an open client, for wake-ups.
             instance: which of the scheduler's processes this is.
             find: a pod by its uid.
             leads: whether this instance is known to lead at this very moment. One that was paused has

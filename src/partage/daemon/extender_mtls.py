@@ -38,9 +38,6 @@ async def mutual_tls(
     """TLS by a Secret of ours, looked after while the context lasts.
 
     Args:
-        client: an open client.
-        namespace: of the Secret.
-        secret: its name.
         hosts: by which kube-scheduler reaches the service.
         required: whether nobody is heard without a certificate; if not, only the verbs need one.
 

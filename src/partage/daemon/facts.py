@@ -78,7 +78,6 @@ def tell_gone(hearers: Sequence[Hearer], document: Document) -> None:
     """Tell everybody that an object is there no more.
 
     Args:
-        hearers: who is told.
         document: the object's last known state.
     """
     for hearer in hearers:

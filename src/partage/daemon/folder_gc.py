@@ -19,7 +19,6 @@ class Tidying:
         """Nothing is removed yet.
 
         Args:
-            folders: of containers.
             period: seconds between two looks whether there is anything to remove.
         """
         self._folders = folders

@@ -52,7 +52,6 @@ class FollowedLease:
         """Nothing is followed yet.
 
         Args:
-            client: an open client.
             namespace: of kube-scheduler's Lease.
             name: of kube-scheduler's Lease.
             lead: started when we lead, cancelled when we no longer do.

@@ -33,7 +33,6 @@ class ForeignReport:
 
         Args:
             client: an open client; its clock is used.
-            node: the node's name.
             told: what the annotations should be, given those that there are.
         """
         self._client = client

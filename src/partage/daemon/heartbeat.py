@@ -33,8 +33,6 @@ class Heartbeat:
 
         Args:
             client: an open client; its clock is used.
-            node: the node's name.
-            settings: how often, where, and who keeps shares of NVIDIA cards.
         """
         self._client, self._node, self._settings = client, node, settings
 

@@ -102,10 +102,7 @@ class Feed:
         """A feed that is not yet running.
 
         Args:
-            client: an open client.
-            kinds: what to follow.
             facts: told every change, in step with the pictures; must not raise or block.
-            settings: times of the watches.
         """
         self._followed = [_Followed(client, kind, facts, settings) for kind in kinds]
 

@@ -92,11 +92,7 @@ class NodeInstances:
         """Instances that nobody makes yet.
 
         Args:
-            client: an open client.
-            name: the node.
-            node: driver and files.
             specs: where the specifications of `node` are read again.
-            tallies: what is counted.
             tracer: is told when pods have theirs.
             notes: hear of cards of which nothing can be made.
 
@@ -130,21 +126,13 @@ class NodeInstances:
             tasks.create_task(self._report.run(), name="agent:foreign")
 
     def foreign(self, before: str | None) -> str:
-        """The annotation of the node's Device object that tells of instances that are not ours.
-
-        Args:
-            before: as it is; None without one.
-        """
+        """The annotation of the node's Device object that tells of instances that are not ours."""
         outcomes = {card: self._service.outcome(card) for card in self.cards}
         seen = {card: outcome for card, outcome in outcomes.items() if outcome is not None}
         return encode_foreign(reported(self.cards, seen, before))
 
     def annotations(self, before: Mapping[str, str]) -> dict[str, str]:
-        """What the maker of instances keeps on the node's Device object.
-
-        Args:
-            before: the object's annotations as they are.
-        """
+        """What the maker of instances keeps on the node's Device object."""
         axes = dict(self._axes)
         for card in self.cards:
             outcome = self._service.outcome(card)

@@ -60,7 +60,6 @@ class StatementSettings:
         period: seconds between two looks.
         evict: whether pods that are not held to their limits are evicted.
         slack: bytes beyond a container's memory that the context of a process may grow to.
-        proc: procfs of the host.
     """
 
     period: float = 10.0
@@ -132,7 +131,6 @@ class Statements:
             tallies: on whose registry they are counted.
             meter: reads what is used at the same time.
             client: of the API server; None writes no conditions.
-            settings: how they are looked after.
             found: what the last search for devices found; it tells what processes use.
             notes: hear of drivers that the library was not tried on.
             away: why NVIDIA's MPS daemon does not answer; empty where it does.

@@ -75,8 +75,6 @@ class KubeletSide:
         """Nothing is served yet.
 
         Args:
-            node: its name.
-            options: what may be set.
             keeper: who gives containers their devices.
             asked: what asks the keeper about containers.
             chance: between 0 and 1; spreads what is tried again.

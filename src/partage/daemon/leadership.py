@@ -41,9 +41,7 @@ def elector(
     """The elector of one instance, not running yet.
 
     Args:
-        client: an open client.
         identity: unique among all instances.
-        options: of the election.
         lead: started when the Lease is got, cancelled when it is lost.
         settled: whether nothing that we sent can still arrive.
     """
@@ -69,7 +67,6 @@ class LeaderLabel:
         """A label that is not written yet.
 
         Args:
-            client: an open client.
             pod: namespace and name of our own pod; None writes nothing.
         """
         self._client = client

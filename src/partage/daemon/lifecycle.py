@@ -22,7 +22,6 @@ class Life:
         """A daemon that is not running.
 
         Args:
-            name: of its task.
             run: runs until the event is set.
         """
         self.ready = asyncio.Event()

@@ -37,9 +37,6 @@ class NodeFacts:
         """Facts that were not read yet.
 
         Args:
-            client: an open client.
-            name: the node.
-            context: what it is read against.
             tell: hears the node whenever it was read.
             period: seconds between two readings; chance shortens it by up to a fifth.
         """

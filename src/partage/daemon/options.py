@@ -51,7 +51,6 @@ class ElectionOptions:
     Attributes:
         namespace: of the Lease.
         name: of the Lease.
-        times: of the Lease.
         fence: seconds that a new leader lets pass, from when the one before sent nothing any more,
             before it lists afresh; None takes the time-out of a Binding and a fifth of it, so that
             whatever the old leader had sent has come to its end.
@@ -85,7 +84,6 @@ class SchedulerOptions:
         config_namespaces: whose ConfigMaps set anything; empty for those of all.
         config_names: names of those that do; empty for any.
         election: None leads at once, without a Lease: for one instance only.
-        watches: times of the watches.
         controllers: of what keeps node totals and labels, and flags pods; None runs none.
             `config_namespaces` holds for them too.
         authorize: explanations are only for who may get the namespace's pods, as the API server

@@ -64,8 +64,6 @@ class PluginServer:
         """A server that does not listen yet.
 
         Args:
-            options: where, and for whom.
-            service: what decides.
             may_bind: whether this instance leads at this very moment.
             claimed: called whenever kube-scheduler says that it holds its Lease, or no longer does.
             preempts: less important pods may be sent away for devices.

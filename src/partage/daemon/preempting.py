@@ -76,11 +76,8 @@ class Preempting:
         """A loop that does not run yet.
 
         Args:
-            client: an open client.
             books: those in force.
-            recorder: takes events.
             may: whether this instance leads at this very moment.
-            settings: times.
             stories: hears for whom room was made.
         """
         self._client, self._books, self._may = client, books, may
@@ -175,11 +172,7 @@ class Preempting:
     async def _carry_out(
         self, entry: PodEntry, plan: Plan, victims: Sequence[tuple[Occupant, PodEntry]]
     ) -> None:
-        """Nominate the pod and send the victims away.
-
-        Raises:
-            KubeError: a request was refused or not answered.
-        """
+        """Nominate the pod and send the victims away."""
         pod = entry.pod
         going = [other.pod for _, other in victims]
         told = room_made(plan.node, going, pod.namespace)
@@ -240,7 +233,6 @@ def room_made(node: str, victims: Sequence[Pod], reader: str | None = None) -> s
     """What is done for a pod, in a line.
 
     Args:
-        node: where.
         victims: who has to go; empty where those who leave anyway make room.
         reader: the namespace whose readers get the line: pods of others are only counted. None for our own log.
     """

@@ -38,7 +38,6 @@ class Registration:
     """The two configurations of one name.
 
     Attributes:
-        client: an open client.
         name: of both configurations.
     """
 

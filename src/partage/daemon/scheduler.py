@@ -89,7 +89,6 @@ class SchedulerDaemon:
 
         Args:
             client: an open client, for as long as the daemon runs; its clock is the daemon's.
-            options: what may be set.
             routes: further routes to be served on the same port.
             wake: has pods tried again that may fit now, by their UIDs; None has the plugin do that
                 where there is one, else changes each pod.

@@ -33,7 +33,6 @@ class NodeSettings:
         """Settings that were not read: the published defaults.
 
         Args:
-            client: an open client.
             maps: namespaces and names.
             period: seconds between two readings.
         """

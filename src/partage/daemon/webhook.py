@@ -67,9 +67,6 @@ class WebhookOptions:
         claims: URL of the scheduler service that is asked about ResourceClaims; empty for none.
         config_namespaces: whose ConfigMaps set anything; empty for those of all.
         config_names: names of those that do; empty for any.
-        families: the protocols.
-        limits: of requests.
-        watches: times of the watch of ConfigMaps.
         period: seconds between two looks at the certificates; replicas shorten it by chance, so
             that they do not march in step.
         tracer: is told of pods that ask for devices.
@@ -100,12 +97,6 @@ class WebhookDaemon:
     """
 
     def __init__(self, client: Client, options: WebhookOptions | None = None) -> None:
-        """A replica that does not serve yet.
-
-        Args:
-            client: an open client.
-            options: what may be set.
-        """
         self.options = options or WebhookOptions()
         self._client = client
         self._clock = client.clock

@@ -36,7 +36,6 @@ async def comparison_document(books: Books, most: int = MOST) -> dict[str, Any]:
     """How the cluster stands, and how it would under each policy.
 
     Args:
-        books: what is known.
         most: with more pods than this nothing is compared.
     """
     pods = _pods(books)

@@ -35,7 +35,6 @@ async def fleet_document(books: Books, standing: Standing | None = None) -> dict
     """All cards; bytes become base64 in JSON.
 
     Args:
-        books: what is known.
         standing: what is kept between two looks; None keeps nothing.
 
     `nodes` are names in natural order and `cards` how many each has. Then a byte a card: `compute`

@@ -24,7 +24,6 @@ class Fragments:
     """Fragmentation of one service's books, kept up to date where something changed."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
         self._gauge: Gauge | None = None
         self._asks = -_STEP
 
@@ -32,7 +31,6 @@ class Fragments:
         """What is free, what of it the usual requests cannot use, and how many kinds they are.
 
         Args:
-            ledger: the books.
             shapes: what pods ask of cards, and how many ask it.
         """
         gauge, asks = self._gauge, sum(shapes.values())

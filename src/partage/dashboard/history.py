@@ -50,9 +50,6 @@ class Change:
 
     Attributes:
         at: when it was seen.
-        node: of the card.
-        type: of the device.
-        minor: its number.
         what: `given`, `given back`, `closed` or `opened`.
         tenant: whose part it was; None where the card itself changed.
         code: why it takes nobody; empty otherwise.
@@ -84,7 +81,6 @@ class History:
         """Nothing is known yet; what is there at the first look is no change.
 
         Args:
-            now: the date.
             kept: changes that are kept.
         """
         self._now = now
@@ -132,7 +128,6 @@ class History:
         """The latest changes of a node's cards, the newest first, and since when they are kept.
 
         Args:
-            node: its name.
             names: whether pods are named.
         """
         found: dict[str, list[dict[str, Any]]] = {}

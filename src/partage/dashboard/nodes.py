@@ -32,8 +32,6 @@ async def nodes_document(
     """One page of nodes.
 
     Args:
-        books: what is known.
-        query: which page.
         standing: what is kept between two looks; None keeps nothing.
         names: whether pods are named.
     """

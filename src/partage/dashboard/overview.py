@@ -38,7 +38,6 @@ async def overview_document(
     """The overview.
 
     Args:
-        books: what is known.
         standing: what is kept between two looks; None keeps nothing.
         names: whether waiting pods are named.
     """
@@ -139,7 +138,6 @@ def sums(plane: Plane, which: Bools) -> dict[str, Any]:
     """Amounts of those cards: how many are in which use, compute, memory and slots.
 
     Args:
-        plane: the cards.
         which: shape (cards, nodes).
     """
     used = plane.tenants > 0

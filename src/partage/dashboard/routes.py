@@ -243,11 +243,7 @@ class _Documents:
 
 
 def _query(request: web.Request, into: type[_Q]) -> _Q:
-    """The query of a request.
-
-    Raises:
-        web.HTTPBadRequest: a parameter that is not known, or has no such value.
-    """
+    """The query of a request."""
     known = {field.name: field.type for field in fields(into)}
     given: dict[str, Any] = {}
     for key, value in request.query.items():

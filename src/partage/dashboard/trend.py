@@ -24,19 +24,13 @@ class Trend:
     """Compute and memory given out, idle cards and waiting pods, by time."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
         self._points: dict[str, deque[_Point]] = {
             name: deque(maxlen=kept) for name, (_step, kept) in _SPANS.items()
         }
         self._last: dict[str, datetime] = {}
 
     async def look(self, books: Books, now: datetime) -> None:
-        """Take a point where one is due.
-
-        Args:
-            books: what is known.
-            now: the date.
-        """
+        """Take a point where one is due."""
         due = [
             name
             for name, (step, _kept) in _SPANS.items()

@@ -35,9 +35,7 @@ class Texts:
         """The document.
 
         Args:
-            key: what it is about.
             state: all that it depends on.
-            make: makes it.
         """
         known = self._kept.get(key)
         if known is None or known[0] != state:
@@ -56,10 +54,6 @@ class Standing:
     """Everything that is kept.
 
     Attributes:
-        catalogue: of the nodes.
-        roster: of the pods.
-        holdings: by protocol.
-        fragments: of the free compute.
         texts: of nodes and pods, where answers are sent as JSON; None gives plain values.
     """
 

@@ -17,7 +17,6 @@ class BookViews:
         """Views.
 
         Args:
-            books: what is known.
             settled: every pod had its turn; those that wait are not asked anew.
         """
         self._books = books

@@ -43,8 +43,6 @@ class _Trial:
     """Questions about one pod.
 
     Attributes:
-        books: what is known.
-        pod: who waits.
         left: how many questions are left.
         found: ways that work.
     """
@@ -90,9 +88,6 @@ async def ways_document(
     """Ways to make a pod fit, the smallest change first; None for a pod that is not known.
 
     Args:
-        books: what is known.
-        namespace: of the pod.
-        name: of the pod.
         names: whether pods of other namespaces are named.
         now: as for `explain`.
     """

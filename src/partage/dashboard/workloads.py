@@ -34,8 +34,6 @@ async def pods_document(
     """One page of pods.
 
     Args:
-        books: what is known.
-        query: which page.
         standing: what is kept between two looks; None keeps nothing.
     """
     kept = standing or Standing()

@@ -36,11 +36,7 @@ _NEW: Final = 3
 
 
 def examined(root: Path) -> Iterator[Finding]:
-    """Everything found on one node.
-
-    Args:
-        root: its file system.
-    """
+    """Everything found on one node."""
     nri = True
     for path, check in (
         (_CONTAINERD, _containerd),

@@ -34,7 +34,6 @@ class ClaimPlaces:
         """Nothing allocated.
 
         Args:
-            server: where claims are.
             books: the books; None while there are none.
         """
         self._server = server

@@ -46,7 +46,6 @@ class Slices:
         """Nothing is offered yet.
 
         Args:
-            server: where slices are written.
             books: the books that say what is held; None while there are none.
         """
         self._server = server

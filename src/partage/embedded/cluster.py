@@ -367,11 +367,7 @@ class EmbeddedCluster:
 
 
 async def _listening(what: str, port: int, start: Awaitable[_T]) -> _T:
-    """What starting to listen answers.
-
-    Raises:
-        InvalidValue: the port cannot be had.
-    """
+    """What starting to listen answers."""
     try:
         return await start
     except OSError as error:

@@ -92,7 +92,6 @@ class SimulatedNode:
     """One simulated node.
 
     Attributes:
-        name: its name.
         model: what its cards are called in Koordinator's label.
         make: facts of that model.
         cards: how many it has.
@@ -131,7 +130,6 @@ def simulated_nodes(value: Any, where: str) -> Iterator[SimulatedNode]:
     """The nodes of one document.
 
     Args:
-        value: the document, decoded.
         where: file and place, for messages.
 
     Raises:

@@ -64,10 +64,6 @@ def injection(
     """What the containers of a bound pod get on its node; never raises.
 
     Args:
-        pod: as the API server has it.
-        node: its Node.
-        device: its node's Device object.
-        context: what pods are read against.
         claims: its ResourceClaims as the API server has them, by the names that the pod gives them.
     """
     try:

@@ -52,7 +52,6 @@ class Kubelet:
         """A kubelet that has not started.
 
         Args:
-            server: where pods come from.
             context: what pods are read against now.
             tracer: is told what containers get, as an agent would.
         """

@@ -89,7 +89,6 @@ class RoomColumns:
         """A node is there no more.
 
         Args:
-            name: the node.
             left: what is left on another.
         """
         position = self._positions.pop(name)

@@ -110,7 +110,6 @@ class Seam(Protocol):
         """Where a pod goes.
 
         Args:
-            record: the pod.
             fitting: the nodes that kube-scheduler's own filters leave.
             all_fit: these are all nodes.
 
@@ -136,7 +135,6 @@ class InProcess:
 
         Args:
             server: where Bindings go.
-            attempts: what is asked.
             user: who may write what a Binding carries.
         """
         self._server = server

@@ -110,8 +110,6 @@ class Adjustments:
     """Those of one service.
 
     Attributes:
-        amender: writes.
-        clock: for waiting.
         late: seconds for which a write that was not answered may still arrive.
         busy: writes on their way, by the pod's uid.
         refused: pods that are not adjusted, by uid; without a reason where they were not looked at yet. Each is a bound
@@ -178,8 +176,6 @@ class Adjustments:
         """Do what a pod asks, as far as it can be done now.
 
         Args:
-            books: where devices are reserved.
-            uid: of the pod.
             now: seconds on the service's steady clock.
         """
         entry, document = books.cluster_cache.pod(uid), books.cluster_cache.document(uid)
@@ -226,11 +222,7 @@ class Adjustments:
     def _planned(
         self, books: Books, entry: PodEntry, document: Document, held: Allocation
     ) -> tuple[dict[str, str], Grants]:
-        """What is to be written on a pod, and what it holds by that; empty where nothing is to be done.
-
-        Raises:
-            InvalidValue: it cannot be adjusted so; says why.
-        """
+        """What is to be written on a pod, and what it holds by that; empty where nothing is to be done."""
         record, pod = entry.pod.record, entry.pod
         if names.ALLOCATION not in document.annotations or record is None or record.problem:
             raise InvalidValue("only a pod with a sound record of Partage can be adjusted")
@@ -259,11 +251,7 @@ class Adjustments:
         held: Allocation,
         grants: Grants,
     ) -> dict[str, str]:
-        """The annotations that say other amounts: our record, and what of the protocol's own differs by them.
-
-        Raises:
-            InvalidValue: the protocol's own record would contradict ours.
-        """
+        """The annotations that say other amounts: our record, and what of the protocol's own differs by them."""
         context, request = books.cluster_cache.context, entry.pod.request
         node = books.engine.ledger.node_at(books.engine.ledger.index[held.node])
 

@@ -60,7 +60,6 @@ class Allowance:
     """What namespaces owe, and which pods are known to be hard.
 
     Attributes:
-        settings: how much there is.
         debts: units by namespace; none where nothing is owed.
     """
 
@@ -75,7 +74,6 @@ class Allowance:
         """What the next decision about a pod may take; None where it is deferred without one.
 
         Args:
-            pod: the pod.
             now: seconds on any steady clock.
         """
         if self.has_turn(pod.namespace, now):
@@ -86,7 +84,6 @@ class Allowance:
         """What the answer to a person's question about a pod may take: as much as a decision, in its turn.
 
         Args:
-            pod: the pod.
             now: as for `work`.
         """
         return self.work(pod, now) or Work(FEW)
@@ -95,7 +92,6 @@ class Allowance:
         """Whether pods of a namespace may be searched for.
 
         Args:
-            namespace: whose.
             now: seconds on any steady clock.
         """
         self._pay(now)
@@ -109,8 +105,6 @@ class Allowance:
         """A decision was taken.
 
         Args:
-            pod: about which.
-            units: of work that it took.
             now: seconds on any steady clock.
         """
         beyond = units - FEW
@@ -153,7 +147,6 @@ class Allowance:
         """Whether others may be sent away for pods of a namespace now.
 
         Args:
-            namespace: whose.
             now: seconds on any steady clock.
         """
         return self._counted(namespace, now) + 1 <= self.settings.victims
@@ -162,7 +155,6 @@ class Allowance:
         """Others are sent away for a pod, or were named to kube-scheduler; each counts once for it.
 
         Args:
-            pod: for which.
             victims: uids.
             now: seconds on any steady clock.
         """

@@ -132,7 +132,6 @@ class Attempts:
         """No attempt yet.
 
         Args:
-            service: what decides.
             may_bind: whether this instance leads at this very moment; asked before every Binding.
             preempts: less important pods may be sent away for devices.
         """
@@ -155,7 +154,6 @@ class Attempts:
         """Nodes for the pod's devices, the best first.
 
         Args:
-            question: about which pod.
             fitting: the nodes that kube-scheduler's own filters leave, where they came before; a
                 genuine kube-scheduler filters afterwards.
         """
@@ -302,7 +300,6 @@ class Attempts:
         The caller runs this in a task of its own: it ends when the outcome is known.
 
         Args:
-            question: which.
             reply: sends the answer that allows the plugin to send the Binding.
         """
         books, attempt = self._current(), self._of(question)
@@ -395,11 +392,7 @@ class Attempts:
     # --- proposing -----------------------------------------------------------------------------
 
     def _entry(self, books: Books, question: wire.Propose) -> tuple[PodEntry | None, bool]:
-        """The pod, and whether it came with the question.
-
-        Raises:
-            InvalidDocument: what came is no pod, or another one.
-        """
+        """The pod, and whether it came with the question."""
         known = books.cluster_cache.document(question.uid)
         if bytes(question.pod):
             document = decode_pod(bytes(question.pod))

@@ -61,7 +61,6 @@ def audit(books: Books, pods: Iterable[Document] | None = None) -> Audit:
     """Compare the books with pods.
 
     Args:
-        books: the books.
         pods: a fresh list of the API server; None takes the pods as they were last seen.
     """
     leaked: Counter[str] = Counter()
@@ -106,7 +105,6 @@ async def doubtful(
     that it would.
 
     Args:
-        books: the books.
         pods: those of the API server at the moment of the call.
         others: lets others have their turn.
     """

@@ -78,7 +78,6 @@ class Bindings:
 
     Attributes:
         busy: uids whose Binding is on its way.
-        limits: how long parts of a bind may take.
     """
 
     def __init__(
@@ -95,13 +94,9 @@ class Bindings:
         """Nothing on its way.
 
         Args:
-            binder: sends Bindings.
-            clock: for waiting.
             locks: of vendors' plugins; None where none are taken.
-            limits: how long things may take.
             adapts: whether vendors' plugins are told of pods.
             asked: whether our kube-scheduler has asked about a pod, by its uid.
-            stories: told what was done.
         """
         self._binder = binder
         self._clock = clock
@@ -118,8 +113,6 @@ class Bindings:
         """Bind a pod; empty when it is bound, else why it is not.
 
         Args:
-            books: where devices are reserved.
-            args: what kube-scheduler asked for.
             entry: the pod; None for one without devices.
         """
         task = self.busy.get(args.uid)
@@ -131,15 +124,7 @@ class Bindings:
     async def bind_reserved(
         self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement, send: Send
     ) -> str:
-        """Bind a pod whose devices are reserved already; empty when it is bound, else why it is not.
-
-        Args:
-            books: where they are reserved.
-            args: which pod, and where.
-            entry: the pod.
-            decision: what is reserved.
-            send: sends the Binding.
-        """
+        """Bind a pod whose devices are reserved already; empty when it is bound, else why it is not."""
         if args.uid in self.busy:
             return f"the Binding of pod {entry.pod.key} is on its way already"
         work = self._seen_through(books, args, entry, decision, send)

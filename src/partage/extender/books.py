@@ -162,7 +162,6 @@ class Books:
         """Whether room was kept for a pod for long, and it never came: it is kept there no more.
 
         Args:
-            uid: the pod.
             node: where; by default anywhere.
         """
         where = self._in_vain.get(uid)
@@ -300,8 +299,6 @@ class Books:
         """A pod was refused: it waits, and whoever listens is told when that is news.
 
         Args:
-            entry: the pod.
-            refusal: why.
             now: seconds on the service's steady clock.
             among: by node index, where nothing but its devices was in the way.
         """

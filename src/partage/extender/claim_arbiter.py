@@ -74,7 +74,6 @@ class ClaimArbiter:
         """Reserve what the claim holds in this document; why not, and empty where it is reserved.
 
         Args:
-            books: that it is reserved in.
             document: the claim as it would be stored.
             now: seconds on the service's steady clock.
             dry_run: nothing will be stored, so nothing is kept.
@@ -171,9 +170,7 @@ class ClaimArbiter:
         """The claim as it is in the API server; None where it is gone, or is another one of its name.
 
         Args:
-            books: that it was reserved in.
             one: a reservation that was due.
-            document: the answer.
             now: seconds on the service's steady clock.
         """
         mine = self.reserved.get(one.claim, [])
@@ -222,9 +219,7 @@ def reserved(engine: Engine, fact: Pod, take: Callable[[Event], object]) -> str:
     """Hold what a claim would hold, all of it or nothing; why not, and empty where it is held.
 
     Args:
-        engine: whose books it is held in.
         fact: the claim, as allocated.
-        take: feeds an event to the engine.
     """
     obstacle = _obstacle(engine, fact)
     if obstacle:

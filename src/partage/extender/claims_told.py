@@ -57,9 +57,6 @@ def explained(
     """The explanation of a pod, with the ResourceClaims that it names; see `explain`.
 
     Args:
-        books: what is known.
-        namespace: of the pod.
-        name: of the pod.
         known: finds the pod and its claims.
         now: see `explain`.
     """
@@ -110,7 +107,6 @@ def with_claims(
     """An explanation with what the pod's claims hold and ask.
 
     Args:
-        told: the explanation.
         held: grants of the claims, with the node of each.
         asks: the claim's name, and one of its requests.
         notes: what is to be known beside.
@@ -153,11 +149,7 @@ def _held(books: Books, claim: Document) -> Iterator[tuple[str, Grant]]:
 
 
 def _wants(claim: Document) -> Iterator[_Want]:
-    """Requests for devices of this driver.
-
-    Raises:
-        InvalidValue: the claim cannot be read.
-    """
+    """Requests for devices of this driver."""
     shape = claim.shape
     spec = shape.spec if isinstance(shape, shapes.ResourceClaim) else None
     for asks in asked(spec).requests:

@@ -65,7 +65,6 @@ class Cycle:
         """Step 1: what may be searched for the pod; None where its namespace has to wait.
 
         Args:
-            pod: the pod.
             now: seconds on any steady clock, here and below.
         """
         return self.allowance.work(pod, now)
@@ -76,11 +75,8 @@ class Cycle:
         """Step 2: indexes of nodes that fit, and their scores; the namespace pays for the search.
 
         Args:
-            pod: the pod.
             among: by node index, the nodes in question; None for all.
             most: nodes that are judged where only the exact rule can.
-            work: what may be done.
-            now: as above.
         """
         found = self.engine.candidates(pod, among, most, work)
         self.allowance.spend(pod, work.taken, now)
@@ -92,9 +88,7 @@ class Cycle:
         """Step 3: the place that the pod has now, held for it, or why there is none.
 
         Args:
-            pod: the pod.
             among: by node index, the nodes that may be chosen; None for all.
-            now: as above.
             work: what may be done, by step 1; None defers the pod unasked.
 
         Raises:
@@ -129,9 +123,6 @@ class Cycle:
         """Keep room on one node for a pod that preemption nominated; whether it has all of it.
 
         Args:
-            pod: the pod.
-            node: where.
-            now: as above.
             leaving: uids of pods that are on their way out there; until they are gone, what is
                 free already is kept.
         """

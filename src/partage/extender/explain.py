@@ -44,9 +44,6 @@ def explain(
     """The explanation of a pod; None for a pod that is not known or asks for no device.
 
     Args:
-        books: what is known.
-        namespace: of the pod.
-        name: of the pod.
         settled: every pod had its turn, so that the reason is that of the pod's own turn.
         now: seconds on the clock of the books; what is searched for then counts for the pod's namespace, so that
             nobody asks for more than the decisions that it may have. None counts nothing.

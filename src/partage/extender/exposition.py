@@ -228,8 +228,6 @@ async def exposition(
     """The series in Prometheus' text format, in pieces; others run between two of them.
 
     Args:
-        books: what is known.
-        wanted: which series.
         names: whether namespaces and pods are named; their series are left out otherwise.
     """
     if not names:
@@ -283,7 +281,6 @@ async def _namespaces(books: Books, most: int) -> AsyncIterator[bytes]:
     """What pods of each namespace hold of cards now, by protocol; over time it is their share-hours.
 
     Args:
-        books: what is known.
         most: namespaces that are named.
     """
     held: Counter[tuple[str, str, str]] = Counter()

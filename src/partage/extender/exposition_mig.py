@@ -28,7 +28,6 @@ def mig_series(ledger: Ledger, *, hami: bool, legacy: bool) -> bytes:
     """The series of all cards that are cut into instances.
 
     Args:
-        ledger: the books.
         hami: write today's name.
         legacy: write the name of HAMi up to 2.8.
     """

@@ -98,9 +98,6 @@ def fate(left: Left, node: str, pod: Whereabouts, now: float) -> Fate:
     """What is to be done with a lock that was left on a node.
 
     Args:
-        left: the lock.
-        node: where it is.
-        pod: where its pod is.
         now: seconds on the clock of `left`.
     """
     if pod.node == node and pod.known is Known.BOUND:
@@ -115,7 +112,6 @@ def abandoned(holder: Document | None, node: str, *, ours: bool) -> bool:
 
     Args:
         holder: its pod, read after the lock was; None where there is none.
-        node: where the lock is.
         ours: whether the pod is bound by nobody but us, and none of our Bindings of it is on its
             way.
     """
@@ -149,11 +145,7 @@ class Want:
     """A lock that a pod needs.
 
     Attributes:
-        node: where.
         annotations: the lock.
-        namespace: of the pod.
-        pod: its name.
-        uid: its uid.
     """
 
     node: str
@@ -180,10 +172,7 @@ class NodeLockKeeper:
         """A keeper of no lock.
 
         Args:
-            locks: the annotations.
             read: a pod by namespace and name, as the API server has it now; may raise.
-            clock: for waiting.
-            times: how long.
         """
         self._locks, self._read, self._clock, self._times = locks, read, clock, times
         self._turns: dict[str, asyncio.Lock] = {}
@@ -203,7 +192,6 @@ class NodeLockKeeper:
         """Take a lock, waiting for whoever has it as long as the caller can wait.
 
         Args:
-            want: the lock.
             where: where a pod is, by its uid.
             ours: see `abandoned`; by the pod's uid.
         """
@@ -233,7 +221,6 @@ class NodeLockKeeper:
         """Give a lock back that no plugin needs, or keep in mind that this is still to be done.
 
         Args:
-            want: the lock.
             where: where a pod is, by its uid.
             late: seconds for which it may still be written.
         """
@@ -267,8 +254,6 @@ class NodeLockKeeper:
         """Give back what was left on a node; whether nothing of it is there now.
 
         Args:
-            node: where.
-            where: where a pod is, by its uid.
             due: whether only what is due is tried.
         """
         clear = True

@@ -49,11 +49,9 @@ def others(
 
     Args:
         cycle: finds them; the pod's namespace pays for the search.
-        pod: the pod.
         question: how many it needs.
         domains: keys of node labels; the best of each domain are enough. Empty for no domains.
         among: by node index, the nodes in question; None for all.
-        work: what may be done.
         now: seconds on the clock of the books.
     """
     engine, most = cycle.engine, _WIDE if question.wide else _PROVEN
@@ -80,7 +78,6 @@ def offered(
     """The nodes of a proposal with their scores, the best first.
 
     Args:
-        engine: has decided.
         pod: the pod, whose place is held.
         question: how many it needs, and the node that the pod is nominated for.
         best: where the pod's place is.

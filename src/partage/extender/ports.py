@@ -38,10 +38,7 @@ class Binding:
     """A Binding to be sent.
 
     Attributes:
-        namespace: of the pod.
-        name: of the pod.
         uid: precondition: the pod must still be this one.
-        node: where it goes.
         annotations: written on the pod in the same transaction.
         labels: the same, from Kubernetes 1.35 on; reconciled by a controller before.
     """
@@ -75,7 +72,6 @@ class Taken:
     """The outcome of taking a lock.
 
     Attributes:
-        outcome: what became of it.
         message: the API server's words, or who has it.
         held: what is there in its place; empty unless it was refused for that.
     """
@@ -98,7 +94,6 @@ class NodeLocks(Protocol):
         """Write the annotations, unless one of the keys is there already (refused).
 
         Args:
-            node: where.
             annotations: the lock.
             instead: values in whose place it may be written.
         """

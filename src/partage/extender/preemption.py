@@ -100,8 +100,6 @@ def to_be_gone(books: Books, plan: Plan, priority: int) -> list[str]:
     by anybody, so they are waited for.
 
     Args:
-        books: that the plan was made of.
-        plan: the plan.
         priority: of the pod that wants the room.
     """
     leaving = [
@@ -124,11 +122,7 @@ def plans(
     None comes for others, and in between, where a node takes long: others may have their turn there.
 
     Args:
-        books: where the pod waits.
-        waiting: the pod.
-        budgets: all there are.
         start: where in the order of nodes to begin, so that not always the same are asked.
-        work: what may be done over all nodes.
     """
     work = work or Work(MOST_PLANNING)
     engine = books.engine
@@ -293,15 +287,7 @@ class Planner:
         most: int = 1,
         work: Work | None = None,
     ) -> list[Plan]:
-        """The best plans over all nodes, the best first.
-
-        Args:
-            books: where the pod waits.
-            waiting: the pod.
-            budgets: all there are.
-            most: how many plans are wanted.
-            work: what may be done.
-        """
+        """The best plans over all nodes, the best first."""
         found: list[Plan] = []
         turn = self._clock.monotonic()
         self._start += 1

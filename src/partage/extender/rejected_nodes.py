@@ -54,8 +54,6 @@ class RejectedNodes:
         """By node index, which nodes are in question for a pod; None for all.
 
         Args:
-            ledger: has the indexes.
-            uid: the pod.
             now: as above.
             nominated: the node that the pod is nominated for: room may have been made there since.
         """

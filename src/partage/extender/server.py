@@ -48,9 +48,7 @@ class Readers(Protocol):
         """Whether the bearer of this `Authorization` header may read pods of the namespace.
 
         Args:
-            authorization: the header.
             namespace: whose pods; empty for those of all.
-            address: the caller's.
 
         Raises:
             web.HTTPTooManyRequests: too many questions of this caller wait.
@@ -64,7 +62,6 @@ class Faces:
 
     Attributes:
         access: who may call the verbs.
-        limits: of requests.
         series: which series of cards and pods `/metrics` writes.
         readers: who may read explanations, and names of pods and namespaces; None lets everybody who
             reaches the port.
@@ -104,8 +101,6 @@ def scheduler_site(
     """The service on a port, not started yet.
 
     Args:
-        service: what answers.
-        faces: how.
         routes: further routes to be served beside the scheduler's.
         tls: certificates; None serves without.
     """
@@ -119,8 +114,6 @@ def make_app(
     """The application.
 
     Args:
-        service: what answers.
-        faces: how.
         routes: further routes to be served beside these: the webhook's, the dashboard's.
     """
     pages = _Pages(service, faces)

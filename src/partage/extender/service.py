@@ -63,7 +63,6 @@ class ServiceSettings:
     """What may be set of the service.
 
     Attributes:
-        limits: how long parts of a bind may take.
         hold: seconds that a predicted place is kept.
         seed: of the order in which equal nodes are preferred.
         allowance: how much pods may be searched for.
@@ -93,7 +92,6 @@ class SchedulerService:
         leading: this instance serves the verbs; a standby keeps its books up to date and does not.
         rebuilt: the books hold what the API server has.
         last_audit: what the last audit found.
-        meters: latencies.
         stories: hears what is decided, for traces.
         claims: reserves what claims are about to be allocated.
         adjustments: follows what running pods ask their shares to be; None where nothing writes their records.
@@ -179,9 +177,6 @@ class SchedulerService:
         uid, so that it does not depend on names and is the same after a restart.
 
         Args:
-            nodes: Nodes.
-            devices: Device objects.
-            pods: pods.
             configs: ConfigMaps and ResourceQuotas.
             claims: ResourceClaims, where they are followed.
         """

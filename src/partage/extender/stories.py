@@ -58,23 +58,13 @@ class Stories(Protocol):
         """Filter was answered.
 
         Args:
-            entry: the pod.
-            start: when it was asked.
             counts: nodes that were asked about, and that were answered.
-            refusal: why no node fits.
             decision: its number in the record; empty without one.
         """
         ...
 
     def asked(self, kind: Kind, entry: PodEntry, start: int, counts: Mapping[str, int]) -> None:
-        """Another verb was answered.
-
-        Args:
-            kind: which.
-            entry: the pod.
-            start: when it was asked.
-            counts: more about it.
-        """
+        """Another verb was answered."""
         ...
 
     def step(
@@ -83,9 +73,6 @@ class Stories(Protocol):
         """A part of a bind has ended.
 
         Args:
-            kind: which.
-            entry: the pod.
-            start: when it began.
             node: where to; empty where that is not the question.
             told: the outcome in a word, and what went wrong.
         """
@@ -164,7 +151,6 @@ class _Story:
     """What is known of one pod.
 
     Attributes:
-        entry: the pod.
         start: when a verb met it first.
         refusals: how often it was refused.
         events: what happened meanwhile, the first ones.

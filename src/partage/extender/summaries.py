@@ -54,7 +54,6 @@ async def summaries(books: Books, *, names: bool = True) -> dict[str, Any]:
     """The summary of every node that has devices, by name; others run between two pieces.
 
     Args:
-        books: what is known.
         names: whether pods are named; they are numbered otherwise.
     """
     result = {}

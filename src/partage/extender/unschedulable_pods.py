@@ -61,7 +61,6 @@ class WaitingPod:
     """A pod that waits.
 
     Attributes:
-        entry: the pod.
         refusal: why, as it was last told.
         deferred: it was not searched for when it was last asked about, and has its turn later.
         since: when it was first refused, seconds on the service's steady clock.
@@ -215,7 +214,6 @@ class UnschedulablePods:
         little later; pods of many groups come after all others.
 
         Args:
-            engine: the books.
             now: seconds on the service's steady clock.
         """
         if (not self._rooms and not self._quotas) or now < self._pause:
@@ -273,7 +271,6 @@ class UnschedulablePods:
         """The next deferred pods to wake, as many as their namespaces may have searched for now.
 
         Args:
-            allowance: who may.
             now: seconds on the service's steady clock.
         """
         found: list[str] = []
@@ -291,7 +288,6 @@ class UnschedulablePods:
         When they were first woken stays as it was: how long they take is counted from there.
 
         Args:
-            engine: the books.
             now: seconds on the service's steady clock.
         """
         found: list[str] = []

@@ -105,7 +105,6 @@ class Verbs:
 
         Args:
             pod: the pod, without ordinary resources: kube-scheduler has checked those.
-            listed: the nodes in question.
             now: seconds on any steady clock.
             one: the pod has no soft constraints, so one node is answer enough.
 
@@ -144,8 +143,6 @@ class Verbs:
         the one that was chosen: it gets 10.
 
         Args:
-            pod: the pod.
-            listed: the nodes in question.
             now: seconds on any steady clock.
         """
         result = np.zeros(len(listed.names), np.int64)
@@ -178,7 +175,6 @@ class Verbs:
         even that is not enough is dropped, and so are those that one decision's work does not reach.
 
         Args:
-            pod: the pod that wants room.
             candidates: victims by node, as kube-scheduler proposes; may be empty.
             priorities: priority of the pods that hold devices; a pod without one is spared.
             now: seconds on any steady clock.

@@ -53,10 +53,7 @@ class Client:
         """A client that is not yet open.
 
         Args:
-            config: which server, and as whom.
-            settings: patience and politeness.
             environ: the environment of credential plugins.
-            clock: for waits between tries.
             chance: random numbers in [0, 1) for jitter.
         """
         self.config = config
@@ -107,7 +104,6 @@ class Client:
         """A list, page by page.
 
         Args:
-            scope: what to list.
             into: the type of an item; items that are not of it are set aside, not fatal.
             limit: objects a page, 0 for all; by default the settings' page size.
 
@@ -153,7 +149,6 @@ class Client:
         """The bytes of a watch; `watch` makes events of them.
 
         Args:
-            scope: what to watch.
             resource_version: the version after which changes are wanted.
             seconds: the server is asked to end the watch after this time.
             idle_seconds: without a byte for so long, the connection counts as lost.
@@ -211,12 +206,9 @@ class Client:
         """Change an object, or its `status`.
 
         Args:
-            resource: the resource.
-            name: the object's name.
             body: the patch; for JSON a list of operations, else a partial object.
             kind: what the patch means.
             into: what the changed object is decoded to.
-            namespace: the object's namespace.
             subresource: `status` or another.
             dry_run: go through admission and validation, store nothing.
             until: see `bind`.
@@ -247,9 +239,6 @@ class Client:
         that it is gone by then is success.
 
         Args:
-            resource: the resource.
-            name: the object's name.
-            namespace: the object's namespace.
             uid: delete only this very object; Conflict otherwise.
             grace_seconds: overrides the object's own grace period.
             dry_run: delete nothing.
@@ -281,12 +270,8 @@ class Client:
         Labels are copied by Kubernetes 1.35 and later, and ignored before.
 
         Args:
-            namespace: the pod's namespace.
-            pod: the pod's name.
-            node: the node's name.
             uid: the pod's UID, as a precondition.
             annotations: to add to the pod, replacing values of the same key.
-            labels: to add to the pod.
             until: the moment, by the client's clock, after which no further try is made, and by
                 which the server itself gives up each of them, so that one that waits its turn
                 there is not carried out long after its sender has gone.

@@ -205,7 +205,6 @@ class Election:
         """Our claim, sent at `sent`, was stored as this version.
 
         Args:
-            spec: the claim.
             version: the lease's resourceVersion.
             sent: before it was sent.
             now: when its answer was there.

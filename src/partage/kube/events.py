@@ -38,10 +38,8 @@ class EventRecorder:
         """A recorder that is not yet running.
 
         Args:
-            client: an open client.
             component: who reports, as shown under "From".
             instance: which of its processes.
-            settings: windows and budgets.
             failed: told each error; the event is tried again when it is next heard of.
             speaks: asked just before each write; what may not be told then is dropped.
             crowded: told once a minute at most how many events were dropped since, as more were to

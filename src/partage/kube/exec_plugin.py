@@ -58,7 +58,6 @@ async def run_plugin(
     """Run the plugin and read its credential.
 
     Args:
-        plugin: what to run.
         cluster: told to the plugin if it wants to know.
         environ: the environment the plugin's own variables are added to.
         seconds: time after which it is killed.

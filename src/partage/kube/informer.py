@@ -37,11 +37,7 @@ class Informer(Generic[T]):
         """An informer that is not yet running.
 
         Args:
-            client: an open client.
-            scope: what to follow.
-            into: the type of an object.
             observer: called for every change and marker; an exception ends `run`.
-            settings: times of the watch.
         """
         self.synced = asyncio.Event()
         self._client = client

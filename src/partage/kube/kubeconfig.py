@@ -114,7 +114,6 @@ def parse_kubeconfig(
 
     Args:
         documents: each file's path and content, the one that wins first.
-        context: the context's name.
 
     Raises:
         ConfigError: naming the file and field; never quoting a value that may be secret.

@@ -47,10 +47,7 @@ class Candidacy:
     """For which lease one candidate stands, and how.
 
     Attributes:
-        namespace: the lease's namespace.
-        name: the lease's name.
         identity: ours; unique to this process, or two would think they lead.
-        settings: times.
         mark: the annotation in which a holder says of each renewal how long after it it stops, so
             that the next leader need not count from the lease's end (`quiet_from`), and of a lease
             that it gives back that it has stopped. Others that hold the lease do not write it;
@@ -80,8 +77,6 @@ class LeaderElector:
         """An elector that is not yet running.
 
         Args:
-            client: an open client.
-            candidacy: for which lease, and how.
             lead: started when the lease is got, cancelled when it is lost; it must end soon then,
                 and check `leading` before each write that matters.
             failed: told each error of a try; the next try is already arranged.

@@ -16,7 +16,6 @@ def proxy_of(server: str, environ: Mapping[str, str]) -> str | None:
     """The proxy's URL; None where there is none.
 
     Args:
-        server: URL.
         environ: the environment; names in small letters count too, after those in large ones.
 
     Raises:

@@ -150,7 +150,6 @@ class Transport:
         """Send and return the answer's body.
 
         Args:
-            request: what to send.
             within: seconds; by default the settings' request timeout.
 
         Raises:
@@ -255,11 +254,7 @@ class Transport:
 def _hurried(
     request: Request, left: float, limits: aiohttp.ClientTimeout
 ) -> tuple[Request, aiohttp.ClientTimeout]:
-    """The request and its limits with so many seconds left; counted anew for each time it is sent.
-
-    Raises:
-        TimedOut: none are left.
-    """
+    """The request and its limits with so many seconds left; counted anew for each time it is sent."""
     connecting = min(limits.connect or left, left * _CONNECTING)
     served = int((left - connecting) * 1000)
     if left < _LEAST or not served:

@@ -57,11 +57,7 @@ async def watch_once(
     """The events of one watch request, as they arrive; ends when the server ends it.
 
     Args:
-        client: an open client.
-        scope: what to watch.
-        into: the type of an object.
         resource_version: the version after which changes are wanted.
-        settings: times.
 
     Raises:
         Expired: the version is no longer kept; list afresh.
@@ -101,11 +97,8 @@ async def follow(
     network delivered them.
 
     Args:
-        client: an open client.
-        scope: what to follow.
         into: the type of an object; fields it does not have cost nothing.
         mirror: where the objects are kept; a new one by default.
-        settings: times.
     """
     mirror = Mirror() if mirror is None else mirror
     failures = 0

@@ -153,7 +153,6 @@ async def work(
     """Work on a queue until cancelled; a key whose handler raises is retried.
 
     Args:
-        queue: the keys.
         handle: looks at a key's object and does what is to be done.
         workers: keys at a time.
         name: begins the names of the tasks.

@@ -58,7 +58,6 @@ class NodeColumns:
     """The columns of one ledger's nodes, brought up to date where nodes changed."""
 
     def __init__(self, ledger: Ledger) -> None:
-        """Nothing is read yet."""
         self._ledger = ledger
         self._labels: dict[str, _Column[str]] = {}
         self._fresh(0)

@@ -26,7 +26,6 @@ class TokenFile:
     """Tokens in a file, read again when it changes.
 
     Attributes:
-        path: the file.
         clock: seconds on a steady clock; the file is looked at every five seconds at most.
     """
 

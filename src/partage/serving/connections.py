@@ -106,7 +106,6 @@ class Connections:
         """Count what a connection has of a request that is not whole; others may be closed for it, or it itself.
 
         Args:
-            connection: whose.
             size: bytes that it holds now.
         """
         size = size if size > _FREE and connection in self._addresses else 0

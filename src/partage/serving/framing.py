@@ -37,7 +37,6 @@ class Refused(Exception):  # said of a request, not of us
 
     Attributes:
         status: of HTTP.
-        text: what is wrong, for the client.
     """
 
     def __init__(self, status: int, text: str) -> None:
@@ -55,7 +54,6 @@ class Framing:
     """
 
     def __init__(self, limits: Limits) -> None:
-        """Nothing came yet."""
         self._limits = limits
         self.held = bytearray()
         self.next()
@@ -206,7 +204,6 @@ def leave_to_itself(transport: asyncio.Transport, last: asyncio.Protocol) -> Non
     """End a connection whose client may still be sending: what was written is its last, and hardly more is read.
 
     Args:
-        transport: of the connection.
         last: its protocol, which hears when it is closed.
     """
     if transport.is_closing():

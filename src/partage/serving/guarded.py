@@ -31,8 +31,6 @@ class Guarded(asyncio.Protocol):
         """A connection that is not open yet.
 
         Args:
-            limits: of its requests.
-            connections: those of its port.
             serve: makes the protocol that serves it, once the head of a request has come.
         """
         self._serve = serve

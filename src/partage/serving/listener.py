@@ -53,8 +53,6 @@ class Listener:
 
         Args:
             listening: bound sockets, which are closed with this.
-            connections: those of the port.
-            context: of the handshakes.
             patience: seconds that one may take.
             served: makes what serves a connection.
             plain: whether a caller may also begin without TLS.
@@ -152,11 +150,7 @@ class _Greeting:
             self._socket.close()
 
     async def _begins_with_tls(self) -> bool:
-        """Whether the client's first byte is that of a handshake; it stays to be read.
-
-        Raises:
-            OSError: none came in time.
-        """
+        """Whether the client's first byte is that of a handshake; it stays to be read."""
         loop = asyncio.get_running_loop()
         came: asyncio.Future[None] = loop.create_future()
         loop.add_reader(self._socket, _came, came)

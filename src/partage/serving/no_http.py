@@ -47,7 +47,6 @@ def quiet_logger(name: str, clock: Callable[[], float] = time.monotonic) -> logg
     """A logger for aiohttp that says so rarely.
 
     Args:
-        name: of the logger; one that nothing else logs by.
         clock: seconds.
     """
     logger = logging.getLogger(name)

@@ -48,8 +48,6 @@ class Site:
         """A site that does not listen yet.
 
         Args:
-            app: what is served.
-            limits: of requests.
             tls: certificates; None serves without.
             here: refuses what pages of other origins have a browser send; for ports of this machine alone.
         """

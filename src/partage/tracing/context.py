@@ -48,7 +48,6 @@ class PodTrace:
     """The trace of one pod.
 
     Attributes:
-        trace: its id.
         parent: the span that the annotation names; None where it names none.
         scheduling: id of the span of all of the pod's scheduling, which everybody can work out.
         problem: why the annotation is not heeded; empty when it is, or there is none.
@@ -83,7 +82,6 @@ def trace_of(uid: str, annotations: Mapping[str, str]) -> PodTrace:
 
     Args:
         uid: of the pod; two pods may share a trace where their author wants it so.
-        annotations: of the pod.
     """
     text = annotations.get(names.TRACEPARENT)
     found = "" if text is None else read_traceparent(text)

@@ -124,9 +124,6 @@ class OtlpExporter:
     def __init__(self, resource: Resource) -> None:
         """An exporter as the process's environment wants it.
 
-        Args:
-            resource: what sends.
-
         Raises:
             ValueError: a variable cannot be used.
             OSError: a file that one names cannot be read.

@@ -27,10 +27,8 @@ class Kind:
     """One kind of span.
 
     Attributes:
-        name: of its spans.
         program: who sends it, as a command.
         role: that program's part in it.
-        meaning: what it spans.
         attributes: what its spans may say beside which pod they are of.
     """
 
@@ -48,7 +46,6 @@ class Event:
     Attributes:
         name: one of `EVENTS`.
         at: nanoseconds since 1970.
-        attributes: more about it.
     """
 
     name: str
@@ -61,10 +58,8 @@ class Span:
     """Something that took time.
 
     Attributes:
-        kind: what.
         start: nanoseconds since 1970.
         end: the same.
-        attributes: more about it.
         problem: why it did not come to what was asked; empty when it did.
         events: moments within, in order.
         children: spans within.

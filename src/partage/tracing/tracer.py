@@ -146,7 +146,6 @@ class LiveTracer:
     """Queues what is sampled, and has a thread send it.
 
     Attributes:
-        on: it is.
         now: nanoseconds since 1970.
     """
 
@@ -163,11 +162,8 @@ class LiveTracer:
         """A tracer whose thread runs at once.
 
         Args:
-            exporter: who sends.
-            sampler: which traces.
             now: nanoseconds since 1970.
             chance: so many random bits.
-            settings: of the queue.
         """
         self._exporter = exporter
         self._sampler = sampler

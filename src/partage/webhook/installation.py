@@ -42,7 +42,6 @@ class Endpoint:
     Attributes:
         namespace: of the Service.
         service: its name.
-        port: its port.
         configuration: the name of both webhook configurations.
         url: where the API server finds it without a Service, such as one that runs outside of the
             cluster; https, without a trailing slash.
@@ -99,7 +98,6 @@ def installation(
     """The objects, ready to be applied; the certificates' authority is filled in later.
 
     Args:
-        endpoint: where the webhook is.
         context: whose resource names count as devices.
         admission: namespaces and users that are left alone.
         claims: the webhook is asked about ResourceClaims too.

@@ -27,7 +27,6 @@ class Part:
     Attributes:
         path: where it stands in the pod.
         name: its name; its place when it has none.
-        body: the container.
     """
 
     path: tuple[str | int, ...]

@@ -51,9 +51,6 @@ def mutate(
     """The answer of the mutating webhook; a pod without devices is never touched.
 
     Args:
-        review: the question.
-        context: what the pod is read against.
-        admission: the switches.
         trace: the span that the pod shall refer to; None writes none.
         ignored: why the one that it refers to is replaced.
     """

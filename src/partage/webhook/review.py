@@ -89,8 +89,6 @@ class Verdict:
     """One answer.
 
     Attributes:
-        uid: of the question.
-        allowed: whether the change may go on.
         message: why not.
         code: HTTP status that the client of the API server sees with a refusal.
         name: of the pod that breaks a rule (code 422), as far as it has one.

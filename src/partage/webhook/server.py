@@ -46,7 +46,6 @@ def review_routes(
     Args:
         context: what pods are read against now.
         admission: the switches that are in force now.
-        limits: of requests.
         tracer: is told of pods that ask for devices.
     """
     given = limits or Limits()
@@ -83,11 +82,7 @@ def review_routes(
 
 
 def _answer(decide: Decide, body: bytes, context: Context, admission: Admission) -> bytes:
-    """The answer to a review, of values alone; may be asked in any thread.
-
-    Raises:
-        InvalidDocument: the body is no review.
-    """
+    """The answer to a review, of values alone; may be asked in any thread."""
     return encode_verdict(decide(decode_review(body), context, admission))
 
 

@@ -72,10 +72,6 @@ def read_changes(text: str) -> tuple[Change, ...]:
 def asked(text: str, grants: Grants) -> Grants:
     """A pod's grants with the amounts that it asks for.
 
-    Args:
-        text: of the annotation.
-        grants: of the pod's record.
-
     Raises:
         InvalidValue: it cannot be read, or these grants cannot be changed so; names the rule.
     """

@@ -75,7 +75,6 @@ def advice(code: str, *, never: bool = False) -> str:
     """What to do about a code; empty for one that is not known, as of a newer service.
 
     Args:
-        code: of the refusal.
         never: no node that the pod may use could host it even if it were idle.
     """
     try:

@@ -58,8 +58,6 @@ def pod_amounts(
     """A resource list of a pod: what is broken about device amounts goes to `faults`.
 
     Args:
-        given: the list as decoded.
-        field: its path in the document.
         who: the container (or the pod) it belongs to, for people.
         is_device: whether a name is a device resource.
         faults: where broken rules are noted; the amount is then left out.

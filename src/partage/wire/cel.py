@@ -62,13 +62,7 @@ def compiled(expression: str) -> Any:
 
 
 def evaluated(program: Any, device: DeviceView, most: int) -> tuple[bool | str, int]:
-    """The answer for a device, or why there is none, and what it took.
-
-    Args:
-        program: of `compiled`.
-        device: what may be read.
-        most: what it may take.
-    """
+    """The answer for a device, or why there is none, and what it took."""
     left = [most]
     known = {
         "driver": _value(device.driver),

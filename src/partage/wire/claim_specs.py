@@ -66,7 +66,6 @@ def claim_spec(shape: Shape, cards: Mapping[Kind, int]) -> Spec | str:
     """The spec of the claims of a shape; a text says why it has none with these cards.
 
     Args:
-        shape: what is asked.
         cards: kinds of card (`kinds`), and how many there are of each.
     """
     options = _alternatives(shape, cards)
@@ -85,9 +84,6 @@ def template(shape: Shape, namespace: str, spec: Spec, owner: Mapping[str, Any])
     """The ResourceClaimTemplate of a shape.
 
     Args:
-        shape: what is asked.
-        namespace: where it is.
-        spec: of `claim_spec`.
         owner: the DeviceClass, so that templates go with what they ask for.
     """
     return {

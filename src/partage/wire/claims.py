@@ -62,8 +62,6 @@ class Claim:
 
     Attributes:
         uid: its identity, which is its key in the books.
-        namespace: its namespace.
-        name: its name.
         classes: names of the DeviceClasses that its requests name, each once.
         consumers: names of the pods that it is reserved for.
         records: what it holds of this driver's devices, by node; empty while it holds none.

@@ -56,7 +56,6 @@ def translate_config(documents: Iterable[Document], *, strict: bool = True) -> C
     Of two ConfigMaps for the same thing the later one holds.
 
     Args:
-        documents: of any kind.
         strict: whether a value that breaks its rule is an error; if not, its key is left out with
             a note, and the published defaults or an earlier ConfigMap hold.
 

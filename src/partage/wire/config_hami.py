@@ -92,7 +92,6 @@ def device_config(value: Any, known: HamiSettings) -> HamiSettings:
     """The settings of a `device-config.yaml`; what it does not name keeps its published default.
 
     Args:
-        value: the parsed YAML.
         known: settings so far; only those of single nodes are kept.
 
     Raises:

@@ -53,7 +53,6 @@ def translate_devices(
     """The devices of a Device object, ordered by type and minor, and notes on odd ones.
 
     Args:
-        document: of kind Device.
         labels: the node's labels, the Device object's copied over them; vendor and model of its
             cards.
 

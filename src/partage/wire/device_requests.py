@@ -79,7 +79,6 @@ class Ask:
 
     Attributes:
         name: of the request; `request/alternative` of an alternative.
-        device_class: the DeviceClass.
         selectors: further expressions.
         count: how many devices; 0 for all that there are.
         admin: for an administrator, who takes nothing.

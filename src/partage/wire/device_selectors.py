@@ -60,12 +60,7 @@ class Selectors:
         self._left = self._steps
 
     def judge(self, expression: str, device: DeviceView) -> bool | str:
-        """Whether an expression is true for a device; a text says why there is no answer.
-
-        Args:
-            expression: of CEL.
-            device: what it is asked of.
-        """
+        """Whether an expression is true for a device; a text says why there is no answer."""
         key = expression, _visible(expression, device)
         found = self._known.get(key)
         if found is None:

@@ -21,7 +21,6 @@ class DeviceView:
     """What an expression may read of a device.
 
     Attributes:
-        driver: of the device.
         attributes: by domain and name: texts, whole numbers, truths, lists of them, or `Version`.
         capacity: by domain and name.
         shared: it may be allocated several times.

@@ -53,9 +53,6 @@ def inlined(
     """An adjustment with edits in the place of CDI names.
 
     Args:
-        adjustment: with names.
-        edits: what they stand for.
-        container: before it is made.
         root: of the host's files, as this process sees them.
 
     Raises:

@@ -42,7 +42,6 @@ def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox,
     """Pod and container of a request, in the words of NRI.
 
     Args:
-        request: decoded.
         image: the image's own variables.
 
     Raises:
@@ -99,8 +98,6 @@ def edited(request: bytes, adjustment: Adjustment, file_of: Callable[[int, int],
     """The request with an adjustment in it.
 
     Args:
-        request: as the kubelet sent it.
-        adjustment: what is to be changed.
         file_of: a device file on the host, by its numbers.
 
     Raises:

@@ -60,8 +60,6 @@ class Made:
     """A container that is made.
 
     Attributes:
-        args: its first program with arguments.
-        env: its variables.
         layers: folders of its root as this process sees them, topmost first; empty where they are not known.
         why: why not.
     """
@@ -76,8 +74,6 @@ async def made(channel: Any, identity: str, root: Path) -> Made:
     """What the runtime tells of a container; whatever it answers, there is something to go by.
 
     Args:
-        channel: to the runtime.
-        identity: of the container.
         root: of the host's files, as this process sees them.
     """
     try:

@@ -16,9 +16,6 @@ class Roots:
     """Where a node's own files are; an agent in a container has them mounted elsewhere.
 
     Attributes:
-        sys: sysfs.
-        proc: procfs.
-        dev: device files.
         libraries: folders of vendors' libraries, searched in order; where NVIDIA's is in none of
             them, the system's loader looks for it.
         vendor_files: folder of the device files that koord-device-daemon writes.
@@ -90,7 +87,6 @@ class Inventory:
     """All that one search found.
 
     Attributes:
-        found: the devices.
         problems: what could not be read or understood, one sentence each.
         links: number of direct links between two cards, by their identities, the smaller first.
     """

@@ -100,14 +100,12 @@ class HealthBook:
     """What is known of every card's health."""
 
     def __init__(self) -> None:
-        """An empty book."""
         self._ailments: dict[str, Ailment] = {}
 
     def restore(self, document: Mapping[str, Any] | None, now: float, booted: datetime) -> None:
         """Take over what a Device object says, unless the machine was rebooted since.
 
         Args:
-            document: the object as it is; None when there is none.
             now: seconds of the clock.
             booted: when the machine was started.
         """

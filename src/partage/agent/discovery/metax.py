@@ -63,11 +63,7 @@ def discover_metax(roots: Roots) -> Inventory:
 
 
 def _by_library(library: ctypes.CDLL, roots: Roots) -> tuple[list[Found] | None, list[str]]:
-    """The library's cards, None when it refuses; and problems.
-
-    Raises:
-        AttributeError: the library lacks a call.
-    """
+    """The library's cards, None when it refuses; and problems."""
     code = library.mxSmlInit()
     if code:
         return None, [f"{_LIBRARY}: mxSmlInit answered {code}"]

@@ -70,7 +70,6 @@ class Nvidia:
         """A library that is not yet open.
 
         Args:
-            health: where errors of cards are noted.
             clock: seconds; never goes back.
         """
         self._health = health

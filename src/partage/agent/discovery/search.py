@@ -57,11 +57,8 @@ class Search:
         """Searches of a node.
 
         Args:
-            roots: where its files are.
-            node: its name.
             backends: which of `BACKENDS` are asked; simulated devices alone where a file of them
                 is given.
-            health: what is known of NVIDIA cards.
             clock: seconds; never goes back.
 
         Raises:

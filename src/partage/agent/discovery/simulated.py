@@ -40,12 +40,8 @@ class SimulatedHardware:
     """The devices of one simulated machine.
 
     Attributes:
-        name: of the machine; identities of its devices are made from it.
-        model: what its cards are called in Koordinator's label.
-        make: facts of that model.
         cards: how many it has.
         nics: RDMA cards.
-        functions: virtual functions of each RDMA card.
         numa_nodes: over how many NUMA nodes its devices are spread.
         cards_per_switch: cards behind one PCIe switch.
     """
@@ -81,7 +77,6 @@ def simulate(
     """What a search of that machine finds.
 
     Args:
-        hardware: the machine.
         ill: type and minor of unhealthy devices.
         why: what these are said to suffer from.
     """
@@ -95,7 +90,6 @@ def discover_simulated(roots: Roots, name: str, more: str = "") -> Inventory:
 
     Args:
         roots: `simulated` is the file.
-        name: of the node.
         more: faults beside those of the file, as `faulty` reads them; what cannot be read is told.
     """
     if roots.simulated is None:
@@ -163,7 +157,6 @@ def faulty(text: str, known: Collection[tuple[str, int]]) -> tuple[set[tuple[str
     `0,2` are cards, `rdma-0` another device, `all` every one; after `=` comes the reason.
 
     Args:
-        text: as above.
         known: type and minor of the devices there are.
 
     Raises:
@@ -246,8 +239,6 @@ def _topology(
     """Where a device in one of `places` evenly spread places sits.
 
     Args:
-        hardware: the machine.
-        place: of the device.
         places: how many there are.
         bus: which PCI domain of its switch, and which bus behind it.
     """

@@ -39,7 +39,6 @@ class ClaimAdmission:
     """One node's; its calls come from any thread.
 
     Attributes:
-        claims: what is prepared.
         lock: held while it is decided who gets what of a card, whichever way it is asked for.
     """
 
@@ -53,9 +52,6 @@ class ClaimAdmission:
         """Nothing is asked yet.
 
         Args:
-            claims: what is prepared.
-            place: the node as it is now.
-            holdings: what its containers hold.
             closed_to: which container, beside those of an owner, holds something unknown, for readers of a
                 namespace; empty usually.
         """

@@ -28,7 +28,6 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         request: whose device it is; of a request with alternatives, `request/alternative`.
         pool: of the device.
-        device: its name.
         share: identity of the share, of a device that has several.
     """
 
@@ -43,7 +42,6 @@ class Allocated:
     """A claim's part of one node.
 
     Attributes:
-        parts: its devices.
         allocation: what they come to; the container of each grant is the number of its part.
     """
 
@@ -56,7 +54,6 @@ def allocated(claim: Mapping[str, Any], node: Node) -> Allocated:
 
     Args:
         claim: the ResourceClaim as the API server has it.
-        node: with its devices.
 
     Raises:
         InvalidValue: it holds nothing here, or something that cannot be given; the message says what.

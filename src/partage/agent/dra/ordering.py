@@ -23,7 +23,6 @@ def rooms(node: Node, left: Node) -> dict[int, Room]:
     """What is left of each card, by its number.
 
     Args:
-        node: with its cards.
         left: the same node less everything that is held there, by pods and by claims.
     """
     after = {one.minor: one for one in left.devices if one.type is DeviceType.GPU}

@@ -63,7 +63,6 @@ class Health:
 
     Attributes:
         pool: of the device.
-        device: its name.
         why: what it suffers from; empty where it works.
     """
 
@@ -89,7 +88,6 @@ class DriverPlugin:
         """Nothing is served yet.
 
         Args:
-            files: where the kubelet is.
             prepare: prepares a claim; raises `NotPrepared` or `OSError`.
             unprepare: undoes it; raises `OSError`.
             taken: hears that a kubelet has taken the driver.

@@ -41,11 +41,7 @@ class Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         v: version of what is written.
-        uid: of the claim.
-        namespace: of the claim.
-        name: of the claim.
         token: what marks its containers.
-        parts: its devices.
         record: what they come to, as `partage.io/allocation` has it for a pod; its containers are the numbers of the
             parts.
     """
@@ -81,7 +77,6 @@ class Claims:
         Args:
             folder: of what is written down; made where it is missing.
             cdi: folder of CDI specifications that the runtime watches.
-            node: its name.
             token: a secret that cannot be guessed.
 
         Raises:

@@ -101,10 +101,7 @@ class Publisher:
         """Nothing is known of the node yet, and nothing published.
 
         Args:
-            client: an open client; its clock is used.
-            node: the node's name.
             found: what the last search of the node found.
-            tallies: what is counted.
             notes: hear what the API server does not keep.
             instances: this agent makes hardware instances.
         """
@@ -157,7 +154,6 @@ class Publisher:
         """Compare, and write what differs; how many slices were written or deleted.
 
         Args:
-            node: as it is now.
             left: as `take` has it; None where it is not known, for cards by number.
 
         Raises:
@@ -199,11 +195,7 @@ class Publisher:
     # --- what the server keeps ---------------------------------------------------------------
 
     async def _probe(self) -> _Kept:
-        """What it would store of two small slices; it stores neither.
-
-        Raises:
-            KubeError: it cannot be asked, or has no such API.
-        """
+        """What it would store of two small slices; it stores neither."""
         counter = {"probe": {"value": "1"}}
         device = {
             "name": "probe",

@@ -80,10 +80,7 @@ def resource_slices(
 
     Args:
         node: the node, as its agent gives devices.
-        inventory: what the last search found.
         uid: of the Node, which becomes their owner.
-        generation: of the pool.
-        offered: what may be offered.
         order: numbers of cards, those first that an allocator should try first; others follow by number.
         totals: memory in bytes of cards that pods hold a part of, by number, whatever is left of it.
     """

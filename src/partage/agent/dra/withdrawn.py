@@ -40,7 +40,6 @@ def left_for_claims(node: Node, held: Iterable[Allocation] | None) -> Node:
     """The node as claims may use it.
 
     Args:
-        node: the node with its cards.
         held: what pods hold on it by their records, None where that is not known; claims are not among them, as the
             allocator counts those itself.
     """

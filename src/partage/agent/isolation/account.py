@@ -71,7 +71,6 @@ def make_account(path: Path, *, sparse: bool = False) -> None:
     """Make the account of a container, unless there is one.
 
     Args:
-        path: of the file.
         sparse: its folder has room for it and nothing else, so its blocks need not be taken now.
 
     Raises:
@@ -92,7 +91,6 @@ def read_account(path: Path, cards: int = _CARDS) -> tuple[Process, ...]:
     """The processes of a container that use cards; one that died without a word is still there.
 
     Args:
-        path: of the file.
         cards: how many the container has.
 
     Raises:
@@ -128,7 +126,6 @@ def set_overhead(path: Path, process: Process, card: int, overhead_bytes: int) -
     Nothing is written when the place has another owner by now.
 
     Raises:
-        InvalidDocument: The file is not an account.
         OSError: It cannot be opened for writing.
     """
     with opened(path, write=True) as descriptor:

@@ -39,9 +39,7 @@ def set_amounts(path: Path, index: int, card: CardLimits) -> None:
     """Put memory and compute of one card in force.
 
     Args:
-        path: of the page.
         index: of the card in the limits.
-        card: with the amounts that hold from now on.
 
     Raises:
         InvalidDocument: the file is no page of amounts.
@@ -58,7 +56,6 @@ def read_amounts(path: Path, cards: Iterable[CardLimits]) -> tuple[CardLimits, .
     """The cards of a container with the amounts that are in force.
 
     Args:
-        path: of the page.
         cards: as the limits have them.
 
     Raises:

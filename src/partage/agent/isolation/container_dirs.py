@@ -194,7 +194,6 @@ class Rooms:
         A crash in between leaves each amount as it was or as it is to be.
 
         Args:
-            container: whose room.
             cards: those of the room, with the amounts.
 
         Raises:

@@ -55,13 +55,7 @@ class Force:
 
 
 def judge(room: Room, seen: RoomView, processes: tuple[ProcessView, ...]) -> Force:
-    """Judge a container.
-
-    Args:
-        room: as the agent made it.
-        seen: its files now.
-        processes: of the container.
-    """
+    """Judge a container."""
     faults = [*_files(room, seen)]
     for process in processes:
         faults += _process(process, room.library)

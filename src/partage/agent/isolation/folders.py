@@ -61,12 +61,7 @@ class Folders:
         self.pending = True
 
     def retire(self, uid: str, name: str) -> None:
-        """Give up a container's folder; nothing happens where it has none.
-
-        Args:
-            uid: of its pod.
-            name: of the container.
-        """
+        """Give up a container's folder; nothing happens where it has none."""
         with self._opened(self._home) as home:
             if home is not None:
                 self._retire(home, f"{uid}_{name}")

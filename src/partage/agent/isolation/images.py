@@ -54,8 +54,6 @@ def judge_image(root: Root, command: Sequence[str], env: Mapping[str, str]) -> V
 
     Args:
         root: the container's root as this process sees it: its layers, topmost first, or it alone.
-        command: its first program with arguments.
-        env: its variables.
     """
     try:
         return _judged(root, command, env, Work(_WORK))

@@ -60,7 +60,6 @@ def mapped(home: str, library: str, shipped: tuple[str, str] | None, work: Work)
         home: its folder in procfs.
         library: the enforcement library's path in its root.
         shipped: device and inode of that file; None where they cannot be told, and the path has to do.
-        work: what may be read.
 
     Raises:
         OSError: it has ended.
@@ -100,7 +99,6 @@ def variables(home: str, wanted: Collection[bytes], work: Work) -> dict[bytes, l
     Args:
         home: its folder in procfs.
         wanted: their names.
-        work: what may be read.
 
     Raises:
         OSError: it has ended.

@@ -13,9 +13,7 @@ class Isolation:
     """The node's own enforcement library.
 
     Attributes:
-        rooms: of its containers.
         required: what cannot be held to its limits is not started.
-        proc: procfs of the host.
     """
 
     rooms: Rooms

@@ -144,8 +144,6 @@ def see(
     """Read everything once; who is quickly gone through comes first, so that a costly container delays itself.
 
     Args:
-        rooms: by container.
-        proc: procfs of the host.
         before: what the look before this one saw; where the work of this one is used up, that goes on to count.
         lookers: look at each container, and give up those whose files do not answer; None waits for them.
     """
@@ -226,9 +224,7 @@ def look(
 
     Args:
         pid: on the host.
-        library: the library's path in the container.
         shipped: device and inode of the library, as `as_mapped` tells them; None where it cannot be told.
-        proc: procfs of the host.
 
     Returns:
         What was seen; None: the process has ended.
@@ -326,12 +322,7 @@ def _viewed(  # what is looked at, and for what
     *,
     card: bool,
 ) -> ProcessView:
-    """Look at what a process has loaded.
-
-    Raises:
-        OSError: it has ended.
-        TooMuch: there is too much of it.
-    """
+    """Look at what a process has loaded."""
     root = Path(f"{home}/root")
     has = mapped(home, library, shipped, work)
     uses = has.driver or card

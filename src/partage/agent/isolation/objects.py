@@ -43,10 +43,6 @@ _Read = Callable[[int, int], bytes]
 def stand_in(descriptor: int, work: Work) -> str:
     """A function of the driver or of `dlsym` that an object defines itself; empty where it has none.
 
-    Args:
-        descriptor: of its file.
-        work: what may be read.
-
     Raises:
         InvalidDocument: it cannot be read.
         OSError: the disk fails.
@@ -58,10 +54,6 @@ def stand_in(descriptor: int, work: Work) -> str:
 def rebinder(descriptor: int, work: Work) -> str:
     """A function by which an auditor of the loader may bind a call to another place; empty where it has none.
 
-    Args:
-        descriptor: of its file.
-        work: what may be read.
-
     Raises:
         InvalidDocument: it cannot be read.
         OSError: the disk fails.
@@ -72,10 +64,6 @@ def rebinder(descriptor: int, work: Work) -> str:
 
 def auditors(descriptor: int, work: Work) -> str:
     """Auditors of the loader that a program names itself, with colons between; empty where it names none.
-
-    Args:
-        descriptor: of its file.
-        work: what may be read.
 
     Raises:
         InvalidDocument: it cannot be read.

@@ -73,9 +73,7 @@ class Overheads:
         """Write down what containers use beyond what they counted.
 
         Args:
-            rooms: by container.
             used: bytes by card and process, for cards whose driver tells; a sample is an object of its own.
-            sight: what was read of rooms and processes.
         """
         if used is self._seen:
             return

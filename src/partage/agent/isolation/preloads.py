@@ -35,12 +35,10 @@ def taken_first(  # what is known of one process
     """An object that is asked before the library for what is the library's, in words; empty without one.
 
     Args:
-        root: of the process.
         told: values of the loader's variables that it was started with; one may have been given twice.
         mapped: files of which it runs code.
         library: the enforcement library's path there.
         program: a descriptor of its program's file.
-        work: what may be read.
 
     Raises:
         TooMuch: it names more than can be looked at.

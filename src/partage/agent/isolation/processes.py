@@ -50,7 +50,6 @@ def processes_of(
 
     Args:
         containers: identities that the runtime gave; others than such are of no process.
-        proc: procfs of the host.
     """
     wanted = {one for one in containers if _IDENTITY.fullmatch(one)}
     found: dict[str, list[int]] = {}

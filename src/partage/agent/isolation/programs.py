@@ -31,11 +31,7 @@ class Reach(StrEnum):
 
 
 def reach(program: bytes) -> Reach:
-    """Judge a program by the start of its file; whatever is in it, there is an answer.
-
-    Args:
-        program: the start of its file.
-    """
+    """Judge a program by the start of its file; whatever is in it, there is an answer."""
     if len(program) < HEADER.size or program[:4] != b"\x7fELF":
         return Reach.NOT_ELF
     ident, _, machine, _, _, at, _, _, _, size, count = HEADER.unpack_from(program)

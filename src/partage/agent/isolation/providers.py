@@ -56,9 +56,6 @@ class Shares:
     """The cards of a container that has at least one share of one.
 
     Attributes:
-        uid: of the pod.
-        container: its name.
-        annotations: of the pod.
         known: variables that the container has already.
         env: variables that the protocols give it.
         policy: the node's own, by the qGPU document's label; empty without one.

@@ -41,11 +41,7 @@ class TooMuch(Exception):
 
 
 class Work:
-    """What may still be read, in bytes; opening and naming things is counted too.
-
-    Attributes:
-        spent: so far.
-    """
+    """What may still be read, in bytes; opening and naming things is counted too."""
 
     def __init__(self, most: int = LOOK) -> None:
         self._most = most
@@ -70,7 +66,6 @@ def chunks(path: str, work: Work, what: str) -> Iterator[bytes]:
 
     Args:
         path: in procfs.
-        work: what may be read.
         what: it is, for who hears that it is too much.
 
     Raises:
@@ -279,11 +274,7 @@ def _folder(root: Root, path: Sequence[str], work: Work) -> list[int]:
 
 
 def _step(layers: Sequence[int], name: str, work: Work) -> list[int]:
-    """What layers show under a name: the topmost one, and where that is a folder, those below that it is merged with.
-
-    Raises:
-        FileNotFoundError: no layer has it, or one above took it away.
-    """
+    """What layers show under a name: the topmost one, and where that is a folder, those below that it is merged with."""
     shown: list[int] = []
     try:
         for layer in layers:

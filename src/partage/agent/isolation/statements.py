@@ -57,9 +57,7 @@ class Statement:
 
     Attributes:
         container: the runtime's identity of it.
-        uid: of its pod.
         pod: `namespace/name`.
-        name: of the container.
         provider: who keeps it to its limits.
         answer: whether they are in force.
         cause: one word for why not, or for who says so.
@@ -92,8 +90,6 @@ def survey(
 
     Args:
         entries: the journal's.
-        rooms: by container.
-        sight: what was read of rooms and processes.
         above: containers that use more memory than they were granted, with the words for it.
         past: containers with a process that computes past the library, with the words for it.
         grown: containers whose contexts grew beyond what they were granted, with the words for it.

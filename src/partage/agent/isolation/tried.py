@@ -15,7 +15,6 @@ def untried(driver: str, tried: tuple[int, ...] = TRIED) -> str:
 
     Args:
         driver: its version.
-        tried: branches.
     """
     branch = driver.partition(".")[0]
     if not branch.isdecimal() or int(branch) in tried:

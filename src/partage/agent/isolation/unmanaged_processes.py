@@ -36,12 +36,7 @@ class Strangers:
         self.found: Mapping[str, str] = {}
 
     def look(self, rooms: Mapping[str, Room], sight: Sight) -> None:
-        """Compare who has the device open with who is in the account.
-
-        Args:
-            rooms: by container.
-            sight: what was read of them.
-        """
+        """Compare who has the device open with who is in the account."""
         looks: dict[tuple[str, int, int], int] = {}
         found: dict[str, str] = {}
         for container, processes in sight.processes.items():

@@ -98,7 +98,6 @@ class Registrar:
         """Nothing is served yet.
 
         Args:
-            files: where the kubelet is.
             asked: what it is told; `endpoint` is the plugin's socket in the same folder.
             serve: gRPC's handler of the plugin's calls for one registration.
             chance: between 0 and 1; spreads what is tried again.
@@ -143,8 +142,6 @@ class Registrar:
         Raises:
             _Moved: it was started anew, or has removed our socket.
             _Failed: it does not listen, or another process serves our socket.
-            AioRpcError: it refuses.
-            OSError: nobody is there.
         """
         await self._probe()
         session = Session()
@@ -162,11 +159,7 @@ class Registrar:
             await self._unless_moved(session.lost.wait(), since, own)
 
     async def _probe(self) -> None:
-        """Find out whether anybody is there before anything is made for it.
-
-        Raises:
-            OSError: nobody is.
-        """
+        """Find out whether anybody is there before anything is made for it."""
         async with asyncio.timeout(_PATIENCE):  # a TimeoutError is an OSError
             _, writer = await asyncio.open_unix_connection(self._files.kubelet)
         writer.close()

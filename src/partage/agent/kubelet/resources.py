@@ -94,7 +94,6 @@ def without_ours(
     """Resources of ours of which the kubelet counts no unit of ours.
 
     Args:
-        allocatable: what the kubelet says.
         ours: units that the agent offers, by resource.
 
     Returns:
@@ -116,7 +115,6 @@ def unserved(
     """Containers that hold units of ours by the kubelet's word and that the agent gave nothing.
 
     Args:
-        pods: what the kubelet says.
         ours: names of the resources that the agent serves.
         served: `namespace/pod` and container of what the agent has given.
 

@@ -65,7 +65,6 @@ class Offer:
     """All units of one resource.
 
     Attributes:
-        resource: its name.
         units: card by card.
         dropped: how many more there would be, were the list not bounded.
     """
@@ -151,13 +150,7 @@ def _head(uuid: str) -> str:
 
 
 def asked_of(pods: Iterable[shapes.Pod], node: str, known: Iterable[PodResources]) -> list[Asked]:
-    """Containers of this node's pods that have a record, oldest pod first.
-
-    Args:
-        pods: of the node, from the API server.
-        node: its name.
-        known: what the kubelet says who holds.
-    """
+    """Containers of this node's pods that have a record, oldest pod first."""
     held: dict[tuple[str, str, str], dict[str, tuple[str, ...]]] = {}
     for told in known:
         for one in told.containers:
@@ -208,9 +201,7 @@ def advise(
     records say, in whatever order the kubelet takes them.
 
     Args:
-        offer: the resource.
         size: how many units.
-        available: to choose from.
         must: which have to be among them.
         asked: see `asked_of`.
     """

@@ -81,7 +81,6 @@ def render(uuid: str, place: tuple[int, int, int], numbers: Numbers) -> bytes:
     Args:
         uuid: of the MIG device.
         place: the card's minor number, the GPU instance, the compute instance.
-        numbers: device numbers.
 
     Raises:
         InvalidDocument: the driver has no capability of that instance.

@@ -31,7 +31,6 @@ def reported(
 
     Args:
         cards: UUIDs of the node's cards that can be cut.
-        outcomes: the last look at each, where there was one.
         before: the annotation as it is; None without one.
     """
     known: Mapping[str, OnCard] = {}

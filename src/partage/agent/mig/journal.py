@@ -58,7 +58,6 @@ class CardJournal:
 
     Attributes:
         card: its UUID.
-        entries: instances of ours.
         mode: run of the driver in which we turned MIG mode on; empty when we did not.
     """
 

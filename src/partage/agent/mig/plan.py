@@ -73,7 +73,6 @@ class Step:
     """One thing to do.
 
     Attributes:
-        act: what.
         entry: for which instance; None for the mode and for specifications of nobody.
         profile: the driver's number of the profile, for `MAKE_GPU`.
         start: whose specification, for `REMOVE_SPEC`.
@@ -125,8 +124,6 @@ def plan(wanted: Sequence[Wanted], journal: CardJournal, seen: Observed) -> Plan
     Args:
         wanted: in order of precedence: of two that overlap the earlier one counts, unless the later
             one is in the journal already.
-        journal: what was begun.
-        seen: the card now.
     """
     return _Planner(tuple(dict.fromkeys(wanted)), journal, seen).plan()
 

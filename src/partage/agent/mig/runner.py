@@ -54,9 +54,6 @@ class Node:
     """What the runners of a node's cards share.
 
     Attributes:
-        nvml: the driver.
-        journals: where journals are kept.
-        specs: where specifications are kept.
         epoch: tells this run of the driver; see `epoch.read_epoch`.
         numbers: device numbers, read anew for each specification.
     """

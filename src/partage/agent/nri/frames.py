@@ -40,7 +40,6 @@ class TtrpcMessage:
     Attributes:
         stream: odd, chosen by the caller; the answer has the same.
         kind: request, response or data.
-        payload: a protocol buffer.
         flags: 0 for calls with one answer.
     """
 

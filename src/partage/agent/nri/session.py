@@ -29,8 +29,6 @@ class Called:
     Attributes:
         stream: to answer on.
         service: in full.
-        method: of the service.
-        payload: its argument.
         timeout: seconds after which nobody waits any more; 0 where that was not told.
     """
 
