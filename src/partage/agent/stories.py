@@ -8,7 +8,7 @@ with its units carries a word by chance, and the container that shows the word t
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from partage.agent.container_edits import MARK
 from partage.agent.mig.plan import Wanted
@@ -26,55 +26,31 @@ _EVENTS: Final = 16
 _WORD: Final = 16
 
 
-class Stories(Protocol):
-    """Hears what the agent does for containers; from any thread."""
+class Stories:
+    """Hears what the agent does for containers, from any thread; this one tells nothing."""
 
     def now(self) -> int:
         """When something begins, nanoseconds since 1970."""
-        ...
+        return 0
 
-    def trace_id(self, pod: PodSandbox) -> str:
+    def trace_id(self, pod: PodSandbox) -> str:  # noqa: ARG002 # there is none
         """The pod's trace, for the log; empty without traces."""
-        ...
+        return ""
 
-    def mark(self, resource: str, units: int, start: int) -> str:
+    def mark(self, resource: str, units: int, start: int) -> str:  # noqa: ARG002 # all alike
         """The kubelet took units for some container; the value that marks it."""
-        ...
+        return "1"
 
     def injected(self, pod: PodSandbox, container: Container, start: int, limits: str) -> None:
         """A container was given what its pod's record says."""
-        ...
 
     def refused(
         self, pod: PodSandbox, container: Container, start: int, rule: str, problem: str
     ) -> None:
         """A container must not be made."""
-        ...
 
 
-class Silent:
-    """Tells nothing."""
-
-    def now(self) -> int:
-        """No time is needed."""
-        return 0
-
-    def trace_id(self, pod: PodSandbox) -> str:  # noqa: ARG002 # see Stories
-        """There is none."""
-        return ""
-
-    def mark(self, *_: object) -> str:
-        """All are marked alike."""
-        return "1"
-
-    def injected(self, *_: object) -> None:
-        """Nothing is told."""
-
-    def refused(self, *_: object) -> None:
-        """Nothing is told."""
-
-
-SILENT: Final = Silent()
+SILENT: Final = Stories()
 
 
 def stories_of(tracer: Tracer, node: str, chance: Callable[[], str]) -> Stories:
@@ -96,18 +72,21 @@ class _Taken:
     end: int
 
 
-class NodeStories:
+class NodeStories(Stories):
     """Tells a tracer."""
 
     def __init__(self, tracer: Tracer, node: str, chance: Callable[[], str]) -> None:
         self._tracer = tracer
-        self.now: Callable[[], int] = tracer.now
         self._node = node
         self._chance = chance
         self._taken: OrderedDict[str, _Taken] = OrderedDict()
 
+    def now(self) -> int:
+        """See `Stories`."""
+        return self._tracer.now()
+
     def trace_id(self, pod: PodSandbox) -> str:
-        """The pod's trace, for the log."""
+        """See `Stories`."""
         return trace_of(pod.uid, pod.annotations).trace
 
     def mark(self, resource: str, units: int, start: int) -> str:

@@ -8,9 +8,9 @@ what happened to it since. `SILENT` keeps and tells nothing.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 from partage.extender.ports import Hooks
 from partage.model.reason import ReasonCode, Refusal
@@ -36,16 +36,16 @@ _STEPS: Final = 16
 _CODES: Final = frozenset(code.value for code in ReasonCode)
 
 
-class Stories(Protocol):
-    """Hears what is decided."""
+class Stories:
+    """Hears what is decided; this one tells nothing."""
 
     def now(self) -> int:
         """When something begins, nanoseconds since 1970."""
-        ...
+        return 0
 
-    def trace_id(self, entry: PodEntry) -> str:
+    def trace_id(self, entry: PodEntry) -> str:  # noqa: ARG002 # there is none
         """The pod's trace, for the log; empty without traces."""
-        ...
+        return ""
 
     def filtered(
         self,
@@ -61,11 +61,9 @@ class Stories(Protocol):
             counts: nodes that were asked about, and that were answered.
             decision: its number in the record; empty without one.
         """
-        ...
 
     def asked(self, kind: Kind, entry: PodEntry, start: int, counts: Mapping[str, int]) -> None:
         """Another verb was answered."""
-        ...
 
     def step(
         self, kind: Kind, entry: PodEntry, start: int, node: str, told: tuple[str, str]
@@ -76,69 +74,27 @@ class Stories(Protocol):
             node: where to; empty where that is not the question.
             told: the outcome in a word, and what went wrong.
         """
-        ...
 
     def picked(self, entry: PodEntry, start: int, decision: str) -> None:
         """Cards were picked on the node of a bind, or not; `decision` is its number in the record."""
-        ...
 
     def bound(self, entry: PodEntry, start: int, node: str, problem: str) -> None:
         """A bind has come to its end; `problem` says why the pod is not bound."""
-        ...
 
     def made_room(
         self, entry: PodEntry, start: int, node: str, victims: int, problem: str
     ) -> None:
         """Less important pods were sent away for the pod, or that did not go well."""
-        ...
 
     def gone(self, uid: str) -> None:
         """The pod is no more."""
-        ...
 
     def hooks(self, others: Hooks) -> Hooks:
         """The hooks of a service, which are heard here too."""
-        ...
-
-
-class Silent:
-    """Tells nothing."""
-
-    def now(self) -> int:
-        """No time is needed."""
-        return 0
-
-    def trace_id(self, entry: PodEntry) -> str:  # noqa: ARG002 # see Stories
-        """There is none."""
-        return ""
-
-    def filtered(self, *_: object) -> None:
-        """Nothing is told."""
-
-    def asked(self, *_: object) -> None:
-        """Nothing is told."""
-
-    def step(self, *_: object) -> None:
-        """Nothing is told."""
-
-    def picked(self, *_: object) -> None:
-        """Nothing is told."""
-
-    def bound(self, *_: object) -> None:
-        """Nothing is told."""
-
-    def made_room(self, *_: object) -> None:
-        """Nothing is told."""
-
-    def gone(self, uid: str) -> None:
-        """Nothing is told."""
-
-    def hooks(self, others: Hooks) -> Hooks:
-        """Nobody else hears them."""
         return others
 
 
-SILENT: Final = Silent()
+SILENT: Final = Stories()
 
 
 def stories_of(tracer: Tracer) -> Stories:
@@ -166,16 +122,19 @@ class _Story:
     decision: str = ""
 
 
-class PodStories:
+class PodStories(Stories):
     """Tells a tracer."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self.now: Callable[[], int] = tracer.now
         self._known: OrderedDict[str, _Story] = OrderedDict()
 
+    def now(self) -> int:
+        """See `Stories`."""
+        return self._tracer.now()
+
     def trace_id(self, entry: PodEntry) -> str:
-        """The pod's trace, for the log."""
+        """See `Stories`."""
         return _trace(entry).trace
 
     def filtered(

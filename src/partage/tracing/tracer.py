@@ -62,30 +62,31 @@ class Exporter(Protocol):
         ...
 
 
-class Tracer(Protocol):
-    """Takes spans."""
+class Tracer:
+    """Takes spans; this one sends none.
 
-    @property
-    def on(self) -> bool:
-        """Whether anything is sent; asked when a program is put together."""
-        ...
+    Attributes:
+        on: whether anything is sent; asked when a program is put together.
+    """
+
+    on = False
 
     @property
     def counts(self) -> Mapping[Told, int]:
         """How many spans came to which end."""
-        ...
+        return {}
 
     def now(self) -> int:
         """Nanoseconds since 1970."""
-        ...
+        return 0
 
-    def begin(self, parent: TraceContext | None) -> TraceContext | None:
+    def begin(self, parent: TraceContext | None) -> TraceContext | None:  # noqa: ARG002
         """A new span that others may refer to before it is told; None when nothing is traced.
 
         Args:
             parent: what it is part of; None begins a trace.
         """
-        ...
+        return None
 
     def emit(
         self, trace: str, parent: TraceContext | None, build: Callable[[], Span | None]
@@ -97,30 +98,9 @@ class Tracer(Protocol):
             parent: the span that the trace came with; decides whether it is sampled.
             build: makes it; not called where nothing is sent. None: nothing is to be told.
         """
-        ...
 
 
-class NoTracer:
-    """Tells nobody."""
-
-    on: Final = False
-    counts: Mapping[Told, int] = {}
-
-    def now(self) -> int:
-        """No time is needed."""
-        return 0
-
-    def begin(self, parent: TraceContext | None) -> None:  # noqa: ARG002 # see Tracer
-        """Nothing begins."""
-        return
-
-    def emit(
-        self, trace: str, parent: TraceContext | None, build: Callable[[], Span | None]
-    ) -> None:
-        """Nothing is told."""
-
-
-NO_TRACES: Final = NoTracer()
+NO_TRACES: Final = Tracer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +122,10 @@ Sampler = Callable[[str, TraceContext | None], bool]
 """Whether a trace is sent, by its id and the span that it came with."""
 
 
-class LiveTracer:
-    """Queues what is sampled, and has a thread send it.
+class LiveTracer(Tracer):
+    """Queues what is sampled, and has a thread send it."""
 
-    Attributes:
-        now: nanoseconds since 1970.
-    """
-
-    on: Final = True
+    on = True
 
     def __init__(
         self,
@@ -169,7 +145,7 @@ class LiveTracer:
         self._sampler = sampler
         self._chance = chance
         self._settings = settings
-        self.now = now
+        self._now = now
         self._counts = dict.fromkeys(Told, 0)
         self._lock = threading.Lock()
         self._queue: deque[Sent] = deque()
@@ -178,6 +154,10 @@ class LiveTracer:
         self._failing = False
         self._thread = threading.Thread(target=self._work, name="traces", daemon=True)
         self._thread.start()
+
+    def now(self) -> int:
+        """See `Tracer`."""
+        return self._now()
 
     @property
     def counts(self) -> Mapping[Told, int]:
