@@ -46,11 +46,9 @@ class Notices(Protocol):
 
     def normal(self, regarding: Regarding, reason: str, message: str) -> None:
         """Something ordinary happened to an object."""
-        ...
 
     def warning(self, regarding: Regarding, reason: str, message: str) -> None:
         """Something is wrong with an object."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

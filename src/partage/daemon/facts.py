@@ -11,43 +11,33 @@ class Hearer(Protocol):
 
     def node_changed(self, document: Document) -> None:
         """A Node is there, or has changed."""
-        ...
 
     def node_gone(self, name: str) -> None:
         """A Node is there no more."""
-        ...
 
     def device_changed(self, document: Document) -> None:
         """A Device object is there, or has changed."""
-        ...
 
     def device_gone(self, name: str) -> None:
         """A Device object is there no more."""
-        ...
 
     def pod_changed(self, document: Document) -> None:
         """A pod is there, or has changed."""
-        ...
 
     def pod_gone(self, uid: str) -> None:
         """A pod is there no more."""
-        ...
 
     def config_changed(self, document: Document) -> object:
         """A ConfigMap or ResourceQuota is there, or has changed."""
-        ...
 
     def config_gone(self, document: Document) -> None:
         """A ConfigMap or ResourceQuota is there no more."""
-        ...
 
     def claim_changed(self, document: Document) -> None:
         """A ResourceClaim is there, or has changed."""
-        ...
 
     def claim_gone(self, document: Document) -> None:
         """A ResourceClaim is there no more."""
-        ...
 
 
 class Companion(Hearer, Protocol):
@@ -55,7 +45,6 @@ class Companion(Hearer, Protocol):
 
     async def run(self) -> None:
         """Work until cancelled."""
-        ...
 
 
 def tell_changed(hearers: Sequence[Hearer], document: Document) -> None:

@@ -26,11 +26,9 @@ class Facts(Protocol):
 
     def changed(self, document: Document) -> None:
         """An object is there, or has changed."""
-        ...
 
     def gone(self, document: Document) -> None:
         """An object is there no more; this is its last known state."""
-        ...
 
 
 class _Followed:

@@ -76,20 +76,15 @@ class Views(Protocol):
 
     async def overview(self) -> dict[str, Any]:
         """The whole cluster."""
-        ...
 
     async def nodes(self, query: NodeQuery) -> dict[str, Any]:
         """One page of nodes with their cards."""
-        ...
 
     async def node(self, name: str) -> dict[str, Any] | None:
         """One node; None where it is not known."""
-        ...
 
     async def pods(self, query: PodQuery) -> dict[str, Any]:
         """One page of pods."""
-        ...
 
     async def explain(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Why a pod is where it is; None where it is not known or asks for no device."""
-        ...

@@ -64,17 +64,14 @@ class Source(Protocol):
     @property
     def books(self) -> Books:
         """What is known now; other books after a rebuild."""
-        ...
 
     @property
     def leading(self) -> bool:
         """Whether this instance serves the verbs."""
-        ...
 
     @property
     def rebuilt(self) -> bool:
         """Whether the books hold what the API server has."""
-        ...
 
 
 @dataclass(slots=True)

@@ -116,15 +116,12 @@ class Seam(Protocol):
         Raises:
             OSError: the engine does not answer.
         """
-        ...
 
     async def bind(self, record: Record, choice: Choice) -> str:
         """Bind a pod; empty when it is bound, else why it is not."""
-        ...
 
     def forget(self, record: Record, choice: Choice) -> None:
         """The pod is not bound there after all: what was reserved for it is free."""
-        ...
 
 
 class InProcess:

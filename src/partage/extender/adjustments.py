@@ -62,11 +62,9 @@ class Amender(Protocol):
 
     async def amend(self, pod: Document, annotations: Mapping[str, str]) -> Answered:
         """Write annotations on a pod, if it is still the version of this document."""
-        ...
 
     async def answer(self, pod: Document, reason: str, message: str) -> None:
         """Say on a pod why it is not adjusted."""
-        ...
 
     async def read(self, namespace: str, name: str) -> Document | None:
         """The pod as the API server has it now; None when there is none.
@@ -74,7 +72,6 @@ class Amender(Protocol):
         Raises:
             Exception: it cannot be told.
         """
-        ...
 
 
 @dataclass(slots=True)

@@ -56,7 +56,6 @@ class Binder(Protocol):
 
     async def bind(self, binding: Binding) -> Answered:
         """Send the Binding. Whatever is raised counts as an unknown outcome."""
-        ...
 
     async def read(self, namespace: str, name: str) -> Document | None:
         """The pod as the API server has it now; None when there is none.
@@ -64,7 +63,6 @@ class Binder(Protocol):
         Raises:
             Exception: it cannot be told.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,6 @@ class NodeLocks(Protocol):
             annotations: the lock.
             instead: values in whose place it may be written.
         """
-        ...
 
     async def give_back(self, node: str, annotations: Mapping[str, str]) -> bool:
         """Remove the annotations, where they still have these values; whether any had.
@@ -105,7 +102,6 @@ class NodeLocks(Protocol):
         Raises:
             Exception: it cannot be told whether they are there.
         """
-        ...
 
 
 class Clock(Protocol):
@@ -113,15 +109,12 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds since some fixed moment; never goes back."""
-        ...
 
     def now(self) -> datetime:
         """The wall clock; only ever written down."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Wait this long."""
-        ...
 
 
 def _nothing(*_: object) -> None:

@@ -53,7 +53,6 @@ class Readers(Protocol):
         Raises:
             web.HTTPTooManyRequests: too many questions of this caller wait.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,12 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds since some fixed moment; never goes back, nor stops while a machine sleeps."""
-        ...
 
     def now(self) -> datetime:
         """The wall clock, in UTC; written down, and never compared between machines."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Wait this long; zero or less still lets others run."""
-        ...
 
 
 class SystemClock:

@@ -25,22 +25,18 @@ class MetaLike(Protocol):
     @property
     def name(self) -> str | None:
         """Its name."""
-        ...
 
     @property
     def namespace(self) -> str | None:
         """Its namespace, if it has one."""
-        ...
 
     @property
     def uid(self) -> str | None:
         """What tells it from another object of the same name."""
-        ...
 
     @property
     def resource_version(self) -> str | None:
         """The version of the store in which it last changed."""
-        ...
 
 
 class HasMeta(Protocol):
@@ -49,7 +45,6 @@ class HasMeta(Protocol):
     @property
     def metadata(self) -> MetaLike:
         """See `MetaLike`."""
-        ...
 
 
 class Meta(msgspec.Struct, frozen=True, rename="camel"):

@@ -84,7 +84,6 @@ class Rescorer(Protocol):
         nodes: kernel.Nodes,
     ) -> bool:
         """Write `value` and `flags` of some nodes; False where only NumPy can."""
-        ...
 
 
 @dataclass(slots=True)

@@ -27,15 +27,12 @@ class Scorers(Protocol):
 
     def gauge(self, workload: Workload, ledger: Ledger) -> Gauge:
         """A gauge of fragmentation."""
-        ...
 
     def price_gauge(self, prices: Prices, ledger: Ledger) -> PriceGauge:
         """A gauge of values."""
-        ...
 
     def rescorer(self, group: RequestClass, ledger: Ledger) -> Rescorer | None:
         """What scores the class; None for the usual way."""
-        ...
 
 
 class RequestClassCache:

@@ -44,15 +44,12 @@ class Connection(Protocol):
     @property
     def waits(self) -> bool:
         """Whether it waits for its client: no request of it is whole and being answered."""
-        ...
 
     def finish(self) -> None:
         """Close once what is being answered has its answer."""
-        ...
 
     def abort(self) -> None:
         """Close at once."""
-        ...
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:

@@ -47,7 +47,6 @@ class Holder(Protocol):
 
     def holds(self, size: int) -> None:
         """So many bytes of a request that is not whole are kept."""
-        ...
 
 
 def holder_of(request: web.BaseRequest) -> Holder | None:

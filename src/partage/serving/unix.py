@@ -36,11 +36,9 @@ class Talk(Protocol):
 
     def took(self, frame: bytes) -> None:
         """A frame came. Raising ends the connection."""
-        ...
 
     def ended(self) -> None:
         """The connection is over."""
-        ...
 
 
 class _Door:

@@ -55,11 +55,9 @@ class Exporter(Protocol):
 
     def export(self, batch: Sequence[Sent]) -> str:
         """Why they were not taken; empty when they were. Whatever is raised counts as not taken."""
-        ...
 
     def close(self) -> None:
         """Give up what is on its way; may be called from another thread."""
-        ...
 
 
 class Tracer:
