@@ -283,9 +283,7 @@ class RequestClass:
         """The cards that serve one kind of group of the request, by shares or as a whole.
 
         Args:
-            ledger: the books.
             number: of the kind.
-            nodes: which nodes are asked about.
             takes: what is known of kinds that differ in amounts only, for the same nodes.
         """
         request, suits = self.kinds[number].request, self._suits[number]

@@ -54,7 +54,6 @@ class _Meter:
 
     Attributes:
         among: by node index, the nodes that may be chosen; None for all.
-        work: what the decision takes.
         given_up: whether it has taken so much that nodes were left out.
     """
 
@@ -118,8 +117,6 @@ class Chooser:
         """The decision that `schedule` would take, without taking it.
 
         Args:
-            pod: the pod.
-            reasons: see `schedule`.
             among: by node index, the nodes that may be chosen; None for all.
             work: what may be done; None for as much as a decision is worth. With less, a pod that
                 has to be searched for is deferred; all others are decided as always.
@@ -250,7 +247,6 @@ class Chooser:
         """Every node that can host the pod now, in node order, with its score.
 
         Args:
-            pod: a pod without a fault.
             among: by node index, the nodes that are asked about; None for all.
         """
         found, scores = self.candidates(pod, among)
@@ -270,7 +266,6 @@ class Chooser:
         """Indexes of the nodes that can host the pod now, in no order, and their scores.
 
         Args:
-            pod: a pod without a fault.
             among: by node index, the nodes that are asked about; None for all.
             most: where only the exact rule can tell, it is asked from the best node down until so
                 many fit; None asks it of every node.
@@ -340,7 +335,6 @@ class Chooser:
 
         Args:
             pod: the pod; what it holds itself does not count against it.
-            name: the node.
             gone: uids of pods that are thought away.
             first: pods that are thought to get their place there before, in this order; what
                 they hold so far does not count either.

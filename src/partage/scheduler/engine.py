@@ -92,7 +92,6 @@ class Engine(Chooser):
         """An empty engine.
 
         Args:
-            policy: the policy in force.
             scorers: score plain requests in another way with the same results; None for NumPy.
         """
         super().__init__(policy, scorers)
@@ -115,8 +114,6 @@ class Engine(Chooser):
         """Positions of the best nodes of each domain, so many at most of each; ties go by the explicit order.
 
         Args:
-            nodes: indexes of nodes.
-            scores: theirs; more is better.
             keys: labels by whose values nodes are told apart; nodes without one are a domain too.
             most: of each.
         """
@@ -312,7 +309,6 @@ class Engine(Chooser):
         """Choose a place for a pending pod and reserve it, in one step.
 
         Args:
-            pod: the pod.
             reasons: whether a refusal shall say why node by node, which costs more than the
                 decision itself; without, it has the leading code alone.
 
@@ -334,9 +330,7 @@ class Engine(Chooser):
         the same room. It ends with `place_on`, `HoldEnded` or the pod; asking again moves it.
 
         Args:
-            pod: the pod.
             among: by node index, the nodes that may be chosen; None for all.
-            work: see `explain`.
 
         Raises:
             LedgerError: the pod holds more than a hold already.

@@ -54,10 +54,7 @@ class EqualNodes:
         """`placement.pod.place`, which searches where no equal node was searched before.
 
         Args:
-            node: the node.
             cards: copies of its devices.
-            request: a request without a fault.
-            strategy: between cards.
             ranking: score of each row of the first group's type.
             work: what may be done, of which nothing is done yet.
             obstacle: only the first obstacle is wanted.

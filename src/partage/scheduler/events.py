@@ -87,8 +87,6 @@ class RoomKept:
     """Preemption makes room for a waiting pod: as much of it as is free now is kept for it.
 
     Attributes:
-        pod: the pod.
-        node: where.
         grants: what it will get once all who are in the way are gone.
     """
 
@@ -147,8 +145,6 @@ class Quarantined:
     """Capacity was closed because of a pod: tell people why.
 
     Attributes:
-        uid: of the pod.
-        node: where.
         message: why, with names of pods; for our own log.
         brief: why, for readers of any namespace.
     """

@@ -54,8 +54,6 @@ def refuse(ledger: Ledger, group: RequestClass, rank: Ints, work: Work) -> Refus
     """The refusal of a pod of a class that no node can host now; the same while nothing changes.
 
     Args:
-        ledger: the books.
-        group: the pod's class.
         rank: by node index, the explicit order: who is named among equals.
         work: that of the decision; sentences are counted beside it.
     """

@@ -31,8 +31,6 @@ def fits_when_idle(
     """Whether any node would host the pod if it were empty, healthy and open.
 
     Args:
-        ledger: the books, for their nodes.
-        pod: a pod that waits.
         strategy: between cards, where the pod has none of its own.
         work: beside which what this takes is counted; None where nothing is. It ends at a decision's worth.
 

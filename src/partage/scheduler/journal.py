@@ -41,9 +41,6 @@ class EngineState:
     """All that later decisions of an engine depend on.
 
     Attributes:
-        policy: in force.
-        tables: in force.
-        quotas: in force.
         nodes: in the order of the books, each with its rank.
         next_rank: of the next node that is new.
         versions: of every node that was ever seen, the gone ones included.
@@ -107,7 +104,6 @@ class JournalledEngine(Engine):
         """An empty engine.
 
         Args:
-            policy: the policy in force.
             write: called with this engine and each entry; must return at once.
             label: unique among all engines of a record.
         """

@@ -38,8 +38,6 @@ class Occupant:
     """A bound pod that may have to go.
 
     Attributes:
-        uid: the pod.
-        priority: the pod's.
         born: when it was made, seconds since the epoch; of equals the younger goes.
         budgets: disruption budgets that count it.
     """
@@ -70,7 +68,6 @@ class Plan:
     """How room is made on one node.
 
     Attributes:
-        node: where.
         victims: who has to go, most important first; empty where those who leave anyway make room.
         broken: uids of victims whose budgets do not allow it.
     """
@@ -123,9 +120,6 @@ def planning(
     and again whether the pod fits, and each time may take a search.
 
     Args:
-        chooser: the books.
-        pod: who wants room.
-        node: where.
         occupants: bound pods of lower priority on the node that do not leave yet.
         allowed: how many more pods each budget lets go.
         beside: who else is there.
@@ -191,8 +185,6 @@ def still(
     """A plan as things are now, without victims that can be spared by now; None where it makes no room.
 
     Args:
-        chooser: the books.
-        pod: who wants room.
         plan: what was the least a moment ago; its victims are all there.
         allowed: how many more pods each budget lets go.
         beside: who else is there.

@@ -32,8 +32,6 @@ def ceiling(trace: Trace, sequence: Sequence, placed: float = PLACED) -> float:
     """The most compute that can be allocated at the end of a sequence, percent of the cluster's.
 
     Args:
-        trace: the cluster and its pods.
-        sequence: order of arrival.
         placed: part of the cluster's compute that arrives before a pod may be refused.
 
     Raises:

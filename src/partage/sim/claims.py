@@ -194,8 +194,6 @@ class ClaimAllocator:
         """Where a pod and its claims get a place, or why they wait.
 
         Args:
-            pod: the pod, as the engine reads it.
-            document: the same, as it was written.
             keep: the place and the devices are taken; else nothing changes.
         """
         fault = pod.request.fault
@@ -218,7 +216,6 @@ class ClaimAllocator:
         """Where a pod's claims have devices, and which: by node, then by the name of each claim that waits.
 
         Args:
-            document: the pod, as it was written.
             nodes: those that count.
         """
         found = self._wanted(document)

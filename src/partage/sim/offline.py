@@ -31,7 +31,6 @@ class PodOutcome:
     """What became of one pod.
 
     Attributes:
-        pod: the pod as it was read.
         bound: it had a node already.
         allocation: what it holds, or None while it waits.
         rendering: what is written on it; empty for a pod that was bound already.
@@ -69,7 +68,6 @@ def schedule(
     """Schedule every pod of the cluster that waits.
 
     Args:
-        cluster: what the documents say.
         policy: the policy in force; None takes the cluster's own, else the default.
         seed: permutes the order in which equal nodes are preferred; None keeps the documents'.
         now: time of the decisions, nanoseconds since 1970.
@@ -101,8 +99,6 @@ def started(
     """An engine that knows the cluster's nodes, quotas and bound pods, and what it noticed.
 
     Args:
-        cluster: what the documents say.
-        policy: the policy in force.
         seed: permutes the order of the nodes; None keeps the documents'.
     """
     engine = Engine(policy)

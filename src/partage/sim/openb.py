@@ -44,7 +44,6 @@ class PodRow:
     """One pod.
 
     Attributes:
-        name: its name in the trace.
         cpu_milli: CPU asked.
         memory_mib: memory asked.
         cards: cards asked; 0 for a pod without any.

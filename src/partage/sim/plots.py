@@ -53,9 +53,6 @@ def plot_loads(
     """Allocation and fragmentation against arrived load, a line a policy.
 
     Args:
-        path: the file.
-        title: what was run.
-        runs: policies' names and curves.
         most: allocation that no policy can pass, where it is known.
 
     Raises:

@@ -15,11 +15,7 @@ class Queue:
     """Waiting pods by kind; pods of one kind ask the same."""
 
     def __init__(self, kinds: Sequence[Pod]) -> None:
-        """An empty queue.
-
-        Args:
-            kinds: a pod of each kind.
-        """
+        """An empty queue."""
         self._prefilter = Prefilter(kinds)
         self._waiting: list[deque[int]] = [deque() for _ in kinds]
         self._some = np.zeros(len(kinds), np.bool_)
@@ -36,8 +32,6 @@ class Queue:
         tried, and no other node has room that it had not before.
 
         Args:
-            ledger: the books.
-            node: where room appeared.
             place: tries a pod; whether it has a place now.
         """
         index = ledger.index.get(node)

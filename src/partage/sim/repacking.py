@@ -39,7 +39,6 @@ class Proposal:
     """One pod that waits for an instance.
 
     Attributes:
-        pod: who waits.
         why: what `partage schedule` says of it.
         restarts: who to restart, with where it runs and where it then would; empty with no plan.
         place: where the waiting pod then would run; None when no plan was found.
@@ -65,7 +64,6 @@ def propose(
     """A proposal for every pod that waits for one hardware instance, each for itself.
 
     Args:
-        cluster: what the documents say.
         may_move: whether a pod may be restarted.
         policy: as for `offline.schedule`.
     """

@@ -75,9 +75,6 @@ class Run:
     """What happened; one entry an arrival, in order of arrival.
 
     Attributes:
-        trace: what was replayed.
-        sequence: in which order.
-        policy: under which policy.
         lives: arrivals and ends, in virtual seconds.
         node: row of the node that took the pod, -1 while none.
         card: the card that a fraction shares, -1 otherwise.
@@ -270,9 +267,7 @@ def replay(
     """Run the trace under the policy.
 
     Args:
-        trace: the cluster and its pods.
         sequence: order of arrival, and of nodes among equals.
-        policy: the policy in force.
         lives: arrivals and ends in virtual time; None for the published protocol.
         seed: of the policy's own draws, if it makes any.
         progress: told after each arrival.

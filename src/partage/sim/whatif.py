@@ -266,8 +266,6 @@ def evaluate(
     """Schedule the changed cluster and measure it.
 
     Args:
-        cluster: as the documents say.
-        change: what is different.
         name: of the change, for people.
         seed: permutes the order of the nodes; None keeps the documents'.
         most: where counting further pods of a kind ends.

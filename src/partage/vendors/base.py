@@ -131,10 +131,7 @@ class PlacedPod:
     """A pod with its allocation, as a renderer sees it.
 
     Attributes:
-        pod: as written.
-        request: as read.
         allocation: as decided; a renderer looks at the grants whose protocol is its own.
-        node: where it goes.
         now: time of the decision, nanoseconds since 1970.
     """
 

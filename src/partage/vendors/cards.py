@@ -27,7 +27,6 @@ class GrantedCard:
     Attributes:
         type: gpu, rdma or fpga.
         minor: its number on the node.
-        uuid: its identity.
         vendor: who made it; the node's vendor when the device does not say.
         model: its model.
         core: percent of compute; 0 when none was asked.

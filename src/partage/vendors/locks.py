@@ -22,7 +22,6 @@ class NodeLock:
     """Who holds a lock.
 
     Attributes:
-        namespace: of the pod; empty when the value does not tell.
         pod: its name; empty when the value does not tell.
     """
 

@@ -34,7 +34,6 @@ class MigCard:
         name: short name, as `partage simulate mig --model` takes it.
         aliases: names that drivers report.
         pci: product ids (upper-case hexadecimal, no prefix) of vendor 10DE.
-        axis: its profiles.
     """
 
     name: str

@@ -45,7 +45,6 @@ def most_devices(
     """How many devices of each type the containers may have at one moment.
 
     Args:
-        containers: of the pod.
         owned: resource names that a family reads.
         settings: they rename HAMi's count.
         complete: whether the amounts of all names could be read; if not, any number may be meant.

@@ -89,8 +89,6 @@ def read_wishes(
     """What a container's pod chose; annotations go before HAMi's variables.
 
     Args:
-        annotations: of the pod.
-        env: of the container.
         most_swap_bytes: what the node allows a container beyond its grant; None before it has a node.
 
     Raises:
@@ -114,7 +112,6 @@ def bounded(
     who grants it.
 
     Args:
-        wishes: the pod's.
         most: the node's policy; None where it has none.
         may_be_online: whether pods of this namespace may go before others.
     """

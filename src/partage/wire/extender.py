@@ -89,7 +89,6 @@ class FilterArgs:
     """The arguments of filter and prioritize.
 
     Attributes:
-        pod: the pod.
         raw_names: the JSON array of node names as it came; empty when full nodes were sent.
         nodes: full nodes by name as they came, when the scheduler does not cache them.
     """
@@ -205,9 +204,6 @@ def filter_reply(
     """The answer of filter: the nodes that fit, in the form in which they were asked about.
 
     Args:
-        args: what was asked.
-        names: nodes that fit.
-        failed: others with the reason.
         unresolvable: those where evicting would not help.
     """
     nodes: object = None

@@ -54,7 +54,6 @@ class Type:
         form: scalar, list, map or struct.
         name: the OpenAPI name of a struct that has one; else empty.
         item: what a list's items or a map's values are.
-        fields: a struct's fields by JSON name.
         atomic: whether server-side apply replaces a map or struct as a whole.
         listing: how server-side apply sees a list.
         keys: the fields that tell the items of a list of kind `map` apart.
@@ -84,8 +83,6 @@ class Field:
     """One field of a struct.
 
     Attributes:
-        name: its JSON name.
-        type: what it holds.
         required: whether it is always written.
         sparse: whether a zero value is left out.
         patch: what a strategic merge patch does with it; empty means merge maps, replace the rest.

@@ -57,7 +57,6 @@ class Header:
 
     Attributes:
         instance: the scheduler's identity; the decisions' ids begin with it.
-        partage: version of the program.
         at: when the file was begun, RFC 3339.
     """
 
@@ -73,7 +72,6 @@ class Question:
     Attributes:
         id: `instance/engine-number`; logs carry it too.
         verb: `hold` or `place_on`.
-        pod: who asked.
         decision: what was answered.
         node: the node that was asked for.
         among: names of the nodes that were asked for; None for all.

@@ -59,13 +59,7 @@ _LISTS: Final = (
 def beyond(
     spec: shapes.PodSpec, annotations: Mapping[str, str], is_device: Callable[[str], bool]
 ) -> str:
-    """Which bound a pod breaks, as a sentence; empty for none, and for a pod without devices.
-
-    Args:
-        spec: the pod's.
-        annotations: the pod's.
-        is_device: whether a name is a device resource.
-    """
+    """Which bound a pod breaks, as a sentence; empty for none, and for a pod without devices."""
     asked = [set(_resources(container)) for container in _containers(spec)]
     asking = sum(any(map(is_device, one)) for one in asked)
     if not asking:

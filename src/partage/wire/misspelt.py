@@ -26,8 +26,6 @@ def misspelt(kind: str, value: Any, most: int) -> list[str]:
     """What is to be said of fields that are not known.
 
     Args:
-        kind: of the object.
-        value: the object, as plain values.
         most: how many are told.
     """
     if not isinstance(value, Mapping):

@@ -70,9 +70,6 @@ def translate_node(
     checked.
 
     Args:
-        node: of kind Node.
-        device: of kind Device.
-        context: the families and their settings.
         version: counts the node's changes.
 
     Raises:

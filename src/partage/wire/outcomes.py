@@ -113,13 +113,7 @@ def refusal_document(refusal: Refusal) -> dict[str, Any]:
 
 
 def device_document(node: Node, card: "Card", allocations: list[Allocation]) -> dict[str, Any]:
-    """A device, what it has and what is used of it.
-
-    Args:
-        node: where it is.
-        card: its state.
-        allocations: of the node's pods.
-    """
+    """A device, what it has and what is used of it."""
     device = card.device
     mig = [
         {

@@ -76,7 +76,6 @@ class _About(_Question, frozen=True, omit_defaults=True, gc=False):
     """A question about one attempt to schedule one pod.
 
     Attributes:
-        uid: of the pod.
         attempt: the number of the scheduling attempt.
     """
 
@@ -120,7 +119,6 @@ class Reserve(_About, frozen=True, omit_defaults=True, tag="reserve", gc=False):
     """Reserve the pod's devices on a node (Reserve).
 
     Attributes:
-        node: where.
         simulated: the cycle of a pod group, which is reverted before anything is bound.
         filtered: kube-scheduler's own filters rejected some of the nodes that were proposed as the best of their
             domains, so that others of a domain might have done.
@@ -146,11 +144,7 @@ class Another(_About, frozen=True, omit_defaults=True, tag="another", gc=False):
 
 
 class Bind(_About, frozen=True, omit_defaults=True, tag="bind", gc=False):
-    """What the Binding shall carry (Bind); `bound` must follow where the answer allows it.
-
-    Attributes:
-        node: where.
-    """
+    """What the Binding shall carry (Bind); `bound` must follow where the answer allows it."""
 
     node: str
 
@@ -160,7 +154,6 @@ class Bound(_About, frozen=True, omit_defaults=True, tag="bound", gc=False):
 
     Attributes:
         outcome: `done`, `refused` (the API server said no) or `unknown`.
-        message: the API server's words.
     """
 
     outcome: str

@@ -44,7 +44,6 @@ class Snapshot:
 
     Attributes:
         at: when the objects were listed, RFC 3339.
-        partage: version of the program.
         seed: of the order in which equal nodes are preferred.
         policy: in force where neither a pod nor a ConfigMap names one.
         masked: names were replaced.
@@ -95,7 +94,6 @@ def plain(document: Document, *, masked: bool = False) -> dict[str, Any] | None:
     """The object with what decisions read; None for one that decides nothing.
 
     Args:
-        document: the object.
         masked: its names will be replaced, which selectors would not survive: claims that wait are left out.
     """
     shape = document.shape

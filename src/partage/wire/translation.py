@@ -91,7 +91,6 @@ class Translation:
         """The pod of a document.
 
         Args:
-            document: of kind Pod.
             version: counts the pod's changes.
             nodes: the node of a name, beside whose devices the record of a bound pod is read; None
                 leaves records alone.
@@ -117,7 +116,6 @@ class Translation:
         of the node counts as free. None where the pod holds nothing by a record, is not bound, or has ended.
 
         Args:
-            document: of kind Pod, which `read` refuses.
             version: counts the pod's changes.
         """
         shape, annotations = document.shape, document.annotations

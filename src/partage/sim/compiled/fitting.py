@@ -27,7 +27,6 @@ def fit(
         nodes: to be looked at; they may repeat.
         value: of each node; that of nodes that fit says how they are preferred and their order.
         suits: cards that are the right ones whatever they have left.
-        found: written.
 
     Returns:
         How many fit.

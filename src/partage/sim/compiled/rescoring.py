@@ -116,9 +116,6 @@ class Rescorer:
 
         Args:
             request: plain, or without devices.
-            host: ordinary resources that the pod asks.
-            ledger: the books.
-            scratch: shared by all classes.
         """
         needs = {name: min(amount, _MOST) for name, amount in host.items() if amount > 0}
         self._names = (*needs, "cpu", "cpu", "cpu", "cpu")[:4]

@@ -55,7 +55,6 @@ class RegisteredCard(Struct, frozen=True):
     """One registered card; the JSON keys are the published ones, absent means zero.
 
     Attributes:
-        uuid: the card.
         index: its number on the node.
         slots: how many sharers it takes.
         memory_mib: memory in MiB, scaling included.

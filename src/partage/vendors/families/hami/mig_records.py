@@ -34,7 +34,6 @@ class Listed(Struct, frozen=True, rename="camel", omit_defaults=True):
     Attributes:
         container: the container's position in the pod.
         device: the instance's position among the container's devices.
-        gpu: the card.
         profile: such as `2g.10gb`.
         placement: first memory unit and units taken.
         mig: the instance's UUID; what HAMi's plugin adds once it exists, as the two that follow.

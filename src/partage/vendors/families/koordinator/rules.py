@@ -108,7 +108,6 @@ def shape_of(asked: Mapping[str, Quantity], written: Mapping[str, str]) -> CardS
     """The meaning of a pod's effective GPU amounts (today's names, none of them zero).
 
     Args:
-        asked: the amounts.
         written: today's name to the name that the pod used, for messages.
 
     Raises:

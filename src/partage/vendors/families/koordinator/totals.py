@@ -29,7 +29,6 @@ def totals(
     healthy card; it and native units have no name in v1.4.
 
     Args:
-        devices: the node's devices.
         vendor: the vendor of its cards; empty when unknown.
         dialects: which names to give: empty for today's, `v1.4` for the older ones.
     """
