@@ -1,9 +1,8 @@
 """The documents of kube-scheduler's extender, v1.
 
 The structures have no JSON tags in Go: keys are capitalised (`NodeNames`), and Go reads them in
-any case. Both the capitalised and the documented lower-case forms are read here; the capitalised
-are written. Node names are kept as they came until they are needed: with five thousand of
-them, that is most of the time of a call.
+any case, as they are read here; the capitalised are written. Node names are kept as they came
+until they are needed: with five thousand of them, that is most of the time of a call.
 
 Source: docs/sources/kubernetes.md 3.1 (read from 1.36, tried on 1.20).
 """
@@ -22,17 +21,8 @@ from partage.wire.documents import Document, explain
 _T = TypeVar("_T")
 
 _SOURCE = "extender request"
-_ABSENT: Final = msgspec.Raw()
-
-
-class _RawArgs(msgspec.Struct, frozen=True, gc=False):
-    pod: msgspec.Raw = msgspec.field(default=_ABSENT, name="Pod")
-    nodes: msgspec.Raw = msgspec.field(default=_ABSENT, name="Nodes")
-    names: msgspec.Raw = msgspec.field(default=_ABSENT, name="NodeNames")
-    pod_lower: msgspec.Raw = msgspec.field(default=_ABSENT, name="pod")
-    nodes_lower: msgspec.Raw = msgspec.field(default=_ABSENT, name="nodes")
-    names_lower: msgspec.Raw = msgspec.field(default=_ABSENT, name="nodenames")
-    names_camel: msgspec.Raw = msgspec.field(default=_ABSENT, name="nodeNames")
+_Fields = Mapping[str, msgspec.Raw]
+"""Fields that are not null, by their names in small letters."""
 
 
 class _Items(msgspec.Struct, frozen=True, gc=False):
@@ -41,42 +31,6 @@ class _Items(msgspec.Struct, frozen=True, gc=False):
 
 class _NodeHead(msgspec.Struct, frozen=True, gc=False):
     metadata: shapes.Metadata | None = None
-
-
-class _RawBind(msgspec.Struct, frozen=True, gc=False):
-    name: str | None = msgspec.field(default=None, name="PodName")
-    namespace: str | None = msgspec.field(default=None, name="PodNamespace")
-    uid: str | None = msgspec.field(default=None, name="PodUID")
-    node: str | None = msgspec.field(default=None, name="Node")
-    name_camel: str | None = msgspec.field(default=None, name="podName")
-    namespace_camel: str | None = msgspec.field(default=None, name="podNamespace")
-    uid_camel: str | None = msgspec.field(default=None, name="podUID")
-    node_lower: str | None = msgspec.field(default=None, name="node")
-
-
-class _VictimPod(msgspec.Struct, frozen=True, gc=False):
-    metadata: shapes.Metadata | None = None
-    uid: str | None = msgspec.field(default=None, name="UID")
-    uid_lower: str | None = msgspec.field(default=None, name="uid")
-
-
-class _RawVictims(msgspec.Struct, frozen=True, gc=False):
-    pods: list[_VictimPod] | None = msgspec.field(default=None, name="Pods")
-    violations: int | None = msgspec.field(default=None, name="NumPDBViolations")
-    pods_lower: list[_VictimPod] | None = msgspec.field(default=None, name="pods")
-    violations_camel: int | None = msgspec.field(default=None, name="numPDBViolations")
-
-
-_VictimMap = dict[str, _RawVictims | None] | None
-
-
-class _RawPreempt(msgspec.Struct, frozen=True, gc=False):
-    pod: msgspec.Raw = msgspec.field(default=_ABSENT, name="Pod")
-    full: _VictimMap = msgspec.field(default=None, name="NodeNameToVictims")
-    meta: _VictimMap = msgspec.field(default=None, name="NodeNameToMetaVictims")
-    pod_lower: msgspec.Raw = msgspec.field(default=_ABSENT, name="pod")
-    full_camel: _VictimMap = msgspec.field(default=None, name="nodeNameToVictims")
-    meta_camel: _VictimMap = msgspec.field(default=None, name="nodeNameToMetaVictims")
 
 
 class _Score(msgspec.Struct, gc=False):
@@ -139,15 +93,13 @@ def decode_filter(body: bytes) -> FilterArgs:
     Raises:
         InvalidDocument: the body is not what kube-scheduler sends; the message names the field.
     """
-    raw = _decode(body, _RawArgs, "body")
-    pod = _pod(raw.pod, raw.pod_lower)
-    names = _given(raw.names, raw.names_lower, raw.names_camel)
-    if names:
-        return FilterArgs(pod, raw_names=names)
-    nodes = _given(raw.nodes, raw.nodes_lower)
-    if not nodes:
+    fields = _fields(body, "body")
+    pod = _pod(fields)
+    if "nodenames" in fields:
+        return FilterArgs(pod, raw_names=bytes(fields["nodenames"]))
+    if "nodes" not in fields:
         return FilterArgs(pod)
-    items = _decode(nodes, _Items, "Nodes").items or []
+    items = _decode(fields["nodes"], _Items, "Nodes").items or []
     return FilterArgs(pod, nodes={_node_name(item): item for item in items})
 
 
@@ -157,19 +109,16 @@ def decode_bind(body: bytes) -> BindArgs:
     Raises:
         InvalidDocument: a field is missing or of the wrong type.
     """
-    raw = _decode(body, _RawBind, "body")
-    fields = {
-        "PodName": raw.name or raw.name_camel,
-        "PodUID": raw.uid or raw.uid_camel,
-        "Node": raw.node or raw.node_lower,
+    fields = _fields(body, "body")
+    given = {
+        name: _decode(fields[name.lower()], str, name) if name.lower() in fields else ""
+        for name in ("PodName", "PodNamespace", "PodUID", "Node")
     }
-    for name, value in fields.items():
-        if not value:
+    for name, value in given.items():
+        if not value and name != "PodNamespace":
             raise InvalidDocument(f"{_SOURCE}: field {name}: missing")
-    namespace = raw.namespace or raw.namespace_camel or "default"
-    return BindArgs(
-        namespace, fields["PodName"] or "", fields["PodUID"] or "", fields["Node"] or ""
-    )
+    namespace = given["PodNamespace"] or "default"
+    return BindArgs(namespace, given["PodName"], given["PodUID"], given["Node"])
 
 
 def decode_preempt(body: bytes) -> PreemptArgs:
@@ -178,21 +127,31 @@ def decode_preempt(body: bytes) -> PreemptArgs:
     Raises:
         InvalidDocument: the body is not what kube-scheduler sends.
     """
-    raw = _decode(body, _RawPreempt, "body")
-    given = raw.meta or raw.meta_camel or raw.full or raw.full_camel or {}
-    return PreemptArgs(
-        _pod(raw.pod, raw.pod_lower),
-        {node: _victims(victims) for node, victims in given.items() if victims is not None},
-    )
+    fields = _fields(body, "body")
+    victims: dict[str, Victims] = {}
+    for name in ("NodeNameToMetaVictims", "NodeNameToVictims"):
+        if name.lower() in fields and not victims:
+            victims = {
+                node: _victims(_fields(raw, f"{name}.{node}"))
+                for node, raw in _fields(fields[name.lower()], name, exactly=True).items()
+            }
+    return PreemptArgs(_pod(fields), victims)
 
 
-def _victims(raw: _RawVictims) -> Victims:
+def _victims(fields: _Fields) -> Victims:
+    pods = _decode(fields["pods"], list[msgspec.Raw], "Pods") if "pods" in fields else []
     uids = []
-    for pod in raw.pods or raw.pods_lower or ():
-        uid = pod.uid or pod.uid_lower or (pod.metadata.uid if pod.metadata else None)
-        if uid:
-            uids.append(uid)
-    return Victims(tuple(uids), raw.violations or raw.violations_camel or 0)
+    for one in pods:
+        pod = _fields(one, "Pods")
+        if "uid" in pod:
+            uids.append(_decode(pod["uid"], str, "UID"))
+        elif "metadata" in pod:
+            uids.append(_decode(pod["metadata"], shapes.Metadata, "metadata").uid or "")
+    violations = fields.get("numpdbviolations")
+    return Victims(
+        tuple(filter(None, uids)),
+        0 if violations is None else _decode(violations, int, "NumPDBViolations"),
+    )
 
 
 def filter_reply(
@@ -266,20 +225,20 @@ def preempt_reply(victims: Mapping[str, Victims]) -> bytes:
     )
 
 
-def _given(*fields: msgspec.Raw) -> bytes:
-    """The first of a field's spellings that is there and not null; empty when none is."""
-    for field_ in fields:
-        data = bytes(field_)
-        if data and data != b"null":
-            return data
-    return b""
+def _fields(data: bytes | msgspec.Raw, what: str, *, exactly: bool = False) -> _Fields:
+    """The fields of an object; Go reads their names in any case, keys of a map as they are."""
+    given = _decode(data, dict[str, msgspec.Raw], what)
+    return {
+        name if exactly else name.lower(): raw
+        for name, raw in given.items()
+        if bytes(raw) != b"null"
+    }
 
 
-def _pod(*fields: msgspec.Raw) -> Document:
-    raw = _given(*fields)
-    if not raw:
+def _pod(fields: _Fields) -> Document:
+    if "pod" not in fields:
         raise InvalidDocument(f"{_SOURCE}: field Pod: missing")
-    return decode_pod(raw)
+    return decode_pod(fields["pod"])
 
 
 def decode_pod(raw: bytes | msgspec.Raw) -> Document:
@@ -301,7 +260,7 @@ def _node_name(item: msgspec.Raw) -> str:
     return metadata.name
 
 
-def _decode(data: bytes, shape: type[_T], field_: str) -> _T:
+def _decode(data: bytes | msgspec.Raw, shape: type[_T], field_: str) -> _T:
     key: Any = shape
     try:
         decoded: _T = _decoder(key).decode(data)
