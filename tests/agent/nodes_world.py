@@ -2,11 +2,14 @@
 
 import shutil
 import subprocess
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from partage.agent.discovery.found import Roots
+from partage.embedded.definitions import DEFINITIONS
 
 HERE = Path(__file__).parent
 ROOT = "pci0000:3a"
@@ -70,3 +73,22 @@ def compiled(source: str, target: Path, soname: str) -> Path:
         check=True,
     )
     return target
+
+
+def older_definition() -> dict[str, Any]:
+    """Definition of Devices as Koordinator first had it: what it does not name the API server drops."""
+    definition = deepcopy(DEFINITIONS[0])
+    fields = {
+        "type": {"type": "string"},
+        "id": {"type": "string"},
+        "minor": {"type": "integer"},
+        "health": {"type": "boolean"},
+        "resources": {"type": "object", "additionalProperties": {"type": "string"}},
+    }
+    devices = {"type": "array", "items": {"type": "object", "properties": fields}}
+    (version,) = definition["spec"]["versions"]
+    version["schema"]["openAPIV3Schema"]["properties"] = {
+        "spec": {"type": "object", "properties": {"devices": devices}},
+        "status": {"type": "object", "properties": {}},
+    }
+    return definition

@@ -23,6 +23,8 @@ from partage.model.device import DeviceType
 from partage.vendors import names
 from partage.wire.record import encode
 
+from nodes_world import older_definition  # isort: skip # beside this file
+
 DEVICES = "devices.scheduling.koordinator.sh"
 SLOWEST = 120.0
 """Seconds that a slow machine may take; nothing is measured by them."""
@@ -253,5 +255,24 @@ def test_what_operators_have_to_know_stands_on_the_node(tmp_path: Path) -> None:
             (note,) = read_notes(noted())
             assert note.code == "JournalDamaged"
             assert 'partage_agent_notes{code="JournalDamaged"} 1.0' in world.get("/metrics")
+
+    run(tmp_path, story)
+
+
+def test_a_definition_older_than_the_agent_is_named(tmp_path: Path) -> None:
+    """The agent serves all the same, and says which fields the API server does not keep."""
+
+    async def story(world: World) -> None:
+        kind = "customresourcedefinitions.apiextensions.k8s.io"
+        await world.server.patch(kind, "", DEVICES, {"spec": older_definition()["spec"]})
+        async with world.agent("--kubeconfig", str(world.kubeconfig)):
+            await world.until(world.health)
+            given = await world.create("a")
+            assert isinstance(given, CreateContainerResponse)
+
+            def noted() -> bool:
+                return 'code="DeviceFields"} 1.0' in world.get("/metrics")
+
+            await world.until(noted)
 
     run(tmp_path, story)

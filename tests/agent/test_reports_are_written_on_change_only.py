@@ -1,7 +1,7 @@
 """An agent's reports beside a real API server in one process."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from partage.kube.retry import Backoff, RateLimit
 from partage.kube.sender import ClientSettings
 from partage.vendors import names
 
-from nodes_world import Node  # isort: skip # beside this file
+from nodes_world import Node, older_definition  # isort: skip # beside this file
 
 T4 = SimulatedHardware("n1", "Tesla-T4", MODELS["Tesla-T4"], 2)
 SLOWEST = 60.0
@@ -38,6 +38,7 @@ class World:
     Attributes:
         changes: kind and resource of all that was written, leases apart.
         told: what the agent complained of.
+        dropped: fields that the API server did not keep, after each write.
     """
 
     def __init__(self, server: ApiServer, client: Client, settings: ReportingSettings) -> None:
@@ -46,13 +47,18 @@ class World:
         self.found: Inventory = simulate(T4)
         self.changes: list[tuple[str, str]] = []
         self.told: list[str] = []
+        self.dropped: list[tuple[str, ...]] = []
         self.notes = Notes()
         self.reporting = AgentReporting(
             client,
             "n1",
             lambda: self.found,
             settings,
-            ReportingHooks(told=self.told.append, notes=lambda: self.notes.text),
+            ReportingHooks(
+                told=self.told.append,
+                notes=lambda: self.notes.text,
+                dropped=lambda fields: self.dropped.append(tuple(fields)),
+            ),
         )
         server.store.observers.append(self._saw)
 
@@ -71,12 +77,16 @@ class World:
         return await self.client.get(DEVICES, "n1", into=dict[str, Any])
 
 
-def run(story: Callable[[World], Awaitable[None]], **settings: Any) -> None:
+def run(
+    story: Callable[[World], Awaitable[None]],
+    definitions: Sequence[dict[str, Any]] = DEFINITIONS,
+    **settings: Any,
+) -> None:
     """Run a story against a fresh server with one Node."""
 
     async def main() -> None:
         server = ApiServer()
-        for definition in DEFINITIONS:
+        for definition in definitions:
             await server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
         await server.create("nodes", {"metadata": {"name": "n1"}})
         async with serve(server) as url:
@@ -186,6 +196,44 @@ def test_notes_that_come_and_go_are_not_written_each_time() -> None:
         assert world.noted() == ["Discovery"]
 
     run(story)
+
+
+def test_fields_that_the_definition_does_not_know_are_written_once_and_told() -> None:
+    """An agent newer than Koordinator's definition: no write without a change, and a newer definition is noticed."""
+
+    async def story(world: World) -> None:
+        clock = InstantClock()
+        world.client.clock = clock
+        await world.reporting.once()
+        (kept, *_) = (await world.document())["spec"]["devices"]
+        assert set(kept) == {"type", "id", "minor", "health", "resources"}
+        assert world.dropped == [("conditions", "topology")]
+        world.changes.clear()
+        for _ in range(20):
+            await world.reporting.once()
+        assert world.changes == []
+
+        world.found = simulate(T4, {("gpu", 1)}, "Xid 79")
+        await world.reporting.once()
+        await world.reporting.once()
+        ill = await world.document()
+        assert [one["health"] for one in ill["spec"]["devices"]] == [True, False]
+        assert world.changes == [("MODIFIED", "devices")]
+
+        newer = DEFINITIONS[0]
+        await world.server.patch(
+            "customresourcedefinitions.apiextensions.k8s.io",
+            "",
+            newer["metadata"]["name"],
+            {"spec": newer["spec"]},
+        )
+        clock.pass_time(3600)
+        await world.reporting.once()
+        whole = (await world.document())["spec"]["devices"]
+        assert all({"conditions", "topology"} <= set(one) for one in whole)
+        assert world.dropped[-1] == ()
+
+    run(story, [older_definition()], resync=5)
 
 
 def test_what_others_add_stays_and_what_they_break_is_mended() -> None:

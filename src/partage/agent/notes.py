@@ -29,6 +29,7 @@ class Code(StrEnum):
     OTHER_PLUGIN = "OtherPlugin"
     MPS = "Mps"
     RESOURCE_SLICES = "ResourceSlices"
+    DEVICE_FIELDS = "DeviceFields"
 
 
 class Note(msgspec.Struct, frozen=True, order=True):

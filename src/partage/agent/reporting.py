@@ -8,7 +8,7 @@ card that falls ill and recovers, is written a few times and then a few times a 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -32,6 +32,9 @@ LEASE_PREFIX: Final = "partage-agent-"
 
 _BETWEEN_NOTES: Final = 60.0
 """Seconds between two writes of notes: what comes and goes is not written each time."""
+
+_UNTIL_WHOLE: Final = 3600.0
+"""Seconds after which fields that the API server dropped are written again: its definition may be newer by then."""
 
 _AT_ONCE: Final = 10
 _BETWEEN_WRITES: Final = 15.0
@@ -89,6 +92,18 @@ class _Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class _Written:
+    """Devices as the Device object was last written, and as the API server then had them.
+
+    They differ where the object's definition is older than the agent: the API server drops what that does not name.
+    """
+
+    sent: object
+    kept: object
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class ReportingHooks:
     """Who is asked and told during reports.
 
@@ -101,6 +116,7 @@ class ReportingHooks:
         heard: hears the Node, the Device object and what was found, after each search; None for
             what the API server has never told.
         notes: asked for what operators have to know, as the Node's annotation holds it.
+        dropped: hears, after each write of the Device object, which fields of its devices were not kept.
     """
 
     hami: Callable[[], HamiSettings] = HamiSettings
@@ -109,6 +125,7 @@ class ReportingHooks:
     born_with: Callable[[], Mapping[str, str]] = dict
     heard: Callable[[Body | None, Body | None, Inventory], None] = lambda *_: None
     notes: Callable[[], str] = str
+    dropped: Callable[[Sequence[str]], None] = lambda _: None
 
 
 class AgentReporting:
@@ -137,6 +154,7 @@ class AgentReporting:
         self._noted = -_BETWEEN_NOTES
         self._writes = RateLimit(1 / _BETWEEN_WRITES, _AT_ONCE, client.clock)
         self._seen = _Seen()
+        self._written: _Written | None = None
         self._said: tuple[str, ...] = ()
 
     async def device(self) -> Body | None:
@@ -205,7 +223,7 @@ class AgentReporting:
     # --- writing -----------------------------------------------------------------------------
 
     async def _write(self, seen: _Seen, inventory: Inventory) -> tuple[str, ...]:
-        node, before = seen.node or {}, seen.device or {}
+        node, before = seen.node or {}, self._as_sent(seen.device or {})
         metadata = node.get("metadata") or {}
         wanted = device_document(
             self._node,
@@ -240,7 +258,25 @@ class AgentReporting:
             wrote.append("node")
         if wrote:
             self._writes.reserve()
+        if "device" in wrote:
+            self._compare(wanted["spec"]["devices"], _devices(seen.device or {}))
         return tuple(wrote)
+
+    def _as_sent(self, device: Body) -> Body:
+        """The Device object with what the API server dropped of it, which is nothing to write again."""
+        written, now = self._written, self._client.clock.monotonic()
+        if written is None or now - written.at >= _UNTIL_WHOLE or _devices(device) != written.kept:
+            return device
+        return {**device, "spec": {**device["spec"], "devices": written.sent}}
+
+    def _compare(self, sent: Sequence[Body], kept: object) -> None:
+        """Remember and tell what the API server dropped of devices."""
+        self._written, lost = None, set[str]()
+        if sent != kept and isinstance(kept, list) and len(kept) == len(sent):
+            self._written = _Written(sent, kept, self._client.clock.monotonic())
+            for one, other in zip(sent, kept, strict=True):
+                lost |= {key for key, value in one.items() if other.get(key) != value}
+        self._hooks.dropped(sorted(lost))
 
     def _node_changes(self, metadata: Mapping[str, Any], inventory: Inventory) -> Body:
         """Labels and annotations of the Node that are not what they should be."""
@@ -341,9 +377,14 @@ def _changes(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> Body:
     if owners and head.get("ownerReferences") != owners:
         metadata["ownerReferences"] = owners
     body: Body = {}
-    if (before.get("spec") or {}).get("devices") != wanted["spec"]["devices"]:
+    if _devices(before) != wanted["spec"]["devices"]:
         body["spec"] = {"devices": wanted["spec"]["devices"]}
     if not metadata and not body:
         return {}
     version = {"resourceVersion": head["resourceVersion"]} if "resourceVersion" in head else {}
     return {**body, "metadata": {**metadata, **version}}
+
+
+def _devices(device: Mapping[str, Any]) -> object:
+    """Devices of an object that anybody may have written to."""
+    return (device.get("spec") or {}).get("devices")

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from partage.agent.device_document import device_document
 from partage.agent.discovery.found import Inventory, Roots
 from partage.agent.discovery.search import Search, booted
 from partage.agent.notes import Code, Notes
-from partage.agent.reporting import AgentReporting, ReportingHooks, ReportingSettings
+from partage.agent.reporting import DEVICES, AgentReporting, ReportingHooks, ReportingSettings
 from partage.kube.client import Client
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
@@ -121,6 +121,7 @@ class NodeDiscovery:
                 born_with=self._born_with,
                 heard=self._hear,
                 notes=lambda: self._notes.text,
+                dropped=self._dropped,
             ),
         )
         try:
@@ -144,6 +145,16 @@ class NodeDiscovery:
 
     def _restore(self, device: Body | None) -> None:
         self._search.health.restore(device, time.monotonic(), booted(self._options.roots))
+
+    def _dropped(self, fields: Sequence[str]) -> None:
+        """Say which fields of devices the API server does not keep."""
+        told = (
+            f"the API server drops {', '.join(fields)} of devices, because the definition "
+            f"{DEVICES.plural}.{DEVICES.group} is older than this agent"
+        )
+        if fields:
+            _LOG.warning("%s", told)
+        self._notes.say("definition", Code.DEVICE_FIELDS, (told,) if fields else ())
 
     def _hear(self, node: Body | None, device: Body | None, found: Inventory) -> None:
         """Take the node where anything that the agent reads of it has changed.
