@@ -7,7 +7,9 @@ say and those of manifests cannot.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from partage.kube.objects import HasMeta
 from partage.kube.resources import CONFIG_MAPS, NODES, PODS, QUOTAS, Resource, Scope
@@ -52,12 +54,6 @@ class LiveConfigMap(shapes.ConfigMap, frozen=True):
     metadata: shapes.Metadata = _NOTHING
 
 
-class LiveQuota(shapes.ResourceQuota, frozen=True):
-    """A ResourceQuota of a server."""
-
-    metadata: shapes.Metadata = _NOTHING
-
-
 class LiveBudget(shapes.DisruptionBudget, frozen=True):
     """A PodDisruptionBudget of a server."""
 
@@ -70,22 +66,12 @@ class LiveClaim(shapes.ResourceClaim, frozen=True):
     metadata: shapes.Metadata = _NOTHING
 
 
-class LivePriority(shapes.PriorityClass, frozen=True):
-    """A PriorityClass of a server."""
-
-    metadata: shapes.Metadata = _NOTHING
-
-
-class LiveClass(shapes.DeviceClass, frozen=True):
-    """A DeviceClass of a server."""
-
-    metadata: shapes.Metadata = _NOTHING
-
-
-class LiveSlice(shapes.ResourceSlice, frozen=True):
-    """A ResourceSlice of a server."""
-
-    metadata: shapes.Metadata = _NOTHING
+def _live(shape: type[shapes.Shape]) -> type[HasMeta]:
+    """Such an object of a server, where no other module names its type."""
+    fields = [("metadata", shapes.Metadata, _NOTHING)]
+    made: Any = msgspec.defstruct(f"Live{shape.__name__}", fields, bases=(shape,), frozen=True)
+    kept: type[HasMeta] = made
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +94,7 @@ class Watched:
 PRIORITIES: Final = Watched(
     "PriorityClass",
     Scope(Resource("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)),
-    LivePriority,
+    _live(shapes.PriorityClass),
     optional=True,
 )
 """Not followed: a server writes the value into each pod. Whoever keeps manifests needs them."""
@@ -126,8 +112,8 @@ CLAIMS: Final = Watched(
 CLAIM_OFFERS: Final = tuple(
     Watched(kind, Scope(Resource("resource.k8s.io", "v1", plural, namespaced=False)), into, True)
     for kind, plural, into in (
-        ("DeviceClass", "deviceclasses", LiveClass),
-        ("ResourceSlice", "resourceslices", LiveSlice),
+        ("DeviceClass", "deviceclasses", _live(shapes.DeviceClass)),
+        ("ResourceSlice", "resourceslices", _live(shapes.ResourceSlice)),
     )
 )
 """What claims are allocated from. Not followed: whoever explains a claim that waits lists them."""
@@ -156,7 +142,7 @@ def watched(configs: Iterable[Watched] = (), *, claims: bool = False) -> tuple[W
     """
     return (
         *(configs or config_maps()),
-        Watched("ResourceQuota", Scope(QUOTAS), LiveQuota),
+        Watched("ResourceQuota", Scope(QUOTAS), _live(shapes.ResourceQuota)),
         Watched("Device", Scope(DEVICES), LiveDevice, optional=True),
         Watched("Node", Scope(NODES), LiveNode),
         Watched("Pod", Scope(PODS), LivePod),

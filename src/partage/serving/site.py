@@ -3,8 +3,7 @@
 import asyncio
 import os
 import socket
-import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 
 from aiohttp import web
@@ -69,8 +68,7 @@ class Site:
         self._app = app
         self._limits = limits
         self._tls = tls
-        self._server: asyncio.Server | Listener | None = None
-        self._second: asyncio.Server | Listener | None = None
+        self._listening: list[asyncio.Server | Listener] = []
         self._open: list[Connections] = []
         self.port = self.read_port = 0
         self._host = ""
@@ -100,24 +98,8 @@ class Site:
         """
         allow_files(_PORTS * self._limits.connections)
         await self._runner.setup()
-        connections = self._connections()
-        served = self._served(connections)
-        server = await asyncio.get_running_loop().create_server(
-            served, host, port, backlog=_BACKLOG, start_serving=False
-        )
-        for listening in server.sockets:
-            # Connections inherit this: a list of five thousand names then comes in one piece.
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         self._host = host
-        self.port = server.sockets[0].getsockname()[1]
-        if self._tls is None:
-            self._server = server
-            await server.start_serving()
-            return
-        self._server = listener = self._by_tls(self._tls.context, server, connections)
-        server.close()
-        listener.start()
+        self.port = await self._listen(host, port)
 
     async def start_second(self, host: str, port: int) -> None:
         """Listen on a second port, after `start`, where callers show no certificate and may do without TLS.
@@ -125,58 +107,50 @@ class Site:
         Raises:
             OSError: the port is taken.
         """
-        connections = self._connections()
-        served = self._served(connections)
+        self.read_port = await self._listen(host, port, second=True)
+
+    async def _listen(self, host: str, port: int, *, second: bool = False) -> int:
+        limits, answers = self._limits, self._runner.server
+        assert answers is not None  # noqa: S101 # set up by `start`
+        # Those of one port count on no other.
+        connections = Connections(limits.connections, limits.per_address, limits.held)
+        self._open.append(connections)
+
+        def served() -> Guarded:
+            return Guarded(limits, connections, answers)
+
         server = await asyncio.get_running_loop().create_server(
             served, host, port, backlog=_BACKLOG, start_serving=False
         )
-        self.read_port = server.sockets[0].getsockname()[1]
+        for listening in server.sockets:
+            # Connections inherit this: a list of five thousand names then comes in one piece.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        bound: int = server.sockets[0].getsockname()[1]
         if self._tls is None:
-            self._second = server
+            self._listening.append(server)
             await server.start_serving()
-            return
-        self._second = listener = self._by_tls(self._tls.reading, server, connections, plain=True)
+            return bound
+        context = self._tls.reading if second else self._tls.context
+        sockets = [socket.socket(fileno=os.dup(one.fileno())) for one in server.sockets]
         server.close()
+        listener = Listener(sockets, connections, context, limits.patience, served, plain=second)
+        self._listening.append(listener)
         listener.start()
+        return bound
 
     def connections(self) -> Iterator[Connection]:
         """Those that are open, on all ports."""
         return chain.from_iterable(self._open)
 
-    def _connections(self) -> Connections:
-        """Those of one port, which count on no other."""
-        limits = self._limits
-        made = Connections(limits.connections, limits.per_address, limits.held)
-        self._open.append(made)
-        return made
-
-    def _served(self, connections: Connections) -> Callable[[], Guarded]:
-        """Makes what serves a connection of a port."""
-        server = self._runner.server
-        assert server is not None  # noqa: S101 # set up by `start`
-        return lambda: Guarded(self._limits, connections, server)
-
-    def _by_tls(
-        self,
-        context: ssl.SSLContext,
-        bound: asyncio.Server,
-        connections: Connections,
-        *,
-        plain: bool = False,
-    ) -> Listener:
-        """What accepts connections by TLS on addresses that were bound."""
-        sockets = [socket.socket(fileno=os.dup(one.fileno())) for one in bound.sockets]
-        served = self._served(connections)
-        return Listener(sockets, connections, context, self._limits.patience, served, plain=plain)
-
     async def stop(self) -> None:
         """Take no more connections, let requests end, and close."""
-        if self._server is None:
+        if not self._listening:
             return
-        for listening in (self._server, self._second):
+        for listening in self._listening:
             if isinstance(listening, Listener):
                 listening.close()
-            elif listening is not None:
+            else:
                 await end_listening(listening)
         for connection in self.connections():
             connection.finish()
@@ -186,4 +160,4 @@ class Site:
         for connection in self.connections():
             connection.abort()
         self._open.clear()
-        self._server = self._second = None
+        self._listening.clear()
