@@ -92,11 +92,7 @@ class Keeper:
         self._count()
 
     def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
-        """What a container gets, written down.
-
-        Raises:
-            Refused: it must not be made.
-        """
+        """What a container gets, written down. Raises `Refused`."""
         start = self.stories.now()
         real = pod
         with self.tallies.seconds.time(), self._deciding:

@@ -105,11 +105,7 @@ class Admission:
         self.remote: Remote | None = None
 
     async def mutate(self, review: Review) -> dict[str, Any]:
-        """What is left of the object after all mutators.
-
-        Raises:
-            ApiError: one refused.
-        """
+        """What is left of the object after all mutators. Raises `ApiError`."""
         remote = [self.remote.mutate] if self.remote is not None else []
         for mutator in (*self.mutators, *remote):
             try:
@@ -123,11 +119,7 @@ class Admission:
         return review.object if review.object is not None else {}
 
     async def validate(self, review: Review) -> None:
-        """Asks every validator.
-
-        Raises:
-            ApiError: one refused.
-        """
+        """Asks every validator. Raises `ApiError`."""
         remote = [self.remote.validate] if self.remote is not None else []
         for validator in (*self.validators, *self.policies, *remote):
             try:

@@ -128,11 +128,7 @@ def missing(call: Call) -> ApiError:
 
 
 def must_get(cluster: Cluster, call: Call) -> Record:
-    """The object a call names.
-
-    Raises:
-        ApiError: 404.
-    """
+    """The object a call names. Raises `ApiError`."""
     found = cluster.store.get(call.kind.resource, call.namespace, call.name)
     if found is None:
         raise missing(call)

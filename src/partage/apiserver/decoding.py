@@ -244,11 +244,7 @@ def _quantity(value: Any, type_: Type, where: str, root: str) -> str:
 
 @lru_cache(maxsize=8192, typed=True)
 def quantity_text(value: str | float) -> str:
-    """A quantity in its canonical text: `0.5` becomes `500m`.
-
-    Raises:
-        InvalidQuantity: not a quantity.
-    """
+    """A quantity in its canonical text: `0.5` becomes `500m`. Raises `InvalidQuantity`."""
     return str(Quantity.parse(value))
 
 

@@ -49,11 +49,7 @@ class Exchange:
 
     @property
     def form(self) -> Form:
-        """The form of answer that is accepted.
-
-        Raises:
-            ApiError: 406.
-        """
+        """The form of answer that is accepted. Raises `ApiError`."""
         return form_of(self.request.headers.get("Accept", ""))
 
     @property

@@ -22,11 +22,7 @@ def snapshot(store: Store) -> tuple[int, dict[str, list[Record]]]:
 
 
 def save(path: Path, revision: int, objects: dict[str, list[Record]]) -> None:
-    """Writes a snapshot, replacing the file as a whole; may run in a thread.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Writes a snapshot, replacing the file as a whole; may run in a thread. Raises `OSError`."""
     text = msgspec.json.encode(
         {
             "version": _VERSION,

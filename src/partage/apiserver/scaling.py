@@ -81,11 +81,7 @@ def _text(selector: Any) -> str:
 
 
 async def set_scale(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
-    """Writes an object's number of replicas.
-
-    Raises:
-        ApiError: what is wrong.
-    """
+    """Writes an object's number of replicas. Raises `ApiError`."""
     asked = replace(call, kind=_SCALE, sub="")
     scale = accept(asked, body)
     record = must_get(cluster, call)
@@ -121,11 +117,7 @@ def _with(value: Mapping[str, Any], path: str, replicas: int) -> dict[str, Any]:
 
 
 async def patch_scale(cluster: Cluster, call: Call, media: str, body: Any) -> dict[str, Any]:
-    """Patches an object's number of replicas.
-
-    Raises:
-        ApiError: what is wrong.
-    """
+    """Patches an object's number of replicas. Raises `ApiError`."""
     live = scale_of(call.kind, must_get(cluster, call))
     try:
         if media == "application/json-patch+json":

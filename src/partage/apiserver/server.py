@@ -157,11 +157,7 @@ class ApiServer:
     async def create(
         self, resource: str, value: Mapping[str, Any], namespace: str = "", user: User = ADMIN
     ) -> Record:
-        """Creates an object, with admission and validation, as over HTTP.
-
-        Raises:
-            ApiError: it was refused.
-        """
+        """Creates an object, with admission and validation, as over HTTP. Raises `ApiError`."""
         return await create(self.cluster, self.call(resource, namespace, user=user), value)
 
     async def update(
@@ -191,11 +187,7 @@ class ApiServer:
         media: str = "application/merge-patch+json",
         user: User = ADMIN,
     ) -> Record:
-        """Patches an object, or its status.
-
-        Raises:
-            ApiError: it was refused.
-        """
+        """Patches an object, or its status. Raises `ApiError`."""
         call = self.call(resource, namespace, name, sub, user)
         return (await patch(self.cluster, call, media, change))[0]
 
@@ -207,22 +199,14 @@ class ApiServer:
         options: DeleteOptions | None = None,
         user: User = ADMIN,
     ) -> Record:
-        """Deletes an object, or begins to.
-
-        Raises:
-            ApiError: it was refused.
-        """
+        """Deletes an object, or begins to. Raises `ApiError`."""
         call = self.call(resource, namespace, name, user=user)
         return (await delete(self.cluster, call, options or DeleteOptions()))[0]
 
     async def bind(
         self, namespace: str, name: str, binding: Mapping[str, Any], user: User = ADMIN
     ) -> None:
-        """Binds a pod.
-
-        Raises:
-            ApiError: it was refused.
-        """
+        """Binds a pod. Raises `ApiError`."""
         await bind(self.cluster, self.call("pods", namespace, name, user=user), binding)
 
     async def changes(self, resource: str, since: int | None = None) -> AsyncIterator[Change]:
@@ -325,11 +309,7 @@ class ApiServer:
         await self.save()
 
     async def save(self) -> None:
-        """Writes the settings' file, if there is one.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Writes the settings' file, if there is one. Raises `OSError`."""
         if self.settings.file is not None:
             state = persistence.snapshot(self.store)
             await asyncio.to_thread(persistence.save, self.settings.file, *state)
@@ -360,11 +340,7 @@ class ApiServer:
 async def serve(
     server: ApiServer, *, host: str = "127.0.0.1", port: int = 0
 ) -> AsyncIterator[str]:
-    """Serves while the context lasts; its value is the URL.
-
-    Raises:
-        OSError: the address cannot be had.
-    """
+    """Serves while the context lasts; its value is the URL. Raises `OSError`."""
     url = await server.start(host, port)
     try:
         yield url

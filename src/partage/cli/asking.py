@@ -74,11 +74,7 @@ class Where:
 
 
 def ask(where: Where, question: Callable[[Asked], Awaitable[_T]]) -> _T:
-    """What somebody answers.
-
-    Raises:
-        CannotAsk: nobody answers.
-    """
+    """What somebody answers. Raises `CannotAsk`."""
 
     async def asking() -> _T:
         async with _answering(where) as asked:

@@ -111,11 +111,7 @@ class Writer:
         return None if found is None else Document("Pod", "api", 1, found)
 
     async def is_over(self, namespace: str, name: str) -> bool:
-        """Whether a pod is gone or finished, as the API server says now.
-
-        Raises:
-            KubeError: it cannot be told.
-        """
+        """Whether a pod is gone or finished, as the API server says now. Raises `KubeError`."""
         self.sent += 1
         try:
             pod = await self._client.get(PODS, name, namespace=namespace, into=shapes.Pod)

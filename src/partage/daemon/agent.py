@@ -248,11 +248,7 @@ class AgentDaemon:
         return {one.device.uuid: one.use for one in self.found().found if one.use is not None}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set.
-
-        Raises:
-            OSError: the port is taken.
-        """
+        """Serve until `stop` is set. Raises `OSError`."""
         probed = [web.get("/healthz", self._healthy), web.get("/readyz", self._ready)]
         app = web.Application()
         app.add_routes([*probed, web.get("/metrics", self._metrics)])

@@ -72,20 +72,12 @@ class ApiBinder:
         return Answered(Outcome.DONE)
 
     async def read(self, namespace: str, name: str) -> Document | None:
-        """The pod as the API server has it now; None when there is none.
-
-        Raises:
-            KubeError: it cannot be told.
-        """
+        """The pod as the API server has it now; None when there is none. Raises `KubeError`."""
         return await read_pod(self._client, namespace, name)
 
 
 async def read_pod(client: Client, namespace: str, name: str) -> Document | None:
-    """A pod as the API server has it now; None when there is none.
-
-    Raises:
-        KubeError: it cannot be told.
-    """
+    """A pod as the API server has it now; None when there is none. Raises `KubeError`."""
     try:
         pod = await client.get(PODS, name, namespace=namespace, into=LivePod)
     except NotFound:

@@ -77,11 +77,7 @@ class PluginServer:
         self._vocabulary: wire.Vocabulary | None = None
 
     async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            OSError: the socket cannot be made.
-        """
+        """Listen. Raises `OSError`."""
         await self._server.start()
 
     async def stop(self) -> None:

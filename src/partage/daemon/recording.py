@@ -46,11 +46,7 @@ class Recorder:
     """Makes engines whose journal it keeps; `run` writes."""
 
     def __init__(self, settings: RecordSettings, instance: str, clock: Clock) -> None:
-        """A recorder that has written nothing yet.
-
-        Raises:
-            InvalidValue: the file cannot be written.
-        """
+        """A recorder that has written nothing yet. Raises `InvalidValue`."""
         self._settings, self._instance, self._clock = settings, instance, clock
         self._waiting: list[tuple[JournalledEngine, Entry]] = []
         self._engines: list[ref[JournalledEngine]] = []

@@ -50,11 +50,7 @@ class NodeSettings:
             await self._client.clock.sleep(self._period)
 
     async def read(self) -> None:
-        """Read once.
-
-        Raises:
-            KubeError: the API server does not answer, or refuses.
-        """
+        """Read once. Raises `KubeError`."""
         documents = []
         for namespace, name in self._maps:
             try:

@@ -185,11 +185,7 @@ class Rooms:
 
 
 def without_devices(value: Mapping[str, Any], context: Context) -> Pod:
-    """A pod of the API server as kube-scheduler sees it.
-
-    Raises:
-        InvalidDocument: it cannot be read as a pod.
-    """
+    """A pod of the API server as kube-scheduler sees it. Raises `InvalidDocument`."""
     return replace(translate_pod(decoded("Pod", value), context).pod, request=_NO_DEVICES)
 
 

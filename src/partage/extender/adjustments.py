@@ -67,11 +67,7 @@ class Amender(Protocol):
         """Say on a pod why it is not adjusted."""
 
     async def read(self, namespace: str, name: str) -> Document | None:
-        """The pod as the API server has it now; None when there is none.
-
-        Raises:
-            Exception: it cannot be told.
-        """
+        """The pod as the API server has it now; None when there is none. Raises `Exception`."""
 
 
 @dataclass(slots=True)

@@ -58,11 +58,7 @@ class Binder(Protocol):
         """Send the Binding. Whatever is raised counts as an unknown outcome."""
 
     async def read(self, namespace: str, name: str) -> Document | None:
-        """The pod as the API server has it now; None when there is none.
-
-        Raises:
-            Exception: it cannot be told.
-        """
+        """The pod as the API server has it now; None when there is none. Raises `Exception`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,11 +56,7 @@ class Decoders:
         self._made: dict[Any, msgspec.json.Decoder[Any]] = {}
 
     def one(self, request: Request, data: bytes | msgspec.Raw, into: type[T]) -> T:
-        """An answer as `into`.
-
-        Raises:
-            UndecodableAnswer: it is not of that type.
-        """
+        """An answer as `into`. Raises `UndecodableAnswer`."""
         try:
             value: T = self._for(into).decode(data)
         except UNDECODABLE as error:

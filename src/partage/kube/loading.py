@@ -52,11 +52,7 @@ def load_config(
 
 
 def in_cluster(environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT) -> Config:
-    """The configuration of a pod that runs under a service account.
-
-    Raises:
-        ConfigError: not in a pod, or no token is mounted.
-    """
+    """The configuration of a pod that runs under a service account. Raises `ConfigError`."""
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     port = environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:

@@ -63,11 +63,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, asker: str) -> AsyncIterator[None]:
-        """Wait for a place, and have it.
-
-        Raises:
-            TooMany: this request has to give up.
-        """
+        """Wait for a place, and have it. Raises `TooMany`."""
         await self.take(asker)
         try:
             yield
@@ -75,11 +71,7 @@ class Turns:
             self.give(asker)
 
     async def take(self, asker: str) -> None:
-        """Wait for a place, which has to be given back.
-
-        Raises:
-            TooMany: this request has to give up.
-        """
+        """Wait for a place, which has to be given back. Raises `TooMany`."""
         row = self._rows.get(asker, [])
         if len(row) >= self._of_one:
             raise TooMany(f"{len(row)} requests of this caller wait already; try again")

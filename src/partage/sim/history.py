@@ -49,11 +49,7 @@ def read_history(path: Path) -> dict[Ask, int]:
 
 
 def write_history(path: Path, counts: Mapping[Ask, int]) -> None:
-    """Write a mix, in the order of the asks.
-
-    Raises:
-        InvalidDocument: the file cannot be written.
-    """
+    """Write a mix, in the order of the asks. Raises `InvalidDocument`."""
     entries = [
         {
             "cpu_milli": ask.cpu_milli,

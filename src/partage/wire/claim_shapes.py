@@ -104,11 +104,7 @@ _Containers = Annotated[
 
 
 def decode_translated(text: str) -> dict[str, Translated]:
-    """What `encode_translated` wrote; anybody may have written it.
-
-    Raises:
-        InvalidValue: it is none.
-    """
+    """What `encode_translated` wrote; anybody may have written it. Raises `InvalidValue`."""
     try:
         if len(text) > _MOST_TEXT:
             raise InvalidValue(f"more than {_MOST_TEXT} characters")

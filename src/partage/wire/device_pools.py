@@ -158,11 +158,7 @@ def expressions(selectors: Iterable[shapes.DeviceSelector] | None) -> tuple[str,
 
 
 def nano(value: Any, field: str) -> int:
-    """An amount in billionths.
-
-    Raises:
-        InvalidValue: it is none.
-    """
+    """An amount in billionths. Raises `InvalidValue`."""
     try:
         return Quantity.parse(value).nano
     except (InvalidQuantity, TypeError) as error:

@@ -122,11 +122,7 @@ def decode_bind(body: bytes) -> BindArgs:
 
 
 def decode_preempt(body: bytes) -> PreemptArgs:
-    """The arguments of preempt, with full or meta victims.
-
-    Raises:
-        InvalidDocument: the body is not what kube-scheduler sends.
-    """
+    """The arguments of preempt, with full or meta victims. Raises `InvalidDocument`."""
     fields = _fields(body, "body")
     victims: dict[str, Victims] = {}
     for name in ("NodeNameToMetaVictims", "NodeNameToVictims"):

@@ -251,11 +251,7 @@ def decode_question(frame: bytes) -> Question:
 
 
 def budgets(question: Preempt) -> list[Budget]:
-    """The disruption budgets that came with a question.
-
-    Raises:
-        InvalidDocument: one of them is none.
-    """
+    """The disruption budgets that came with a question. Raises `InvalidDocument`."""
     try:
         return [translate_budget(_BUDGET.decode(raw)) for raw in question.budgets]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -25,11 +25,7 @@ _READABLE: Final = 0o444
 
 
 def make_amounts(path: Path, cards: Iterable[CardLimits]) -> None:
-    """Make the page of a container, with what its limits say.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Make the page of a container, with what its limits say. Raises `OSError`."""
     words = b"".join(_words(card) for card in cards)
     make(path, _BYTES, _MAGIC.to_bytes(8, "little").ljust(_CARDS_AT, b"\0") + words)
     path.chmod(_READABLE)

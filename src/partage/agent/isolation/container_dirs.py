@@ -258,11 +258,7 @@ class Rooms:
         self._files.mend(list(self._rooms))
 
     def keep(self, containers: Collection[str]) -> list[str]:
-        """Close all other rooms; which they were.
-
-        Raises:
-            OSError: a folder cannot be moved away.
-        """
+        """Close all other rooms; which they were. Raises `OSError`."""
         for container in self._strange.difference(containers):
             shutil.rmtree(self._here / "containers" / container, ignore_errors=True)
             self._files.close_account(container)

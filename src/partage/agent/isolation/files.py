@@ -76,11 +76,7 @@ class TenantFiles:
         return self._private / container / _ACCOUNT
 
     def open_account(self, container: str) -> None:
-        """Make a container's account.
-
-        Raises:
-            OSError: it cannot be made.
-        """
+        """Make a container's account. Raises `OSError`."""
         folder = self._private / container
         folder.mkdir(mode=0o755)
         why = self.in_memory and self._bound(folder, f"{_PRIVATE}/{container}", ACCOUNT_BYTES, 1)
@@ -151,11 +147,7 @@ class TenantFiles:
                     _removed(folder)
 
     def clear(self) -> None:
-        """Remove all, after a boot.
-
-        Raises:
-            OSError: a folder cannot be read.
-        """
+        """Remove all, after a boot. Raises `OSError`."""
         self.tidy((), ())
 
     def _bound(self, folder: Path, name: str, file_bytes: int, files: int) -> str:

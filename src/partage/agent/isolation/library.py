@@ -17,11 +17,7 @@ _OWN: Final = Path("/proc/self/maps")
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """SHA-256 of a file, in hexadecimal. Raises `OSError`."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

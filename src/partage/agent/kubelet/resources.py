@@ -55,27 +55,15 @@ class Resources:
         await self._channel.close()
 
     async def pods(self) -> tuple[PodResources, ...]:
-        """What all pods of the node hold.
-
-        Raises:
-            KubeletSilent: it does not tell.
-        """
+        """What all pods of the node hold. Raises `KubeletSilent`."""
         return (await self._ask("List", Nothing(), ListResponse)).pods
 
     async def allocatable(self) -> tuple[ContainerDevices, ...]:
-        """All units that the kubelet may give, of whichever plugin.
-
-        Raises:
-            KubeletSilent: it does not tell.
-        """
+        """All units that the kubelet may give, of whichever plugin. Raises `KubeletSilent`."""
         return (await self._ask("GetAllocatableResources", Nothing(), AllocatableResponse)).devices
 
     async def pod(self, namespace: str, name: str) -> PodResources | None:
-        """What one pod holds; None when the kubelet knows no such pod.
-
-        Raises:
-            KubeletSilent: it does not tell.
-        """
+        """What one pod holds; None when the kubelet knows no such pod. Raises `KubeletSilent`."""
         return (await self._ask("Get", GetRequest(name, namespace), GetResponse)).pod
 
     async def _ask(self, method: str, request: Message, of: type[M]) -> M:
