@@ -24,7 +24,7 @@ from partage.agent.injection import Place
 from partage.agent.journal import Entry, Journal
 from partage.agent.metrics import Books, NodeSeries, Tallies
 from partage.agent.nri.messages import Adjustment, Device, LinuxAdjustment, Mount, Variable
-from partage.agent.protobuf import Malformed, raw_fields, wrapped
+from partage.agent.protobuf import raw_fields
 from partage.model import device as model
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
@@ -33,6 +33,7 @@ from partage.model.node import Node
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
+from partage.wire.protobuf import Malformed, wrapped
 from partage.wire.record import encode
 
 GIB = 2**30

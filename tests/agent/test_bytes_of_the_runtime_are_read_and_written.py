@@ -28,7 +28,7 @@ from partage.agent.nri.messages import (
     Wrapped,
 )
 from partage.agent.nri.session import Answered, Called, Session
-from partage.agent.protobuf import Malformed
+from partage.wire.protobuf import Malformed
 
 WORDS = st.text(max_size=20)
 MAPS = st.dictionaries(WORDS, WORDS, max_size=4)

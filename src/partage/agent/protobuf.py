@@ -19,21 +19,20 @@ from enum import Enum, auto
 from functools import cache
 from typing import Any, ClassVar, Final, Self, TypeVar, dataclass_transform
 
-from partage.model.errors import PartageError
+from partage.wire.protobuf import (
+    LENGTH,
+    VARINT,
+    Malformed,
+    number_at,
+    pieces,
+    put_bytes,
+    put_number,
+    signed,
+)
 
-_VARINT: Final = 0
-_FIXED64: Final = 1
-_LENGTH: Final = 2
-_FIXED32: Final = 5
-_WORD: Final = 1 << 64
-_SIGN: Final = 1 << 63
 _KEY: Final = "protobuf"
 _DEEPEST: Final = 32
 """Messages inside messages; far more than any that is spoken, far less than the stack holds."""
-
-
-class Malformed(PartageError):
-    """Bytes that are not what their protocol says they are."""
 
 
 class _Kind(Enum):
@@ -152,28 +151,14 @@ def _declared(of: Any) -> dict[int, _Field]:
 # --- writing ---------------------------------------------------------------------------------
 
 
-def _varint(out: bytearray, value: int) -> None:
-    value &= _WORD - 1
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-def _bytes(out: bytearray, number: int, data: bytes) -> None:
-    _varint(out, number << 3 | _LENGTH)
-    _varint(out, len(data))
-    out += data
-
-
 def _write(out: bytearray, one: _Field, value: Any) -> None:
     if one.kind in _NUMBERS:
         if value:
-            _varint(out, one.number << 3 | _VARINT)
-            _varint(out, int(value))
+            put_number(out, one.number << 3 | VARINT)
+            put_number(out, int(value))
         return
     for item in _items(one.kind, value):
-        _bytes(out, one.number, _payload(item))
+        put_bytes(out, one.number, _payload(item))
 
 
 def _items(kind: _Kind, value: Any) -> tuple[Any, ...]:
@@ -195,7 +180,7 @@ def _payload(item: Any) -> bytes:
         return item.encode()
     pair = bytearray()
     for number, part in enumerate(item, 1):
-        _bytes(pair, number, _utf8(part))
+        put_bytes(pair, number, _utf8(part))
     return bytes(pair)
 
 
@@ -205,47 +190,6 @@ def _utf8(value: str) -> bytes:
 
 
 # --- reading ---------------------------------------------------------------------------------
-
-
-def _number(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data):
-            raise Malformed("a number is cut off")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value >= _WORD:
-                raise Malformed("a number has more than 64 bits")
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise Malformed("a number has more than ten bytes")
-
-
-def _pieces(data: memoryview) -> Iterator[tuple[int, int, Any]]:
-    """Number, wire type and value of every field."""
-    at, end = 0, len(data)
-    while at < end:
-        key, at = _number(data, at)
-        number, wire = key >> 3, key & 7
-        if not number or number >= 1 << 29:
-            raise Malformed(f"{number} is no number of a field")
-        if wire == _VARINT:
-            value, at = _number(data, at)
-            yield number, wire, value
-            continue
-        if wire == _LENGTH:
-            length, at = _number(data, at)
-        elif wire in {_FIXED64, _FIXED32}:
-            length = 8 if wire == _FIXED64 else 4
-        else:
-            raise Malformed(f"field {number} has wire type {wire}, which is not in use")
-        if length > end - at:
-            raise Malformed(f"field {number} has {end - at} of {length} bytes")
-        yield number, wire, data[at : at + length]
-        at += length
 
 
 def raw_fields(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
@@ -258,22 +202,15 @@ def raw_fields(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     """
     held = memoryview(data)
     at = 0
-    for number, wire, value in _pieces(held):
-        begin, at = at, _number(held, at)[1]
-        if wire == _LENGTH:
-            at = _number(held, at)[1] + len(value)
-        elif wire == _VARINT:
-            at = _number(held, at)[1]
+    for number, wire, value in pieces(held):
+        begin, at = at, number_at(held, at)[1]
+        if wire == LENGTH:
+            at = number_at(held, at)[1] + len(value)
+        elif wire == VARINT:
+            at = number_at(held, at)[1]
         else:
             at += len(value)
-        yield number, data[begin:at], bytes(value) if wire == _LENGTH else b""
-
-
-def wrapped(number: int, payload: bytes) -> bytes:
-    """A field that holds a message, in bytes."""
-    out = bytearray()
-    _bytes(out, number, payload)
-    return bytes(out)
+        yield number, data[begin:at], bytes(value) if wire == LENGTH else b""
 
 
 def _decode(of: type[M], data: memoryview, depth: int) -> M:
@@ -292,11 +229,11 @@ def _decode(of: type[M], data: memoryview, depth: int) -> M:
 
 def _values(table: dict[int, _Field], data: memoryview, depth: int) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for number, wire, value in _pieces(data):
+    for number, wire, value in pieces(data):
         one = table.get(number)
         if one is None:
             continue
-        expected = _VARINT if one.kind in _NUMBERS else _LENGTH
+        expected = VARINT if one.kind in _NUMBERS else LENGTH
         if wire != expected:
             raise Malformed(f"field {one.name} has wire type {wire}, not {expected}")
         _take(values, one, value, depth)
@@ -306,7 +243,7 @@ def _values(table: dict[int, _Field], data: memoryview, depth: int) -> dict[str,
 def _take(values: dict[str, Any], one: _Field, value: Any, depth: int) -> None:
     match one.kind:
         case _Kind.INTEGER:
-            values[one.name] = value - _WORD if value & _SIGN else value
+            values[one.name] = signed(value)
         case _Kind.NATURAL:
             values[one.name] = value
         case _Kind.FLAG:
@@ -328,10 +265,10 @@ def _take(values: dict[str, Any], one: _Field, value: Any, depth: int) -> None:
 
 def _pair(data: memoryview) -> tuple[str, str]:
     found = {1: "", 2: ""}
-    for number, wire, value in _pieces(data):
+    for number, wire, value in pieces(data):
         if number in found:
-            if wire != _LENGTH:
-                raise Malformed(f"a map's entry has wire type {wire}, not {_LENGTH}")
+            if wire != LENGTH:
+                raise Malformed(f"a map's entry has wire type {wire}, not {LENGTH}")
             found[number] = _text(value)
     return found[1], found[2]
 

@@ -16,6 +16,7 @@ from partage.apiserver.negotiation import JSON, Form, form_of
 from partage.apiserver.status import ApiError, bad_request, too_large, unsupported_media
 from partage.serving.limits import holder_of
 from partage.wire.field_types import META, Type, catalogue
+from partage.wire.protobuf import Malformed
 
 LARGEST_BODY: Final = 3 * 2**20
 """Bytes of a request's body."""
@@ -163,7 +164,7 @@ def _message(body: bytes, type_: Type) -> dict[str, Any]:
     try:
         version, kind, raw = protobuf.envelope(body)
         return {"apiVersion": version, "kind": kind, **protobuf.message(raw, type_)}
-    except protobuf.ProtobufError as error:
+    except Malformed as error:
         raise bad_request(f"the body is not readable as protobuf: {error}") from error
 
 

@@ -10,13 +10,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from partage.wire.protobuf import put_number, wrapped
+
 MEDIA: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 """What the answer is called; clients ask with an `@` before the version."""
 
 ASKED: Final = "proto-openapi.spec.v2"
 """In the Accept header of whoever wants this form."""
 
-_BYTES: Final = 2
 _FIXED: Final = 1
 
 
@@ -118,7 +119,7 @@ def _message(name: str, value: Mapping[str, Any]) -> bytes:
         if place is not None:
             made.append(_field(place, one))
         elif key.startswith("x-") and name in _EXTENSIONS:
-            made.append(_bytes(_EXTENSIONS[name], _named(key, _any(one))))
+            made.append(wrapped(_EXTENSIONS[name], _named(key, _any(one))))
     return b"".join(made)
 
 
@@ -132,14 +133,14 @@ def _field(place: _Place, value: Any) -> bytes:
     *outer, inner = (place.number, *place.within)
     found = _repeated(inner, place, value) if place.each else _one(inner, place.form, value)
     for number in reversed(outer):
-        found = _bytes(number, found)
+        found = wrapped(number, found)
     return found
 
 
 def _repeated(number: int, place: _Place, value: Any) -> bytes:
     if isinstance(value, Mapping):
         entries = (_named(str(name), _content(place.form, one)) for name, one in value.items())
-        return b"".join(_bytes(number, entry) for entry in entries)
+        return b"".join(wrapped(number, entry) for entry in entries)
     return b"".join(_one(number, place.form, one) for one in value)
 
 
@@ -147,10 +148,10 @@ def _one(number: int, form: str, value: Any) -> bytes:
     if form == "flag":
         return _key(number, 0) + (b"\x01" if value else b"\x00")
     if form == "whole":
-        return _key(number, 0) + _varint(int(value) & (2**64 - 1))
+        return _key(number, 0) + _number(int(value) & (2**64 - 1))
     if form == "real":
         return _key(number, _FIXED) + struct.pack("<d", value)
-    return _bytes(number, _content(form, value))
+    return wrapped(number, _content(form, value))
 
 
 def _content(form: str, value: Any) -> bytes:
@@ -164,31 +165,24 @@ def _content(form: str, value: Any) -> bytes:
     outer, inner = _WRAPPED.get(form, ((), form))
     found = _message(inner, value)
     for number in reversed(outer):
-        found = _bytes(number, found)
+        found = wrapped(number, found)
     return found
 
 
 def _any(value: Any) -> bytes:
     """A value of any kind, as YAML; JSON is that too."""
-    return _bytes(2, msgspec.json.encode(value))
+    return wrapped(2, msgspec.json.encode(value))
 
 
 def _named(name: str, value: bytes) -> bytes:
-    return _bytes(1, name.encode()) + _bytes(2, value)
-
-
-def _bytes(number: int, content: bytes) -> bytes:
-    return _key(number, _BYTES) + _varint(len(content)) + content
+    return wrapped(1, name.encode()) + wrapped(2, value)
 
 
 def _key(number: int, wire: int) -> bytes:
-    return _varint(number << 3 | wire)
+    return _number(number << 3 | wire)
 
 
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+def _number(value: int) -> bytes:
+    out = bytearray()
+    put_number(out, value)
+    return bytes(out)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.wire.field_types import Field, Numbers, Type
+from partage.wire.protobuf import LENGTH, VARINT, Malformed, number_at, pieces, signed
 
 MEDIA: Final = "application/vnd.kubernetes.protobuf"
 _MAGIC: Final = b"k8s\x00"
@@ -22,18 +23,14 @@ _DEEPEST: Final = 60
 Piece = tuple[int, int | bytes]
 
 
-class ProtobufError(ValueError):
-    """The bytes are no such message."""
-
-
 def envelope(body: bytes) -> tuple[str, str, bytes]:
     """The apiVersion, kind and inner bytes of a body.
 
     Raises:
-        ProtobufError: it is no envelope.
+        Malformed: it is no envelope.
     """
     if not body.startswith(_MAGIC):
-        raise ProtobufError("the body does not begin as Kubernetes' protobuf does")
+        raise Malformed("the body does not begin as Kubernetes' protobuf does")
     version = kind = ""
     raw = b""
     for number, piece in _pieces(body[len(_MAGIC) :]):
@@ -52,14 +49,14 @@ def message(raw: bytes, type_: Type) -> dict[str, Any]:
     """The object that a message of a struct's type stands for.
 
     Raises:
-        ProtobufError: the bytes do not fit the type.
+        Malformed: the bytes do not fit the type.
     """
     return _message(raw, type_.numbers, 0)
 
 
 def _message(raw: bytes, numbers: Numbers, depth: int) -> dict[str, Any]:
     if depth > _DEEPEST:
-        raise ProtobufError(f"messages are nested deeper than {_DEEPEST}")
+        raise Malformed(f"messages are nested deeper than {_DEEPEST}")
     found: dict[str, Any] = {}
     for number, piece in _pieces(raw):
         field = numbers.get(number)
@@ -103,7 +100,7 @@ def _value(type_: Type, piece: int | bytes, depth: int) -> Any:
     if form == "string":
         return _text(piece)
     if form in ("int", "long"):
-        return _signed(_number(piece))
+        return signed(_number(piece))
     if form == "bool":
         return bool(_number(piece))
     if form == "bytes":
@@ -124,83 +121,53 @@ def _special(type_: Type, raw: bytes) -> Any:
     if form == "intorstring":
         if parts.get(1):
             return _text(parts.get(3, b""))
-        return _signed(_number(parts.get(2, 0)))
+        return signed(_number(parts.get(2, 0)))
     if form == "list" and type_.item is not None:
         return [_value(type_.item, piece, _DEEPEST) for _number_, piece in _pieces(raw)]
     try:
         return msgspec.json.decode(_bytes(parts.get(1, b"null")) or b"null")
     except msgspec.MsgspecError as error:
-        raise ProtobufError(f"embedded JSON is malformed: {error}") from error
+        raise Malformed(f"embedded JSON is malformed: {error}") from error
 
 
 def _time(parts: dict[int, int | bytes], *, micro: bool) -> str | None:
-    seconds = _signed(_number(parts.get(1, 0)))
-    nanos = _signed(_number(parts.get(2, 0)))
+    seconds = signed(_number(parts.get(1, 0)))
+    nanos = signed(_number(parts.get(2, 0)))
     if not parts:
         return None
     try:
         moment = datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError) as error:
-        raise ProtobufError(f"{seconds} seconds are no time") from error
+        raise Malformed(f"{seconds} seconds are no time") from error
     text = moment.strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{max(nanos, 0) // 1000 % 10**6:06d}Z" if micro else f"{text}Z"
 
 
 def _pieces(raw: bytes) -> Iterator[Piece]:
     """The numbered pieces of a message: numbers as they are, everything else as bytes."""
-    at, end = 0, len(raw)
-    while at < end:
-        tag, at = _varint(raw, at)
-        number, wire = tag >> 3, tag & 7
-        if wire == 0:
-            value, at = _varint(raw, at)
-            yield number, value
-            continue
-        if wire == 2:
-            size, at = _varint(raw, at)
-        elif wire in (1, 5):
-            size = 8 if wire == 1 else 4
+    for number, wire, value in pieces(memoryview(raw)):
+        if wire in (VARINT, LENGTH):
+            yield number, value if wire == VARINT else bytes(value)
         else:
-            raise ProtobufError(f"wire type {wire} is not known")
-        piece = raw[at : at + size]
-        at += size
-        if len(piece) != size:
-            raise ProtobufError("the message is cut off")
-        yield number, piece if wire == 2 else int.from_bytes(piece, "little")
-
-
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(raw) and shift < 70:
-        byte = raw[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value & (2**64 - 1), at
-        shift += 7
-    raise ProtobufError("a number is cut off")
+            yield number, int.from_bytes(value, "little")
 
 
 def _packed(raw: bytes) -> Iterator[int]:
     at = 0
     while at < len(raw):
-        value, at = _varint(raw, at)
-        yield _signed(value)
-
-
-def _signed(value: int) -> int:
-    return value - 2**64 if value >= 2**63 else value
+        value, at = number_at(memoryview(raw), at)
+        yield signed(value)
 
 
 def _bytes(piece: int | bytes) -> bytes:
     if isinstance(piece, int):
-        raise ProtobufError("a number stands where a message belongs")
+        raise Malformed("a number stands where a message belongs")
     return piece
 
 
 def _number(piece: int | bytes) -> int:
     if isinstance(piece, bytes):
-        raise ProtobufError("a message stands where a number belongs")
+        raise Malformed("a message stands where a number belongs")
     return piece
 
 
@@ -208,4 +175,4 @@ def _text(piece: int | bytes) -> str:
     try:
         return _bytes(piece).decode()
     except UnicodeDecodeError as error:
-        raise ProtobufError("a text is not UTF-8") from error
+        raise Malformed("a text is not UTF-8") from error

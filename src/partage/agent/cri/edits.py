@@ -22,9 +22,10 @@ from partage.agent.nri.messages import (
     Mount,
     PodSandbox,
 )
-from partage.agent.protobuf import Malformed, raw_fields, wrapped
+from partage.agent.protobuf import raw_fields
 from partage.model.errors import InvalidValue
 from partage.vendors.runtimes import VISIBLE
+from partage.wire.protobuf import Malformed, wrapped
 
 _UNKNOWN: Final = (f"{VISIBLE}=all",)
 """What an image is taken to ask for when the runtime does not tell."""

@@ -16,15 +16,8 @@ from typing import Any, Final
 import grpc
 
 from partage.agent.cri.messages import RUNTIME
-from partage.agent.protobuf import (
-    Malformed,
-    Message,
-    flag,
-    messages,
-    text,
-    text_map,
-    texts,
-)
+from partage.agent.protobuf import Message, flag, messages, text, text_map, texts
+from partage.wire.protobuf import Malformed
 
 _SNAPSHOTS: Final = "/containerd.services.snapshots.v1.Snapshots/Mounts"
 _NAMESPACE: Final = (("containerd-namespace", "k8s.io"),)

@@ -31,9 +31,10 @@ from partage.agent.cri.layers import made
 from partage.agent.cri.passing import PROMPT, UNBOUNDED, passed, refused, streams
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Decider, Refused
-from partage.agent.protobuf import Malformed, Message
+from partage.agent.protobuf import Message
 from partage.agent.sockets import listen
 from partage.model.errors import InvalidValue
+from partage.wire.protobuf import Malformed
 
 _LOG: Final = logging.getLogger("partage.agent")
 _CREATE: Final = f"/{cri.RUNTIME}/CreateContainer"

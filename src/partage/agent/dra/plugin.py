@@ -23,9 +23,9 @@ import grpc
 from partage.agent.dra import messages as said
 from partage.agent.dra.admission import NotPrepared
 from partage.agent.dra.prepared import Prepared
-from partage.agent.protobuf import Malformed
 from partage.agent.sockets import listen
 from partage.vendors.names import DRA_DRIVER
+from partage.wire.protobuf import Malformed
 
 _LOG: Final = logging.getLogger("partage.agent")
 _MOST_CLAIMS: Final = 256

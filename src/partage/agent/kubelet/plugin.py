@@ -28,8 +28,8 @@ from partage.agent.container_edits import MARK
 from partage.agent.kubelet import messages as said
 from partage.agent.kubelet.registering import PluginFiles, Registrar, Session
 from partage.agent.kubelet.units import Offer
-from partage.agent.protobuf import Malformed
 from partage.agent.stories import SILENT, Stories
+from partage.wire.protobuf import Malformed
 
 _LOG: Final = logging.getLogger("partage.agent")
 

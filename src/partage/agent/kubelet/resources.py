@@ -21,8 +21,9 @@ from partage.agent.kubelet.messages import (
     Nothing,
     PodResources,
 )
-from partage.agent.protobuf import Malformed, Message
+from partage.agent.protobuf import Message
 from partage.model.errors import PartageError
+from partage.wire.protobuf import Malformed
 
 M = TypeVar("M", bound=Message)
 _PATIENCE: Final = 2.0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -76,16 +76,6 @@ class CardJournal:
     def _others(self, entry: Entry) -> tuple[Entry, ...]:
         key = (entry.instance, entry.owner)
         return tuple(one for one in self.entries if (one.instance, one.owner) != key)
-
-
-class Journals(Protocol):
-    """Where journals are kept."""
-
-    def load(self, card: str) -> CardJournal:
-        """The journal of a card, empty when there is none; `InvalidRecord` if unreadable."""
-
-    def save(self, journal: CardJournal) -> None:
-        """Replace it, at once or not at all."""
 
 
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

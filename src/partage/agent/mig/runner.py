@@ -10,10 +10,10 @@ Nothing here sleeps or reads a clock: `settle` does what can be done now and say
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
-from partage.agent.mig.cdi import Numbers, Spec, render
-from partage.agent.mig.journal import CardJournal, Journals, Stage
+from partage.agent.mig.cdi import Numbers, Specs, render
+from partage.agent.mig.journal import CardJournal, FileJournals, Stage
 from partage.agent.mig.nvml import CardFacts, Failure, GpuInstance, Nvml, NvmlFailed
 from partage.agent.mig.plan import (
     Act,
@@ -36,19 +36,6 @@ _DEVICE: Final = frozenset(
 )
 
 
-class Files(Protocol):
-    """Where CDI specifications are kept; see `cdi.Specs`."""
-
-    def present(self, card: str) -> tuple[Spec, ...]:
-        """Ours for a card."""
-
-    def write(self, card: str, start: int, content: bytes) -> None:
-        """Write or replace one."""
-
-    def remove(self, card: str, start: int) -> None:
-        """Remove one, if it is there."""
-
-
 @dataclass(frozen=True, slots=True)
 class Node:
     """What the runners of a node's cards share.
@@ -59,8 +46,8 @@ class Node:
     """
 
     nvml: Nvml
-    journals: Journals
-    specs: Files
+    journals: FileJournals
+    specs: Specs
     epoch: Callable[[], str]
     numbers: Callable[[], Numbers]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-from partage.agent.protobuf import Malformed
+from partage.wire.protobuf import Malformed
 
 LARGEST_PAYLOAD: Final = 4096
 """Of a frame that we send. The runtime reads through a buffer of this size; one byte more breaks the

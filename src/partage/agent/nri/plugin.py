@@ -34,9 +34,10 @@ from partage.agent.nri.messages import (
     SynchronizeResponse,
 )
 from partage.agent.nri.session import OK, UNIMPLEMENTED, UNKNOWN, Answered, Called, Session
-from partage.agent.protobuf import Malformed, Message
+from partage.agent.protobuf import Message
 from partage.kube.retry import Backoff
 from partage.model.errors import PartageError
+from partage.wire.protobuf import Malformed
 
 _LOG: Final = logging.getLogger("partage.agent")
 _WANTED: Final = (

@@ -10,7 +10,8 @@ from typing import Final
 
 from partage.agent.nri.frames import FrameReader, Kind, TtrpcMessage, TtrpcReader, framed
 from partage.agent.nri.messages import RUNTIME, Request, Response, Status
-from partage.agent.protobuf import Malformed, Message
+from partage.agent.protobuf import Message
+from partage.wire.protobuf import Malformed
 
 OK: Final = 0
 UNKNOWN: Final = 2
