@@ -1,4 +1,4 @@
-"""What frameworks' programs do on the modelled cards, however they have them: the tables of docs/isolation.md.
+"""What frameworks' programs do on the modelled cards, however they have them: the table of docs/modelled-isolation.md.
 
 Usage: python bench/models.py [PROGRAM ...]        after `make native`
 

@@ -399,7 +399,7 @@ def test_online_work_has_what_others_leave(build: Path) -> None:
     assert found["share-0"] + found["share-1"] < 20
 
 
-PAGE = (ROOT / "docs" / "isolation.md").read_text()
+PAGE = (ROOT / "docs" / "modelled-isolation.md").read_text()
 PROGRAMS = [*TRACES, "persistent"]
 
 
