@@ -21,23 +21,23 @@ def _rows(page: str) -> dict[str, list[str]]:
     return {first: others for first, *others in cells}
 
 
-ROWS: Final = _rows((ROOT / "docs" / "reliability.md").read_text(encoding="utf-8"))
+PAGE: Final = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+ROWS: Final = _rows(PAGE)
 
 
 def test_page_and_tests_have_the_same_rows() -> None:
-    """None is left out on either side."""
+    """None is left out on either side; that what runs goes on is said of all."""
+    assert "In each row what runs goes on" in PAGE
     assert list(ROWS) == [one.part for one in OUTAGES]
 
 
 @pytest.mark.parametrize("outage", [pytest.param(o, id=o.id) for o in OUTAGES])
 def test_a_row_says_what_is_tried(outage: Outage) -> None:
-    """What becomes of new pods begins with the word that its test holds them to; what runs goes on."""
-    default, ours, devices, runs, _, test = ROWS[outage.part]
+    """What becomes of new pods begins with the word that its test holds them to."""
+    default, ours, devices, *_ = ROWS[outage.part]
     told = [re.sub(r"\W.*", "", cell.strip("*")) for cell in (default, ours, devices)]
 
     assert told == [outage.default, outage.ours, outage.devices]
-    assert runs == "goes on"
-    assert re.fullmatch(rf"`{outage.test}(\[{outage.id}\])?`", test)
 
 
 @pytest.mark.parametrize("test", sorted({one.test for one in OUTAGES}))
