@@ -50,7 +50,7 @@ coverage: venv ## Run the tests; branch coverage of the core by its own must be 
 	$(BIN)/python -m pytest -n $(JOBS) $(CORE_TESTS:%=tests/%) $(CORE:%=--cov=partage.%) --cov-branch --cov-report=term:skip-covered --cov-fail-under=95
 	$(BIN)/python -m pytest -n $(WAITING) --dist worksteal $(CORE_TESTS:%=--ignore=tests/%)
 
-conformance: venv ## Write docs/conformance.md: every manifest and result of the four published documents
+conformance: venv ## Write docs/conformance.md and docs/conformance: every result and manifest of the four published documents
 	PYTHONPATH=tests/tools $(BIN)/python -m published
 
 reference: venv ## Write the pages of docs/reference that are made from the program

@@ -9,10 +9,10 @@ import pytest
 from published.__main__ import main
 from published.case import Case, Expectation, Verdict, observe
 from published.cases import CASES, ELSEWHERE, MISPRINTS, TITLES
-from published.page import page
+from published.page import pages
 from published.program import Output, actual, holds, run, verdict
 
-PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @cache
@@ -32,11 +32,14 @@ def test_a_printed_case_comes_out_as_printed(number: int) -> None:
     assert verdict(case, output) is not Verdict.FAIL
 
 
-def test_the_page_in_docs_is_up_to_date() -> None:
-    """`make conformance` would write what docs/conformance.md holds."""
+def test_the_pages_in_docs_are_up_to_date() -> None:
+    """`make conformance` would write what docs/conformance.md and docs/conformance hold, and no page more."""
     outputs = {case.id: _output(number) for number, case in enumerate(CASES)}
 
-    assert page(outputs) == PAGE.read_text(encoding="utf-8")
+    there = [DOCS / "conformance.md", *DOCS.glob("conformance/*")]
+
+    held = {path.relative_to(DOCS).as_posix(): path.read_text("utf-8") for path in there}
+    assert pages(outputs) == held
 
 
 def test_every_row_has_a_name_of_its_own_and_a_document() -> None:
@@ -89,14 +92,14 @@ def test_places_in_the_output_are_found_by_name_and_number(
     assert observe(output, path) == value
 
 
-def test_the_page_is_written_where_it_is_asked_for(
+def test_the_pages_are_written_where_they_are_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`python -m published FILE` writes FILE and says how many cases pass."""
-    target = tmp_path / "page.md"
-
-    code = main([os.fspath(target)])
+    """`python -m published FOLDER` writes below FOLDER and says how many cases pass."""
+    code = main([os.fspath(tmp_path)])
 
     assert code == 0
-    assert target.read_text(encoding="utf-8").startswith("# Conformance")
+    written = (tmp_path / "conformance.md").read_text(encoding="utf-8")
+    assert written.startswith("# Conformance")
+    assert (tmp_path / "conformance/qgpu.md").is_file()
     assert f"{len(CASES)} of {len(CASES)} cases pass" in capsys.readouterr().out

@@ -24,8 +24,13 @@ ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 )
+_PRINTED: Final = "tests/conformance/test_what_the_documents_print_comes_out.py"
 WRITTEN: Final = {
-    "docs/conformance.md": "tests/conformance/test_what_the_documents_print_comes_out.py",
+    "docs/conformance.md": _PRINTED,
+    "docs/conformance/hami.md": _PRINTED,
+    "docs/conformance/koordinator.md": _PRINTED,
+    "docs/conformance/metax.md": _PRINTED,
+    "docs/conformance/qgpu.md": _PRINTED,
     "docs/reference/commands.md": "tests/docs/test_the_reference_is_complete.py",
 }
 """Pages that the program writes, and the test that compares them."""

@@ -15,7 +15,7 @@ PATH = re.compile(r"(?:src|tests|bench|native|docs|kube-scheduler|deploy|example
 INSIDE = re.compile(rf"(?:{'|'.join(sorted(LAYERS))})/[\w/]+\.(?:py|js)")
 OTHERS = ("native/build", "docs/develop")
 """What is built, and a folder of HAMi's."""
-RECORDS = ("CHANGELOG.md", "docs/decisions/", "docs/conformance.md", "docs/sources/")
+RECORDS = ("CHANGELOG.md", "docs/decisions/", "docs/conformance", "docs/sources/")
 """What is said of another time, or of another program's files."""
 NAMED = [path for path in PAGES if not str(path.relative_to(ROOT)).startswith(RECORDS)]
 

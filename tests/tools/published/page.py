@@ -1,4 +1,4 @@
-"""The conformance page: what each document prints, what is expected, what comes out, the verdict."""
+"""The conformance pages: a summary with one line a case, and for each document what goes in and what must come out."""
 
 import json
 from collections import Counter
@@ -6,23 +6,39 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from published.case import Case, Elsewhere, Expectation, Misprint, Verdict
-from published.cases import CASES, ELSEWHERE, MISPRINTS, TITLES
+from published.cases import CASES, ELSEWHERE, MISPRINTS, PAGES, TITLES
 from published.program import Output, actual, verdict
 
-__all__ = ["page"]
+__all__ = ["pages"]
 
 _HEAD: Final = """# Conformance with the four published documents
 
 Written by `make conformance`; do not edit. Each row is something that one of the [four documents](sources/documents.md) prints or
-promises. Its manifests go through the real command (`partage schedule - -o json`), and the output is compared with the print. Every
-row that says *pass* is a test in `tests/conformance`. Follow a row's name to its manifests and to each value that is compared.
-What needs a running cluster (`kubectl get device`, `apply`, `describe`, `logs`, the debug API, the metrics) is walked through,
-document by document, in `tests/embedded`.
+promises. Its manifests go through the real command (`partage schedule - -o json`), and a test in `tests/conformance` compares the
+output with the print. A row's name leads to its manifests and to each value that is compared. `tests/embedded` walks through what
+needs a running cluster, document by document.
+"""
+_INPUTS: Final = """# {title}: inputs and compared values
+
+Written by `make conformance`; do not edit. What the cases of [conformance](../conformance.md) are made of, folded.
 """
 
 
-def page(outputs: Mapping[str, Output]) -> str:
-    """The page for what came out of every case, by the case's id."""
+def pages(outputs: Mapping[str, Output]) -> dict[str, str]:
+    """Every page below `docs` for what came out of every case, by the case's id."""
+    return {"conformance.md": _lines(outputs)} | {
+        f"conformance/{PAGES[seed]}.md": "\n".join(
+            [
+                _INPUTS.format(title=title),
+                *(_input(case, outputs[case.id]) for case in CASES if case.id.startswith(seed)),
+            ]
+        )
+        for seed, title in TITLES.items()
+    }
+
+
+def _lines(outputs: Mapping[str, Output]) -> str:
+    """The summary: one line a case."""
     verdicts = {case.id: verdict(case, outputs[case.id]) for case in CASES}
     parts = [_HEAD, _summary(verdicts)]
     for seed, title in TITLES.items():
@@ -31,8 +47,6 @@ def page(outputs: Mapping[str, Output]) -> str:
         parts.append(_checked(cases, verdicts))
         parts.append(_elsewhere(row for row in ELSEWHERE if row.seed == seed))
     parts.append(_misprints(MISPRINTS))
-    parts.append("## Inputs and compared values\n")
-    parts += [_input(case, outputs[case.id]) for case in CASES]
     return "\n".join(part for part in parts if part)
 
 
@@ -49,7 +63,7 @@ def _summary(verdicts: Mapping[str, Verdict]) -> str:
 def _checked(cases: Iterable[Case], verdicts: Mapping[str, Verdict]) -> str:
     rows = [
         (
-            f"[{case.id}](#input-{case.id})",
+            f"[{case.id}](conformance/{PAGES[case.id[:3]]}.md#{case.id})",
             case.printed,
             f"{verdicts[case.id].value}"
             + (f": {case.misprint}" if case.misprint else "")
@@ -77,7 +91,7 @@ def _input(case: Case, output: Output) -> str:
     text = case.documents.strip("\n")
     values = "\n".join(_compared(e, output) for e in case.expected)
     return (
-        f'### Input {case.id}\n\n<details markdown="1"><summary>{len(case.expected)} values, and the manifests</summary>\n\n'
+        f'## {case.id}\n\n<details markdown="1"><summary>{len(case.expected)} values, and the manifests</summary>\n\n'
         f"`{arguments}`\n\n{values}\n\n```yaml\n{text}\n```\n\n</details>\n"
     )
 
