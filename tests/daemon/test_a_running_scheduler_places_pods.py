@@ -1,6 +1,8 @@
 """One instance beside an API server: placing, waiting, waking, and giving back."""
 
-from daemon_world import until, world
+import json
+
+from daemon_world import pod, until, world
 
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
@@ -35,6 +37,28 @@ async def test_what_runs_already_is_taken_over() -> None:
             assert daemon.service.audit().clean
 
         assert set(cluster.taken().values()) == {1000}
+
+
+async def test_a_pod_whose_wish_is_cut_down_is_told() -> None:
+    """One event; the API server has beside the record what the pod may have."""
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "partage-config"}}
+    async with world(nodes=1) as cluster:
+        rules = {"permits": "[{name: rest, namespaces: ['*'], policy: burst-share}]"}
+        await cluster.api.create("configmaps", {**config, "data": rules}, "kube-system")
+        async with SchedulerDaemon(await cluster.client()) as d:
+            shape = pod(
+                "a", {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+            )
+            shape["metadata"]["annotations"] = {names.QGPU_APP_CLASS: "online"}
+            await cluster.api.create("pods", shape, "default")
+            assert await cluster.schedule(d.url, "a") == "n0"
+            await until(lambda: cluster.events("a"))
+
+    (event,) = cluster.events("a")
+    assert event["reason"] == "WishCutDown"
+    assert event["message"] == "online is not granted by rule rest"
+    said = json.loads(cluster.stored("a")["metadata"]["annotations"][names.PERMIT])
+    assert (said["rule"], said["policy"], "online" in said) == ("rest", "burst-share", False)
 
 
 async def test_a_waiting_pod_is_told_why_and_woken_when_room_appears() -> None:

@@ -9,6 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from partage.cli.main import main
+from partage.vendors import names
+from partage.wire import permit
+from partage.wire.cluster import assemble
 from partage.wire.documents import decode, read_paths
 from partage.wire.masking import Mask
 from partage.wire.snapshot import Snapshot, plain, snapshot_lines
@@ -317,6 +320,70 @@ def test_what_is_replaced_is_replaced_alike() -> None:
     assert of["spec"]["nodeName"] == of["metadata"]["annotations"]["hami.io/vgpu-node"] == name
     assert of["spec"]["nodeSelector"] == one["metadata"]["labels"]
     assert other["metadata"]["name"] != name != "alpha"
+
+
+def test_rules_for_wishes_are_for_the_same_pods_under_a_mask() -> None:
+    """Namespaces and service accounts of rules and of pods, a permit beside a record, and who names no account."""
+    rules = """
+        [{name: shop, namespaces: [acme, other], serviceAccounts: [acme-web, default], online: true, onlinePods: 9},
+         {name: all, namespaces: ["*"], policy: bs}]
+    """
+    said = '{"v":1,"uid":"u-acme-%d","rule":"shop","online":true}'
+    config = {
+        "kind": "ConfigMap",
+        "apiVersion": "v1",
+        "metadata": {"name": "partage-config", "namespace": "kube-system"},
+        "data": {"permits": rules},
+    }
+    limits = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "4Gi"}
+    pods = [
+        {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "metadata": {
+                "name": f"acme-{number}",
+                "namespace": namespace,
+                "uid": f"u-acme-{number}",
+                "annotations": {names.QGPU_APP_CLASS: "online", names.PERMIT: said % number},
+            },
+            "spec": {
+                "containers": [{"name": "main", "resources": {"limits": limits}}],
+                **({"serviceAccountName": account} if account else {}),
+            },
+        }
+        for number, (namespace, account) in enumerate(
+            [
+                ("acme", "acme-web"),
+                ("acme", ""),
+                ("acme", "default"),
+                ("acme", "cron"),
+                ("x", "cron"),
+            ]
+        )
+    ]
+    found = [*masked([config, *pods])]
+    assert "acme" not in json.dumps(found)
+    assert "shop" not in json.dumps(found)
+
+    def wishes(objects: list[Json]) -> list[Any]:
+        text = json.dumps({"kind": "List", "apiVersion": "v1", "items": objects})
+        read = assemble([decode("x.json", text.encode())])
+        assert not read.notes
+        rules = read.settings.isolation.permits
+        assert len(rules) == 2
+        given = [permit.read(one.view.annotations, one.pod.uid) for one in read.pods]
+        assert {one and one.rule for one in given} == {rules[0].name}
+        return [
+            (
+                one.pod.wish
+                and ([rule.name for rule in rules].index(one.pod.wish.rule), one.pod.wish.pods)
+            )
+            for one in read.pods
+        ]
+
+    assert (
+        wishes([config, *pods]) == wishes(found) == [(0, 9), (0, 9), (0, 9), (1, None), (1, None)]
+    )
 
 
 @pytest.mark.parametrize("name", sorted(one.name for one in EXAMPLES.iterdir() if one.is_dir()))

@@ -173,6 +173,16 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
+        "more pods at once than may go before others, other service accounts, permits of its own making",
+        "as many as the operator's rule lets go before others; the rest are ordinary pods and say why",
+        (
+            "laws/test_no_more_go_before_others_than_may.py",
+            "extender/test_wishes_are_cut_down_and_told.py",
+            "wire/test_permits_say_who_goes_before_others.py",
+        ),
+    ),
+    Attack(
+        "tenant",
         "forged records by every reserved key, pods that name their node, mirrors, other schedulers",
         "refused inside the API server",
         (

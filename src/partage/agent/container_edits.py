@@ -25,6 +25,7 @@ from partage.vendors.base import Family, PlacedPod
 from partage.vendors.runtimes import VISIBLE
 from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, Traits, traits_of
+from partage.wire import permit
 from partage.wire.outcomes import said
 from partage.wire.render import render
 
@@ -111,7 +112,7 @@ class HostFacts:
             node stands for that plugin too).
         cdi: kind under which the host's CDI specifications have NVIDIA's cards by UUID; empty where
             the runtime's own hook goes by the environment.
-        online: namespaces whose pods may go before others on a card; `*` for all.
+        online: namespaces whose pods may go before others on a card; `*` for all. A pod's permit goes before it.
     """
 
     instance: Callable[[str, str, MigSlice], Instance]
@@ -182,6 +183,7 @@ def _given(
         policy,
         tuple(one for one in grants if _row(placed, one) is NVIDIA),
         not host.online.isdisjoint({placed.pod.namespace, "*"}),
+        permit.read(placed.pod.annotations, placed.pod.uid),
     )
     if not shares.shares:
         env.pop("LD_PRELOAD", None)  # there is nothing to load

@@ -8,6 +8,7 @@ from partage.vendors.traits import ROWS
 
 _MEANINGS: Final[Mapping[str, str]] = {
     names.ALLOCATION: "the record: what each container has; the ledger is rebuilt from it",
+    names.PERMIT: "what an operator's rule lets it have of its wishes (precedence, policy)",
     names.ENFORCED: "the node's report: what it enforces at most of shares that were adjusted",
     names.DEVICE_ALLOCATED: "Koordinator's record, read by its node agent and vendors' plugins",
     names.BIND_TIMESTAMP: "when it was bound; vendors' plugins take pods in this order",

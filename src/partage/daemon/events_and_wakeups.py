@@ -99,6 +99,7 @@ class Notices:
             refused=self._refused,
             quarantined=self._quarantined,
             unserviceable=self._unserviceable,
+            cut=self._cut,
             not_adjusted=self._not_adjusted,
             leads=self._may_tell,
         )
@@ -121,6 +122,10 @@ class Notices:
             self.recorder.warning(
                 _regarding(entry), "WaitingForDevice", f"{refusal.code}: {refusal.message}"
             )
+
+    def _cut(self, entry: PodEntry, message: str) -> None:
+        if self._may_tell():
+            self.recorder.warning(_regarding(entry), "WishCutDown", message)
 
     def _not_adjusted(self, entry: PodEntry, message: str) -> None:
         if self._may_tell():

@@ -14,7 +14,7 @@ from partage.embedded.admitting import unacted
 from partage.embedded.manifests import Manifest
 from partage.vendors import names
 from partage.vendors.reserved import RESERVED
-from partage.wire import record
+from partage.wire import permit, record
 
 _WORKLOADS: Final = (
     "Pod",
@@ -114,6 +114,9 @@ async def _adopt(server: ApiServer, value: dict[str, Any], namespace: str, user:
         written[names.ALLOCATION] = _readdressed(
             written[names.ALLOCATION], str(head.get("uid") or ""), node, made.uid
         )
+    known = permit.read(written, str(head.get("uid") or ""))
+    if known is not None:
+        written[names.PERMIT] = permit.encode(known, made.uid)
     binding = {
         "metadata": {"uid": made.uid, "annotations": written, "labels": marked},
         "target": {"kind": "Node", "name": node},

@@ -25,6 +25,7 @@ from partage.extender.books import Books
 from partage.extender.node_locks import Known, LockTimes, NodeLockKeeper, Want, Whereabouts
 from partage.extender.ports import Answered, Binder, Binding, Clock, NodeLocks, Outcome
 from partage.extender.stories import SILENT, Stories
+from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.reason import Refusal
 from partage.scheduler.engine import State
@@ -41,6 +42,7 @@ from partage.vendors.catalog import ADAPTING
 from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.extender import BindArgs
+from partage.wire.permit import cut
 from partage.wire.render import render
 from partage.wire.translation import PodEntry
 
@@ -276,6 +278,16 @@ class Bindings:
         books.bound(entry, self._clock.monotonic())
         if allocation is not None:
             books.hooks.placed(entry, allocation)
+            self._permitted(books, entry, allocation)
+
+    def _permitted(self, books: Books, entry: PodEntry, allocation: Allocation) -> None:
+        """Count what came of the pod's wishes, and tell where they were cut down."""
+        said = cut(allocation.permit, entry.translated.view.annotations)
+        if said:
+            books.counts["wish cut"] += 1
+            books.hooks.cut(entry, "; ".join(said))
+        elif allocation.permit is not None and allocation.permit.online:
+            books.counts["wish granted"] += 1
 
     # --- an unknown end ----------------------------------------------------------------------
 

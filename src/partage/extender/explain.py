@@ -24,6 +24,7 @@ from partage.wire import shapes
 from partage.wire.advice import ROOM, advice
 from partage.wire.documents import Document
 from partage.wire.outcomes import grant_document, refusal_document
+from partage.wire.permit import cut
 from partage.wire.translation import PodEntry
 
 _PROVEN: Final = 128
@@ -114,7 +115,11 @@ def explain(
             {"in_force": entry.limits[0], "message": entry.limits[1]} if entry.limits else None
         ),
         "adjustment": _adjustment(books, pod.uid),
-        "notes": [*pod.request.notes, *_kept_waiting(books, pod)],
+        "notes": [
+            *pod.request.notes,
+            *(cut(allocation.permit, entry.translated.view.annotations) if allocation else ()),
+            *_kept_waiting(books, pod),
+        ],
     }
 
 

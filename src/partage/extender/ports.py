@@ -131,6 +131,7 @@ class Hooks:
         placed: a pod was bound.
         quarantined: capacity was closed because of a pod.
         unserviceable: cards are configured so that they serve nobody.
+        cut: a pod was bound that does not get all of its wishes; says what.
         not_adjusted: a bound pod asks for other amounts of its shares and does not get them.
         leads: asked whether this instance is known to lead at this very moment. The books of one that
             does not may be of the past, and nothing of cards is said by them.
@@ -141,5 +142,6 @@ class Hooks:
     placed: Callable[[PodEntry, Allocation], None] = _nothing
     quarantined: Callable[[Quarantined], None] = _nothing
     unserviceable: Callable[[Unserviceable], None] = _nothing
+    cut: Callable[[PodEntry, str], None] = _nothing
     not_adjusted: Callable[[PodEntry, str], None] = _nothing
     leads: Callable[[], bool] = _always

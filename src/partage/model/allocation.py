@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
+from partage.model.permit import Permit
 from partage.model.request import Phase, Scope
 
 L = TypeVar("L", bound=int)
@@ -105,6 +106,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
         grants: what its containers got.
         host: ordinary resources by name in whole units (`cpu` in milli).
         claim: a ResourceClaim holds it, which may outlive the pods that use it.
+        permit: what its pod has of its wishes; None where no operator made a rule.
     """
 
     uid: str
@@ -114,6 +116,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
     grants: tuple[Grant, ...] = ()
     host: Mapping[str, int] = msgspec.field(default_factory=dict)
     claim: bool = False
+    permit: Permit | None = None
 
     @property
     def holder(self) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from partage.model.allocation import Grant
+from partage.model.permit import Permit, Wish
 from partage.model.request import PodRequest
 from partage.model.selector import NodeConstraint, Toleration
 
@@ -16,11 +17,13 @@ class Record:
         grants: what was read.
         source: which record was read (`partage`, or a protocol's name); for people.
         problem: why the record cannot be trusted; empty when it can.
+        permit: what stands beside it of the pod's wishes; None where nothing does.
     """
 
     grants: tuple[Grant, ...] = ()
     source: str = ""
     problem: str = ""
+    permit: Permit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Pod:
         record: what its annotations say it holds; None when they say nothing.
         version: counts its changes, so that a late event is known to be old.
         claim: it is an allocated ResourceClaim, which holds devices as a bound pod does.
+        wish: what it wishes beside its amounts; None where no operator made a rule, or it asks for no share.
     """
 
     uid: str
@@ -58,6 +62,7 @@ class Pod:
     record: Record | None = None
     version: int = 0
     claim: bool = False
+    wish: Wish | None = None
 
     @property
     def key(self) -> str:

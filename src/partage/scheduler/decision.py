@@ -25,6 +25,7 @@ from partage.placement.work import MOST_A_NODE, Work
 from partage.scheduler.classes import RANKS, RequestClass
 from partage.scheduler.events import Placement
 from partage.scheduler.explain import brief, deferred, refuse
+from partage.scheduler.permits import PermitBook
 from partage.scheduler.quota import QuotaBook, metered
 from partage.scheduler.request_class_cache import RequestClassCache, Scorers
 
@@ -101,6 +102,7 @@ class Chooser:
         self.policy = policy or Policy()
         self.tables = Tables()
         self.quotas = QuotaBook()
+        self.permits = PermitBook()
         self._rank = np.zeros(16, np.int64)
         self._classes = RequestClassCache(self.ledger, scorers)
         self._insists = np.zeros(0, np.bool_)
@@ -156,8 +158,7 @@ class Chooser:
                     if left:
                         continue
                     break
-            allocation = Allocation(pod.uid, pod.namespace, pod.name, node.name, grants, pod.host)
-            return Placement(allocation, pod.request.notes)
+            return Placement(self.allocated(pod, node.name, grants), pod.request.notes)
         if beyond:
             return Refusal(ReasonCode.QUOTA_EXCEEDED, beyond)
         if work.few and meter.given_up:
@@ -171,6 +172,15 @@ class Chooser:
         refusal = refuse(self.ledger, group, self._rank, work)
         group.refused_among = asked
         return refusal
+
+    def allocated(self, pod: Pod, node: str, grants: tuple[Grant, ...]) -> Allocation:
+        """What a pod that holds nothing yet would hold with these grants, and what it gets of its wishes."""
+        index = self.ledger.index.get(node)
+        cards = 0 if index is None else len(self.ledger.devices(DeviceType.GPU, index))
+        permit = self.permits.permit(pod, node, cards, grants)
+        return Allocation(
+            pod.uid, pod.namespace, pod.name, node, grants, pod.host, pod.claim, permit
+        )
 
     def _unchanged(self, group: RequestClass, among: Bools | None, work: Work) -> bool:
         """Whether the same was asked before, and nothing has happened since that the refusal depends on."""

@@ -64,6 +64,7 @@ from partage.scheduler.events import (
 )
 from partage.scheduler.explain import why
 from partage.scheduler.facts import fact_of, rebuild
+from partage.scheduler.permits import PermitBook
 from partage.scheduler.preemption import free_part
 from partage.scheduler.request_class_cache import Scorers
 
@@ -243,6 +244,7 @@ class Engine(Chooser):
                 for uuid, pods in self.ledger.overbooked(pod.uid).items()
             ]
         self.quotas.apply(pod.uid, pod.namespace, amounts(pod, allocation.grants))
+        self.permits.apply(allocation)
         if suspicion is None:
             if self.ledger.acquit(pod.uid):
                 actions.append(Released(allocation.node))
@@ -276,6 +278,7 @@ class Engine(Chooser):
     def _release(self, uid: str) -> list[Action]:
         self.states.pop(uid, None)
         self.quotas.undo(uid)
+        self.permits.undo(uid)
         suspicion = self.ledger.suspicion(uid)
         self.ledger.acquit(uid)
         allocation = self.ledger.undo(uid)
@@ -288,9 +291,7 @@ class Engine(Chooser):
         if pod.uid in self._gone or (before and self.states.get(pod.uid) not in _HOLDS):
             return []
         self._release(pod.uid)
-        place = Allocation(
-            pod.uid, pod.namespace, pod.name, node, grants, pod.host, claim=pod.claim
-        )
+        place = self.allocated(pod, node, grants)
         kept = free_part(self.ledger, place)
         if kept == place:
             self._reserve(pod, place, State.HELD)
@@ -370,7 +371,7 @@ class Engine(Chooser):
         excess = self.quotas.excess(pod.namespace, amounts(pod, grants))
         if excess:
             return Refusal(ReasonCode.QUOTA_EXCEEDED, excess)
-        allocation = Allocation(pod.uid, pod.namespace, pod.name, name, grants, pod.host)
+        allocation = self.allocated(pod, name, grants)
         self._reserve(pod, allocation, State.RESERVED)
         return Placement(allocation, pod.request.notes)
 
@@ -403,6 +404,7 @@ class Engine(Chooser):
     def _reserve(self, pod: Pod, allocation: Allocation, state: State) -> None:
         self.ledger.apply(allocation)
         self.quotas.apply(pod.uid, pod.namespace, amounts(pod, allocation.grants))
+        self.permits.apply(allocation)
         self.states[pod.uid] = state
 
     # --- checking ----------------------------------------------------------------------------
@@ -416,10 +418,17 @@ class Engine(Chooser):
         self.ledger.validate()
         nodes = [node for node in self.ledger.nodes if node is not None]
         fresh = rebuild(nodes, self._pods.values())
+        permits = PermitBook()
         for allocation in self.ledger.allocations():
+            if self.states.get(allocation.uid) is not State.CLEARING:
+                permits.apply(allocation)
             pod = self._pods.get(allocation.uid)
             if pod is None or pod.node is None:
                 fresh.apply(allocation)
+        if permits.counted != self.permits.counted:
+            raise LedgerError(
+                f"online pods are counted as {self.permits.counted}, by the books {permits.counted}"
+            )
         mine, theirs = self.ledger.picture(), fresh.picture()
         if mine != theirs:
             wrong = next(name for name in mine if mine[name] != theirs.get(name))

@@ -25,8 +25,9 @@ def fact_of(pod: Pod) -> tuple[Allocation, Suspicion | None]:
     record = _checked(pod.record)
     trusted = record is not None and not record.problem
     grants = record.grants if record is not None and trusted else ()
+    permit = record.permit if record is not None and trusted else None
     allocation = Allocation(
-        pod.uid, pod.namespace, pod.name, node, grants, pod.host, claim=pod.claim
+        pod.uid, pod.namespace, pod.name, node, grants, pod.host, claim=pod.claim, permit=permit
     )
     if trusted:
         return allocation, None

@@ -200,6 +200,8 @@ class JournalledEngine(Engine):
             if known is None:
                 self.ledger.apply(allocation)
             self.states[allocation.uid] = State(stand)
+            if self.states[allocation.uid] is not State.CLEARING:
+                self.permits.apply(allocation)
         for uid, suspicion in state.suspicions.items():
             self.ledger.suspect(uid, suspicion)
         for uid, (namespace, amounts) in state.counted.items():

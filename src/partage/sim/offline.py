@@ -17,6 +17,7 @@ from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement, PodSeen, Quarantined, QuotasChanged
 from partage.vendors.base import PlacedPod, Rendering
 from partage.wire.cluster import Cluster
+from partage.wire.permit import cut
 from partage.wire.pods import TranslatedPod
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _decide(
             bound=False,
             allocation=allocation,
             rendering=cluster.render(placed),
-            notes=decision.notes,
+            notes=(*decision.notes, *cut(allocation.permit, translated.view.annotations)),
         )
     return PodOutcome(
         translated, bound=False, refusal=decision, notes=translated.pod.request.notes

@@ -8,6 +8,8 @@ from typing import Final
 
 # --- Partage -------------------------------------------------------------------------------
 ALLOCATION: Final = "partage.io/allocation"
+PERMIT: Final = "partage.io/permit"
+"""Annotation of a pod beside its record: what an operator's rule lets it have of its wishes."""
 NODE_POLICY: Final = "partage.io/node-policy"
 CARD_POLICY: Final = "partage.io/card-policy"
 ORIGINAL_REQUEST: Final = "partage.io/original-request"

@@ -73,6 +73,7 @@ RESERVED: Final = ReservedKeys(
         {
             names.ALLOCATION,
             names.ENFORCED,
+            names.PERMIT,
             names.DEVICE_ALLOCATED,
             names.BIND_TIMESTAMP,
             names.GPU_MINORS,

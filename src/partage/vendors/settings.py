@@ -103,17 +103,48 @@ class QgpuSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PermitRule:
+    """An entry of `permits` in `partage-config`: what pods may have of their wishes. The first that names one decides.
+
+    Attributes:
+        name: as messages have it; pods are counted under it.
+        namespaces: of the pods; `*` for all.
+        service_accounts: of the pods; empty for all.
+        online: they may go before others on their cards.
+        online_pods: so many of each namespace at once; None for any number.
+        online_cards: on so many of each node's cards at once, in thousandths of all, rounded down; None for all.
+        policy: the most that their policy may be, where the node's is more; empty for the node's.
+    """
+
+    name: str
+    namespaces: tuple[str, ...]
+    service_accounts: tuple[str, ...] = ()
+    online: bool = False
+    online_pods: int | None = None
+    online_cards: int | None = None
+    policy: str = ""
+
+    def names(self, namespace: str, service_account: str) -> bool:
+        """Whether the rule is for pods of this namespace and account."""
+        return (namespace in self.namespaces or "*" in self.namespaces) and (
+            not self.service_accounts or service_account in self.service_accounts
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class IsolationSettings:
-    """`partage-config`: which nodes pods with software shares of NVIDIA cards may go to.
+    """`partage-config`: where pods with software shares of NVIDIA cards may go, and what of their wishes they get.
 
     Attributes:
         memory: only those whose provider holds memory to what was granted.
         compute: pods that chose a policy with a quota (`fixed-share`, `burst-share`) only those whose provider
             holds compute.
+        permits: rules for wishes, the first that names a pod decides; without any the nodes decide alone.
     """
 
     memory: bool = False
     compute: bool = False
+    permits: tuple[PermitRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from partage.model.errors import InvalidQuantity, InvalidValue
+from partage.model.permit import Permit
 from partage.model.quantity import Quantity
 from partage.vendors import names
 
@@ -104,23 +105,40 @@ def read_wishes(
 
 
 def bounded(
-    wishes: Wishes, most: Policy | None, *, may_be_online: bool
+    wishes: Wishes,
+    most: Policy | None,
+    permit: Permit | None = None,
+    *,
+    may_be_online: bool = False,
 ) -> tuple[Wishes, tuple[str, ...]]:
     """What of a pod's wishes it gets, and what it does not get, in words.
 
-    A pod may ask for less than its node gives. More would be taken from its neighbours, so it is the node's operator
-    who grants it.
+    A pod may ask for less than its node gives. More would be taken from its neighbours, so operators grant it: by
+    rules that the scheduler went by, or where there were none when the pod was bound, on the node.
 
     Args:
         most: the node's policy; None where it has none.
-        may_be_online: whether pods of this namespace may go before others.
+        permit: what the scheduler lets the pod have; None where no rule was made.
+        may_be_online: without a permit, whether pods of this namespace may go before others.
     """
     said: list[str] = []
+    why = "online is not granted to this namespace (--online)"
+    if permit is not None:
+        may_be_online = permit.online
+        why = permit.why or (
+            f"online is not granted: the scheduler saw no wish for it; ask by annotation {names.QGPU_APP_CLASS}"
+        )
+        # The node's own policy is what a pod has that asks for none, so the rule bounds that too.
+        least, had = POLICIES.get(permit.policy), wishes.policy or most or Policy.BURST_SHARE
+        if had in _TAKES and least in _TAKES[: _TAKES.index(had)]:
+            if wishes.policy is not None:
+                said.append(f"policy {wishes.policy} is cut down to {least} by rule {permit.rule}")
+            wishes = replace(wishes, policy=least)
     if wishes.policy in _TAKES and most in _TAKES[: _TAKES.index(wishes.policy)]:
         said.append(f"policy {wishes.policy} is cut down to the node's {most}")
         wishes = replace(wishes, policy=most)
     if wishes.priority is Priority.ONLINE and not may_be_online:
-        said.append("online is not granted to this namespace (--online)")
+        said.append(why)
         wishes = replace(wishes, priority=Priority.ORDINARY)
     return wishes, tuple(said)
 

@@ -8,6 +8,7 @@ cluster as an error, so that what was in force before stays.
 Source: the MetaX and HAMi documents; docs/sources/hami.md 2; docs/sources/koordinator.md 3.5 and 5.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -17,7 +18,8 @@ import msgspec
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.policy import Policy, Strategy
 from partage.model.quantity import Quantity
-from partage.vendors.settings import IsolationSettings, MetaxSettings, Settings
+from partage.vendors.settings import IsolationSettings, MetaxSettings, PermitRule, Settings
+from partage.vendors.wishes import POLICIES
 from partage.wire import shapes
 from partage.wire.config_hami import device_config, node_config
 from partage.wire.documents import Document, explain, texts
@@ -30,6 +32,14 @@ _REQUIRED: Final[Mapping[str, IsolationSettings]] = {
     "compute": IsolationSettings(memory=True, compute=True),
 }
 _MEMORY_NAMES: Final = ("koordinator.sh/gpu-memory", "kubernetes.io/gpu-memory")
+_MOST_PERMITS: Final = 64
+_MOST_NAMED: Final = 256
+_MOST_PODS: Final = 1_000_000
+"""Rules of permits, names in one list of a rule, and pods that one may count: generous, and an end."""
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+_PERCENTAGE: Final = re.compile(r"(100|[0-9]{1,2})%", re.ASCII)
+_THOUSANDTHS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +216,75 @@ def _isolation_require(known: Configuration, text: str) -> Configuration:
     required = _REQUIRED.get(text.strip())
     if required is None:
         raise InvalidValue(f"{text.strip()[:64]!r} is not one of {', '.join(_REQUIRED)}")
-    return replace(known, settings=replace(known.settings, isolation=required))
+    permits = known.settings.isolation.permits
+    return _with_isolation(known, replace(required, permits=permits))
+
+
+def _with_isolation(known: Configuration, isolation: IsolationSettings) -> Configuration:
+    return replace(known, settings=replace(known.settings, isolation=isolation))
+
+
+class _Permit(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    name: str
+    namespaces: list[str]
+    service_accounts: list[str] = []
+    online: bool = False
+    online_pods: int | None = None
+    online_cards: str | None = None
+    policy: str = ""
+
+
+def _permits(known: Configuration, text: str) -> Configuration:
+    given: list[_Permit] = _convert(_yaml(text), list[_Permit] | None) or []
+    if len(given) > _MOST_PERMITS:
+        raise InvalidValue(f"{len(given)} rules, and {_MOST_PERMITS} are the most")
+    rules = tuple(_permit(f"[{index}]", one) for index, one in enumerate(given))
+    for index, rule in enumerate(rules):
+        if any(rule.name == other.name for other in rules[:index]):
+            raise InvalidValue(f"field [{index}].name: {rule.name} is the name of a rule before")
+    return _with_isolation(known, replace(known.settings.isolation, permits=rules))
+
+
+def _permit(field: str, given: _Permit) -> PermitRule:
+    """One rule, every field of it checked: one that is misread would let pods have what nobody meant."""
+    if not _NAME.fullmatch(given.name):
+        raise InvalidValue(f"field {field}.name: {given.name[:64]!r} is no name in a-z, 0-9 and -")
+    for key, listed, every in (
+        ("namespaces", given.namespaces, ("*",)),
+        ("serviceAccounts", given.service_accounts, ()),
+    ):
+        if len(listed) > _MOST_NAMED or (every and not listed):
+            raise InvalidValue(f"field {field}.{key}: {len(listed)} names, 1 to {_MOST_NAMED} do")
+        for name in listed:
+            if name not in every and not _OBJECT_NAME.fullmatch(name):
+                raise InvalidValue(f"field {field}.{key}: {name[:64]!r} is no object's name")
+    if not given.online and (given.online_pods, given.online_cards) != (None, None):
+        raise InvalidValue(
+            f"field {field}: onlinePods and onlineCards count nothing without online"
+        )
+    if given.online_pods is not None and not 0 <= given.online_pods <= _MOST_PODS:
+        raise InvalidValue(
+            f"field {field}.onlinePods: {given.online_pods} is not 0 to {_MOST_PODS}"
+        )
+    cards = None
+    if given.online_cards is not None:
+        percent = _PERCENTAGE.fullmatch(given.online_cards)
+        if percent is None:
+            why = f"{given.online_cards[:64]!r} is no percentage of a node's cards such as 25%"
+            raise InvalidValue(f"field {field}.onlineCards: {why}")
+        cards = int(percent[1]) * _THOUSANDTHS
+    if given.policy and given.policy not in POLICIES:
+        known = ", ".join(POLICIES)
+        raise InvalidValue(f"field {field}.policy: {given.policy[:64]!r} is not one of {known}")
+    return PermitRule(
+        given.name,
+        tuple(given.namespaces),
+        tuple(given.service_accounts),
+        given.online,
+        given.online_pods,
+        cards,
+        POLICIES[given.policy].value if given.policy else "",
+    )
 
 
 def _strategy(text: str) -> Strategy:
@@ -225,6 +303,7 @@ _PARTAGE: Final[Mapping[str, tuple[_Reader, str]]] = {
     "node-policy": (_node_policy, "node policy"),
     "card-policy": (_card_policy, "card policy"),
     "isolation-require": (_isolation_require, "isolation require"),
+    "permits": (_permits, "permits"),
 }
 
 

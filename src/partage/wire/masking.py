@@ -50,6 +50,11 @@ _TOKEN: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[-+][0-9:]+)?|[^\s,:;|=\"'\[\]{}()]+"
 )
 _LONGEST: Final = 64
+_RULES: Final = "permits"
+_NAMED_ACCOUNT: Final = "serviceAccountName"
+_ACCOUNTS: Final = "serviceAccounts"
+_ACCOUNT: Final = "default"
+"""The service account of pods that name none, which is left out."""
 _PACKAGES: Final = ("partage.model", "partage.vendors", "partage.wire")
 _COMMON: Final = frozenset(
     {
@@ -220,7 +225,10 @@ class Mask:
             if key not in ("kind", "apiVersion", "metadata", "data")
         }
         if "data" in given:
-            texts = {key: self._document(text) for key, text in given["data"].items()}
+            texts = {
+                key: self._rules(text) if key == _RULES else self._document(text)
+                for key, text in given["data"].items()
+            }
             found["data"] = {key: text for key, text in texts.items() if text is not None}
         kept = {"apiVersion": given.get("apiVersion", "v1"), "kind": kind}
         return kept | {"metadata": self._metadata(kind, head)} | found
@@ -277,19 +285,47 @@ class Mask:
             return None
         return self._text(value) if isinstance(value, str) else json.dumps(self._value(value))
 
+    def _rules(self, text: str) -> str | None:
+        """The rules of `permits`: namespaces and accounts masked as those of pods are."""
+        document = self._document(text)
+        if document is None:
+            return None
+        (plain,) = yaml_values(text.encode())
+        masked = json.loads(document)
+        if not isinstance(plain, list):
+            return document
+        for rule, kept in zip(plain, masked, strict=True):
+            for key, letter, stays in (
+                ("namespaces", "ns", "*"),
+                (_ACCOUNTS, "account", _ACCOUNT),
+            ):
+                listed = rule.get(key) if isinstance(rule, dict) else None
+                if isinstance(listed, list):
+                    kept[key] = [
+                        one if one == stays else self._masked(letter, str(one)) for one in listed
+                    ]
+        return json.dumps(masked)
+
     def _value(self, value: Any) -> Any:
         """A value without sentences and without what selects pods, all its words judged."""
         if isinstance(value, Mapping):
             return {
-                self._word(str(key)): self._expression(item)
-                if key == "expression" and isinstance(item, str)
-                else self._value(item)
+                self._word(str(key)): self._of(str(key), item)
                 for key, item in value.items()
                 if key not in ("message", "labelSelector", "namespaces", "namespaceSelector")
+                and (key, item) != (_NAMED_ACCOUNT, _ACCOUNT)
             }
         if isinstance(value, list | tuple):
             return [self._value(item) for item in value]
         return self._text(value) if isinstance(value, str) else value
+
+    def _of(self, key: str, item: Any) -> Any:
+        """What stands under a key."""
+        if key == "expression" and isinstance(item, str):
+            return self._expression(item)
+        if key == _NAMED_ACCOUNT:
+            return self._masked("account", str(item))
+        return self._value(item)
 
     def _text(self, text: str) -> str:
         whole = text.strip().lower()

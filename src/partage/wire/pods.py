@@ -16,6 +16,7 @@ from msgspec import structs
 
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidValue
+from partage.model.permit import Wish
 from partage.model.pod import Pod
 from partage.model.policy import CardOrder, Strategy
 from partage.model.quantity import Quantity, decimal
@@ -26,6 +27,7 @@ from partage.vendors import names
 from partage.vendors.base import ContainerView, PodView, Reading
 from partage.vendors.catalog import KOORDINATOR_ALIASES
 from partage.vendors.most import most_devices
+from partage.vendors.wishes import Priority, read_class
 from partage.wire import shapes
 from partage.wire.amounts import Faults, pod_amounts
 from partage.wire.constraints import constraint_of, tolerations_of
@@ -94,8 +96,37 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
         constraint=constraint,
         tolerations=tolerations_of(spec),
         quota=_quota(_counted(view, context), reading, host),
+        wish=_wish(view, spec, reading, context) if context.settings.isolation.permits else None,
     )
     return TranslatedPod(pod, view)
+
+
+def _wish(view: PodView, spec: shapes.PodSpec, reading: Reading, context: Context) -> Wish | None:
+    """What the pod wishes beside its amounts, and what the operator's rule for it lets pods have.
+
+    HAMi's word of it counts as the resource: what stands in variables may come from where this program may not look.
+    """
+    cards = [one.request for one in reading.groups if one.request.type is DeviceType.GPU]
+    if reading.fault is not None or all(one.whole for one in cards):
+        return None
+    priority = context.settings.hami.priority_name
+    said = read_class(view.annotations)
+    first = any(
+        (asked := one.ask(priority)) is not None and asked.nano == 0 for one in view.containers
+    )
+    online = said is Priority.ONLINE or (said is None and first)
+    account = spec.service_account_name or "default"
+    for rule in context.settings.isolation.permits:
+        if rule.names(view.namespace, account):
+            denied = "" if rule.online else f"online is not granted by rule {rule.name}"
+            return Wish(
+                online, rule.name, denied, rule.online_pods, rule.online_cards, rule.policy
+            )
+    denied = (
+        f"online is not granted: no rule names service account {account} of namespace "
+        f"{view.namespace} (permits of partage-config)"
+    )
+    return Wish(online, denied=denied)
 
 
 def _unread(

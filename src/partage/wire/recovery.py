@@ -24,6 +24,7 @@ from partage.model.request import Phase
 from partage.vendors import names
 from partage.vendors.base import Family, PodView
 from partage.vendors.settings import Settings
+from partage.wire import permit
 from partage.wire.record import decode
 
 _COARSEST: Final = 2**20
@@ -63,7 +64,8 @@ def recover(
         )
         if problem:
             return replace(ours, problem=problem)
-    return ours
+    said = permit.read(pod.annotations, pod.uid)
+    return ours if said is None else replace(ours, permit=said)
 
 
 def _cards_of(record: Record) -> Record:

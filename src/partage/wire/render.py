@@ -1,4 +1,4 @@
-"""Everything that is written on a pod for its allocation: every family's keys, and our record.
+"""Everything that is written on a pod for its allocation: every family's keys, and our record and permit.
 
 Source: docs/decisions/0002 and 0003.
 """
@@ -13,6 +13,7 @@ from partage.model.node import Node
 from partage.vendors import names
 from partage.vendors.base import Family, PlacedPod, Rendering
 from partage.vendors.settings import Settings
+from partage.wire import permit
 from partage.wire.record import encode
 from partage.wire.routing import HAMI, KOORDINATOR, UNDECIDED
 
@@ -37,6 +38,8 @@ def render(placed: PlacedPod, settings: Settings, families: Sequence[Family]) ->
         for container, variables in said.env.items():
             env.setdefault(container, {}).update(variables)
     annotations[names.ALLOCATION] = encode(placed.allocation)
+    if placed.allocation.permit is not None:
+        annotations[names.PERMIT] = permit.encode(placed.allocation.permit, placed.allocation.uid)
     return Rendering(dict(sorted(annotations.items())), dict(sorted(labels.items())), env, on_node)
 
 

@@ -262,6 +262,7 @@ class PodSpec(_Part, frozen=True):
     affinity: Affinity | None = None
     tolerations: list[PodToleration] | None = None
     scheduler_name: str | None = None
+    service_account_name: str | None = None
     priority: int | None = None
     priority_class_name: str | None = None
     preemption_policy: str | None = None

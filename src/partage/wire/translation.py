@@ -23,7 +23,7 @@ from partage.model.request import Fault, PodRequest
 from partage.vendors import names
 from partage.vendors.base import PodView
 from partage.vendors.reserved import RESERVED
-from partage.wire import shapes
+from partage.wire import permit, shapes
 from partage.wire.asking import concerns_devices, is_flexible
 from partage.wire.context import Context
 from partage.wire.documents import Document
@@ -128,7 +128,7 @@ class Translation:
         uid = document.metadata.uid or stable_uid(namespace, "Pod", name)
         text = annotations.get(names.ALLOCATION)
         record = (
-            decode(text, uid, node)
+            replace(decode(text, uid, node), permit=permit.read(annotations, uid))
             if text
             else Record(problem="it has a record, and cannot be read")
         )
@@ -252,6 +252,7 @@ def _renamed(
         quota=pod.quota,
         record=record,
         version=version,
+        wish=pod.wish,
     )
     status = shape.status
     return PodEntry(

@@ -17,6 +17,7 @@ from partage.agent.isolation.container_dirs import CardQuota, Quota
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
 from partage.model.errors import InvalidValue
+from partage.model.permit import Permit
 from partage.vendors.wishes import POLICIES, Policy, Priority, Wishes, bounded, read_wishes
 
 _PRELOAD: Final = "LD_PRELOAD"
@@ -60,7 +61,8 @@ class Shares:
         env: variables that the protocols give it.
         policy: the node's own, by the qGPU document's label; empty without one.
         grants: all of its cards, shares or not.
-        may_be_online: whether the operator lets pods of its namespace go before others.
+        may_be_online: whether the node's operator lets pods of its namespace go before others.
+        permit: what the scheduler lets the pod have, which then decides; None where no rule was made.
     """
 
     uid: str
@@ -71,6 +73,7 @@ class Shares:
     policy: str
     grants: tuple[Grant, ...]
     may_be_online: bool = False
+    permit: Permit | None = None
 
     def granted(
         self, most: Policy | None = None, swap_bytes: int = 0
@@ -85,7 +88,12 @@ class Shares:
             InvalidValue: the pod asks for what cannot be.
         """
         wishes = read_wishes(self.annotations, {**self.known, **self.env}, swap_bytes)
-        return bounded(wishes, POLICIES.get(self.policy) or most, may_be_online=self.may_be_online)
+        return bounded(
+            wishes,
+            POLICIES.get(self.policy) or most,
+            self.permit,
+            may_be_online=self.may_be_online,
+        )
 
     @property
     def shares(self) -> tuple[Grant, ...]:

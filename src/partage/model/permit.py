@@ -1,0 +1,46 @@
+"""What operators let pods have of what they wish beside their amounts, and how many may have it at once.
+
+A pod's author wishes; an operator's rule says who gets it. The engine counts and decides, the decision is written
+beside the record, and the node goes by that.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+
+class Permit(msgspec.Struct, frozen=True, gc=False):
+    """What one pod has of its wishes.
+
+    Attributes:
+        rule: the operator's rule that decided, by name; empty where none names the pod.
+        online: it may go before others on its cards.
+        policy: how much of a card its compute may take at most; empty where the node alone decides.
+        why: why it is not online although it asked; empty where it is, or did not ask.
+    """
+
+    rule: str = ""
+    online: bool = False
+    policy: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one pod wishes, and what the operator's rule for it lets pods have.
+
+    Attributes:
+        online: it asks to go before others on its cards.
+        rule: the rule's name; empty where none names the pod.
+        denied: why the rule lets no pod be online; empty where it does.
+        pods: the most pods of one namespace that may be online at once by this rule; None for any number.
+        cards_milli: the part of a node's cards that may have such pods at once, in thousandths; None for all.
+        policy: see `Permit`.
+    """
+
+    online: bool = False
+    rule: str = ""
+    denied: str = ""
+    pods: int | None = None
+    cards_milli: int | None = None
+    policy: str = ""

@@ -1,0 +1,105 @@
+"""Who goes before others on cards, by operators' rules: what is given, and what may still be.
+
+Counted is what allocations say, so books that are made anew count the same. A rule counts under its name: pods of
+each namespace, and of each node the cards on which such pods have shares. A pod for which nothing is left runs as an
+ordinary one; it waits for nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import MILLI, DeviceType
+from partage.model.permit import Permit
+from partage.model.pod import Pod
+
+_Key = tuple[str, str]
+
+
+class PermitBook:
+    """Pods that go before others, by rule and namespace, and by rule and node."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Allocation] = {}
+        self._pods: Counter[_Key] = Counter()
+        self._cards: dict[_Key, Counter[str]] = {}
+
+    def apply(self, allocation: Allocation) -> None:
+        """Count what an allocation says; counting a pod again replaces what was counted of it."""
+        self.undo(allocation.uid)
+        permit = allocation.permit
+        if permit is None or not permit.online:
+            return
+        self._of[allocation.uid] = allocation
+        self._pods[permit.rule, allocation.namespace] += 1
+        cards = self._cards.setdefault((permit.rule, allocation.node), Counter())
+        cards.update(_shared(allocation.grants))
+
+    def undo(self, uid: str) -> None:
+        """Count a pod no more."""
+        allocation = self._of.pop(uid, None)
+        if allocation is None or allocation.permit is None:
+            return
+        rule = allocation.permit.rule
+        self._pods[rule, allocation.namespace] -= 1
+        cards = self._cards[rule, allocation.node]
+        cards.subtract(_shared(allocation.grants))
+        # Namespaces and nodes come and go: what counts nothing must not stay.
+        if not self._pods[rule, allocation.namespace]:
+            del self._pods[rule, allocation.namespace]
+        for uuid in _shared(allocation.grants):
+            if not cards[uuid]:
+                del cards[uuid]
+        if not cards:
+            del self._cards[rule, allocation.node]
+
+    @property
+    def counted(self) -> dict[str, object]:
+        """What is counted, for comparison: pods by rule and namespace, cards by rule and node."""
+        cards = {f"{rule} on {node}": dict(found) for (rule, node), found in self._cards.items()}
+        return {**{f"{rule} in {where}": n for (rule, where), n in self._pods.items()}, **cards}
+
+    def permit(self, pod: Pod, node: str, cards: int, grants: Sequence[Grant]) -> Permit | None:
+        """What a pod gets of its wishes with these grants; None where no operator made a rule.
+
+        Args:
+            pod: the pod; it holds nothing yet.
+            node: where it goes.
+            cards: how many the node has.
+            grants: what it gets there.
+        """
+        wish = pod.wish
+        if wish is None:
+            return None
+        shared = _shared(grants)
+        if not wish.online or not shared:
+            return Permit(wish.rule, policy=wish.policy)
+        why = wish.denied or self._excess(pod, node, cards, shared)
+        return Permit(wish.rule, not why, wish.policy, why)
+
+    def _excess(self, pod: Pod, node: str, cards: int, shared: frozenset[str]) -> str:
+        """Which bound of its rule the pod would pass, as a sentence; empty where none."""
+        wish = pod.wish
+        assert wish is not None  # noqa: S101 # `permit` asked
+        given = self._pods[wish.rule, pod.namespace]
+        if wish.pods is not None and given >= wish.pods:
+            return (
+                f"online is not granted: {given} of {wish.pods} pods of namespace {pod.namespace} are online already "
+                f"(rule {wish.rule})"
+            )
+        there = frozenset(self._cards.get((wish.rule, node), ()))
+        if wish.cards_milli is not None:
+            most = cards * wish.cards_milli // MILLI
+            if len(shared.union(there)) > most:
+                return (
+                    f"online is not granted: {len(there)} of {cards} cards of node {node} have online pods, and "
+                    f"{most} may (rule {wish.rule})"
+                )
+        return ""
+
+
+def _shared(grants: Iterable[Grant]) -> frozenset[str]:
+    """Cards of which a share is granted: on whole ones and instances there is nobody to go before."""
+    return frozenset(
+        one.uuid for one in grants if one.type is DeviceType.GPU and one.mode is GrantMode.SHARE
+    )
