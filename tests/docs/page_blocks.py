@@ -167,6 +167,10 @@ GROUND: Final[Mapping[tuple[str, str], str]] = {
     ("docs/how-to/run-the-agent.md", "[plugins"): _NRI,
     ("docs/reference/agent.md", "[plugins"): _NRI,
     (
+        "docs/isolation.md",
+        "isolation:",
+    ): "tests/packaging/test_the_chart_takes_values_as_typed.py::test_rules_for_wishes_reach_the_scheduler",
+    (
         "docs/how-to/run-the-scheduler.md",
         "apiVersion: kubescheduler",
     ): f"{_SHOWN}::test_the_second_scheduler_is_configured_as_the_program_does",

@@ -1,5 +1,6 @@
 """Values on helm's command line: `--set` makes a text of every decimal, which the chart must take as a number."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,6 +9,9 @@ import pytest
 import yaml
 
 from charts import HELM, generate, needs_helm
+from partage.vendors.settings import PermitRule
+from partage.wire.config import translate_config
+from partage.wire.documents import decode
 
 ROOT = Path(__file__).parents[2]
 pytestmark = needs_helm
@@ -57,6 +61,44 @@ def test_a_digest_goes_before_the_tag(key: str, seam: str) -> None:
 
     assert f"image: one.example.com/it@{digest}\n" in text
     assert "one.example.com/it:v1" not in text
+
+
+def test_rules_for_wishes_reach_the_scheduler(tmp_path: Path) -> None:
+    """As the page shows them: the ConfigMap that the chart makes reads as these rules."""
+    page = (ROOT / "docs/isolation.md").read_text("utf-8")
+    shown = tmp_path / "values.yaml"
+    shown.write_text(re.findall(r"```yaml\n(isolation:.*?)```", page, re.DOTALL)[0])
+    text = generate.rendered(str(HELM), "default", "--values", str(shown))
+    (config,) = (
+        one
+        for one in decode("chart.yaml", text.encode()).documents
+        if one.name == "partage-config"
+    )
+
+    assert translate_config([config]).settings.isolation.permits == (
+        PermitRule("shop", ("shop",), ("web",), online=True, online_pods=8, online_cards=250),
+        PermitRule("rest", ("*",), policy="burst-share"),
+    )
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "name=A",
+        "onlineCards=200%",
+        "onlineCards=25",
+        "onlinePods=-1",
+        "policy=fast",
+        "onlien=true",
+    ],
+)
+def test_a_rule_that_the_scheduler_would_refuse_is_refused(rule: str) -> None:
+    """At `helm install`, by name."""
+    good = "isolation.permits[0].name=a,isolation.permits[0].namespaces={x},isolation.permits[0].online=true"
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        generate.rendered(str(HELM), "default", "--set", f"{good},isolation.permits[0].{rule}")
+
+    assert "/isolation/permits/0" in raised.value.stderr
 
 
 @pytest.mark.parametrize("typed", ["v1", "sha256:12", "0123456789abcdef"])
