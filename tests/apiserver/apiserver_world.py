@@ -229,13 +229,7 @@ def definition(**version: Any) -> dict[str, Any]:
         "served": True,
         "storage": True,
         "schema": {"openAPIV3Schema": schema},
-        "subresources": {
-            "status": {},
-            "scale": {
-                "specReplicasPath": ".spec.replicas",
-                "statusReplicasPath": ".status.replicas",
-            },
-        },
+        "subresources": {"status": {}},
         "additionalPrinterColumns": [
             {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
             {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
