@@ -81,7 +81,6 @@ def in_force(rooms: Mapping[str, Room], names: Mapping[str, str], grants: Grants
     """Whether the containers of a pod are held to these amounts.
 
     Args:
-        rooms: by container.
         names: of the containers, by the same.
     """
     return all(

@@ -72,7 +72,6 @@ class Given:
     """What one container gets.
 
     Attributes:
-        env: variables.
         files: device files that it cannot do without.
         spare: device files that it gets where the host has them.
         made: device files that the host need not have.

@@ -40,12 +40,7 @@ class Done(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What is known of a kind.
-
-    Attributes:
-        done: what the agent does.
-        fix: what people may do.
-    """
+    """What is known of a kind."""
 
     done: Done
     fix: str

@@ -44,7 +44,6 @@ def write_findings(folder: Path, findings: Sequence[Finding], at: str) -> None:
     """Replace the file at once or not at all.
 
     Args:
-        folder: of the journal.
         at: the wall clock, for people.
 
     Raises:

@@ -55,11 +55,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Unprotected:
-    """A container that was found running unserved.
-
-    Attributes:
-        why: what makes it a worry.
-    """
+    """A container that was found running unserved."""
 
     namespace: str
     pod: str
@@ -86,11 +82,6 @@ class Holdings:
     """
 
     def __init__(self, node: Callable[[], str]) -> None:
-        """Nothing is held.
-
-        Args:
-            node: its name.
-        """
         self._node = node
         self._held: dict[str, Holding] = {}
         self.running: dict[str, Running] | None = None

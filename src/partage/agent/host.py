@@ -38,7 +38,6 @@ class Host:
 
     Attributes:
         root: of device files and mounts, as this process sees them; `/` on the host itself.
-        sys: of sysfs.
         simulated: devices are simulated: their files need not be there.
         cdi: the host's CDI specifications, where cards are named by them.
     """

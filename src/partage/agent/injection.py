@@ -90,7 +90,6 @@ class Injected:
     """What a container gets.
 
     Attributes:
-        given: for its grants.
         removed: variables that are made to say nothing; NRI cannot take any away.
         allocation: of its pod, when it has one.
         chose: variables by which it would have got cards that nobody granted it.

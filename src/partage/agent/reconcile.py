@@ -44,7 +44,6 @@ class Bound:
     """A pod of this node, by the API server.
 
     Attributes:
-        uid, namespace, name: who it is.
         record: its annotation; None without one.
         over: its containers have ended for good.
         asks: units by container and resource.
@@ -67,10 +66,8 @@ class Facts:
     """What is known at one moment; None of a part that does not tell.
 
     Attributes:
-        place: the node.
         offers: units that the agent's device plugins offer.
         pods: of the node, by the API server.
-        entries: the journal's.
         units: by the kubelet.
         running: by the runtime.
     """

@@ -44,7 +44,6 @@ def node_labels(
     well is only filled in where it is absent.
 
     Args:
-        qgpu: whether the node serves qGPU.
         isolation: what is said of who keeps shares, where the cards are NVIDIA's.
     """
     card = next((one for one in inventory.found if one.device.type is DeviceType.GPU), None)
@@ -76,7 +75,6 @@ def registered_cards(
 
     Args:
         cards: each with what its driver calls it.
-        node: whose.
         mode: `hami-core` or `mig`, where the configuration of the node names none.
     """
     own = hami.nodes.get(node)

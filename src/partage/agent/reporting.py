@@ -53,9 +53,7 @@ class ReportingSettings:
         lease_seconds: after how many seconds without renewal the agent counts as gone.
         jitter: part of a period that is added by chance, so that nodes do not act in step.
         resync: rounds after which the objects are read anew.
-        namespace: of the lease.
         hami: whether HAMi's registration is written to the node.
-        qgpu: whether the node serves qGPU.
         isolation: labels that say who keeps shares of NVIDIA cards.
     """
 

@@ -54,11 +54,7 @@ SILENT: Final = Stories()
 
 
 def stories_of(tracer: Tracer, node: str, chance: Callable[[], str]) -> Stories:
-    """What tells the tracer; nothing where it tells nobody.
-
-    Args:
-        chance: words that nobody guesses.
-    """
+    """What tells the tracer; nothing where it tells nobody."""
     return NodeStories(tracer, node, chance) if tracer.on else SILENT
 
 

@@ -30,7 +30,6 @@ class Use:
         memory_bytes: counted over its processes, contexts and modules included.
         busy: part of the card's time since the last look, 0 to 1; None at the first, and where nothing measures it.
         served_ns: device time received in all; None where nothing measures it.
-        processes: that use the card.
         overhead_bytes: of the memory, what the driver says beyond what was counted; None before it was measured.
     """
 

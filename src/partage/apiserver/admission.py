@@ -35,7 +35,6 @@ class Review:
     """One request as admission sees it.
 
     Attributes:
-        kind: of what.
         subresource: of which part; empty for the whole.
         namespace: where; empty for cluster-scoped kinds.
         name: empty while a `generateName` has not become a name.

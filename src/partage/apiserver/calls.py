@@ -47,13 +47,11 @@ class Call:
     Attributes:
         kind: the resource, in the version that was asked for.
         namespace: empty for cluster-scoped kinds, and for all namespaces.
-        name: empty for collections.
         sub: the subresource, empty for the whole.
         dry_run: whether nothing is to be stored.
         manager: the field manager, empty when the client names none.
         force: whether server-side apply takes fields from other managers.
         validation: what happens with unknown fields: `Strict`, `Warn` or `Ignore`.
-        warnings: texts for the client.
         repeated: what is to be said of keys that the body gives twice.
     """
 
@@ -76,7 +74,6 @@ class Patch:
 
     Attributes:
         text: what the refusal shows: the patch itself where it is strategic, else what came of it.
-        strategic: whether it is.
     """
 
     text: str

@@ -128,7 +128,6 @@ def conform(value: Any, type_: Type, unknown: list[str], where: str = "", root: 
 
     Args:
         unknown: receives the paths of fields that the shape lacks; they are dropped.
-        where: the path of `value`.
         root: what messages call the innermost struct around `value`.
 
     Raises:

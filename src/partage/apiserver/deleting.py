@@ -28,7 +28,6 @@ class DeleteOptions:
         grace: seconds until a pod should be gone; None means what the pod says.
         policy: what becomes of dependents: `Background`, `Foreground`, `Orphan` or empty.
         uid: delete only the object with this UID.
-        version: delete only at this resourceVersion.
     """
 
     grace: int | None = None

@@ -89,7 +89,6 @@ class Exchange:
 
         Args:
             type_: what a protobuf body is read as.
-            twice: see `parse`.
 
         Raises:
             ApiError: 400, 413, 415.

@@ -25,7 +25,6 @@ class _Place(NamedTuple):
     """Where a value goes.
 
     Attributes:
-        number: of the field.
         form: `text`, `texts`, `flag`, `whole` (a number), `real`, `any`, or the name of a message.
         each: the field is repeated: a list's items, or a map's entries as messages of name and value.
         within: numbers of messages that stand around it, outermost first.

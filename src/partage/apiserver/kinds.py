@@ -37,19 +37,12 @@ class Kind:
     Attributes:
         group: the API group; empty for the core.
         plural: as in paths.
-        singular: as kubectl accepts it.
-        namespaced: whether objects live in namespaces.
-        type: the shape of its objects.
-        short: short names.
-        categories: groups such as `all`.
         verbs: what can be done; empty subset means virtual (a review that is answered, not kept).
-        subresources: its parts with own paths.
         storage: the store's name for it; several versions, and events of both groups, share one.
         generation: whether a change of its spec counts up `metadata.generation`.
         selectable: the fields it can be selected by, beside name and namespace.
         definition: for custom resources, the version's part of the definition.
         convert: from the stored document to this version's; None when only apiVersion differs.
-        unconvert: the way back.
     """
 
     group: str

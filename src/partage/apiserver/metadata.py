@@ -28,7 +28,6 @@ class Ambient:
 
     Attributes:
         now: seconds since 1970, UTC.
-        uid: a new UUID text.
         suffix: five new characters for `generateName`.
     """
 

@@ -37,11 +37,7 @@ class Target:
 
 
 def target_of(parts: Sequence[str]) -> Target | None:
-    """What `/api/v1/...` or `/apis/<group>/<version>/...` points to; None for other paths.
-
-    Args:
-        parts: the path's segments, unquoted.
-    """
+    """What `/api/v1/...` or `/apis/<group>/<version>/...` points to; None for other paths."""
     if len(parts) >= 3 and parts[0] == "api":
         group, version, rest = "", parts[1], list(parts[2:])
     elif len(parts) >= 4 and parts[0] == "apis":

@@ -86,7 +86,6 @@ class ApiServer:
 
     Attributes:
         store: all objects; in-process readers may use it directly, and must not alter values.
-        registry: which resources there are.
         admission: append mutators and validators here; webhooks run after them.
     """
 

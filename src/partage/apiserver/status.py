@@ -12,7 +12,6 @@ class ApiError(Exception):
     """A refusal.
 
     Attributes:
-        code: the HTTP status.
         reason: the machine-readable reason, such as `AlreadyExists`.
         details: the `details` of the Status; None for none, as opposed to an empty one.
     """

@@ -29,10 +29,8 @@ class Watch:
     Attributes:
         since: from which revision on; None for the objects of now first.
         initial_end: whether a bookmark tells where the objects of now end.
-        bookmarks: whether bookmarks are wanted.
         seconds: how long the watch lasts.
         beat: seconds between bookmarks.
-        include: what rows of tables carry.
     """
 
     selection: Selection

@@ -128,7 +128,6 @@ class _Plan:
     Attributes:
         discovery: how devices are looked for; None where somebody else does.
         mig: where instances are kept; None where none are made.
-        config_maps: whose settings hold.
         reporting: how the node's devices and the agent itself are told of.
     """
 

@@ -72,12 +72,7 @@ answer_options = options(
 def answered(
     given: dict[str, Any], question: Callable[[Asked], Awaitable[_T]], *, placing: bool = False
 ) -> _T:
-    """What somebody answers; ends the program where nobody does.
-
-    Args:
-        given: the options of `answer_options`.
-        placing: see `Where`.
-    """
+    """What somebody answers; ends the program where nobody does."""
     where = Where(
         scheduler=given["scheduler"],
         service=given["service"],

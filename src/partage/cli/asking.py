@@ -56,10 +56,7 @@ class Where:
         files: manifests that stand for a cluster.
         strict: see `batches`.
         placing: whether their pods without a node get places first, as by `partage schedule`.
-        kubeconfig: as kubectl's.
-        context: of the kubeconfig.
         token_file: a bearer token for the service.
-        authority: certificate authority of the service.
     """
 
     scheduler: str = ""

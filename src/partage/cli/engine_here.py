@@ -83,7 +83,6 @@ async def listed(
     """Everything that decisions about devices depend on, and what could not be read.
 
     Args:
-        client: an open client.
         progress: told each kind and how many objects of it there are.
         everything: list PriorityClasses too, whose values a server writes into pods anyway, and what claims are
             allocated from.
@@ -208,7 +207,6 @@ def _placed(
 
     Args:
         books: the pods that find no place are refused in them.
-        pods: all, as written.
         claimants: those that name ResourceClaims, by namespace and name.
         claims: decides about these; None where there are none.
     """

@@ -51,7 +51,6 @@ def options(*given: Callable[[_F], _F], title: str = "") -> Callable[[_F], _F]:
     """Several options as one decorator, in the order of the help.
 
     Args:
-        given: the options.
         title: their heading in the help of a `Sectioned` command.
     """
 

@@ -101,12 +101,6 @@ class PlainTable:
     """
 
     def __init__(self, *columns: str, headed: bool = True) -> None:
-        """No rows yet.
-
-        Args:
-            columns: headings.
-            headed: whether they are shown.
-        """
         self._headers, self._headed = columns, headed
         self._rows: list[tuple[Cell, ...]] = []
 

@@ -153,7 +153,6 @@ async def _gathered(
     Args:
         what: `nodes`, `pods` or `cards`; empty for the cluster in brief.
         namespace: of pods; empty for all.
-        sort: the order of nodes.
         most: how many nodes and waiting pods the brief shows; None for all. `counts` has how many there are.
     """
     query = NodeQuery(order=sort)

@@ -35,7 +35,6 @@ def sent_traces(service: str, *, wanted: bool) -> Iterator[Tracer]:
 
     Args:
         service: name of the service, where OTEL_SERVICE_NAME gives none.
-        wanted: whether anybody is.
 
     Raises:
         InvalidValue: opentelemetry is not installed, or a variable cannot be used.

@@ -18,7 +18,6 @@ def watched(every: float, show: Callable[[Console], None]) -> None:
     """Show something again and again; ends with exit code 0 at Ctrl-C or SIGTERM.
 
     Args:
-        every: seconds between two pictures.
         show: asks, and prints to the console that it is given.
 
     Raises:

@@ -81,7 +81,6 @@ class Controllers:
 
     Attributes:
         picture: the objects as they were last seen.
-        meters: what is counted.
     """
 
     def __init__(

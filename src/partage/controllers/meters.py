@@ -27,7 +27,6 @@ class ControllerMeters:
         """Series on a registry, by default one of their own.
 
         Args:
-            registry: where they hang.
             waiting: how many objects wait to be looked at.
             refused: how many ConfigMaps are refused now.
         """

@@ -34,7 +34,6 @@ class Removal:
     Attributes:
         subresource: `status`, or empty for the object itself.
         body: a merge patch that hits this very object only.
-        keys: what goes, in order.
     """
 
     subresource: str

@@ -55,10 +55,8 @@ class Adjusting:
         """Nothing is looked at yet.
 
         Args:
-            keeper: whose containers.
             pods: of the node; None while they are not known.
             used: bytes by card and process, for cards whose driver tells.
-            period: seconds between two looks.
         """
         self._keeper, self._client, self._node, self._pods = keeper, client, node, pods
         self._used, self._period, self._proc = used, period, proc

@@ -106,13 +106,10 @@ class AgentOptions:
     """One node's agent.
 
     Attributes:
-        journal: folder of what was given.
-        host: address to listen on.
         port: 0 takes any that is free.
         health_port: a port for the two probes alone; None for none.
         isolation: who keeps shares to their amounts, and how.
         exempt: namespaces whose pods without a record are left alone.
-        roots: where the host's files are.
         asked: makes what is asked about containers; None for the NRI plugin.
         cdi: kind of NVIDIA's cards in the host's CDI specifications; empty for none.
         tracer: is told what pods get.
@@ -138,8 +135,6 @@ class AgentDaemon:
 
     Attributes:
         url: where health and metrics are; empty before it serves.
-        keeper: what decides.
-        meter: what containers use.
         notes: what operators have to know.
         found: what the last search for devices found.
     """

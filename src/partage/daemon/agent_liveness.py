@@ -49,7 +49,6 @@ class SilenceSettings:
     Attributes:
         limit: seconds without a renewal; 0 closes no node, and opens those that are closed.
         period: seconds between two looks at the leases.
-        namespace: of the agents' leases.
     """
 
     limit: float = 60.0

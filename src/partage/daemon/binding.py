@@ -95,7 +95,6 @@ class ApiAmender:
 
         Args:
             may_write: whether this instance leads at this very moment.
-            within: see `ApiBinder`.
         """
         self._client, self._may_write, self._within = client, may_write, within
 

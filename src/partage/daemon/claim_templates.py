@@ -127,7 +127,6 @@ class ClaimTemplates:
 
         Args:
             books: those in force, for the cards of the cluster; None while they are made.
-            period: seconds between two lists.
         """
         self._client, self._books, self._period = client, books, period
         self._users: dict[str, _User] = {}

@@ -46,7 +46,6 @@ class DriverOptions:
     Attributes:
         files: where the kubelet looks for it.
         cdi: folder of CDI specifications that the runtime watches.
-        journal: the agent's.
         patience: seconds that a claim's instances may take before the kubelet has to ask again; it waits 45 s.
         look: seconds between two looks for claims that have no allocation and no container any more.
     """

@@ -47,7 +47,6 @@ class DiscoveryOptions:
     """How devices are looked for.
 
     Attributes:
-        backends: which are asked.
         kept: folder of what was last known.
     """
 
@@ -58,11 +57,7 @@ class DiscoveryOptions:
 
 
 class NodeDiscovery:
-    """One node's devices; `run` it.
-
-    Attributes:
-        found: what the last search found.
-    """
+    """One node's devices; `run` it."""
 
     name = "discovery"
 

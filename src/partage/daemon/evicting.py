@@ -25,7 +25,6 @@ class Evictions:
         """Nobody is evicted yet.
 
         Args:
-            keeper: who knows what runs unprotected.
             period: seconds between two looks; chance lengthens it by up to a fifth.
         """
         self._client = client

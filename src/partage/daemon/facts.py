@@ -64,11 +64,7 @@ def tell_changed(hearers: Sequence[Hearer], document: Document) -> None:
 
 
 def tell_gone(hearers: Sequence[Hearer], document: Document) -> None:
-    """Tell everybody that an object is there no more.
-
-    Args:
-        document: the object's last known state.
-    """
+    """Tell everybody that an object is there no more."""
     for hearer in hearers:
         match document.kind:
             case "Node":

@@ -50,7 +50,6 @@ class InstanceOptions:
 
     Attributes:
         journal: folder of its journals; it must outlive a reboot.
-        cdi: folder of CDI specifications.
         libraries: folders in which the driver's library is looked for, before the loader's own.
     """
 

@@ -57,7 +57,6 @@ class StatementSettings:
     """How limits are looked after.
 
     Attributes:
-        period: seconds between two looks.
         evict: whether pods that are not held to their limits are evicted.
         slack: bytes beyond a container's memory that the context of a process may grow to.
     """
@@ -127,7 +126,6 @@ class Statements:
         """Statements that nobody made yet.
 
         Args:
-            keeper: whose containers.
             tallies: on whose registry they are counted.
             meter: reads what is used at the same time.
             client: of the API server; None writes no conditions.

@@ -75,7 +75,6 @@ class KubeletSide:
         """Nothing is served yet.
 
         Args:
-            keeper: who gives containers their devices.
             asked: what asks the keeper about containers.
             chance: between 0 and 1; spreads what is tried again.
             client: an open client, for the node's pods; without one nothing is advised.

@@ -48,7 +48,6 @@ class MpsDaemon:
         Args:
             folder: of its sockets, log and shared memory, under the path that containers have it.
             control: the driver's program that is the daemon and asks it.
-            period: seconds between two looks.
         """
         self._folder, self._control, self._period = folder, control, period
         self._was_up = False

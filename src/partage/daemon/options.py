@@ -71,7 +71,6 @@ class SchedulerOptions:
 
     Attributes:
         identity: unique to this process among all instances; shown in events and in the Lease.
-        host: address to listen on.
         port: 0 takes any that is free.
         read_port: a second port, without client certificates and with TLS only where the caller begins so, on which
             everything but the verbs is answered; None for none.

@@ -76,7 +76,6 @@ class Preempting:
         """A loop that does not run yet.
 
         Args:
-            books: those in force.
             may: whether this instance leads at this very moment.
             stories: hears for whom room was made.
         """

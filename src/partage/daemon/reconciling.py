@@ -63,9 +63,7 @@ class Reconciling:
 
         Args:
             keeper: who gives containers their devices.
-            folder: of the journal.
             kubelet: the side of the kubelet, where it is served.
-            period: seconds between two looks.
             notes: hear what does not agree.
         """
         self._notes = notes or Notes()

@@ -34,7 +34,6 @@ class RecordSettings:
     """Where and how much.
 
     Attributes:
-        path: the file.
         limit: bytes after which it is turned; the two files together take about twice as much.
     """
 

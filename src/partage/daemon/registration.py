@@ -35,11 +35,7 @@ class _Configuration(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Registration:
-    """The two configurations of one name.
-
-    Attributes:
-        name: of both configurations.
-    """
+    """The two configurations of one name."""
 
     client: Client
     name: str

@@ -30,12 +30,7 @@ class NodeSettings:
     def __init__(
         self, client: Client, maps: Sequence[tuple[str, str]], period: float = 60.0
     ) -> None:
-        """Settings that were not read: the published defaults.
-
-        Args:
-            maps: namespaces and names.
-            period: seconds between two readings.
-        """
+        """Settings that were not read: the published defaults."""
         self._client, self._maps, self._period = client, maps, period
         self._told = ""
         self.settings = Settings()

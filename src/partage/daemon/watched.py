@@ -79,7 +79,6 @@ class Watched:
     """One kind that is followed.
 
     Attributes:
-        kind: as in documents.
         scope: where it is listed and watched.
         into: what its objects are decoded to.
         optional: the server may not have it yet, as before a custom resource is installed.
@@ -138,7 +137,6 @@ def watched(configs: Iterable[Watched] = (), *, claims: bool = False) -> tuple[W
 
     Args:
         configs: `config_maps`; those of all namespaces unless given.
-        claims: ResourceClaims too.
     """
     return (
         *(configs or config_maps()),

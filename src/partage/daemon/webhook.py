@@ -57,7 +57,6 @@ class WebhookOptions:
     """One replica of the webhook.
 
     Attributes:
-        host: address to listen on.
         port: 0 takes any that is free.
         health_port: a port for the two probes alone, by plain HTTP; None for none.
         endpoint: where the API server finds it, and the name of the configurations.

@@ -98,7 +98,6 @@ class History:
 
         Args:
             books: what is known at the moment; None before it is complete.
-            sleep: for so many seconds.
         """
         while True:
             found = books()

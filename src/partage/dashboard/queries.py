@@ -29,7 +29,6 @@ class NodeQuery:
         cards: `no` leaves each node's cards out, which makes a long list short.
         order: `name`, `used` (most compute or memory first), or `free`.
         offset: how many to leave out first.
-        limit: how many at most.
     """
 
     text: str = ""
@@ -57,7 +56,6 @@ class PodQuery:
             `memory` (the most first).
         reverse: `yes` turns the order around.
         offset: how many to leave out first.
-        limit: how many at most.
     """
 
     state: str = ""

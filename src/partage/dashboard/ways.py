@@ -40,12 +40,7 @@ _Change = Callable[[DeviceRequest], DeviceRequest]
 
 @dataclass(slots=True)
 class _Trial:
-    """Questions about one pod.
-
-    Attributes:
-        left: how many questions are left.
-        found: ways that work.
-    """
+    """Questions about one pod."""
 
     books: Books
     pod: Pod

@@ -22,10 +22,7 @@ class Finding:
 
     Attributes:
         check: its stable name.
-        level: how bad it is.
-        thing: what is wrong, by name.
         rule: what must hold, and what was found.
-        fix: what to do.
     """
 
     check: str
@@ -40,13 +37,7 @@ class ClusterFacts:
     """Objects as the API server has them; None where they could not be read.
 
     Attributes:
-        now: the wall clock.
         schedulers: kube-scheduler configurations by where they were found.
-        pods, nodes, devices: all of them.
-        mutating, validating: webhook configurations.
-        runtimes: names of RuntimeClasses.
-        classes: names of DeviceClasses.
-        slices: ResourceSlices.
         templates: ResourceClaimTemplates that the scheduler service made.
         denied: what the scheduler's account may not do, such as `create pods/binding`.
         agents: when each node's agent last renewed its Lease, by node.

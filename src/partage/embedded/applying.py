@@ -39,12 +39,7 @@ class Unapplied:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of manifests.
-
-    Attributes:
-        refused: those that were refused.
-        notes: what else is worth telling.
-    """
+    """What became of manifests."""
 
     refused: list[Unapplied] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -119,7 +119,6 @@ class EmbeddedCluster:
 
     Attributes:
         server: the API server, for code in the same process.
-        outcome: what became of the manifests.
     """
 
     def __init__(self, plan: Plan) -> None:

@@ -42,7 +42,6 @@ class RdmaCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The RDMA cards of a node, spread over its PCIe switches.
 
     Attributes:
-        cards: how many.
         functions: virtual functions of each; none means that the card is given out in percent.
     """
 
@@ -94,18 +93,13 @@ class SimulatedNode:
     Attributes:
         model: what its cards are called in Koordinator's label.
         make: facts of that model.
-        cards: how many it has.
         registers: protocols whose node plugins run there beside Koordinator's.
         mode: how its cards are cut: `sgpu` or `native` for MetaX, `hami-core` or `mig` for
             NVIDIA; empty for the vendor's usual one.
-        rdma: its RDMA cards.
         numa_nodes: over how many NUMA nodes its devices are spread.
-        cards_per_switch: cards behind one PCIe switch.
         cpu: a quantity.
         host_memory: a quantity.
         pods: how many pods its kubelet takes.
-        labels: further labels.
-        annotations: further annotations.
         taints: as in a Node.
     """
 

@@ -82,9 +82,6 @@ def plugin_totals(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Totals and node annotations that the node's plugins report for the devices as they are now.
 
-    Args:
-        device: the node's Device object.
-
     Raises:
         InvalidDocument: somebody has written something else into the Device object.
     """

@@ -31,7 +31,6 @@ class Course:
 
     Attributes:
         seconds: for which it runs.
-        code: with which it exits then.
     """
 
     seconds: float = FOREVER

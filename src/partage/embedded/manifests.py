@@ -47,7 +47,6 @@ class Manifest:
 
     Attributes:
         where: file and place, for messages.
-        value: the object.
     """
 
     where: str

@@ -16,8 +16,6 @@ class Life:
 
     Attributes:
         first: when the pod started, as Kubernetes writes it.
-        address: its node's address.
-        turns: its containers, in their order.
     """
 
     first: str

@@ -36,7 +36,6 @@ class Survey:
     """Which nodes have room.
 
     Attributes:
-        fitting: their names.
         objections: what speaks against others, in kube-scheduler's words, and of how many nodes.
         short: the first ordinary resource that is short on the rest, and on how many nodes.
     """

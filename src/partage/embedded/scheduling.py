@@ -54,7 +54,6 @@ class Pending:
 
     Attributes:
         record: as it was last seen.
-        order: its place in the queue.
         queued: whether it is in the queue.
         short: whether it was refused for ordinary resources.
         told: what its condition says.
@@ -93,7 +92,6 @@ class Choice:
     Attributes:
         node: where the pod goes; its devices are reserved there. Empty: it was refused.
         attempt: its number; 0 for a pod without devices.
-        code: why it was refused.
         message: the same as a sentence.
     """
 

@@ -26,8 +26,6 @@ class Ran:
 
     Attributes:
         started: when it began, as Kubernetes writes it.
-        ended: when it ended.
-        code: its exit code.
     """
 
     started: str

@@ -84,7 +84,6 @@ class _Attempt:
         number: kube-scheduler's.
         entry: the pod as it was decided about.
         travelled: the pod came with the question; no watch has shown it yet.
-        nodes: those that were proposed.
         planned: those on which less important pods could make room, and who.
         more: others could too.
         place: what `reserve` took; remembered after `unreserve`.

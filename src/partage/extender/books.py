@@ -54,8 +54,6 @@ class Books:
     """One engine and what is known beside it.
 
     Attributes:
-        engine: the books themselves.
-        cluster_cache: the documents.
         cycle: the steps of a decision over the engine.
         verbs: the extender's, over the same steps.
         waiting: pods that were refused.

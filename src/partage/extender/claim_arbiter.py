@@ -40,7 +40,6 @@ class Reserved:
     """What was reserved for a claim that is not known to be allocated.
 
     Attributes:
-        claim: the claim's uid.
         version: the claim's version that the write replaces; one with an older version can never arrive.
         fact: what it will hold, under a key of its own.
         since: when it was asked for, seconds on the service's steady clock.

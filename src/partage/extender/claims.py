@@ -28,7 +28,6 @@ class _Known:
     """One claim that holds devices, or has.
 
     Attributes:
-        document: its newest.
         claim: as it was read.
         facts: what the engine believes that it holds, by the fact's key.
         keys: of all facts that the engine was ever told.

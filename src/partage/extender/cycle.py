@@ -45,7 +45,6 @@ class Cycle:
     """The steps over one engine, and what they remember.
 
     Attributes:
-        engine: the books.
         allowance: how much each namespace may have searched for.
         vacated: nodes where room appeared because a hold moved; the service wakes those who wait.
     """

@@ -73,7 +73,6 @@ class Left:
     """A lock of ours that may be on its node, and ought not to be.
 
     Attributes:
-        annotations: the lock.
         uid: of its pod.
         since: when it was left, seconds on a steady clock.
         sure: until when a write of it may still arrive; the same clock.
@@ -142,11 +141,7 @@ class LockTimes:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A lock that a pod needs.
-
-    Attributes:
-        annotations: the lock.
-    """
+    """A lock that a pod needs."""
 
     node: str
     annotations: Mapping[str, str]

@@ -80,7 +80,6 @@ def offered(
     Args:
         pod: the pod, whose place is held.
         question: how many it needs, and the node that the pod is nominated for.
-        best: where the pod's place is.
         beside: what `others` found.
     """
     names = [best, *(name for name in beside if name != best)]

@@ -88,7 +88,6 @@ class NodeLocks(Protocol):
         """Write the annotations, unless one of the keys is there already (refused).
 
         Args:
-            annotations: the lock.
             instead: values in whose place it may be written.
         """
 
@@ -128,7 +127,6 @@ class Hooks:
     Attributes:
         wake: these pods may fit now; kube-scheduler must be made to try them again.
         refused: a pod waits, or waits for another reason than before.
-        placed: a pod was bound.
         quarantined: capacity was closed because of a pod.
         unserviceable: cards are configured so that they serve nobody.
         cut: a pod was bound that does not get all of its wishes; says what.

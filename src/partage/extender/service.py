@@ -68,7 +68,6 @@ class ServiceSettings:
         allowance: how much pods may be searched for.
         adapts: what vendors' own device plugins read is written (DevicePluginAdaption).
         cluster_cache: makes the cluster cache of new books.
-        engine: makes their engine.
         known: finds the pods and ResourceClaims that explanations are about, where claims are followed.
         amender: writes the records of running shares that are adjusted; None adjusts none.
     """
@@ -91,7 +90,6 @@ class SchedulerService:
         books: the engine and everything beside it; replaced by `rebuild`.
         leading: this instance serves the verbs; a standby keeps its books up to date and does not.
         rebuilt: the books hold what the API server has.
-        last_audit: what the last audit found.
         stories: hears what is decided, for traces.
         claims: reserves what claims are about to be allocated.
         adjustments: follows what running pods ask their shares to be; None where nothing writes their records.

@@ -108,7 +108,6 @@ class _Story:
 
     Attributes:
         start: when a verb met it first.
-        refusals: how often it was refused.
         events: what happened meanwhile, the first ones.
         steps: parts of the bind that is on its way.
         decision: its number in the record; empty without one.

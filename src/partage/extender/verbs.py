@@ -58,7 +58,6 @@ class Answer:
     """The answer of filter.
 
     Attributes:
-        names: nodes that fit.
         failed: others with the reason, as far as kube-scheduler needs to know.
         unresolvable: those where evicting pods would not help.
         refusal: why no node fits, or None.
@@ -86,12 +85,7 @@ class Listed:
 
 
 class Verbs:
-    """The verbs, and the name lists that they remember.
-
-    Attributes:
-        cycle: the steps of a decision.
-        engine: its books.
-    """
+    """The verbs, and the name lists that they remember."""
 
     def __init__(self, cycle: Cycle) -> None:
         self.cycle = cycle

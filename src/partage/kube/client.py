@@ -53,7 +53,6 @@ class Client:
         """A client that is not yet open.
 
         Args:
-            environ: the environment of credential plugins.
             chance: random numbers in [0, 1) for jitter.
         """
         self.config = config
@@ -207,7 +206,6 @@ class Client:
 
         Args:
             body: the patch; for JSON a list of operations, else a partial object.
-            kind: what the patch means.
             into: what the changed object is decoded to.
             subresource: `status` or another.
             dry_run: go through admission and validation, store nothing.
@@ -241,7 +239,6 @@ class Client:
         Args:
             uid: delete only this very object; Conflict otherwise.
             grace_seconds: overrides the object's own grace period.
-            dry_run: delete nothing.
         """
         options = encode(delete_options(uid, grace_seconds))
         query = {"dryRun": "All"} if dry_run else None

@@ -139,8 +139,6 @@ class Election:
         still is not taken for dead.
 
         Args:
-            spec: what it says.
-            version: its resourceVersion.
             now: when its answer was there.
             stops: seconds after this very renewal from which its holder says that it sends nothing
                 more, nor does anybody before it; None where it does not say.
@@ -205,7 +203,6 @@ class Election:
         """Our claim, sent at `sent`, was stored as this version.
 
         Args:
-            version: the lease's resourceVersion.
             sent: before it was sent.
             now: when its answer was there.
             wall: what the wall clock showed just before `sent`.

@@ -172,7 +172,6 @@ class Transport:
         """Send and hand out the answer's body as it comes.
 
         Args:
-            request: what to send.
             idle_timeout: seconds without a byte after which the connection counts as lost.
 
         Raises:

@@ -32,7 +32,6 @@ class WorkQueue(Generic[K]):
         """An empty queue.
 
         Args:
-            clock: for delays.
             chance: random numbers in [0, 1) for jitter.
             backoff: delays of `retry`, by the number of failures of a key.
         """
@@ -154,7 +153,6 @@ async def work(
 
     Args:
         handle: looks at a key's object and does what is to be done.
-        workers: keys at a time.
         name: begins the names of the tasks.
         failed: told each exception; the retry is already arranged.
     """

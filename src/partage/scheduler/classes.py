@@ -91,9 +91,7 @@ class RequestClass:
     """Scores of one class over all nodes, kept up to date.
 
     Attributes:
-        pod: a pod of the class.
         node_strategy: between nodes, the pod's own wish included.
-        card_strategy: between cards.
         plain: the request is of the common kind that `placement.fast` serves.
         tables: what the strategies have learnt.
         value: score and order in one number a node; -1 where the pod cannot go.
@@ -283,7 +281,6 @@ class RequestClass:
         """The cards that serve one kind of group of the request, by shares or as a whole.
 
         Args:
-            number: of the kind.
             takes: what is known of kinds that differ in amounts only, for the same nodes.
         """
         request, suits = self.kinds[number].request, self._suits[number]

@@ -116,7 +116,6 @@ class Engine(Chooser):
 
         Args:
             keys: labels by whose values nodes are told apart; nodes without one are a domain too.
-            most: of each.
         """
         domain = self._classes.domains(keys)[nodes]
         order = np.lexsort((self._rank[nodes], -scores, domain))

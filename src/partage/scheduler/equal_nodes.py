@@ -54,7 +54,6 @@ class EqualNodes:
         """`placement.pod.place`, which searches where no equal node was searched before.
 
         Args:
-            cards: copies of its devices.
             ranking: score of each row of the first group's type.
             work: what may be done, of which nothing is done yet.
             obstacle: only the first obstacle is wanted.

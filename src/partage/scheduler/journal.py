@@ -44,7 +44,6 @@ class EngineState:
         nodes: in the order of the books, each with its rank.
         next_rank: of the next node that is new.
         versions: of every node that was ever seen, the gone ones included.
-        pods: as last seen.
         gone: uids of pods that are gone.
         held: what pods hold in the books, with where they stand.
         suspicions: what is closed because of a pod, by uid.
@@ -70,8 +69,6 @@ class Decided(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         number: counts the decisions of one engine from 1.
         verb: `hold` (filter) or `place_on` (bind).
-        pod: who asked.
-        decision: what was answered.
         node: the node that was asked for; empty for any.
         among: by node index, the nodes that were asked for; None for all.
         labels: node names by index at that moment; empty where `among` is None.

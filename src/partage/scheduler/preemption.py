@@ -39,7 +39,6 @@ class Occupant:
 
     Attributes:
         born: when it was made, seconds since the epoch; of equals the younger goes.
-        budgets: disruption budgets that count it.
     """
 
     uid: str
@@ -122,7 +121,6 @@ def planning(
     Args:
         occupants: bound pods of lower priority on the node that do not leave yet.
         allowed: how many more pods each budget lets go.
-        beside: who else is there.
         work: what may be done; a plan that is not finished by then is none, as some of its victims
             might be spared.
     """
@@ -187,7 +185,6 @@ def still(
     Args:
         plan: what was the least a moment ago; its victims are all there.
         allowed: how many more pods each budget lets go.
-        beside: who else is there.
     """
     work = Work()
     with chooser.without(pod, plan.node, beside.first, work) as run:

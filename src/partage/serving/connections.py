@@ -65,7 +65,6 @@ class Connections:
         """None is open.
 
         Args:
-            most: connections at a time.
             per_address: those of one client address at a time.
             most_bytes: that all may hold of requests that are not whole.
         """

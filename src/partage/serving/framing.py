@@ -33,11 +33,7 @@ LATE: Final = 64
 
 
 class Refused(Exception):  # said of a request, not of us
-    """A request is not served, and its connection ends.
-
-    Attributes:
-        status: of HTTP.
-    """
+    """A request is not served, and its connection ends."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

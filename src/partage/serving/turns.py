@@ -44,9 +44,7 @@ class Turns:
         """Every place is free.
 
         Args:
-            together: places.
             waiting: requests that wait at a time.
-            of_one: those of one asker.
         """
         self.at_work: dict[int, str] = {}
         self._together = together

@@ -290,8 +290,6 @@ def pools(
 
     Args:
         policy: a name of `POLICIES`.
-        axis: the model of card.
-        profiles: what will be asked for.
         weights: how often, for policies that know the mix; all equally by default.
 
     Raises:

@@ -23,10 +23,8 @@ class Stream:
 
     Attributes:
         axis: the model of card.
-        cards: how many.
         mix: profile name to its share of the requests; shares need not add up to 1.
         load: memory units asked for on average, as part of all there are.
-        seed: of chance.
         arrivals: requests that come.
         warmup: the first requests, which are not counted.
         waits: who finds no place waits, and is tried again in order of arrival whenever an
@@ -195,7 +193,6 @@ class Admitted:
     """What became of fixed sequences, each offered to idle cards.
 
     Attributes:
-        offered: sequences.
         in_full: sequences of which every instance found a place.
         refused: number of the first entry that found none, for each sequence; -1 for none.
         seconds: processor time of the whole run.

@@ -36,7 +36,6 @@ class PodOutcome:
         allocation: what it holds, or None while it waits.
         rendering: what is written on it; empty for a pod that was bound already.
         refusal: why it waits, or None.
-        notes: how its request was read.
     """
 
     pod: TranslatedPod

@@ -135,7 +135,6 @@ def read_pods(path: Path, models: set[str] | None = None) -> tuple[PodRow, ...]:
     """The pods of one table.
 
     Args:
-        path: of the CSV file.
         models: card models that there are; None to accept any name.
 
     Raises:

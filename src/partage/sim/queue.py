@@ -15,7 +15,6 @@ class Queue:
     """Waiting pods by kind; pods of one kind ask the same."""
 
     def __init__(self, kinds: Sequence[Pod]) -> None:
-        """An empty queue."""
         self._prefilter = Prefilter(kinds)
         self._waiting: list[deque[int]] = [deque() for _ in kinds]
         self._some = np.zeros(len(kinds), np.bool_)

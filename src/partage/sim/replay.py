@@ -88,7 +88,6 @@ class Run:
         tables_chosen: what was chosen each time: `prices`, or the strategy that stands in for them.
         counts: the mix of requests at the end, what was known before included.
         engine: the engine, as it was at the end.
-        accelerated: whether compiled loops were used.
     """
 
     trace: Trace
@@ -151,7 +150,6 @@ def poisson(sequence: Sequence, arrivals: int, rate: float, lifetime: float, see
 
     Args:
         sequence: which pods, in which order; begun again where it ends.
-        arrivals: how many.
         rate: arrivals a second.
         lifetime: mean, in seconds.
         seed: of the draws; intervals and lifetimes are streams of their own, so that runs with

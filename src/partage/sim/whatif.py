@@ -60,8 +60,6 @@ class Kind:
 
     Attributes:
         asks: what, for people.
-        pods: how many there are.
-        running: how many have a place.
         more: how many further ones would fit when everybody has been placed, each kind alone.
         bounded: counting stopped at `more`; there may be room for more still.
     """
@@ -78,9 +76,6 @@ class Result:
     """What a cluster carries; pods are those that ask for devices, cards are graphics cards.
 
     Attributes:
-        name: of the change, for people.
-        policy: that was in force.
-        nodes: all of them.
         cards: those that are healthy and open.
         running: pods with a place.
         waiting: pods without one, by code of the reason.

@@ -28,7 +28,6 @@ class Kind:
 
     Attributes:
         program: who sends it, as a command.
-        role: that program's part in it.
         attributes: what its spans may say beside which pod they are of.
     """
 
@@ -61,8 +60,6 @@ class Span:
         start: nanoseconds since 1970.
         end: the same.
         problem: why it did not come to what was asked; empty when it did.
-        events: moments within, in order.
-        children: spans within.
         id: 16 hexadecimal digits; empty for any.
         parent: id of the span that it is part of; empty for none.
     """

@@ -38,8 +38,6 @@ class Sent:
     """A span on its way.
 
     Attributes:
-        trace: id of its trace.
-        id: its own.
         parent: id of the span that it is part of; empty for none.
         span: what is told; its children go on their way by themselves.
     """
@@ -92,7 +90,6 @@ class Tracer:
         """Tell a span.
 
         Args:
-            trace: id of its trace.
             parent: the span that the trace came with; decides whether it is sampled.
             build: makes it; not called where nothing is sent. None: nothing is to be told.
         """

@@ -69,7 +69,6 @@ class NodeView:
     """A node as the API shows it, as far as families look.
 
     Attributes:
-        allocatable: its totals, every resource.
         devices: what a Device object says of it (after translation); empty when there is none.
     """
 

@@ -26,15 +26,11 @@ class GrantedCard:
 
     Attributes:
         type: gpu, rdma or fpga.
-        minor: its number on the node.
         vendor: who made it; the node's vendor when the device does not say.
-        model: its model.
         core: percent of compute; 0 when none was asked.
-        memory_bytes: memory.
         ratio: percent of its memory.
         extras: native units.
         whole: the card entirely.
-        template: name of the sharing template.
         functions: virtual functions (minor, PCI address), by address.
     """
 

@@ -32,7 +32,6 @@ class MigCard:
 
     Attributes:
         name: short name, as `partage simulate mig --model` takes it.
-        aliases: names that drivers report.
         pci: product ids (upper-case hexadecimal, no prefix) of vendor 10DE.
     """
 

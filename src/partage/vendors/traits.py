@@ -37,7 +37,6 @@ class Reported:
     Attributes:
         healthy: cards that are healthy.
         memory: bytes of these cards together.
-        model: their model.
         mode: how the node's cards are cut, where the vendor has several ways.
     """
 

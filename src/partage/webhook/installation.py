@@ -41,7 +41,6 @@ class Endpoint:
 
     Attributes:
         namespace: of the Service.
-        service: its name.
         configuration: the name of both webhook configurations.
         url: where the API server finds it without a Service, such as one that runs outside of the
             cluster; https, without a trailing slash.

@@ -66,8 +66,6 @@ class Review:
             (`pods.metrics.k8s.io`) and its subresource after a slash (`pods/binding`).
         operation: CREATE, UPDATE, DELETE or CONNECT.
         namespace: of the object.
-        user: who asks for the change.
-        groups: the groups of that user.
         object: the object as it would be; None for a deletion.
         before: the object as it is; None for a creation.
         dry_run: nothing will come of it.

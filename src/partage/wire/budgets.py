@@ -19,7 +19,6 @@ class Budget:
 
     Attributes:
         key: `namespace/name`.
-        namespace: whose pods it counts.
         selector: which of them; None for none.
         allowed: how many more may go now.
         going: names of pods that it has let go already and counts no more.

@@ -37,7 +37,6 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     """What one claim asks for.
 
     Attributes:
-        count: how many devices.
         core_milli: compute of each, in thousandths of a card.
         memory_bytes: memory of each.
         memory_milli: memory of each in thousandths of its card's, instead.
@@ -85,7 +84,6 @@ class Translated(msgspec.Struct, frozen=True):
     """One container of a pod whose requests became claims.
 
     Attributes:
-        shape: of its claim.
         asked: the resources that its author wrote, by name.
     """
 

@@ -129,7 +129,6 @@ def read_claim(document: Document, nodes: NodeOf) -> Claim:
     """The claim of a document of kind ResourceClaim. Never raises for what is written in it.
 
     Args:
-        document: of a claim, decoded.
         nodes: the node of a name, beside whose cards the allocation is read; None where it is not known.
     """
     shape = document.shape

@@ -47,7 +47,6 @@ class Configuration:
     """What the ConfigMaps say together.
 
     Attributes:
-        settings: of the families.
         policy: the placement policy in force; None when none is given.
         notes: on ConfigMaps that repeat or replace each other.
     """

@@ -19,11 +19,9 @@ class Context:
     """Everything beside its own document that decides how a pod is read.
 
     Attributes:
-        settings: the families' settings.
         families: the families, in catalog order.
         owners: resource name to the names of the families that read it, in catalog order.
         triggers: resource names that only wake a vendor's plugin.
-        priorities: priority class to value.
         default_priority: of pods that name no class.
         registrars: who registered the nodes there are; empty when that is not known.
     """

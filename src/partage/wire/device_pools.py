@@ -67,9 +67,7 @@ class Offer:
     """One device.
 
     Attributes:
-        key: its identity.
         node: where it is; None for every node.
-        view: what selectors read of it.
         capacity: its amounts by name, without its driver's domain.
         counters: what it takes of counters while it is allocated, in billionths.
         taints: why claims may not get it.
@@ -88,7 +86,6 @@ class Pools:
     """All devices, in the order in which they are tried.
 
     Attributes:
-        offers: the devices.
         counters: what there is of each counter, in billionths.
         notes: pools that are left out, and why.
     """

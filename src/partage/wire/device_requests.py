@@ -79,11 +79,9 @@ class Ask:
 
     Attributes:
         name: of the request; `request/alternative` of an alternative.
-        selectors: further expressions.
         count: how many devices; 0 for all that there are.
         admin: for an administrator, who takes nothing.
         capacity: the least amounts, in billionths, by name.
-        tolerations: taints that it bears.
     """
 
     name: str

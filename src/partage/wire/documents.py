@@ -84,10 +84,8 @@ class Document:
     """One object of a known kind.
 
     Attributes:
-        kind: its Kubernetes kind.
         source: the file it came from, or what the caller calls the stream.
         number: its place in the source, from 1; items of lists count one each.
-        shape: what was decoded.
     """
 
     kind: str
@@ -196,7 +194,6 @@ def decode(source: str, data: bytes, *, written: bool = False) -> Batch:
     """The documents in one source.
 
     Args:
-        source: what messages call it.
         data: UTF-8 text, with or without a byte order mark.
         written: somebody may have typed it, so fields that a kind does not have are noted; not in
             objects with a UID, which an API server has read.

@@ -83,7 +83,6 @@ class Field:
     """One field of a struct.
 
     Attributes:
-        required: whether it is always written.
         sparse: whether a zero value is left out.
         patch: what a strategic merge patch does with it; empty means merge maps, replace the rest.
         merge_key: the field by which such a patch finds a list's items; empty for plain values.

@@ -23,11 +23,7 @@ _GROUPS: Final = (
 
 
 def misspelt(kind: str, value: Any, most: int) -> list[str]:
-    """What is to be said of fields that are not known.
-
-    Args:
-        most: how many are told.
-    """
+    """What is to be said of fields that are not known."""
     if not isinstance(value, Mapping):
         return []
     group, _slash, version = str(value.get("apiVersion") or "v1").rpartition("/")

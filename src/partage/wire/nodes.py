@@ -69,9 +69,6 @@ def translate_node(
     Without a Node document nothing is known of the node's ordinary resources, and they are not
     checked.
 
-    Args:
-        version: counts the node's changes.
-
     Raises:
         InvalidDocument: an amount that is no quantity.
         ValueError: both documents are absent.

@@ -48,8 +48,6 @@ class Hello(_Question, frozen=True, omit_defaults=True, tag="hello", gc=False):
     Attributes:
         protocol: the version that the plugin speaks.
         incarnation: one run of kube-scheduler; another one after each start.
-        plugin: version of the plugin.
-        kubernetes: version of kube-scheduler.
     """
 
     protocol: int
@@ -59,11 +57,7 @@ class Hello(_Question, frozen=True, omit_defaults=True, tag="hello", gc=False):
 
 
 class Leading(_Question, frozen=True, omit_defaults=True, tag="leading", gc=False):
-    """Whether this kube-scheduler holds its Lease and schedules.
-
-    Attributes:
-        leading: it does.
-    """
+    """Whether this kube-scheduler holds its Lease and schedules."""
 
     leading: bool
 
@@ -169,7 +163,6 @@ class Answer(_Message, frozen=True, omit_defaults=True, gc=False):
     """The answer to one question; which fields it has depends on the question.
 
     Attributes:
-        id: of the question.
         code: why it is refused, in words of the reference; empty where it is not.
         message: the same as a sentence.
         protocol: `hello`: the version that the engine speaks.
@@ -210,9 +203,7 @@ class Vocabulary(_Message, frozen=True, omit_defaults=True, gc=False):
     """How the plugin tells a pod with devices from others, so that it asks about no other.
 
     Attributes:
-        resources: names of resources.
         annotations: keys that only Partage writes; a pod that carries one is asked about.
-        prefixes: beginnings of such keys.
     """
 
     resources: list[str] = []

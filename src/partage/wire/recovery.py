@@ -100,7 +100,6 @@ def _difference(
 
     Args:
         ours: everything in Partage's record.
-        theirs: the protocol's.
         complete: whether theirs names every device of its protocol; a vendor's repeats only cards.
         by_container: whether theirs tells which container has what.
     """

@@ -47,7 +47,6 @@ class Snapshot:
         seed: of the order in which equal nodes are preferred.
         policy: in force where neither a pod nor a ConfigMap names one.
         masked: names were replaced.
-        notes: what could not be read.
     """
 
     at: str = ""

@@ -49,7 +49,6 @@ class PodEntry:
     """A pod that names devices.
 
     Attributes:
-        pod: for the engine.
         translated: with what its author wrote.
         flexible: it has wishes that only kube-scheduler weighs.
         nominated: the node that preemption makes room on for it; empty when there is none.

@@ -42,9 +42,6 @@ def key_of(pod: str, name: str, attempt: int) -> str:
 def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox, Container]:
     """Pod and container of a request, in the words of NRI.
 
-    Args:
-        image: the image's own variables.
-
     Raises:
         Malformed: it does not say who is to be made.
     """

@@ -83,7 +83,6 @@ class ProxyOptions:
 
     Attributes:
         socket: on which the kubelet asks.
-        runtime: of the container runtime.
         devices: folder of device files on the host.
         root: of the host's files, as this process sees them.
         deadline: seconds that a decision may take.

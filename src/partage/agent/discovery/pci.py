@@ -27,7 +27,6 @@ class PciFunction:
 
     Attributes:
         address: as in sysfs.
-        folder: its folder in sysfs.
         vendor: number of its maker; -1 when unreadable.
         device: number of the product; -1 when unreadable.
         kind: class, three bytes; -1 when unreadable.
@@ -69,11 +68,7 @@ def _function(folder: Path) -> PciFunction:
 
 
 def place(function: Path) -> Topology:
-    """Where a function sits: NUMA node and PCI root, as far as sysfs tells.
-
-    Args:
-        function: its folder in sysfs.
-    """
+    """Where a function sits: NUMA node and PCI root, as far as sysfs tells."""
     numa = number(function / "numa_node")
     try:
         parts = function.resolve().parts

@@ -40,8 +40,6 @@ class SimulatedHardware:
     """The devices of one simulated machine.
 
     Attributes:
-        cards: how many it has.
-        nics: RDMA cards.
         numa_nodes: over how many NUMA nodes its devices are spread.
         cards_per_switch: cards behind one PCIe switch.
     """
@@ -239,7 +237,6 @@ def _topology(
     """Where a device in one of `places` evenly spread places sits.
 
     Args:
-        places: how many there are.
         bus: which PCI domain of its switch, and which bus behind it.
     """
     numa = place * hardware.numa_nodes // max(places, 1)

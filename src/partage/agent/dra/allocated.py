@@ -27,7 +27,6 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         request: whose device it is; of a request with alternatives, `request/alternative`.
-        pool: of the device.
         share: identity of the share, of a device that has several.
     """
 

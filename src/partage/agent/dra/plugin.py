@@ -39,7 +39,6 @@ class DriverFiles:
     """Where the kubelet looks for the driver.
 
     Attributes:
-        folder: the kubelet's.
         look: seconds between two looks whether our sockets are there.
     """
 
@@ -62,7 +61,6 @@ class Health:
     """A device, and whether it works.
 
     Attributes:
-        pool: of the device.
         why: what it suffers from; empty where it works.
     """
 

@@ -40,7 +40,6 @@ class Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One claim.
 
     Attributes:
-        v: version of what is written.
         token: what marks its containers.
         record: what they come to, as `partage.io/allocation` has it for a pod; its containers are the numbers of the
             parts.

@@ -90,9 +90,6 @@ def _check(path: Path, descriptor: int) -> None:
 def read_account(path: Path, cards: int = _CARDS) -> tuple[Process, ...]:
     """The processes of a container that use cards; one that died without a word is still there.
 
-    Args:
-        cards: how many the container has.
-
     Raises:
         InvalidDocument: The file is not an account.
         OSError: It cannot be opened.

@@ -51,9 +51,6 @@ def set_amounts(path: Path, index: int, card: CardLimits) -> None:
 def read_amounts(path: Path, cards: Iterable[CardLimits]) -> tuple[CardLimits, ...]:
     """The cards of a container with the amounts that are in force.
 
-    Args:
-        cards: as the limits have them.
-
     Raises:
         InvalidDocument: the file is no page of amounts, or not of this container.
         OSError: it cannot be opened.

@@ -67,7 +67,6 @@ class Room:
     Attributes:
         folder: as this process sees it.
         source: the same as the host sees it.
-        library: name of the library's file.
         limits: what was written when it was made.
         amounts: its cards with the memory and compute that hold now; empty where these cannot change, as an older agent
             made it.
@@ -112,7 +111,6 @@ class Rooms:
             built: the library as it was built.
             here: folder of all this, as this process sees it.
             host: the same folder as the host sees it.
-            root: where `/proc` is.
 
         Raises:
             InvalidDocument: the library cannot be read or a folder not be made; says which.

@@ -49,7 +49,6 @@ class TenantFiles:
         Args:
             here: folder of all this, as this process sees it.
             host: the same folder as the host sees it.
-            mounts: the host's `mountinfo`.
 
         Raises:
             OSError: a folder cannot be made.

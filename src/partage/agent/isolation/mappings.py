@@ -98,7 +98,6 @@ def variables(home: str, wanted: Collection[bytes], work: Work) -> dict[bytes, l
 
     Args:
         home: its folder in procfs.
-        wanted: their names.
 
     Raises:
         OSError: it has ended.

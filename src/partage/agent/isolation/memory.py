@@ -32,8 +32,6 @@ def bound(folder: Path, file_bytes: int, files: int) -> None:
 
     Args:
         folder: as this process sees it.
-        file_bytes: of each of its files.
-        files: how many.
 
     Raises:
         OSError: it cannot be mounted.
@@ -64,12 +62,7 @@ def unbind(folder: Path) -> None:
 
 
 def is_seen(path: str, mounts: Path) -> bool:
-    """Whether somebody else sees a mount at a path.
-
-    Args:
-        path: as they see it.
-        mounts: their `mountinfo`.
-    """
+    """Whether somebody else sees a mount at a path."""
     try:
         return _spelled(path) in _points(mounts)
     except (OSError, TooMuch):

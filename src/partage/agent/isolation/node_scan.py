@@ -102,7 +102,6 @@ class Excess:
     """There was more to read of a container than one look takes.
 
     Attributes:
-        what: there is too much of.
         wait: looks for which it is left alone.
         rest: what that was at first; it doubles each time.
     """

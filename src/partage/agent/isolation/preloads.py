@@ -37,7 +37,6 @@ def taken_first(  # what is known of one process
     Args:
         told: values of the loader's variables that it was started with; one may have been given twice.
         mapped: files of which it runs code.
-        library: the enforcement library's path there.
         program: a descriptor of its program's file.
 
     Raises:

@@ -195,7 +195,6 @@ class HamiCore:
     Attributes:
         path: of the file, on the host and in the container.
         folder: where containers keep their state, on the host.
-        lock: folder that all processes share.
     """
 
     path: str = "/usr/local/vgpu/libvgpu.so"

@@ -65,7 +65,6 @@ def chunks(path: str, work: Work, what: str) -> Iterator[bytes]:
     """A file of the kernel's, piece by piece.
 
     Args:
-        path: in procfs.
         what: it is, for who hears that it is too much.
 
     Raises:

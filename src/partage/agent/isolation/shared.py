@@ -24,7 +24,6 @@ def make(path: Path, size: int, head: bytes = b"", *, sparse: bool = False) -> N
     """Make a file for everybody to write, whole or not at all; one that exists is kept as it is.
 
     Args:
-        path: of the file.
         size: in bytes.
         head: its first bytes; the rest are zero.
         sparse: leave its blocks to who touches them, else they are taken now, and nobody can use them up.

@@ -59,7 +59,6 @@ class Statement:
         container: the runtime's identity of it.
         pod: `namespace/name`.
         provider: who keeps it to its limits.
-        answer: whether they are in force.
         cause: one word for why not, or for who says so.
         message: the same for people.
         cut: whether its pod asked for more than it gets.
@@ -89,7 +88,6 @@ def survey(
     """What is to be said of every container that holds a card.
 
     Args:
-        entries: the journal's.
         above: containers that use more memory than they were granted, with the words for it.
         past: containers with a process that computes past the library, with the words for it.
         grown: containers whose contexts grew beyond what they were granted, with the words for it.

@@ -11,11 +11,7 @@ TRIED: Final[tuple[int, ...]] = (580,)
 
 
 def untried(driver: str, tried: tuple[int, ...] = TRIED) -> str:
-    """What is to be said of a node's driver; empty where its branch was tried, or its version is not known.
-
-    Args:
-        driver: its version.
-    """
+    """What is to be said of a node's driver; empty where its branch was tried, or its version is not known."""
     branch = driver.partition(".")[0]
     if not branch.isdecimal() or int(branch) in tried:
         return ""

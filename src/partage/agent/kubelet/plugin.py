@@ -52,7 +52,6 @@ class DevicePlugins:
         """Plugins that offer nothing yet.
 
         Args:
-            advise: which units suit a container.
             allow: why no container with units may start at present; empty when one may. May wait a
                 while, less than 30 s.
             chance: between 0 and 1; spreads what is tried again.
@@ -125,7 +124,6 @@ class _Served:
 
     Attributes:
         watchers: streams on which the kubelet is told of them.
-        session: the registration of now.
     """
 
     offer: Offer

@@ -50,7 +50,6 @@ class PluginFiles:
         folder: of the device plugins' sockets, the kubelet's own among them.
         look: seconds between two looks whether a socket is another one.
         listening: seconds that the kubelet may take from `Register` to listening.
-        again: waits between registrations that fail.
     """
 
     folder: Path = Path("/var/lib/kubelet/device-plugins")

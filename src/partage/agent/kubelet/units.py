@@ -48,9 +48,6 @@ class Unit:
     """One unit of a resource.
 
     Attributes:
-        id: as the kubelet knows it.
-        card: its card's UUID.
-        healthy: whether its card is.
         numa: NUMA node of the card; -1 when unknown.
     """
 
@@ -201,7 +198,6 @@ def advise(
     records say, in whatever order the kubelet takes them.
 
     Args:
-        size: how many units.
         must: which have to be among them.
         asked: see `asked_of`.
     """

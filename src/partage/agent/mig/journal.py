@@ -37,7 +37,6 @@ class Entry:
     Attributes:
         instance: which, in the words of the pod's record.
         owner: UID of the pod.
-        stage: how far it is made.
         epoch: run of the driver in which it was made; nothing of ours outlives it.
         gpu, compute: the driver's numbers, once seen.
         uuid: of the MIG device, once seen.
@@ -57,7 +56,6 @@ class CardJournal:
     """Everything begun on one card.
 
     Attributes:
-        card: its UUID.
         mode: run of the driver in which we turned MIG mode on; empty when we did not.
     """
 

@@ -30,7 +30,6 @@ class NvmlFailed(PartageError):
 
     Attributes:
         call: which, by its name in NVML.
-        failure: why.
     """
 
     def __init__(self, call: str, failure: Failure, detail: str = "") -> None:

@@ -37,11 +37,8 @@ class Observed:
 
     Attributes:
         epoch: this run of the driver: it changes with every boot and reload.
-        mode: MIG mode.
         keeps_mode: see `nvml.CardFacts`.
-        axis: what its driver can cut.
         instances: all there are, others' too.
-        specs: our CDI specifications on disk.
     """
 
     epoch: str
@@ -75,7 +72,6 @@ class Step:
     Attributes:
         entry: for which instance; None for the mode and for specifications of nobody.
         profile: the driver's number of the profile, for `MAKE_GPU`.
-        start: whose specification, for `REMOVE_SPEC`.
     """
 
     act: Act

@@ -90,12 +90,10 @@ class PluginOptions:
     """How to be a plugin.
 
     Attributes:
-        socket: of the runtime.
         name: of the plugin, in the runtime's log.
         index: two digits; plugins with lower ones are asked first.
         deadline: seconds that a decision may take.
         patience: seconds that connecting and registering may take.
-        again: waits between connections.
         told: hears whether the runtime can be told CDI names, before any container is decided about.
     """
 

@@ -28,7 +28,6 @@ class Called:
     """The runtime calls the plugin and waits.
 
     Attributes:
-        stream: to answer on.
         service: in full.
         timeout: seconds after which nobody waits any more; 0 where that was not told.
     """

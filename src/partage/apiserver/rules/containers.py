@@ -19,7 +19,6 @@ def check_container(
     """Reports what is wrong with a container.
 
     Args:
-        field: where it is.
         volumes: the names its mounts may use.
     """
     name = container.get("name", "")

@@ -19,7 +19,6 @@ class Rules:
         name: what is wrong with a name.
         fill: fills in defaults, in place.
         begin: gives a new object its first status and what depends on its UID, in place.
-        check: reports what is wrong.
         check_update: reports changes that are not allowed: new, old.
         keeps_status: whether a new object keeps the status it came with.
     """

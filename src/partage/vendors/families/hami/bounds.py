@@ -40,7 +40,6 @@ class CardFacts:
         model: what its driver calls it.
         product: PCI product id, empty when unknown.
         memory_bytes: memory of the whole card.
-        core_milli: compute of the whole card.
         branch: first number of the driver's version, 0 when unknown.
         profiles: what HAMi's plugin says that the driver says of its instances; empty for nothing.
         axis: the same by our own agent, which goes before it; None for nothing.

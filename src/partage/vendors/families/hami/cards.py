@@ -55,8 +55,6 @@ class RegisteredCard(Struct, frozen=True):
     """One registered card; the JSON keys are the published ones, absent means zero.
 
     Attributes:
-        index: its number on the node.
-        slots: how many sharers it takes.
         memory_mib: memory in MiB, scaling included.
         cores: compute in percent, scaling included.
         model: NVML's name, beginning with NVIDIA.

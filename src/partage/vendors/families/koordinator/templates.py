@@ -82,9 +82,7 @@ def template_equal(table: Table, extras: Template, memory: int) -> str:
     """The template that equals a request exactly, or an empty name.
 
     Args:
-        table: templates of one model.
         extras: native units asked of a card.
-        memory: bytes asked of a card.
     """
     wanted = {**dict(extras), MEMORY: memory}
     return next((name for name, units in table.items() if dict(units) == wanted), "")

@@ -38,10 +38,8 @@ class Ask:
     """What one container asks, by card.
 
     Attributes:
-        cards: how many cards.
         core: percent of each card; 0 when no compute is guaranteed.
         memory: GiB of each card; 0 for all of it.
-        whole: the cards are taken entirely.
         note: what rounding did, for people.
     """
 
