@@ -228,8 +228,14 @@ ATTACKS: Final = (
     Attack(
         "thief",
         "one node with 15,000 cards or 5,000 resources, or others in each report",
-        "the books have room for 256 devices of a type and 256 resources on each node, and forget what is gone",
+        "the books have room for 64 devices of a type and 256 resources on each node, and forget what is gone",
         ("wire/test_no_node_makes_the_books_of_all_large.py",),
+    ),
+    Attack(
+        "thief",
+        "one node with as many cards as it may report, and pods that are hard to place",
+        "a pod costs what it costs without that node, and what its own cards add",
+        ("laws/test_large_nodes_cost_others_little.py",),
     ),
     Attack(
         "tenant",

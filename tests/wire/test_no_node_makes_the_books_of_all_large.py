@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from partage.extender.metrics import _pool
 from partage.inventory.ledger import Ledger
 from partage.model.cutting import Cutting
 from partage.model.device import Device, DeviceType, SliceMode, Topology
@@ -17,6 +18,8 @@ from partage.model.request import DeviceRequest
 from partage.placement.fragmentation import Gauge, Shape, Workload
 from partage.placement.instance_kernel import InstanceTable
 from partage.placement.instances import tables_of
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import NodeSeen, Unserviceable
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.mig import MIG_CARDS
@@ -68,18 +71,20 @@ def card(minor: int, **extras: str) -> Manifest:
 def test_a_node_has_so_many_devices_of_a_type_and_no_more() -> None:
     """Fifteen thousand cards on one of five thousand nodes took gigabytes."""
     found = read([card(minor) for minor in reversed(range(15_000))])
-    assert [one.minor for one in found.node.devices] == list(range(256))
-    assert any("14744 devices" in note for note in found.notes)
+    assert [one.minor for one in found.node.devices] == list(range(64))
+    assert any("14936 devices" in note for note in found.notes)
     ledger = Ledger()
     ledger.upsert_node(found.node)
-    assert ledger.planes[DeviceType.GPU].cards == 256
+    assert ledger.planes[DeviceType.GPU].cards == 64
+    assert found.node.left_out == 14_936
 
 
 def test_a_registration_by_annotation_has_the_same_bound() -> None:
     """Each 60 bytes of it are a card."""
     listed = ":".join(f"GPU-{n},10,16384,100,NVIDIA-A100,0,true" for n in range(4000)) + ":"
     found = read([], **{names.HAMI_REGISTER: listed})
-    assert len(found.node.devices) <= 256
+    assert len(found.node.devices) == 64
+    assert found.node.left_out
 
 
 def test_amounts_of_other_names_have_a_bound() -> None:
@@ -247,3 +252,19 @@ def test_ways_in_which_cards_lie_leave_the_books() -> None:
         ledger.upsert_node(Node("n0", devices=tuple(cards)))
     assert len(ledger._known_trees) <= 256  # shown nowhere
     assert ledger.tree(ledger.index["n0"]) is not None
+
+
+def test_devices_that_are_left_out_are_told_and_counted() -> None:
+    """An operator reads that a report is too large, and of which node."""
+    engine = Engine()
+    actions = engine.handle(NodeSeen(read([card(minor) for minor in range(70)]).node))
+
+    assert [one for one in actions if isinstance(one, Unserviceable)] == [
+        Unserviceable(
+            "n0",
+            "6 devices beyond the most that a node may have of a type are left out, and serve no pod",
+        )
+    ]
+    (family,) = (one for one in _pool(engine.ledger) if one.name == "partage_devices")
+    found = {tuple(one.labels.values()): one.value for one in family.samples}
+    assert found == {("gpu", "open"): 64, ("any", "left_out"): 6}

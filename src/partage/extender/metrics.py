@@ -118,6 +118,9 @@ def _pool(ledger: Ledger) -> Iterator[Metric]:
                 cards.add_metric([type_.value, state], count)
         if type_ is not DeviceType.GPU:
             continue
+        beyond = sum(node.left_out for node in ledger.nodes if node is not None)
+        if beyond:
+            cards.add_metric(["any", "left_out"], beyond)
         closed = plane.closed == CLOSED.index(ReasonCode.QUARANTINED)
         for dimension, total, free in (
             ("core_milli", plane.core_total, plane.core_free),

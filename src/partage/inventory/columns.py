@@ -42,6 +42,9 @@ from partage.model.request import Scope
 _MANY: Final = 128
 """Kinds of card, names of resources, instances together on a card: above so many it is asked which are still there."""
 
+WIDTHS: Final = (16, 32, 64, 128)
+"""Numbers of devices of a type, of which it is known which nodes have more."""
+
 UNCHECKED: Final = 2**62
 """Room of an ordinary resource that the node does not tell; it is not checked."""
 
@@ -95,6 +98,7 @@ class Columns:
         self._known_trees: dict[Tree, Tree] = {}
         self.cuts = Cuts()
         self.cut_nodes: set[int] = set()
+        self._wider: dict[int, set[int]] = {width: set() for width in WIDTHS}
 
     def node_at(self, index: int) -> Node:
         """The node at an index.
@@ -141,6 +145,8 @@ class Columns:
         self._claims.pop(index, None)
         self._trees.pop(index, None)
         self.cut_nodes.discard(index)
+        for nodes in self._wider.values():
+            nodes.discard(index)
         self.hosted[index] = 0
 
     def _load(self, index: int) -> None:
@@ -169,6 +175,7 @@ class Columns:
                 ghosts = self._ghosts.setdefault(index, {})
                 ghosts[charge.type] = ghosts.get(charge.type, 0) + 1
             self._claims.setdefault(index, {}).setdefault((charge.type, charge.minor), charge.uuid)
+        self._note_width(index, max(map(len, rows.values()), default=0))
         for type_, devices in rows.items():
             plane = self.planes[type_]
             plane.grow(len(devices), self.present.shape[0])
@@ -193,6 +200,12 @@ class Columns:
         self.changes.append(index)
         self.node_changes.append(index)
         self.made_room += 1
+
+    def _note_width(self, index: int, devices: int) -> None:
+        """A node has so many devices of one type, ghosts included."""
+        for width, nodes in self._wider.items():
+            if devices > width:
+                nodes.add(index)
 
     def _write_total(self, plane: Plane, index: int, row: int, device: Device) -> None:
         core, memory = min(device.core_milli, CEILING), min(device.memory_bytes, CEILING)

@@ -24,15 +24,21 @@ Invariants, by field:
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from typing import Final
 
 import numpy as np
 
 from partage.inventory.card import Card, Suspicion, Tree, bounded, kinds_of
-from partage.inventory.columns import ASSUMED, UNCHECKED, Columns, Entry
+from partage.inventory.columns import ASSUMED, UNCHECKED, WIDTHS, Columns, Entry
+from partage.inventory.plane import Ints
 from partage.model.allocation import Allocation, Charge, charges_of
 from partage.model.device import Device, DeviceType
 from partage.model.errors import LedgerError
 from partage.model.node import Node
+
+_FEW: Final = 16
+"""Nodes with many devices are few where they are at most one in so many."""
 
 
 class Ledger(Columns):
@@ -124,6 +130,21 @@ class Ledger(Columns):
             name: int(self.host_free[name][index]) if name in self.host_free else nothing
             for name in names
         }
+
+    def narrowed(self) -> tuple["Ledger", Ints] | None:
+        """The books of as many positions for devices as all but few nodes have, and these few nodes.
+
+        Whoever asks all nodes about much asks the first of all, and the few of the whole books again: all nodes have
+        room for as many devices as the one with most. None where the books are as narrow as they can be.
+        """
+        most = max(plane.cards for plane in self.planes.values())
+        for width in WIDTHS:
+            few = self._wider[width]
+            if width < most and len(few) * _FEW <= len(self.index):
+                part = copy(self)
+                part.planes = {type_: plane.first(width) for type_, plane in self.planes.items()}
+                return part, np.array(sorted(few), np.intp)
+        return None
 
     # --- changing ----------------------------------------------------------------------------
 

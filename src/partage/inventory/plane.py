@@ -123,7 +123,19 @@ class Plane:
         self.open, self.closed = grown(self.open), grown(self.closed)
         for unit, (total, free) in self.extras.items():
             self.extras[unit] = (grown(total), grown(free))
-        self.amounts = columns = grown(self.amounts)
+        self.lay_out(grown(self.amounts))
+
+    def first(self, cards: int) -> "Plane":
+        """The columns of so many positions, to be read; what stands in the others is not looked at."""
+        part = Plane(0, 0)
+        part.extras = {unit: (t[:cards], f[:cards]) for unit, (t, f) in self.extras.items()}
+        part.open, part.closed = self.open[:cards], self.closed[:cards]
+        part.lay_out(self.amounts[:, :cards])
+        return part
+
+    def lay_out(self, columns: Ints) -> None:
+        """Name the columns of an array of all."""
+        self.amounts = columns
         self.core_total, self.core_free, self.memory_total, self.memory_free = columns[:4]
         self.slots_free, self.tenants, self.slots_total, self.kind, self.cut = columns[4:]
 

@@ -49,6 +49,7 @@ class Node:
         properties: what renderers need to know and the engine does not (vendor, model, policy).
         version: counts its changes, so that a late event is known to be old.
         single_numa: all devices of one type that a pod gets here must be on one NUMA node.
+        left_out: devices that were reported beyond the most that a node may have of a type.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Node:
     properties: Mapping[str, str] = field(default_factory=dict)
     version: int = 0
     single_numa: bool = False
+    left_out: int = 0
 
     @property
     def shut(self) -> bool:

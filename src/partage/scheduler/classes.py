@@ -87,6 +87,25 @@ class Rescorer(Protocol):
 
 
 @dataclass(slots=True)
+class Part:
+    """Some nodes, in books with as many positions for devices as they need.
+
+    Attributes:
+        books: the ledger, or its first positions.
+        suits: for each kind of group, the cards that are the right ones, in these books.
+        nodes: which.
+        at: their positions among all nodes that are asked about.
+        takes: what is known of kinds that differ in amounts only.
+    """
+
+    books: Ledger
+    suits: list[Bools]
+    nodes: kernel.Nodes
+    at: kernel.Nodes
+    takes: dict[object, Bools] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class RequestClass:
     """Scores of one class over all nodes, kept up to date.
 
@@ -254,46 +273,74 @@ class RequestClass:
                 self.told.pop(index, None)
         self._score(ledger, rank, dirty)
 
-    def fits(self, ledger: Ledger, nodes: kernel.Nodes) -> tuple[Bools, list[Bools]]:
-        """Nodes that the kernel passes, and for each group the cards that serve it."""
+    def parts(self, ledger: Ledger, nodes: kernel.Nodes) -> "list[Part]":
+        """The nodes, then again those among them that need wider books: what is found of these counts."""
+        parts = ledger.narrowed()
+        if parts is None:
+            return [Part(ledger, self._suits, nodes, slice(None))]
+        narrow, wide = parts
+        known: dict[int, Bools] = {}
+        for kind, suits in zip(self.kinds, self._suits, strict=True):
+            if id(suits) not in known:
+                known[id(suits)] = suits[: narrow.planes[kind.request.type].cards]
+        first = Part(narrow, [known[id(one)] for one in self._suits], nodes, slice(None))
+        at = wide if isinstance(nodes, slice) else np.flatnonzero(np.isin(nodes, wide))
+        few = wide if isinstance(nodes, slice) else nodes[at]
+        return [first, Part(ledger, self._suits, few, at)] if at.size else [first]
+
+    def fits(self, ledger: Ledger, nodes: kernel.Nodes) -> tuple[Bools, Bools | None]:
+        """Nodes that the kernel passes, and the cards that serve the first group; None without one."""
+        first, *others = self.parts(ledger, nodes)
+        passed, cards = self._fits(ledger, first)
+        if cards is not None and first.books is not ledger:
+            narrow, width = cards, ledger.planes[self.kinds[0].request.type].cards
+            cards = np.zeros((width, passed.size), np.bool_)
+            cards[: narrow.shape[0]] = narrow
+        for part in others:
+            passed[part.at], again = self._fits(ledger, part)
+            if cards is not None and again is not None:
+                cards[:, part.at] = again
+        return passed, cards
+
+    def _fits(self, ledger: Ledger, part: "Part") -> tuple[Bools, Bools | None]:
+        nodes = part.nodes
         passed = kernel.host_fits(ledger, self.pod.host, nodes) & self.eligible.allowed[nodes]
         fits: list[Bools] = []
-        takes: dict[object, Bools] = {}
         for number, kind in enumerate(self.kinds):
             request = kind.request
-            cards = self.fitting(ledger, number, nodes, takes)
+            cards = self._fitting(part, number)
             enough = kernel.enough(cards, 1 if request.every else request.count)
             if self._cut and (cut := self._cut[number]) is not None:
                 enough |= cut.fits(ledger, nodes)
             passed &= enough
             fits.append(cards)
         if sum(kind.copies for kind in self.kinds) > 1 and passed.any():
-            passed &= room_together(ledger, self.kinds, fits, nodes)
-        return passed, fits
+            passed &= room_together(part.books, self.kinds, fits, nodes)
+        return passed, fits[0] if fits else None
 
-    def fitting(
-        self,
-        ledger: Ledger,
-        number: int,
-        nodes: kernel.Nodes,
-        takes: dict[object, Bools] | None = None,
-    ) -> Bools:
-        """The cards that serve one kind of group of the request, by shares or as a whole.
+    def with_cards(self, parts: "list[Part]", number: int, count: int) -> Bools:
+        """Nodes with so many cards that serve one kind of group of the request, by shares or as a whole.
 
         Args:
-            takes: what is known of kinds that differ in amounts only, for the same nodes.
+            parts: of these nodes; kept by a caller that asks about several kinds.
         """
-        request, suits = self.kinds[number].request, self._suits[number]
-        right = kernel.at(suits, nodes)
-        taken = None
-        if takes is not None:
-            like = id(suits), kernel.alike(request)
-            taken = takes.get(like)
-            if taken is None:
-                taken = takes[like] = kernel.taking(ledger, request, right, nodes)
-        cards = kernel.fitting(ledger, request, right, nodes, taken)
+        first, *others = parts
+        found = kernel.enough(self._fitting(first, number), count)
+        for part in others:
+            found[part.at] = kernel.enough(self._fitting(part, number), count)
+        return found
+
+    def _fitting(self, part: "Part", number: int) -> Bools:
+        """The cards that serve one kind of group, by shares or as a whole."""
+        request, suits = self.kinds[number].request, part.suits[number]
+        right = kernel.at(suits, part.nodes)
+        like = id(suits), kernel.alike(request)
+        taken = part.takes.get(like)
+        if taken is None:
+            taken = part.takes[like] = kernel.taking(part.books, request, right, part.nodes)
+        cards = kernel.fitting(part.books, request, right, part.nodes, taken)
         if request.filter.functions is not None:
-            cards &= kernel.with_functions(ledger, request, nodes)
+            cards &= kernel.with_functions(part.books, request, part.nodes)
         return cards
 
     def suits(self, index: int) -> list[bool]:
@@ -326,7 +373,8 @@ class RequestClass:
             gauge.refresh()
             return gauge.card_scores(self.pod.host, request, None, index)
         # Of many groups the first alone is ranked: each node that is tried pays for this.
-        scene = self._scene(ledger, request, self.fitting(ledger, 0, nodes), nodes)
+        whole = Part(ledger, self._suits, nodes, slice(None))
+        scene = self._scene(ledger, request, self._fitting(whole, 0), nodes)
         return scoring.ranking(scene, self.card_strategy)
 
     def promising(self, ledger: Ledger, among: Bools, most: int) -> list[int]:
@@ -364,7 +412,9 @@ class RequestClass:
             self._sure = np.full(self.value.size, -1, np.int8)
         new = nodes[self._sure[nodes] < 0]
         if new.size:
-            self._sure[new] = taking_all(ledger, self.kinds, self._suits, new)
+            for part in self.parts(ledger, new):
+                where = new[part.at]
+                self._sure[where] = taking_all(part.books, self.kinds, part.suits, where)
         found: Bools = self._sure[nodes] > 0
         return found
 
@@ -386,7 +436,7 @@ class RequestClass:
                 return
         passed, fits = self.fits(ledger, nodes)
         groups = self.pod.request.groups
-        request, cards = (groups[0].request, fits[0]) if groups else (None, None)
+        request, cards = (groups[0].request, fits) if groups else (None, None)
         scene = self._scene(ledger, request, cards, nodes)
         score = scoring.score(scene, self.node_strategy)
         if self.guarded and isinstance(self.priced, PriceGauge):

@@ -192,13 +192,17 @@ class Engine(Chooser):
             for device in node.devices
             if device.mode is SliceMode.MIG and device.cutting is None
         ]
-        if not useless:
-            return [Released(node.name)]
-        message = (
-            f"in mode mig, but not to be cut into instances, so they serve no pod: "
-            f"cards {', '.join(useless)}"
-        )
-        return [Released(node.name), Unserviceable(node.name, message)]
+        told = []
+        if useless:
+            told.append(
+                f"in mode mig, but not to be cut into instances, so they serve no pod: "
+                f"cards {', '.join(useless)}"
+            )
+        if node.left_out:
+            told.append(
+                f"{node.left_out} devices beyond the most that a node may have of a type are left out, and serve no pod"
+            )
+        return [Released(node.name), *(Unserviceable(node.name, one) for one in told)]
 
     def _node_gone(self, name: str, version: int) -> None:
         known = self._node_versions.get(name, 0)

@@ -181,14 +181,14 @@ def _codes(ledger: Ledger, group: RequestClass, rank: Ints) -> dict[ReasonCode, 
     open_ &= host
     passed = group.value >= 0  # up to date; those that failed since have their code already
     judged: kernel.Judged = {}
-    takes: dict[object, Bools] = {}
+    parts = group.parts(ledger, everyone)
     for number, kind in enumerate(group.kinds):
         member = kind.group
         if not (open_ & ~passed).any() and not member.request.templated:
             continue
         asked = 1 if member.request.every else member.request.count
         cut = member.request.instances and bool(ledger.cut_nodes)
-        few_cards = ~kernel.enough(group.fitting(ledger, number, everyone, takes), asked)
+        few_cards = ~group.with_cards(parts, number, asked)
         served = group.instances_fit(ledger, number) if cut else ~few_cards
         if not (open_ & few_cards & ~served).any() and not member.request.templated:
             continue

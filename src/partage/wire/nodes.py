@@ -42,8 +42,8 @@ from partage.wire.silence import silence
 
 _NUMA_POLICIES: Final = ("", "None", "BestEffort", "Restricted", "SingleNUMANode")
 
-_MOST_DEVICES: Final = 256
-"""Of one type on one node."""
+_MOST_DEVICES: Final = 64
+"""Of one type on one node. The largest machines that are sold have 16 or 32."""
 _MOST_NAMES: Final = 256
 """Ordinary resources of one node."""
 _NOT_READY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -260,8 +260,8 @@ def _registered(view: NodeView, context: Context) -> tuple[Node, list[str]]:
         registrar = registrar or said.registrar
         notes += said.notes
     devices = tuple(_few(_ordered(_kept_from(device, registrar) for device in view.devices)))
-    if len(devices) < len(view.devices):
-        beyond = len(view.devices) - len(devices)
+    beyond = len(view.devices) - len(devices)
+    if beyond:
         notes.append(f"{beyond} devices beyond {_MOST_DEVICES} of one type are left out")
     node = Node(
         name=view.name,
@@ -271,6 +271,7 @@ def _registered(view: NodeView, context: Context) -> tuple[Node, list[str]]:
         verdicts=(*verdicts, *_without_files(view.devices)),
         registrar=registrar,
         properties=properties,
+        left_out=beyond,
     )
     return node, notes
 
