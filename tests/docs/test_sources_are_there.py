@@ -19,6 +19,7 @@ CITED = re.compile(
 DECISIONS = re.compile(r"docs/decisions/(\d{4}(?:(?:, | and )\d{4})*)")
 PAPERS = re.compile(
     r"(?<![/\w-])(?:koordinator|hami|qgpu-and-peers|kubernetes|mig|beyond-fgd|pains)\.md\b(?!\))"
+    r"|\bperformance\.md \d"
     r"|\bDESIGN\b|\b[Ss]eeds? 00\d"
 )
 """Papers that are not in the repository."""

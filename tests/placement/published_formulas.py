@@ -1,6 +1,6 @@
 """The published strategies in plain Python, node by node: slow twins of the vectorised ones.
 
-Written from the formulas (performance.md 1), not from the code under test: exponentials instead
+Written from the paper's formulas, not from the code under test: exponentials instead
 of thresholds, loops instead of columns.
 """
 

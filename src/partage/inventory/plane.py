@@ -1,7 +1,7 @@
 """Columns of one device type: a row a card position, a column a node.
 
 Nodes lie on the fast axis, so a kernel that asks one question of every node reads memory in
-order (performance.md 5.2: the layout is worth a factor of twelve). Free amounts are kept, not
+order: the layout is worth a factor of twelve. Free amounts are kept, not
 derived; only the ledger writes them.
 """
 

@@ -3,7 +3,7 @@
 All but the last come from "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent" (USENIX ATC 2023) and its public simulator; the formulas give the
 same integers, operation by operation, so that the published results are reproduced to the digit
-(performance.md 1). They look at compute and CPU only: card memory decides what fits, not what is
+(docs/performance.md). They look at compute and CPU only: card memory decides what fits, not what is
 better. `fragmentation` holds the strategy that the paper proposes.
 
 The published normalisation (128 cores, 8 cards) is kept on clusters of any size: larger nodes

@@ -1,6 +1,6 @@
 """What a run is judged by: the paper's metrics, and waiting where pods end.
 
-Published metrics follow performance.md 1.4: *arrived load* counts every request up to an event,
+Published metrics are the authors': *arrived load* counts every request up to an event,
 refused ones included, in percent of the cluster's compute; the value at load x is the mean over
 all events whose arrived load rounds to x.
 """

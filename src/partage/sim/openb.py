@@ -304,7 +304,7 @@ def _indexes(path: Path, key: str, array: np.ndarray[Any, Any]) -> list[int]:
 def drawn(trace: Trace, seed: int, load: int = TUNED) -> Sequence:
     """A sequence of our own: shuffled, then tuned to `load` percent of the cluster's compute.
 
-    Follows the published construction (performance.md 1.2) with Python's generator instead of
+    Follows the published construction with Python's generator instead of
     Go's: the same seed gives other numbers than the paper's. Where demand falls short, clones are
     drawn with replacement until one would go beyond the load (judged by its compute a card, as
     published); where it is too much, pods are dropped at random.
