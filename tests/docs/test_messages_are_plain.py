@@ -1,6 +1,7 @@
 """What people read says who does what: `nobody`, `is told` and their like go around a subject.
 
-Pages, help, what the program prints, what modules say of themselves, and the chart's values, templates and rules.
+Pages, help, what the program prints, what modules say of themselves, and the chart's values, templates and rules; in most
+packages every docstring and comment.
 """
 
 import ast
@@ -22,6 +23,8 @@ EXCEPTIONS = {"given back"}
 """A word of the dashboard's history, which programs read; pages quote it."""
 RECORDS = ("CHANGELOG.md", "docs/decisions/")
 """Written once, at their time, and not changed later."""
+LATER = ("agent", "cli", "daemon", "dashboard", "embedded", "extender", "placement", "scheduler")
+"""Packages whose functions and comments go around subjects still."""
 NAMES = re.compile(r"`[^`]*`|\]\([^)]*\)")
 """Code, and where links lead: names of tests and files, which a page quotes as they are."""
 PAGES = [
@@ -94,6 +97,17 @@ def test_modules_name_the_subject() -> None:
         text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
         found += [f"{file.relative_to(ROOT)}: {hit[0]!r}" for hit in PHRASES.finditer(text)]
     assert found == []
+
+
+def test_functions_and_comments_name_the_subject() -> None:
+    """Every line, but for packages whose turn is later."""
+    files = [
+        path
+        for path in sorted((ROOT / "src/partage").rglob("*.py"))
+        if path.relative_to(ROOT / "src/partage").parts[0] not in LATER
+    ]
+    assert len(files) > 200
+    assert [hit for path in files for hit in hits(path)] == []
 
 
 @pytest.mark.parametrize(("name", "text"), list(helps(main)), ids=lambda one: one[:30])

@@ -215,7 +215,7 @@ def _merge(value: Any, wanted: Any, type_: Type) -> Any:
 def _prune(
     value: dict[str, Any], type_: Type, dropped: set[Path], kept: set[Path]
 ) -> dict[str, Any]:
-    """`value` without the paths that nobody wants any longer."""
+    """`value` without the paths that no manager wants any longer."""
     if not dropped:
         return value
     parents = {path[:n] for path in kept for n in range(len(path) + 1)}

@@ -16,7 +16,7 @@ MEDIA: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 """What the answer is called; clients ask with an `@` before the version."""
 
 ASKED: Final = "proto-openapi.spec.v2"
-"""In the Accept header of whoever wants this form."""
+"""In the Accept header of clients that want this form."""
 
 _FIXED: Final = 1
 

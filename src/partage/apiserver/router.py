@@ -36,7 +36,7 @@ class Router:
 
     Attributes:
         tokens: bearer tokens and who they stand for; without any, everyone is an administrator.
-        anonymous: who asks without a token where there are tokens; None lets nobody in.
+        anonymous: who asks without a token where there are tokens; None lets no such caller in.
         here: whether only this machine can connect, so that browsers' pages are to be kept out.
         patience: seconds in which a body has to come.
     """

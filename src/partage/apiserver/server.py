@@ -61,7 +61,7 @@ class Settings:
 
     Attributes:
         tokens: bearer tokens and who they stand for; without any, everyone is an administrator.
-        anonymous: who asks without a token where there are tokens; None lets nobody in.
+        anonymous: who asks without a token where there are tokens; None lets no such caller in.
         logs: where the logs of pods come from.
         file: keeps the objects from one run to the next; None keeps nothing.
         history: how many changes of each resource watches can go back.

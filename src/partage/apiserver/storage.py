@@ -127,7 +127,7 @@ class History:
         return self._first + len(self._changes)
 
     def append(self, change: Change) -> None:
-        """Adds a change, forgets the oldest beyond capacity, and wakes whoever waits."""
+        """Adds a change, forgets the oldest beyond capacity, and wakes those that wait."""
         self._changes.append(change)
         if len(self._changes) > self._capacity:
             self.floor = self._changes.popleft().record.revision
@@ -135,7 +135,7 @@ class History:
         self.wake()
 
     def wake(self) -> None:
-        """Wakes whoever waits, though nothing may have happened."""
+        """Wakes those that wait, though nothing may have happened."""
         waiters, self._waiters = self._waiters, []
         for wake in waiters:
             wake()

@@ -44,7 +44,7 @@ def held_locks(node: Document) -> dict[str, tuple[str, NodeLock]]:
 
 
 def lock_expires(seen: float, now: float) -> float:
-    """Seconds until nobody may hold the lock any more; 0 or less when that is past.
+    """Seconds until the lock cannot be held any more; 0 or less when that is past.
 
     What the lock says of its time is not asked: clocks of two machines may differ by any amount,
     and a lock that is taken off too early lets a vendor's plugin mix up two pods.

@@ -99,8 +99,8 @@ class Controllers:
         Args:
             clock: for delays; by default the client's.
             registry: where the series hang; by default one of their own.
-            read: a bound pod as somebody else has read this very document beside its node; None
-                where nobody has.
+            read: a bound pod as another part has read this very document beside its node; None
+                where none has.
         """
         self._clock = clock or client.clock
         self._notices = notices
@@ -194,7 +194,7 @@ class Controllers:
             self._look_at_all()
 
     def _look(self, kind: str, name: str) -> None:
-        # A standby would only pile up keys: whoever begins to lead looks at everything.
+        # A standby would only pile up keys: a new leader looks at everything.
         if self._running:
             self._queue.add(_Key(kind, name))
 

@@ -57,7 +57,7 @@ class ControllerMeters:
         self._writes.labels(what, outcome).inc()
 
     def contended(self) -> None:
-        """Somebody else writes over what is written here."""
+        """Another program writes over what is written here."""
         self._contended.inc()
 
     def unreadable(self) -> None:

@@ -39,7 +39,7 @@ class Writer:
         """Change a node's status; its new state, None when there is no such node any more.
 
         Raises:
-            KubeError: it was not changed, or nobody knows; look again.
+            KubeError: it was not changed, or that is unknown; look again.
         """
         body = _patch(node, {"status": status})
         found = await self._counted(

@@ -67,7 +67,7 @@ def extender(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _managed(where: str, config: Object, extender: Object) -> Iterator[Finding]:
-    """Whether the extender is told of names that it is asked about, and which device pods come without one."""
+    """Whether the extender hears of names that it is asked about, and which device pods come without one."""
     managed = {entry.get("name", "") for entry in extender.get("managedResources") or ()}
     if not managed:
         return
@@ -150,7 +150,7 @@ def sampling(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def unrecorded(facts: ClusterFacts) -> Iterator[Finding]:
-    """No pod with devices is bound by somebody else."""
+    """No pod with devices is bound by another scheduler."""
     if facts.unrecorded:
         some = ", ".join(facts.unrecorded[:_SHOWN])
         yield Finding(

@@ -60,8 +60,8 @@ class Card:
         memory_free: memory left, bytes.
         slots_free: sharers it may still take.
         tenants: sharers it has.
-        closed: why it takes nobody, or None.
-        closed_detail: more about that; it names no pod, since pods of any namespace are told it.
+        closed: why it takes no pod, or None.
+        closed_detail: more about that; it names no pod, since pods of any namespace hear it.
         extras_free: native units left.
         functions_taken: PCI addresses of its virtual functions in use.
         instances: hardware instances on it, by start; what is added for a decision comes last.
@@ -87,13 +87,13 @@ class Card:
 
     @property
     def occupied(self) -> tuple[MigSlice, ...]:
-        """Every instance on it, whoever made it, by start."""
+        """Every instance on it, ours or not, by start."""
         everything = (*self.instances, *self.foreign)
         return tuple(sorted(everything, key=lambda one: (one.start, one.size, one.profile)))
 
 
 def tree_of(cards: Sequence[Device]) -> Tree | None:
-    """How the cards lie; None where there are none, or nobody knows of each of them."""
+    """How the cards lie; None where there are none, or where that is unknown of one."""
     switches: dict[tuple[int, str], int] = {}
     numas: dict[int, int] = {}
     places: list[tuple[int, int]] = []

@@ -104,7 +104,7 @@ class Columns:
         """The node at an index.
 
         Raises:
-            LedgerError: nobody is there.
+            LedgerError: no node is there.
         """
         node = self.nodes[index]
         if node is None:
@@ -449,7 +449,7 @@ class Columns:
     def _closed_itself(
         self, type_: DeviceType, index: int, row: int
     ) -> tuple[ReasonCode, str] | None:
-        """Why the card takes nobody, whatever pods without a record may be using."""
+        """Why the card takes no pod, whatever pods without a record may be using."""
         device = self._rows[index][type_][row]
         if not device.healthy:
             return ReasonCode.UNHEALTHY, device.health_detail

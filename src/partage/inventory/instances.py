@@ -130,7 +130,7 @@ def joinable(
 
 
 def taken(device: Device, tenants: Mapping[str, Charge]) -> tuple[ReasonCode, str] | None:
-    """Why a card on which somebody is alone, or has an instance, is closed; None if it is not."""
+    """Why a card on which one pod is alone, or has an instance, is closed; None if it is not."""
     wrong = misfit(device, tenants)
     if wrong:
         return ReasonCode.QUARANTINED, wrong

@@ -210,7 +210,7 @@ class Ledger(Columns):
         self.changes.append(index)
 
     def undo(self, uid: str) -> Allocation | None:
-        """Give back everything a pod holds; what it held, or None when it held nothing."""
+        """Release everything a pod holds; what it held, or None when it held nothing."""
         entry = self._entries.pop(uid, None)
         if entry is None:
             return None

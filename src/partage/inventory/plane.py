@@ -35,7 +35,7 @@ CLOSED: Final = (
     ReasonCode.QUARANTINED,
     ReasonCode.CARD_NOT_IDLE,
 )
-"""Why a card takes nobody, by its number in the column `closed`; 0 where it takes pods."""
+"""Why a card takes no pod, by its number in the column `closed`; 0 where it takes pods."""
 
 
 def texts(columns: Sequence[Ints | Bools], nodes: Ints) -> Iterator[bytes]:

@@ -33,7 +33,7 @@ class ClusterConfig:
 
     @property
     def by_tls(self) -> bool:
-        """Whether nobody on the way can read what is sent."""
+        """Whether what is sent cannot be read on the way."""
         return self.server.startswith("https:")
 
 

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 SETTLED: Final = 1
-"""Duration in a lease that was given back with nothing of its holder's on its way, in seconds.
+"""Duration in a lease that was released with nothing of its holder's on its way, in seconds.
 
 Kubernetes' own clients write it whenever they give a lease back, whatever of theirs is on its way;
 so it counts only of who says besides that it sends nothing from that very moment on.
@@ -80,7 +80,7 @@ class Election:
 
     @property
     def holder(self) -> str:
-        """Who held the lease when last seen; empty if nobody did."""
+        """Who held the lease when last seen; empty if it was free."""
         return (self._seen.holder_identity or "") if self._seen is not None else ""
 
     @property
@@ -90,13 +90,13 @@ class Election:
 
     @property
     def handed_over(self) -> bool:
-        """Whether the lease, when last seen, was given back with nothing on its way."""
+        """Whether the lease, when last seen, was released with nothing on its way."""
         seen = self._seen
         return self._given_back and seen is not None and seen.lease_duration_seconds == SETTLED
 
     @property
     def quiet_from(self) -> float:
-        """From when on, by our clock, whoever held the lease as last seen sends nothing more.
+        """From when on, by our clock, the one who held the lease as last seen sends nothing more.
 
         Later than now where it may still believe that it leads.
         """
@@ -163,14 +163,14 @@ class Election:
         """Seconds for which a holder may go on sending after a lease like this was seen."""
         ours = float(self._settings.duration)
         if spec is None or spec.lease_duration_seconds is None:
-            # Deleted or emptied under its holder, who has not noticed yet; that nobody ever held it
+            # Deleted or emptied under its holder, who has not noticed yet; that it was never held
             # looks the same.
             return ours
         if spec.holder_identity == self._identity:
             return 0.0
         duration = float(spec.lease_duration_seconds)
         if not spec.holder_identity:
-            # Emptied by hand, or given back by another program: it does not say of what it sent,
+            # Emptied by hand, or released by another program: it does not say of what it sent,
             # and the second that it writes is no time of its own.
             duration = max(duration, ours)
         return duration if stops is None else min(stops, duration)
@@ -178,7 +178,7 @@ class Election:
     def stops(self, sent: float) -> float:
         """What to say of a renewal sent at that moment: in how many seconds none of us sends more.
 
-        Us, and whoever held the lease before: who comes after us may never have seen that one.
+        Us, and the holder before: who comes after us may never have seen that one.
         """
         return max(self._settings.deadline, self.quiet_from - sent)
 

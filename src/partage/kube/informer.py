@@ -55,7 +55,7 @@ class Informer(Generic[T]):
         return self._mirror.objects
 
     async def refresh(self) -> None:
-        """List afresh while `run` runs, and wait for it; what differs is told as any change is.
+        """List afresh while `run` runs, and wait for it; what differs is reported as any change is.
 
         The list is read after this call, so it holds all that was written before.
         """

@@ -50,8 +50,8 @@ class Candidacy:
         identity: ours; unique to this process, or two would think they lead.
         mark: the annotation in which a holder says of each renewal how long after it it stops, so
             that the next leader need not count from the lease's end (`quiet_from`), and of a lease
-            that it gives back that it has stopped. Others that hold the lease do not write it;
-            empty writes and reads none, and nobody hands anything over.
+            that it releases that it has stopped. Others that hold the lease do not write it;
+            empty writes and reads none, and no lease is handed over.
     """
 
     namespace: str
@@ -80,8 +80,8 @@ class LeaderElector:
             lead: started when the lease is got, cancelled when it is lost; it must end soon then,
                 and check `leading` before each write that matters.
             failed: told each error of a try; the next try is already arranged.
-            settled: asked after `lead` has ended, before the lease is given back: whether nothing
-                that it sent can still arrive. The next leader is told (`handed_over`).
+            settled: asked after `lead` has ended, before the lease is released: whether nothing
+                that it sent can still arrive. The next leader reads it (`handed_over`).
             doubted: told for how many seconds our clock may have stood still while we led.
         """
         self._doubted = doubted
@@ -105,7 +105,7 @@ class LeaderElector:
     def leading(self) -> bool:
         """Whether we lead at this very moment; false as soon as the deadline has passed.
 
-        Or may have: while our clock stood still, until a renewal says that nobody took over.
+        Or may have: while our clock stood still, until a renewal says that no other took over.
         """
         now = self._clock.monotonic()
         return self._election.leads(now) and not self._election.stood_still(now, self._clock.now())
@@ -133,7 +133,7 @@ class LeaderElector:
     async def run(self) -> None:
         """Campaign, lead, and campaign again; ends when `lead` returns, raises, or we are cancelled.
 
-        The lease is given back at the end, after `lead` has ended.
+        The lease is released at the end, after `lead` has ended.
         """
         while True:
             await self._campaign()
@@ -167,7 +167,7 @@ class LeaderElector:
         try:
             await asyncio.wait((lead, renew), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # The order is what fences: first the work ends, then the lease is given back.
+            # The order is what fences: first the work ends, then the lease is released.
             ended = lead.done()
             await _stop(lead)
             await _stop(renew)
@@ -189,11 +189,11 @@ class LeaderElector:
             await self._clock.sleep(max(0.0, min(self._settings.retry, left)))
 
     async def _attempt(self) -> None:
-        """One try to get or renew the lease; errors are told and leave things as they are."""
+        """One try to get or renew the lease; errors are reported and leave things as they are."""
         try:
             await self._try()
         except (Conflict, AlreadyExists, NotFound):
-            self._version = None  # somebody was faster: the next try reads
+            self._version = None  # another was faster: the next try reads
         except KubeError as error:
             self._version = None
             if self._failed is not None:
@@ -206,7 +206,7 @@ class LeaderElector:
             exists = await self._read()
         if not election.may_take(clock.monotonic()):
             return
-        # Whoever stops us between the two makes our clock look slow, not the wall's.
+        # A stop of this process between the two makes our clock look slow, not the wall's.
         wall = clock.now()
         sent = clock.monotonic()
         claim = election.claim(wall)
@@ -218,8 +218,8 @@ class LeaderElector:
         renewed, handed_over, quiet_from = found
         if not renewed:
             self._handed_over, self._quiet_from = handed_over, quiet_from
-            # Where we led already it was gone in between, and got back within our own time. Nobody
-            # who waits as we do led meanwhile; but `lead` has waited for nobody since.
+            # Where we led already it was gone in between, and got back within our own time. No
+            # candidate that waits as we do led meanwhile; but `lead` has not waited for one since.
             self._interrupted = True
 
     async def _read(self) -> bool:
@@ -278,7 +278,7 @@ class LeaderElector:
     async def _release(self) -> None:
         """Let others take over at once, if the lease is still ours; if that fails, it expires.
 
-        Nor is it given back while the one before us may still send: who takes it next counts from
+        Nor is it released while the one before us may still send: who takes it next counts from
         our last word, and would not know.
         """
         early = self._clock.monotonic() < self._quiet_from

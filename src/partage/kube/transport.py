@@ -72,7 +72,7 @@ class Request:
     """What is sent: method, path, query and body.
 
     Where it says `until`, a moment of the transport's clock, it is not sent after that, and the
-    server is told each time to give it up by then.
+    server hears each time by when to give it up.
     """
 
     method: str

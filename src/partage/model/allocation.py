@@ -50,12 +50,12 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         memory_bytes: memory.
         mode: how it is cut.
         extras: native units (name, amount).
-        exclusive: nobody else may join the device.
+        exclusive: no other tenant may join the device.
         sharers: the most tenants the protocol allows on the device.
         mig: the instance, when cut by hardware.
         function: minor and PCI address of the virtual function that goes with it.
         template: name of the sharing template.
-        fence: nobody else may use devices of the type within this scope around it.
+        fence: no other pod may use devices of the type within this scope around it.
         slots: sharers it counts for; 0 for further containers of a group that shares its devices.
     """
 

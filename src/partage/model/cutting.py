@@ -78,7 +78,7 @@ class Cutting:
     def fault(self, instances: Iterable[MigSlice]) -> str:
         """Why the instances cannot be on this card together, by hardware; empty when they can.
 
-        Bounds do not count: what exists is a fact, whoever allowed it.
+        Bounds do not count: what exists is a fact, allowed or not.
         """
         return self.axis.fault(instances)
 

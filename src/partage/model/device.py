@@ -64,7 +64,7 @@ class VirtualFunction:
 
 @dataclass(frozen=True, slots=True)
 class ForeignInstance:
-    """A hardware instance on a card that somebody else than Partage made.
+    """A hardware instance on a card that Partage did not make.
 
     Attributes:
         instance: which, and where.
@@ -99,12 +99,12 @@ class Device:
         health_detail: why it is unhealthy.
         vendor_cut: shares of it are cut by its vendor's own plugin.
         cutting: which hardware instances it may be cut into; None when into none.
-        axis: what its own driver says that it can be cut into; None where nobody asked it.
+        axis: what its own driver says that it can be cut into; None where it was not asked.
         foreign: hardware instances on it that are not Partage's.
         uncuttable: why it gives no instances before an operator acts; empty where nothing is wrong.
         registrar: the protocol that registered the card with more sharers than its requests name elsewhere;
             these go by `slots` here.
-        doubt: what makes it uncertain what is on it; nobody is put there meanwhile.
+        doubt: what makes it uncertain what is on it; no pod is put there meanwhile.
     """
 
     type: DeviceType

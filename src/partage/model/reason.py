@@ -22,7 +22,7 @@ class ReasonCode(StrEnum):
     UNHEALTHY = "Unhealthy"  # the card is reported unhealthy
     DEVICE_FILES_UNKNOWN = "DeviceFilesUnknown"  # no container could be given the node's cards
     CORDONED = "Cordoned"  # the card is closed to new pods by its operator
-    AGENT_SILENT = "AgentSilent"  # the node's agent is away, so nobody would serve the pod there
+    AGENT_SILENT = "AgentSilent"  # the node's agent is away, so the pod would not be served there
     QUARANTINED = "Quarantined"  # the card's books and its records disagree
     TYPE_MISMATCH = "TypeMismatch"  # wrong model or vendor of card
     UUID_MISMATCH = "UuidMismatch"  # not one of the cards named, or one of those refused

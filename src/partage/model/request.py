@@ -103,7 +103,7 @@ class DeviceRequest:
         memory_milli: memory asked of each device in thousandths of that device's memory.
         whole: each device must be idle and is taken entirely.
         unused: each device must have no other tenant when the pod comes (others may follow).
-        exclusive: nobody may join the device while this pod is on it.
+        exclusive: no other tenant may join the device while this pod is on it.
         claims_core: a tenant that asks for no compute may not join a device whose compute is all
             taken.
         sharers: the most tenants that the pod's protocol allows on the device; None for no limit.
@@ -117,7 +117,7 @@ class DeviceRequest:
         filter: which devices are accepted.
         scope: how close together they must be; None when anywhere on the node will do.
         scope_code: the code of refusal when the scope cannot be met.
-        scope_exclusive: within each scope of this size, nobody else's devices may be in use, now
+        scope_exclusive: within each scope of this size, no other pod's devices may be in use, now
             or later.
         instances: hardware instances will do, several of them on one card too.
         profile: the profile that each instance must have: its name, or the compute part of it

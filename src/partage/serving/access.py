@@ -92,8 +92,8 @@ class Access:
     Attributes:
         tokens: accepts `Authorization: Bearer …`; None when tokens are not used.
         certificates: accepts a client certificate that the TLS context has verified.
-        plain: accepts everybody; only for profiles that imitate a published document.
-        closed: accepts nobody; where the privileged routes are not used.
+        plain: accepts every caller; only for profiles that imitate a published document.
+        closed: accepts no caller; where the privileged routes are not used.
         here: refuses what pages of other origins have a browser send; for ports of this machine alone.
     """
 

@@ -13,7 +13,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 
 def is_here(host: str) -> bool:
-    """Whether a host name or address is this machine, to which nobody else can connect."""
+    """Whether a host name or address is this machine, to which no other can connect."""
     if host.rstrip(".").lower() == "localhost":
         return True
     try:

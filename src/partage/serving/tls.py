@@ -52,7 +52,7 @@ class ServerTls:
         if self._context is None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
-            # Nobody takes a session up again, and each handshake paid for two.
+            # No client takes a session up again, and each handshake paid for two.
             context.num_tickets = 0
             if self.authority is not None:
                 context.verify_mode = ssl.CERT_REQUIRED if self.required else ssl.CERT_OPTIONAL

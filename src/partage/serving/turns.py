@@ -34,7 +34,7 @@ class _Waiting:
 
 
 class Turns:
-    """Who waits, and who has a place.
+    """Requests that wait, and those that have a place.
 
     Attributes:
         at_work: requests that have a place, by identity, with their askers.
@@ -69,7 +69,7 @@ class Turns:
             self.give(asker)
 
     async def take(self, asker: str) -> None:
-        """Wait for a place, which has to be given back. Raises `TooMany`."""
+        """Wait for a place, which has to be released. Raises `TooMany`."""
         row = self._rows.get(asker, [])
         if len(row) >= self._of_one:
             raise TooMany(f"{len(row)} requests of this caller wait already; try again")

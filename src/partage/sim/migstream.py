@@ -145,7 +145,7 @@ class _Run:
         if number >= self.stream.warmup:
             self.outcome.offered += 1
             self.outcome.offered_units += self.sizes[name]
-        # Who waits for the same profile was refused in this very state of the cards.
+        # Requests that wait for the same profile were refused in this very state of the cards.
         if not self.waiting[name] and self._start(number):
             self.outcome.at_once += number >= self.stream.warmup
         elif self.stream.waits:

@@ -12,7 +12,7 @@ from partage.model.quantity import brief
 from partage.sim.whatif import Kind, Result
 
 _KINDS: Final = 12
-"""Kinds of request that are told apart; the rarer ones would make it a second page."""
+"""Kinds of request that are kept apart; the rarer ones would make it a second page."""
 _STYLE: Final = """
 :root { color-scheme: light dark; --line: #8884; --bar: #2f6fde; --rest: #8883; --warn: #b4540a; }
 @media (prefers-color-scheme: dark) { :root { --bar: #7aa7ff; --warn: #ffb066; } }

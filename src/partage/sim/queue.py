@@ -27,7 +27,7 @@ class Queue:
     def retry(self, ledger: Ledger, node: str, place: Callable[[int], bool]) -> None:
         """Try those that wait again, in order of arrival, now that a node has room.
 
-        Places only fill up during the round: of a kind that is refused once, nobody else is
+        Places only fill up during the round: of a kind that is refused once, no other pod is
         tried, and no other node has room that it had not before.
 
         Args:

@@ -142,7 +142,7 @@ def _now(cluster: Cluster, policy: Policy) -> Engine:
 
 
 def _played(engine: Engine, proposal: Proposal, moved: Sequence[Pod]) -> Proposal | None:
-    """The proposal with places, if the engine finds one for everybody."""
+    """The proposal with places, if the engine finds one for every pod."""
     before: list[tuple[Pod, Allocation]] = []
     for pod in moved:
         held = engine.ledger.allocation(pod.uid)

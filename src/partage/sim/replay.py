@@ -238,7 +238,7 @@ def _templates(trace: Trace) -> tuple[list[int], list[Pod]]:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What the default policy is told before a run.
+    """What the default policy knows before a run.
 
     Attributes:
         history: the mix of requests that is known; empty where it is learnt on the way.
@@ -270,7 +270,7 @@ def replay(
         seed: of the policy's own draws, if it makes any.
         progress: told after each arrival.
         accelerate: use compiled loops; None for where numba is installed. Results are the same.
-        lesson: what the default policy is told; None for nothing, and the usual rules.
+        lesson: what the default policy knows; None for nothing, and the usual rules.
     """
     fast = find_spec("numba") is not None if accelerate is None else accelerate
     engine = Engine(policy, _compiled() if fast else None)

@@ -60,7 +60,7 @@ class Kind:
 
     Attributes:
         asks: what, for people.
-        more: how many further ones would fit when everybody has been placed, each kind alone.
+        more: how many further ones would fit when all have been placed, each kind alone.
         bounded: counting stopped at `more`; there may be room for more still.
     """
 
@@ -83,7 +83,7 @@ class Result:
         core_total: of so much.
         memory_bytes: memory handed out.
         memory_total: of so much.
-        closed: cards that take nobody: unhealthy, cordoned or in quarantine.
+        closed: cards that take no pod: unhealthy, cordoned or in quarantine.
         idle: open cards with no pod.
         shared: open cards with more than one pod.
         models: model to (cards, cards without a pod).

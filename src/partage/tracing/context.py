@@ -49,7 +49,7 @@ class PodTrace:
 
     Attributes:
         parent: the span that the annotation names; None where it names none.
-        scheduling: id of the span of all of the pod's scheduling, which everybody can work out.
+        scheduling: id of the span of all of the pod's scheduling, which every program can work out.
         problem: why the annotation is not heeded; empty when it is, or there is none.
     """
 

@@ -132,7 +132,7 @@ class OtlpExporter:
         self._reasons = _Reasons()
         logger = logging.getLogger("opentelemetry.exporter.otlp")
         logger.handlers[:] = [self._reasons]
-        logger.propagate = False  # what it says is told by the tracer, once for each outage
+        logger.propagate = False  # the tracer reports what it says, once for each outage
         self._exporter: Any = OTLPSpanExporter()
 
     def export(self, batch: Sequence[Sent]) -> str:

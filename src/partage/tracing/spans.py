@@ -17,8 +17,8 @@ _LONGEST: Final = 256
 class Role(StrEnum):
     """What part the span's owner has in it."""
 
-    SERVER = "server"  # somebody asked it
-    CLIENT = "client"  # it asks somebody
+    SERVER = "server"  # a caller asked it
+    CLIENT = "client"  # it asks a server
     INTERNAL = "internal"
 
 

@@ -39,7 +39,7 @@ class Sent:
 
     Attributes:
         parent: id of the span that it is part of; empty for none.
-        span: what is told; its children go on their way by themselves.
+        span: what is sent; its children go on their way by themselves.
     """
 
     trace: str
@@ -77,7 +77,7 @@ class Tracer:
         return 0
 
     def begin(self, parent: TraceContext | None) -> TraceContext | None:  # noqa: ARG002
-        """A new span that others may refer to before it is told; None when nothing is traced.
+        """A new span that others may refer to before it is sent; None when nothing is traced.
 
         Args:
             parent: what it is part of; None begins a trace.
@@ -91,7 +91,7 @@ class Tracer:
 
         Args:
             parent: the span that the trace came with; decides whether it is sampled.
-            build: makes it; not called where nothing is sent. None: nothing is to be told.
+            build: makes it; not called where nothing is sent. None: nothing is to be sent.
         """
 
 
@@ -161,7 +161,7 @@ class LiveTracer(Tracer):
             return dict(self._counts)
 
     def begin(self, parent: TraceContext | None) -> TraceContext:
-        """A new span that others may refer to before it is told."""
+        """A new span that others may refer to before it is sent."""
         trace = parent.trace if parent is not None else self._id(128)
         return TraceContext(trace, self._id(64), self._sampler(trace, parent))
 

@@ -39,7 +39,7 @@ class Opening:
     """A variable that a vendor's runtime reads.
 
     Attributes:
-        vendor: whose cards it opens; empty for whoever's.
+        vendor: whose cards it opens; empty for any vendor's.
         closed: the value that opens none.
         others: further values that open none.
         complete: a container with a card of the vendor has all it needs without the runtime.

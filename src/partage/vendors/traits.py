@@ -67,7 +67,7 @@ class Traits:
         common: device files of the driver, which a container gets where the host has them.
         memory: device file that every program that initialises the driver has open; empty where that is not known.
         complete: a container needs no more than these files; so its runtime's variable stays closed.
-        tampering: pattern of device files that nobody has without a grant.
+        tampering: pattern of device files that no container has without a grant.
         shared: the same for files that are this vendor's only on nodes with its cards.
         variable: by which its container runtime opens cards; empty without one.
         closed: the variable's value that opens none.
@@ -266,7 +266,7 @@ _UNKNOWN: Final = Traits("unknown")
 def traits_of(vendor: str) -> Traits:
     """The row of a vendor.
 
-    A card whose vendor nobody told is NVIDIA's, as Koordinator reads it; a vendor without a row has no trait.
+    A card whose vendor is not given is NVIDIA's, as Koordinator reads it; a vendor without a row has no trait.
     """
     return _BY_NAME.get(vendor, _UNKNOWN)
 

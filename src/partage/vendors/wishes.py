@@ -64,7 +64,7 @@ class Wishes:
     """What a container's limits are besides its amounts.
 
     Attributes:
-        policy: how compute is shared; None where nobody chose.
+        policy: how compute is shared; None where none was chosen.
         priority: who goes first on a card.
         swap_bytes: memory beyond the grant that may be served by the host.
     """

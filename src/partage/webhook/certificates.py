@@ -28,7 +28,7 @@ AUTHORITY_RENEWAL: Final = timedelta(days=365)
 CERTIFICATE_DAYS: Final = 90
 CERTIFICATE_RENEWAL: Final = timedelta(days=30)
 OVERLAP: Final = timedelta(days=1)
-"""How long an authority is told before anything is signed by it."""
+"""How long an authority is published before anything is signed by it."""
 _SKEW: Final = timedelta(hours=1)
 """How much clocks may differ."""
 _BEGIN: Final = b"-----BEGIN"
@@ -44,7 +44,7 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What a replica serves, and what the API server is told to trust.
+    """What a replica serves, and what the API server shall trust.
 
     Attributes:
         authorities: the newest first.

@@ -120,7 +120,7 @@ def may_not_write(users: Iterable[str], group: str) -> str:
 
 
 def forges_nothing(keys: ReservedKeys) -> list[tuple[str, str]]:
-    """Rules that an object keeps which nobody forged, each with what to say where it does not."""
+    """Rules that an object keeps which was not forged, each with what to say where it does not."""
     annotations = _unchanged("annotations", keys.annotations)
     labels = _unchanged("labels", keys.labels)
     said = "only Partage may write"

@@ -157,7 +157,7 @@ def _configuration(
         "timeoutSeconds": _PATIENCE,
     }
     if mutating:
-        # Whoever injects a container after us may inject one that asks for devices.
+        # A webhook that comes after us may inject a container that asks for devices.
         webhook["reinvocationPolicy"] = "IfNeeded"
     return {
         "apiVersion": _API,

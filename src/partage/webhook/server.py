@@ -46,7 +46,7 @@ def review_routes(
     Args:
         context: what pods are read against now.
         admission: the switches that are in force now.
-        tracer: is told of pods that ask for devices.
+        tracer: hears of pods that ask for devices.
     """
     given = limits or Limits()
     bounds = replace(given, body=min(_BODY, given.body))
@@ -101,7 +101,7 @@ def make_app(
 
 
 def probe_routes() -> list[web.RouteDef]:
-    """The kubelet's two questions: whoever answers serves."""
+    """The kubelet's two questions: a replica that answers serves."""
 
     async def healthy(_request: web.Request) -> web.Response:
         return web.Response(text="ok")

@@ -22,7 +22,7 @@ class Admission:
             other, since who may create it could forge records there.
         writers: users that may write reserved keys: Partage's service accounts, and those of
             vendors' plugins that update what Partage wrote.
-        break_glass: members of this group may write reserved keys too; empty for nobody.
+        break_glass: members of this group may write reserved keys too; empty for none.
         deny_privileged: refuse a privileged container that asks for a part of a card, or with HAMi's names: it sees every
             card of its node, whatever it was given.
     """

@@ -13,7 +13,7 @@ from partage.model.quantity import Quantity
 
 
 class Faults:
-    """Collects the rules that a pod's request breaks; the first one is told.
+    """Collects the rules that a pod's request breaks; the first one is reported.
 
     Attributes:
         unread: whether an amount was left out, so that how much is asked is not known.

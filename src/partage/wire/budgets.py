@@ -43,7 +43,7 @@ class Budget:
 def translate_budget(shape: shapes.DisruptionBudget) -> Budget:
     """The budget of a document.
 
-    One that nobody has counted yet, or that cannot be read, lets nobody go: what cannot be told is
+    One that was not counted yet, or that cannot be read, lets no pod go: what cannot be told is
     not risked.
     """
     head = shape.metadata or shapes.Metadata()

@@ -82,7 +82,7 @@ class Claim:
         return f"{self.namespace}/{self.name}"
 
     def facts(self, version: int = 0) -> tuple[Pod, ...]:
-        """What the engine is told, one fact a node: nearly always one.
+        """What the engine hears, one fact a node: nearly always one.
 
         The first has the claim's uid; a further node, which no scheduler of Kubernetes allocates for one claim, has a
         key made of both.
@@ -326,7 +326,7 @@ def _grant(result: _Result, raw: Any, node: Node | None) -> tuple[Grant, str] | 
 
 
 def _whole(result: _Result, minor: int, card: Device | None) -> Grant:
-    """A card that nobody else may join: it is not multi-allocatable, or it is not known how much is taken of it."""
+    """A card that no other may join: it is not multi-allocatable, or it is not known how much is taken of it."""
     core = MILLI if card is None else card.core_milli
     memory = 0 if card is None else card.memory_bytes
     return Grant(

@@ -190,7 +190,7 @@ def _closed(device: Device, why: str) -> Device:
 def _without_twins(
     found: Mapping[tuple[DeviceType, int], Device], document: Document, notes: list[str]
 ) -> tuple[Device, ...]:
-    """The devices in order; those that share an identity are closed, because nobody can tell them apart."""
+    """The devices in order; those that share an identity are closed, because they cannot be told apart."""
     if len({(device.type, device.uuid) for device in found.values()}) == len(found):
         return tuple([found[key] for key in sorted(found)])  # nearly always
     uses = Counter((device.type, device.uuid) for device in found.values())

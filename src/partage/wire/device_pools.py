@@ -135,7 +135,7 @@ def node_told(document: Document) -> str:
 
 
 def bare_node(name: str, told: Document) -> Document:
-    """A Node of which nothing is told but its name."""
+    """A Node of which only the name is known."""
     return Document("Node", told.source, told.number, shapes.Node(shapes.Metadata(name=name)))
 
 

@@ -195,7 +195,7 @@ def decode(source: str, data: bytes, *, written: bool = False) -> Batch:
 
     Args:
         data: UTF-8 text, with or without a byte order mark.
-        written: somebody may have typed it, so fields that a kind does not have are noted; not in
+        written: a person may have typed it, so fields that a kind does not have are noted; not in
             objects with a UID, which an API server has read.
 
     Raises:

@@ -176,7 +176,7 @@ def filter_reply(
 
 
 def passing_reply(args: FilterArgs) -> bytes:
-    """The answer of filter that lets a pod pass everywhere; names are given back unread.
+    """The answer of filter that lets a pod pass everywhere; names are returned unread.
 
     Raises:
         InvalidDocument: the names are no array.

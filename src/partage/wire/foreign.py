@@ -39,7 +39,7 @@ class OnCard:
 
     Attributes:
         instances: those that are known.
-        unknown: why nobody can tell what is there; empty where it is known.
+        unknown: why it is unknown what is there; empty where it is known.
         uncuttable: why no instance can be made before an operator acts; empty where one can.
     """
 

@@ -278,7 +278,7 @@ class Mask:
         return key, self._text(text)
 
     def _document(self, text: str) -> str | None:
-        """A ConfigMap's text, taken apart; None for one that nobody could read."""
+        """A ConfigMap's text, taken apart; None for one that cannot be read."""
         try:
             (value,) = yaml_values(text.encode())
         except (YamlError, ValueError):

@@ -151,7 +151,7 @@ def said(node: Node, device: Device, fact: str) -> str:
 
 
 def closed_code(card: "Card") -> str | None:
-    """Why a card takes nobody, where that is a fault or somebody's order; not that it is taken."""
+    """Why a card takes no pod, where that is a fault or an operator's order; not that it is taken."""
     held = card.closed in (None, ReasonCode.CARD_NOT_IDLE)
     return None if held or card.closed is None else card.closed.value
 

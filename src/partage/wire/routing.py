@@ -45,7 +45,7 @@ class Routes:
 
     Attributes:
         families: family name to its containers.
-        undecided: containers that ask for `nvidia.com/gpu` and nothing else, of nobody yet.
+        undecided: containers that ask for `nvidia.com/gpu` and nothing else, of no protocol yet.
         fault: set when a container speaks two protocols.
         notes: who was found to own a lone `nvidia.com/gpu`, and why.
     """

@@ -115,7 +115,7 @@ def yaml_values(data: bytes, notes: list[Repeated] | None = None) -> list[Any]:
 
     Args:
         data: UTF-8 text.
-        notes: where keys are told that a mapping has twice; the last one holds, as elsewhere.
+        notes: where keys are noted that a mapping has twice; the last one holds, as elsewhere.
 
     Raises:
         YamlError: not UTF-8, not YAML, or beyond one of the guards.

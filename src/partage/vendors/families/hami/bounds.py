@@ -212,7 +212,7 @@ def _renamed(axis: MigAxis, table: _Table, allowed: tuple[str, ...]) -> tuple[Mi
 def _measured(axis: MigAxis, card: CardFacts) -> MigAxis:
     """The axis with amounts that never come to more than the card's own, however it is cut.
 
-    No instance counts for more memory than its part of the axis; one whose memory nobody
+    No instance counts for more memory than its part of the axis; one whose memory is not
     published counts for just that.
     """
 

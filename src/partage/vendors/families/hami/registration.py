@@ -248,9 +248,9 @@ def _mode(registered: str, node: NodeView, settings: Settings, notes: list[str])
 def _told(
     devices: Iterable[Device], cards: Iterable[RegisteredCard], notes: list[str]
 ) -> Mapping[str, _Told]:
-    """What is told of the instances of the node's cards, by UUID, where that is not too much.
+    """What is registered of the instances of the node's cards, by UUID, where that is not too much.
 
-    Tables are made of each that is another, and cards of a node are of few models: what is told
+    Tables are made of each that is another, and cards of a node are of few models: what is registered
     beyond those does not count.
     """
     profiles = {card.uuid: card.profiles for card in cards}
@@ -278,7 +278,7 @@ def _cut(
     """The card with the instances it may be cut into, where its mode allows any.
 
     A card that cannot be cut takes nothing in mode mig, and is shared by software alone in mode
-    either; the note tells why. One that its driver has switched to instances where nobody cuts it is
+    either; the note tells why. One that its driver has switched to instances where no agent cuts it is
     closed: a process can use it only through an instance.
     """
     if device.type is not DeviceType.GPU:

@@ -77,7 +77,7 @@ class Hint:
         every: all matching devices, each with the amount asked.
         as_count: the amount is a number of devices.
         scope: how close together the devices must be.
-        exclusive: within which scope nobody else's devices may be in use.
+        exclusive: within which scope no other pod's devices may be in use.
     """
 
     selector: Selector | None = None
