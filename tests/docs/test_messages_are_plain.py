@@ -23,7 +23,7 @@ EXCEPTIONS = {"given back"}
 """A word of the dashboard's history, which programs read; pages quote it."""
 RECORDS = ("CHANGELOG.md", "docs/decisions/")
 """Written once, at their time, and not changed later."""
-LATER = ("agent", "cli", "daemon", "dashboard", "embedded", "extender", "placement", "scheduler")
+LATER = ("agent", "cli", "daemon", "dashboard", "extender")
 """Packages whose functions and comments go around subjects still."""
 NAMES = re.compile(r"`[^`]*`|\]\([^)]*\)")
 """Code, and where links lead: names of tests and files, which a page quotes as they are."""

@@ -64,7 +64,7 @@ def admit_with(
     Args:
         context: what pods are read against now.
         admission: the switches that are in force now.
-        tracer: is told of pods that ask for devices.
+        tracer: hears of pods that ask for devices.
     """
     mutate, validate = mutating(tracer), validating(tracer)
 

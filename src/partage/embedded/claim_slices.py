@@ -70,7 +70,7 @@ class Slices:
             group.create_task(self._publish())
 
     async def _saw(self, change: Change) -> None:
-        """Look at a node whose object changed, or whose devices a pod or a claim takes or gives back."""
+        """Look at a node whose object changed, or whose devices a pod or a claim takes or releases."""
         if change.record.resource == "pods":
             self._dirty.add((change.record.value.get("spec") or {}).get("nodeName") or "")
         elif change.record.resource == CLAIMS:
@@ -136,7 +136,7 @@ class Slices:
                 await self._server.delete(SLICES, "", key, user=user)
         except ApiError:
             self._offered.pop(name, None)
-            self._dirty.add(name)  # somebody was faster: look again
+            self._dirty.add(name)  # another was faster: look again
 
     def _held(self, name: str) -> _Held | None:
         """A node as the books have it, and what is held there; None where they do not know it."""

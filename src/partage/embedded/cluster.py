@@ -89,7 +89,7 @@ class Plan:
         resumable: nodes that are simulated further if `file` has them, and not made anew.
         notes: on the files that the plan was read from; told with what became of them.
         record: where every decision is kept with what led to it; None keeps none.
-        tracer: is told what becomes of pods.
+        tracer: hears what becomes of pods.
     """
 
     simulated: Sequence[SimulatedNode] = ()
@@ -194,7 +194,7 @@ class EmbeddedCluster:
             routes=review_routes(self._context, lambda: self._admission, tracer=plan.tracer),
             wake=self._wake,
         )
-        # The scheduler comes first, so that it prefers nodes in the order in which they are told,
+        # The scheduler comes first, so that it prefers nodes in the order in which they are made,
         # as `partage schedule` does with the same files.
         await _listening("scheduler", plan.scheduler_port, stack.enter_async_context(daemon))
         state = [one for one in plan.objects if is_state(one)]

@@ -223,4 +223,4 @@ DEFAULT_FLEET: Final[Sequence[SimulatedNode]] = (
     _node("t4-0", "Tesla-T4", 4, registers=("qgpu",)),
     _node("c500-0", "C500", 2, cpu="96"),
 )
-"""The nodes there are when nobody describes any."""
+"""The nodes there are when none are described."""

@@ -83,7 +83,7 @@ def plugin_totals(
     """Totals and node annotations that the node's plugins report for the devices as they are now.
 
     Raises:
-        InvalidDocument: somebody has written something else into the Device object.
+        InvalidDocument: another program has written something else into the Device object.
     """
     document = decoded("Device", device)
     devices, _ = translate_devices(document, document.labels)

@@ -53,7 +53,7 @@ class Kubelet:
 
         Args:
             context: what pods are read against now.
-            tracer: is told what containers get, as an agent would.
+            tracer: hears what containers get, as an agent would.
         """
         self._server = server
         self._context = context
@@ -102,7 +102,7 @@ class Kubelet:
         if self._server.store.get("nodes", "", node) is None:
             if record.metadata.get("deletionTimestamp"):
                 await self._collect(record)
-            return  # nobody is there to start it
+            return  # no kubelet is there to start it
         if run is None:
             run = self._runs[uid] = _Run()
             run.task = asyncio.create_task(self._live(record, run), name=f"pod {record.name}")

@@ -38,7 +38,7 @@ class PlacedLine:
 
 @dataclass(frozen=True, slots=True)
 class WaitingLine:
-    """One pod without a node; the reason is empty while nobody has looked at it."""
+    """One pod without a node; the reason is empty until it was looked at."""
 
     name: str
     reason: str

@@ -133,7 +133,7 @@ def rollout(
         spare = 1
     more = max(0, wanted + surge - new - old)
     grown = min(wanted, new + more)
-    # Pods that do not serve are missed by nobody; of the others, as many go as are replaced.
+    # Pods that do not serve are not missed; of the others, as many go as are replaced.
     idle = max(0, old - old_ready)
     removable = max(0, new_ready + old_ready - (wanted - spare))
     return Rollout(grown if old else wanted, max(0, old - idle - removable))

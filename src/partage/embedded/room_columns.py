@@ -20,7 +20,7 @@ from partage.model.pod import Pod
 T = TypeVar("T", bound=np.generic)
 
 MOST: Final = 2**62
-"""The most of a resource that a column holds; whoever asks for more is asked about node by node."""
+"""The most of a resource that a column holds; pods that ask for more are looked at node by node."""
 _KINDS: Final = 64
 """Kinds of pods, by their rules, for which verdicts are kept."""
 _SPARE: Final = 64

@@ -77,12 +77,12 @@ class Rooms:
     # --- facts -------------------------------------------------------------------------------
 
     def node_changed(self, value: Mapping[str, Any], context: Context) -> bool:
-        """A node is there or has changed; whether that matters to anybody who waits."""
+        """A node is there or has changed; whether that matters to a pending pod."""
         name = str(value["metadata"]["name"])
         try:
             node = translate_node(decoded("Node", value), None, context).node
         except InvalidDocument:
-            self.node_gone(name)  # what cannot be read takes nobody
+            self.node_gone(name)  # what cannot be read takes no pod
             return False
         return self.node_seen(replace(node, devices=(), verdicts=(), properties={}, links={}))
 

@@ -41,7 +41,7 @@ _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _BINDS: Final = 64
 """Bindings on their way at a time."""
 _FLUSH: Final = 15.0
-"""Seconds after which whoever waits is tried again though nothing is known to have happened."""
+"""Seconds after which a pending pod is tried again though nothing is known to have happened."""
 _BACKOFF: Final = 0.2
 _LONGEST: Final = 5.0
 _NOT_REFUSED: Final = frozenset({CHANGED, CLOSED, PLACE_LOST, STALE})
@@ -338,7 +338,7 @@ class KubeScheduler:
             if pending is None:
                 continue
             pending.queued = False
-            # Whoever is tried again comes after those who have not been tried since.
+            # A pod that is tried again comes after those that have not been tried since.
             self._arrived += 1
             pending.order = (pending.order[0], now(self._server), self._arrived)
             while len(self._binding) >= _BINDS:

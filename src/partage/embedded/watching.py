@@ -41,7 +41,7 @@ async def _handled(handle: Callable[[Change], Awaitable[None]], change: Change) 
     try:
         await handle(change)
     except ApiError as error:
-        # Somebody else was faster, or the object is gone: the next change tells.
+        # Another was faster, or the object is gone: the next change tells.
         _LOG.debug("%s %s: %s", change.record.resource, change.record.name, error.message)
     except Exception:  # noqa: BLE001 # what follows must still be handled
         _LOG.exception("%s %s", change.record.resource, change.record.name)
@@ -102,7 +102,7 @@ async def tell(
 
 
 async def forget_old_events(server: ApiServer) -> None:
-    """Deletes events that nobody has repeated for an hour, as a genuine API server does."""
+    """Deletes events that were not repeated for an hour, as a genuine API server does."""
     while True:
         await asyncio.sleep(_SWEEP)
         oldest = timestamp(server.cluster.ambient.now() - _KEPT)

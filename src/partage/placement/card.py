@@ -123,7 +123,7 @@ def _mode_problem(device: Device, wanted: CardFilter, *, by_instance: bool) -> s
 
 
 def _vendor_problem(vendor: str, wanted: CardFilter) -> str:
-    """Why a card of this vendor is the wrong one; an unknown vendor is nobody's."""
+    """Why a card of this vendor is the wrong one; no card of an unknown vendor is."""
     if vendor and wanted.vendors and vendor not in wanted.vendors:
         return f"a {vendor} card, asked {' or '.join(wanted.vendors)}"
     if vendor and vendor in wanted.avoid_vendors:

@@ -12,7 +12,7 @@ from partage.model.device import DeviceType
 
 
 class Followed(ABC):
-    """What is kept of every node of a ledger; whoever keeps it says how it is made and written.
+    """What is kept of every node of a ledger; its keeper says how it is made and written.
 
     Attributes:
         ledger: that is followed.

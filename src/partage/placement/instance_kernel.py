@@ -95,7 +95,7 @@ class InstanceTable:
         if len(known) == self._room.size:
             return
         room, worth = self._room.tolist(), self._worth.tolist()
-        # Nobody's tenant is on a card where only others' instances are, and it is used all the same.
+        # No tenant of ours is on a card where only others' instances are, and it is used all the same.
         alone = self._request.unused and not self._request.exclusive
         for cut in known[len(room) :]:
             if cut is None:

@@ -269,7 +269,7 @@ def classify(
 
 
 def shut(ranks: Codes, closed: Codes) -> None:
-    """Write the reason of cards that take nobody, by the column `closed`; idle is another matter."""
+    """Write the reason of cards that take no pod, by the column `closed`; idle is another matter."""
     for position, code in enumerate(CLOSED):
         if code not in (None, ReasonCode.CARD_NOT_IDLE):
             ranks[closed == position] = _RANK[code]

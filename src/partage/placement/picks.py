@@ -82,12 +82,12 @@ class Picker:
 
     Attributes:
         node: the node.
-        cards: scratch copies of its devices; whoever searches takes and gives back on them.
+        cards: scratch copies of its devices; a search takes and releases on them.
         request: the pod's.
         strategy: between cards, unless the pod has its own; None for what leaves most room for the
             pod's other groups.
         ranking: score of each row of the first group's type, where the strategy gives one.
-        work: what is done; whoever searches stops where it is spent.
+        work: what is done; a search stops where it is spent.
         reason: why the first group without a pick has none.
     """
 
@@ -175,7 +175,7 @@ class Picker:
             request: what is asked.
             everyone: all cards of the type.
             fitting: how many of them serve.
-            told: the request as people are told of it, where that is another.
+            told: the request as people read of it, where that is another.
         """
         if self.reason is not None:
             return

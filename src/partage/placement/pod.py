@@ -36,7 +36,7 @@ _LOOKS: Final = 8
 """Units of work that a first choice takes for each card; the work of conditions comes on top."""
 
 _TAKEN: Final = 4
-"""Cards that are taken and given back for one unit of work."""
+"""Cards that are taken and released for one unit of work."""
 
 _A_GRANT: Final = 2
 """Units of work that it takes to write down one container's part of one device."""

@@ -217,7 +217,7 @@ class Theatre:
 
 
 def _start(course: Course, *, anew: bool) -> tuple[Ints, Books, Ints, Ints]:
-    """What is to be placed, on what, the row of everybody's node, and the part to be written."""
+    """What is to be placed, on what, the row of each arrival's node, and the part to be written."""
     first = 0 if anew else course.placed
     node: Ints = np.zeros(course.arrivals.size, np.int64)
     books = _copied(_empty(course.stock) if anew else course.books)

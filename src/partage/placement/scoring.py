@@ -189,7 +189,7 @@ def _host_score(ledger: Ledger, nodes: Nodes, strategy: Strategy) -> Ints:
 def _first(scene: Scene) -> Ints:
     """The default before it has learnt prices: all nodes alike, those without devices first.
 
-    Only pods without devices tell nodes apart: cards that they strand serve nobody.
+    Only pods without devices tell nodes apart: cards that they strand serve no pod.
     """
     bare: Ints = scene.ledger.bare[scene.nodes].astype(np.int64)
     return bare if scene.request is None else np.zeros_like(bare)

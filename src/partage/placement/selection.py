@@ -253,7 +253,7 @@ def learned(
         fast: use compiled loops; None for where numba is installed.
 
     Returns:
-        None where nothing can be learnt: nobody asks for cards, or there are none.
+        None where nothing can be learnt: no pod asks for cards, or there are none.
     """
     mix = Mix.of(seen, stock)
     choice = chosen(mix, stock, standing, rules=rules, fast=fast)

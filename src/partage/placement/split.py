@@ -48,7 +48,7 @@ def _among(
     core = _pour([part.core_milli for part in parts], containers, _core_weights(containers))
     memory = _pour([part.memory_bytes for part in parts], containers, _memory_weights(containers))
     counted: set[int] = set()
-    # Whoever runs on is asked first to stand for the device; the order of the result is another.
+    # The container that runs on is asked first to stand for the device; the order of the result is another.
     order = sorted(range(len(containers)), key=lambda i: containers[i].phase is Phase.INIT)
     for i in order:
         container = containers[i]
@@ -73,13 +73,13 @@ def _among(
 
 
 def _core_weights(containers: Sequence[ContainerAsk]) -> list[int]:
-    """What each container asked of compute; of memory where nobody asked compute."""
+    """What each container asked of compute; of memory where none asked compute."""
     weights = [container.core_milli for container in containers]
     return weights if any(weights) else _memory_weights(containers, fallback=False)
 
 
 def _memory_weights(containers: Sequence[ContainerAsk], *, fallback: bool = True) -> list[int]:
-    """What each container asked of memory; of compute where nobody asked memory, else alike."""
+    """What each container asked of memory; of compute where none asked memory, else alike."""
     for weights in (
         [container.memory_bytes for container in containers],
         [container.memory_milli for container in containers],
@@ -121,7 +121,7 @@ def _pour(
 
 
 def by_instance(group: RequestGroup, device: Device, place: Place) -> Grant:
-    """A grant of an instance, still nobody's; all of it is its container's."""
+    """A grant of an instance, still without a container; all of it is its container's."""
     return Grant(
         container="",
         type=device.type,

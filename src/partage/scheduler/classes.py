@@ -222,7 +222,7 @@ class RequestClass:
         """Remember that no node can host the class until something makes room.
 
         For plain requests the kernel is exact, and others only take what it counts. A bounded
-        search may find a place just because somebody took another.
+        search may find a place just because another pod took another.
         """
         exact = (self.plain or not self.pod.request.groups) and not self.failed
         self.shut_at = ledger.made_room if exact else -1

@@ -455,15 +455,15 @@ class DryRun:
         self.depth = MOST_A_NODE
 
     def __enter__(self) -> Self:
-        """Nobody is away yet."""
+        """No pod is away yet."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Everybody is back."""
+        """All pods are back."""
         self.leave()
 
     def leave(self) -> None:
-        """Everybody is back, until the next question."""
+        """All pods are back, until the next question."""
         self._move(())
 
     def grants(self, gone: Iterable[str]) -> tuple[Grant, ...] | None:

@@ -61,7 +61,7 @@ class Eligibility:
         self.allowed = np.zeros(ledger.present.shape[0], np.bool_)
         self.allowed[: len(ledger.nodes)] = [node is not None for node in ledger.nodes]
         pod, columns = self.pod, self.columns
-        # In the order of `placement.node.objection`: the first objection is the one that is told.
+        # In the order of `placement.node.objection`: the first objection is the one that is reported.
         self._refuse(
             ReasonCode.NODE_UNSCHEDULABLE, columns.tainted(lambda t: t[0] and cordon(pod))
         )

@@ -72,7 +72,7 @@ from partage.scheduler.request_class_cache import Scorers
 class State(StrEnum):
     """Where a pod that holds something stands."""
 
-    HELD = "held"  # somebody else schedules the pod; its predicted place is kept for a while
+    HELD = "held"  # another program schedules the pod; its predicted place is kept for a while
     CLEARING = "clearing"  # preemption makes room for it; what is free of that room is kept
     RESERVED = "reserved"  # decided; the Binding is on its way
     UNKNOWN = "unknown"  # the Binding was sent and never answered
@@ -80,7 +80,7 @@ class State(StrEnum):
 
 
 _HOLDS: Final = (State.HELD, State.CLEARING)
-"""Promises to a pod that somebody else schedules; nothing of them is sent anywhere yet."""
+"""Promises to a pod that another program schedules; nothing of them is sent anywhere yet."""
 
 REMEMBERED: Final = 65_536
 """Pods that are gone and remembered, the latest: twenty minutes at 50 pods/s, where late events come within seconds."""
@@ -115,7 +115,7 @@ class Engine(Chooser):
         """Positions of the best nodes of each domain, so many at most of each; ties go by the explicit order.
 
         Args:
-            keys: labels by whose values nodes are told apart; nodes without one are a domain too.
+            keys: labels by whose values nodes are distinguished; nodes without one are a domain too.
         """
         domain = self._classes.domains(keys)[nodes]
         order = np.lexsort((self._rank[nodes], -scores, domain))
@@ -328,7 +328,7 @@ class Engine(Chooser):
     def hold(
         self, pod: Pod, among: Bools | None = None, work: Work | None = None
     ) -> Placement | Refusal:
-        """Keep the predicted place of a pod that somebody else schedules (an extender's filter).
+        """Keep the predicted place of a pod that another program schedules (an extender's filter).
 
         A hold counts like a reservation, so that two pods that are filtered together do not get
         the same room. It ends with `place_on`, `HoldEnded` or the pod; asking again moves it.

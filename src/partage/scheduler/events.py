@@ -157,7 +157,7 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True)
 class Unserviceable:
-    """Cards of a node are configured so that they serve nobody: tell people why."""
+    """Cards of a node are configured so that they serve no pod: tell people why."""
 
     node: str
     message: str

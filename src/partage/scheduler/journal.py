@@ -90,7 +90,7 @@ Write = Callable[["JournalledEngine", Entry], None]
 
 
 class JournalledEngine(Engine):
-    """An engine whose journal somebody keeps.
+    """An engine whose journal is kept.
 
     Attributes:
         label: what its decisions' ids begin with.
@@ -175,7 +175,7 @@ class JournalledEngine(Engine):
         )
 
     def resume(self, state: EngineState) -> None:
-        """Take over a state; the engine is empty. Whoever replays a journal calls this."""
+        """Take over a state; the engine is empty. A replay of a journal calls this."""
         self.policy = state.policy
         handle = super().handle
         handle(TablesChanged(state.tables))

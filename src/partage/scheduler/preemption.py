@@ -95,7 +95,7 @@ def plan_on(
     beside: Bystanders = Bystanders(),
     work: Work | None = None,
 ) -> Plan | None:
-    """What `planning` comes to, where nobody else has a turn meanwhile."""
+    """What `planning` comes to, where no other task has a turn meanwhile."""
     return _run_through(planning(chooser, pod, node, occupants, allowed, beside, work))
 
 
@@ -199,7 +199,7 @@ def still(
 
 
 def _run_through(steps: Generator[None, None, T]) -> T:
-    """What such a generator returns, where nobody else has a turn meanwhile."""
+    """What such a generator returns, where no other task has a turn meanwhile."""
     while True:
         try:
             next(steps)

@@ -77,7 +77,7 @@ class QuotaBook:
     """What each namespace uses, by pod.
 
     Pods of one template share their amounts, so changes are first counted by template and added
-    up when somebody asks: most namespaces have no quota, and nobody ever does.
+    up when they are asked for: most namespaces have no quota, and theirs never are.
     """
 
     def __init__(self) -> None:
