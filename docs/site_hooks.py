@@ -64,6 +64,17 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_post_page(output: str, **_: object) -> str:
+    """Say what the theme leaves out for those who do not see the page: the name of its search, and that a corner heads nothing."""
+    named = output.replace('class="md-search" ', 'class="md-search" aria-label="Search" ')
+    return named.replace("<th></th>", "<td></td>")
+
+
+def on_post_template(output_content: str, **_: object) -> str:
+    """The same of pages that no text stands behind, such as the one for 404."""
+    return on_post_page(output_content)
+
+
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     """Turn links around; `page` tells from where."""
     shown = page.file.src_uri

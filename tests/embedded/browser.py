@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -25,6 +26,12 @@ PROGRAM = next(
     None,
 )
 """The browser, or None where there is none."""
+
+AXE = (
+    Path(os.environ.get("PARTAGE_TOOLS", "~/.cache/partage/tools")).expanduser()
+    / "axe-core/node_modules/axe-core/axe.min.js"
+)
+"""Deque's rules of accessibility, as `tests/tools/watching/fetch` brings them."""
 
 CONTRASTS = """
 (() => {
@@ -163,6 +170,20 @@ class Page:
         """Open an address and wait until an expression is true there."""
         await self.call("Page.navigate", url=url)
         await self.until(f"document.readyState === 'complete' && ({ready})")
+
+    async def axe(self) -> list[str]:
+        """What axe-core finds on the page: the rule, its fix, and the first elements that break it.
+
+        All its rules count, best practices too. Incomplete results do not: a person has to judge these.
+        """
+        if await self.value("typeof axe") == "undefined":
+            await self.value(f"{AXE.read_text(encoding='utf-8')}; 0")
+        found = await self.value("axe.run({ resultTypes: ['violations'] })")
+        assert found["passes"], "axe looked at nothing"
+        return [
+            f"{one['id']}: {one['help']}: {', '.join(str(it['target']) for it in one['nodes'][:3])}"
+            for one in found["violations"]
+        ]
 
     async def picture(self, style: str) -> str:
         """The window as a data URL of a PNG, drawn with rules of style beside the page's own.

@@ -12,7 +12,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from browser import CONTRASTS, PROGRAM, Page, browsing
+from browser import AXE, CONTRASTS, PROGRAM, Page, browsing
 from up_world import MODELS, PODS, World, node, pod, run, running
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium on this machine")
@@ -169,6 +169,29 @@ def test_the_page_is_told_in_roles_and_names() -> None:
         assert meters is True
 
     browse(tell)
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="no axe-core: tests/tools/watching/fetch brings it")
+def test_axe_finds_nothing() -> None:
+    """All rules of axe-core on every view, in three widths and both themes."""
+    wrong = []
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        for width, theme in product((360, 1024, 1600), ("light", "dark")):
+            await page.call(
+                "Emulation.setEmulatedMedia",
+                features=[{"name": "prefers-color-scheme", "value": theme}],
+            )
+            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+            await page.call("Emulation.setDeviceMetricsOverride", **size)
+            for view in VIEWS:
+                await page.open(f"{url}/{view}", shown(view))
+                wrong.extend((view, width, theme, one) for one in await page.axe())
+        await page.value("document.querySelector('#view h1').remove()")
+        assert await page.axe() != []  # the rules are asked
+
+    browse(tell)
+    assert wrong == [], "\n".join(map(str, wrong))
 
 
 def _value(node: dict[str, Any], key: str) -> str:

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from browser import CONTRASTS, PROGRAM, Page, browsing
+from browser import AXE, CONTRASTS, PROGRAM, Page, browsing
 
 pytest.importorskip("material", reason="mkdocs-material is not installed (group docs)")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium on this machine")
@@ -48,8 +48,8 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the site as it is built now."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as it is built now."""
     folder = tmp_path_factory.mktemp("site")
     subprocess.run(
         [
@@ -66,6 +66,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         check=True,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> Iterator[str]:
+    """Its address."""
     handler = functools.partial(_Quiet, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -113,6 +119,30 @@ def test_pages_are_readable_on_a_phone_and_a_desk_in_both_schemes(site: str) -> 
                 wrong.extend(
                     (name, scheme, width, what, is_) for what, is_ in found.items() if is_
                 )
+
+    browse(tell)
+    assert wrong == [], "\n".join(map(str, wrong))
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="no axe-core: tests/tools/watching/fetch brings it")
+@pytest.mark.parametrize(("scheme", "width", "first"), [("light", 1280, 0), ("dark", 360, 1)])
+def test_axe_finds_nothing(folder: Path, site: str, scheme: str, width: int, first: int) -> None:
+    """All rules of axe-core: one half of the pages on a desk in light, the other on a phone in dark."""
+    pages = sorted(one.relative_to(folder).as_posix() for one in folder.rglob("*.html"))
+    wrong = []
+
+    async def tell(page: Page) -> None:
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source="localStorage.clear()")
+        await page.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        await page.call("Emulation.setDeviceMetricsOverride", **size)
+        for name in pages[first::2]:
+            ready = f"document.body.dataset.mdColorScheme === '{SCHEMES[scheme]}'"
+            await page.open(f"{site}/{name}", ready)
+            wrong.extend((name, one) for one in await page.axe())
 
     browse(tell)
     assert wrong == [], "\n".join(map(str, wrong))
