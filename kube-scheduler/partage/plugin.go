@@ -62,6 +62,7 @@ const (
 	slowAtMost  = 3
 	slowPause   = 5 * time.Second
 	mostRetries = 10_000
+	mostTaken   = 1000 // nodes of one question, so that a first one is no slow one
 )
 
 const stateKey fwk.StateKey = Name
@@ -75,6 +76,8 @@ type attempt struct {
 	// The best nodes of each domain were proposed; should a filter reject any, others would have been worth a look.
 	soft bool
 	left atomic.Int64 // of the proposed nodes, after the filters
+	// The pod asks by claims: kube-scheduler allocates them, and nothing is reserved or bound here.
+	claimed bool
 
 	// Where the pod was refused: who must be gone from each node before it fits, and why.
 	victims map[string]map[types.UID]struct{}
@@ -85,6 +88,18 @@ func newAttempt(number int64, nodes []string) *attempt {
 	made := &attempt{number: number, names: nodes, order: make(map[string]int, len(nodes))}
 	for i, name := range nodes {
 		made.order[name] = i
+	}
+	return made
+}
+
+// proposedBy makes the attempt of a proposal.
+func proposedBy(answer *protocol.Answer, number int64) *attempt {
+	made := newAttempt(number, answer.Nodes)
+	if len(answer.Scores) == len(answer.Nodes) && len(answer.Scores) > 0 {
+		made.scores = make(map[string]int64, len(answer.Scores))
+		for i, name := range answer.Nodes {
+			made.scores[name] = answer.Scores[i]
+		}
 	}
 	return made
 }
@@ -104,6 +119,7 @@ type shared struct {
 	attempts atomic.Int64
 	words    atomic.Pointer[words]
 	breaker  breaker
+	told     told
 
 	mu      sync.Mutex
 	handles []fwk.Handle
@@ -177,7 +193,7 @@ func newShared(path string, user uint32) *shared {
 			Verb: protocol.VerbHello, Protocol: protocol.Version, Incarnation: string(uuid.NewUUID()),
 			Plugin: Version, Kubernetes: version.Get().GitVersion,
 		},
-		connected: s.sayLeading,
+		connected: func() { s.told.forget(); s.sayLeading() },
 		pushed:    s.pushed,
 	}
 	return s
@@ -263,9 +279,14 @@ func (s *shared) forget(pod *v1.Pod) {
 func (p *Plugin) Name() string { return Name }
 
 // PreFilter asks the engine for nodes. Pods without devices are told apart before the socket is touched.
-func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (result *fwk.PreFilterResult, status *fwk.Status) {
+func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (result *fwk.PreFilterResult, status *fwk.Status) {
 	defer guard(&status)
-	if !p.shared.words.Load().concerns(pod) {
+	words := p.shared.words.Load()
+	if words.byClaims(pod) {
+		holding.set(true)
+		return p.forClaims(ctx, state, pod, nodes)
+	}
+	if !words.concerns(pod) {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	holding.set(true) // only a leader schedules, also one without an election
@@ -295,14 +316,42 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return &fwk.PreFilterResult{NodeNames: sets.New(made.names...)}, nil
 	}
 	p.shared.forget(pod)
-	made := newAttempt(number, answer.Nodes)
-	if len(answer.Scores) == len(answer.Nodes) && len(answer.Scores) > 0 {
-		made.scores = make(map[string]int64, len(answer.Scores))
-		for i, name := range answer.Nodes {
-			made.scores[name] = answer.Scores[i]
-		}
+	made := proposedBy(&answer, number)
+	if made.scores != nil {
 		_, made.soft = domains(&pod.Spec)
 	}
+	state.Write(stateKey, made)
+	return &fwk.PreFilterResult{NodeNames: sets.New(answer.Nodes...)}, nil
+}
+
+// forClaims asks on which nodes a pod's claims should be tried first. Whatever is in the way of that,
+// kube-scheduler decides by itself, over all nodes: the claims are its to allocate.
+func (p *Plugin) forClaims(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	skip := fwk.NewStatus(fwk.Skip)
+	dra := p.handle.SharedDRAManager()
+	// A group's filters may not be asked again, and a nominated node is to be filtered whatever is proposed.
+	if dra == nil || simulated(state) || pod.Status.NominatedNodeName != "" || p.shared.away() != "" {
+		return nil, skip
+	}
+	claims, err := claimsOf(dra.ResourceClaims(), pod)
+	if err != nil || claims == nil {
+		return nil, skip
+	}
+	spec := withoutClaims(&pod.Spec)
+	question := protocol.Question{
+		Verb: protocol.VerbPropose, UID: string(pod.UID), Attempt: p.shared.attempts.Add(1), Version: pod.ResourceVersion,
+		Wide: wide(spec), Claims: claims, Taken: p.shared.told.changed(nodes),
+	}
+	question.Domains, _ = domains(spec)
+	if question.Pod, err = encoded(pod); err != nil {
+		return nil, skip
+	}
+	answer, err := p.shared.timed(ctx, question)
+	if err != nil || answer.Code != "" || len(answer.Nodes) == 0 {
+		return nil, skip
+	}
+	made := proposedBy(&answer, question.Attempt)
+	made.claimed = true
 	state.Write(stateKey, made)
 	return &fwk.PreFilterResult{NodeNames: sets.New(answer.Nodes...)}, nil
 }
@@ -420,10 +469,10 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node
 // kube-scheduler preempt, on the nodes that were proposed or on those where others can make room.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (_ *fwk.PostFilterResult, status *fwk.Status) {
 	defer guard(&status)
-	if !p.shared.words.Load().concerns(pod) {
+	made := attemptOf(state)
+	if made == nil && !p.shared.words.Load().concerns(pod) {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
-	made := attemptOf(state)
 	if made == nil {
 		// The engine found no place for its devices, and nobody who could make room: PreFilter said of every node that
 		// it cannot be helped. Plugins that come later hear of it all the same: a group's gives back what its other pods hold.
@@ -440,17 +489,18 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		}
 		// kube-scheduler's own filters reject all of them, whoever goes.
 	}
-	if made.scores != nil {
+	if made.scores != nil && !made.claimed {
 		return nil, fwk.NewStatus(fwk.Unschedulable) // every node that fits was proposed
 	}
 	answer, err := p.shared.timed(ctx, protocol.Question{
 		Verb: protocol.VerbAnother, UID: string(pod.UID), Attempt: made.number, Rejected: made.names,
 	})
-	if err != nil {
+	if err != nil && !made.claimed {
 		p.shared.remember(pod)
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
 	}
-	if !answer.Again {
+	// A pod with claims is tried again in any case: the last attempt is kube-scheduler's own, over all nodes.
+	if !answer.Again && !made.claimed {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	p.handle.Activate(klog.FromContext(ctx), map[string]*v1.Pod{string(pod.UID): pod})
@@ -513,7 +563,7 @@ func (p *Plugin) NormalizeScore(_ context.Context, state fwk.CycleState, _ *v1.P
 func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (status *fwk.Status) {
 	defer guard(&status)
 	made := attemptOf(state)
-	if made == nil {
+	if made == nil || made.claimed {
 		return nil
 	}
 	question := protocol.Question{
@@ -544,7 +594,7 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	var status *fwk.Status
 	defer guard(&status)
 	made := attemptOf(state)
-	if made == nil {
+	if made == nil || made.claimed {
 		return
 	}
 	// An engine that is away has released it already.
@@ -559,7 +609,7 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (status *fwk.Status) {
 	defer guard(&status)
 	made := attemptOf(state)
-	if made == nil {
+	if made == nil || made.claimed {
 		return fwk.NewStatus(fwk.Skip)
 	}
 	answer, err := p.shared.engine.ask(ctx, protocol.Question{

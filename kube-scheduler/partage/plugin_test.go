@@ -145,9 +145,11 @@ type handle struct {
 	activated []string
 	extenders []fwk.Extender
 	informers informers.SharedInformerFactory
+	claims    *claims
 }
 
 func (h *handle) SharedInformerFactory() informers.SharedInformerFactory { return h.informers }
+func (h *handle) SharedDRAManager() fwk.SharedDRAManager                 { return h.claims }
 func (h *handle) SnapshotSharedLister() fwk.SharedLister                 { return snapshot{} }
 
 // snapshot knows every node that it is asked for.

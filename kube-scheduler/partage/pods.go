@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	fwk "k8s.io/kube-scheduler/framework"
 
 	"partage.io/kube-scheduler/protocol"
 )
@@ -14,10 +16,11 @@ type words struct {
 	resources   map[v1.ResourceName]struct{}
 	annotations map[string]struct{}
 	prefixes    []string
+	claims      bool
 }
 
 func wordsOf(given *protocol.Vocabulary) *words {
-	w := &words{map[v1.ResourceName]struct{}{}, map[string]struct{}{}, given.Prefixes}
+	w := &words{map[v1.ResourceName]struct{}{}, map[string]struct{}{}, given.Prefixes, given.Claims}
 	for _, name := range given.Resources {
 		w.resources[v1.ResourceName(name)] = struct{}{}
 	}
@@ -73,6 +76,11 @@ func (w *words) carries(annotations map[string]string) bool {
 	return false
 }
 
+// byClaims says whether a pod asks by ResourceClaims alone, and the engine wants to be asked about those.
+func (w *words) byClaims(pod *v1.Pod) bool {
+	return w != nil && w.claims && len(pod.Spec.ResourceClaims) > 0 && !w.concerns(pod)
+}
+
 // wide says whether kube-scheduler needs every node that can host the pod's devices, because rules
 // of its own weigh nodes against each other, or may reject any of them for other pods or volumes.
 func wide(spec *v1.PodSpec) bool {
@@ -122,9 +130,39 @@ func domains(spec *v1.PodSpec) (keys []string, soft bool) {
 	return keys, soft
 }
 
+// withoutClaims is the pod's spec without its claims, which are no wish of kube-scheduler's own.
+func withoutClaims(spec *v1.PodSpec) *v1.PodSpec {
+	others := *spec
+	others.ResourceClaims = nil
+	return &others
+}
+
 // encoded is the pod as it travels to an engine that has not seen it yet.
 func encoded(pod *v1.Pod) (json.RawMessage, error) {
 	slim := pod.DeepCopy()
 	slim.ManagedFields = nil
 	return json.Marshal(slim)
+}
+
+// claimsOf gives the ResourceClaims that a pod names, as kube-scheduler knows them; nil where not all of them are there.
+func claimsOf(claims fwk.ResourceClaimTracker, pod *v1.Pod) ([]json.RawMessage, error) {
+	found := make([]json.RawMessage, 0, len(pod.Spec.ResourceClaims))
+	for i := range pod.Spec.ResourceClaims {
+		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
+		if err != nil || name == nil {
+			return nil, err
+		}
+		claim, err := claims.Get(pod.Namespace, *name)
+		if err != nil {
+			return nil, err
+		}
+		slim := *claim
+		slim.ManagedFields = nil
+		body, err := json.Marshal(&slim)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, body)
+	}
+	return found, nil
 }

@@ -69,6 +69,10 @@ type Question struct {
 	Domains   []string        `json:"domains,omitempty"`
 	Nominated string          `json:"nominated,omitempty"`
 	Pod       json.RawMessage `json:"pod,omitempty"`
+	// The pod asks for devices by these ResourceClaims alone.
+	Claims []json.RawMessage `json:"claims,omitempty"`
+	// What pods request of nodes, where that has changed since it was told on this connection.
+	Taken []Taken `json:"taken,omitempty"`
 
 	// preempt
 	Budgets []Budget `json:"budgets,omitempty"`
@@ -88,6 +92,14 @@ type Question struct {
 	// bound
 	Outcome string `json:"outcome,omitempty"`
 	Message string `json:"message,omitempty"`
+}
+
+// Taken is what kube-scheduler counts as requested of a node, beside devices.
+type Taken struct {
+	Node   string `json:"node"`
+	CPU    int64  `json:"cpu,omitempty"` // milli
+	Memory int64  `json:"memory,omitempty"`
+	Pods   int    `json:"pods,omitempty"`
 }
 
 // Budget is as much of a PodDisruptionBudget as the engine needs.
@@ -136,6 +148,8 @@ type Vocabulary struct {
 	Resources   []string `json:"resources,omitempty"`
 	Annotations []string `json:"annotations,omitempty"`
 	Prefixes    []string `json:"prefixes,omitempty"`
+	// Pods that ask by ResourceClaims are asked about too.
+	Claims bool `json:"claims,omitempty"`
 }
 
 // Append adds one frame to others.

@@ -47,11 +47,12 @@ class Plugged:
         folder: Path,
         flags: Sequence[str] = (),
         program: Path = PLUGIN / "kube-scheduler",
+        options: Sequence[str] = (),
     ) -> None:
         self.plane = plane
         self.program = program
         self.port = free_port()
-        self.flags = flags
+        self.flags, self.options = flags, options
         self.socket = folder / "engine.sock"
         self.config = {
             **kube_scheduler_config(None, left_to_the_ledger(FAMILIES, Settings())),
@@ -99,6 +100,7 @@ class Plugged:
                 f"--lease-name={LEASE}",
                 "--lease-namespace=kube-system",
                 f"--kubeconfig={self.plane.kubeconfig()}",
+                *self.options,
             ],
         )
 

@@ -50,11 +50,15 @@ class Shelf:
 
     engine: Engine = field(default_factory=Engine)
     known: dict[str, Any] = field(default_factory=dict)
+    compared: dict[str, Pod] = field(default_factory=dict)
+    taken: dict[str, int] = field(default_factory=dict)
 
     @property
     def cluster_cache(self) -> Any:
         """What knows the pods."""
-        return SimpleNamespace(pods=lambda: self.known)
+        return SimpleNamespace(
+            pods=lambda: self.known, compared=self.compared, taken_by_others=lambda: self.taken
+        )
 
     def take(self, events: list[TablesChanged], now: float) -> None:
         """Tell the engine."""
@@ -122,6 +126,28 @@ def test_a_small_cluster_gets_usual_requests_as_events() -> None:
 
     assert mine.engine.tables.version == 2
     assert (1, 400) in {(s.count, s.core_milli) for s in mine.engine.tables.expected.shapes}
+
+
+@pytest.mark.usefixtures("large")
+def test_pods_with_claims_and_what_others_take_are_learnt_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The former one by one, all others as their average."""
+    mine = shelf()
+    mine.compared |= pods(0, 310)
+    mine.taken |= {"cpu": 9000, "memory": 6 * 2**30, "pods": 3}
+    told: list[Mapping[Ask, int]] = []
+
+    def due(_what: object, tables: Tables, counts: Mapping[Ask, int], *_more: object) -> Tables:
+        told.append(counts)
+        return tables
+
+    monkeypatch.setattr(daemon_learning, "tables_due", due)
+    asyncio.run(learning(mine).step())
+
+    (counts,) = told
+    assert counts[Ask(3000, 2048)] == 3
+    assert sum(counts.values()) == 313
 
 
 @pytest.mark.usefixtures("large")

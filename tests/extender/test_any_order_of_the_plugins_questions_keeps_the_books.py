@@ -1,7 +1,7 @@
 """Random orders of what a kube-scheduler with the plugin, the API server and restarts may do.
 
 The model is kube-scheduler's: one scheduling cycle at a time, Bindings beside it, pod groups that
-are reserved, reverted and reserved again, attempts that end without a word, connections that break
+are reserved, reverted and reserved again, pods with claims, attempts that end without a word, connections that break
 in between, messages that come twice or late, pods that are sent away for others, books that are made
 anew. After every step the
 ledger's laws hold; at the end, when everything has come to rest, it holds the bound pods and
@@ -9,9 +9,12 @@ nothing else.
 """
 
 import asyncio
+import json
 import os
 import random
+from typing import Any
 
+import msgspec
 import pytest
 from plugin_world import Plugged
 from world import DONE, REFUSED, UNKNOWN, card, device, node, pod
@@ -61,6 +64,7 @@ class Model:
                     self.cycle,
                     self.cycle,
                     self.group,
+                    self.claimant,
                     self.bind,
                     self.bind,
                     self.unreserve,
@@ -140,6 +144,27 @@ class Model:
         where = self.chance.choice(answer.nodes)
         if not self.world.reserve(name, where).code:
             self.reserved[name] = (self.world.number, where)
+
+    async def claimant(self) -> None:
+        """A pod with claims: kube-scheduler's filters reject any of its proposals, and the third attempt is its own."""
+        name = f"c{self.chance.randrange(3)}"
+        body = pod(name, resourceClaims=[{"name": "x", "resourceClaimName": "x"}])
+        asks: dict[str, Any] = {"deviceClassName": "share.gpu.partage.io"}
+        asks["capacity"] = {"requests": {"cores": "30", "memory": "4Gi"}}
+        spec = {"devices": {"requests": [{"name": "r", "exactly": asks}]}}
+        claim = {"metadata": {"name": "x", "namespace": "team"}, "spec": spec}
+        more = {
+            "pod": msgspec.Raw(json.dumps(body).encode()),
+            "claims": [msgspec.Raw(json.dumps(claim).encode())],
+        }
+        for _ in range(len(NODES) + 2):
+            answer = self.world.propose(name, **more)
+            assert f"uid-{name}" not in self.world.states
+            if not answer.nodes or self.chance.randrange(2):
+                return  # kube-scheduler allocates on one of them, or looks at all
+            rejected = wire.Another(1, f"uid-{name}", self.world.number, answer.nodes)
+            assert self.world.attempts.another(rejected).again
+        raise AssertionError("kube-scheduler is kept from looking by itself")
 
     async def preempt(self, name: str) -> None:
         """kube-scheduler nominates the pod where others make room, and deletes those."""

@@ -5,7 +5,8 @@ with the lowest priority, and the books get them as an event. A decision never w
 is counted is forgotten slowly, so that prices follow a mix that changes. Books that are made anew
 get the prices that were in force.
 
-Only pods that name devices are counted: the service sees no others.
+Pods that name devices are counted, and those for whose claims nodes were compared. Of all others the service knows no
+more than what they take of nodes, and that only where kube-scheduler tells it with claims: they count as their average.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from partage.extender.books import Books
 from partage.kube.clock import Clock
 from partage.model.policy import Strategy
 from partage.placement.learning import Arrivals, Due, asks_of, tables_due
-from partage.placement.mix import Standing, Stock
+from partage.placement.mix import Ask, Standing, Stock
 from partage.placement.tables import Tables
 from partage.scheduler.events import TablesChanged
 
@@ -95,21 +96,23 @@ class Learning:
         what, tables = self.arrivals.due(int(stock.cards.sum())), books.engine.tables
         if what is Due.PRICES:
             standing = self._standing(books, [node.name for node in nodes])
-            found = await self._prices(tables, stock, standing)
+            found = await self._prices(books, tables, stock, standing)
         else:
-            counts, trend = self.arrivals.counts, self.arrivals.trend
+            counts, trend = self.arrivals.counts + _others(books), self.arrivals.trend
             found = tables_due(what, tables, counts, stock, trend=trend)
         if found is not None:
             self.tables = found
             self._tell(found)
 
-    async def _prices(self, tables: Tables, stock: Stock, standing: Standing) -> Tables | None:
+    async def _prices(
+        self, books: Books, tables: Tables, stock: Stock, standing: Standing
+    ) -> Tables | None:
         started = self._clock.monotonic()
         others = set(active_children())
         worker = self._worker()
         try:
             loop = asyncio.get_running_loop()
-            counts = self.arrivals.counts
+            counts = self.arrivals.counts + _others(books)
             found = await loop.run_in_executor(
                 worker, tables_due, Due.PRICES, tables, counts, stock, standing
             )
@@ -129,9 +132,10 @@ class Learning:
 
     def _count(self, books: Books) -> int:
         """Count the pods that came since the last look, and say how many."""
-        pods, ledger = books.cluster_cache.pods(), books.engine.ledger
+        cache, ledger = books.cluster_cache, books.engine.ledger
+        pods = {uid: entry.pod for uid, entry in cache.pods().items()} | cache.compared
         fresh = [uid for uid in pods if uid not in self._seen]
-        self.arrivals.add(asks_of((pods[uid].pod for uid in fresh), ledger))
+        self.arrivals.add(asks_of((pods[uid] for uid in fresh), ledger))
         self._seen = set(pods)
         return len(fresh)
 
@@ -147,3 +151,13 @@ class Learning:
 
     def _tell(self, tables: Tables) -> None:
         self._books().take([TablesChanged(tables)], self._clock.monotonic())
+
+
+def _others(books: Books) -> Counter[Ask]:
+    """Pods that are not counted one by one, each as their average."""
+    taken = books.cluster_cache.taken_by_others()
+    pods = taken.get("pods", 0)
+    if pods <= 0:
+        return Counter()
+    cpu, memory = (max(0, taken.get(name, 0)) // pods for name in ("cpu", "memory"))
+    return Counter({Ask(cpu, memory // 2**20): pods})

@@ -60,6 +60,7 @@ class PluginServer:
         claimed: Callable[[bool], None],
         *,
         preempts: bool = True,
+        claims: bool = False,
     ) -> None:
         """A server that does not listen yet.
 
@@ -67,8 +68,10 @@ class PluginServer:
             may_bind: whether this instance leads at this very moment.
             claimed: called whenever kube-scheduler says that it holds its Lease, or no longer does.
             preempts: less important pods may be sent away for devices.
+            claims: ResourceClaims are followed, so that nodes can be compared for pods with some.
         """
         self._service = service
+        self._claims = claims
         self._claimed = claimed
         self._attempts = Attempts(service, may_bind, preempts=preempts)
         self._server = UnixServer(options.path, self._begin, options.users, wire.MAX_FRAME)
@@ -117,7 +120,10 @@ class PluginServer:
     def _words(self) -> wire.Vocabulary:
         owners = self._service.books.cluster_cache.context.owners
         return wire.Vocabulary(
-            sorted(owners), sorted(RESERVED.annotations), sorted(RESERVED.prefixes)
+            sorted(owners),
+            sorted(RESERVED.annotations),
+            sorted(RESERVED.prefixes),
+            self._claims,
         )
 
     def _met(self, talk: "_Talk", hello: wire.Hello) -> None:

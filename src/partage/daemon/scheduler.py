@@ -201,7 +201,14 @@ class SchedulerDaemon:
             return None
         claimed = elector.claim if isinstance(elector, FollowedLease) else _unasked
         preempts = self.options.preemption is not None
-        return PluginServer(options, self.service, self.may_bind, claimed, preempts=preempts)
+        return PluginServer(
+            options,
+            self.service,
+            self.may_bind,
+            claimed,
+            preempts=preempts,
+            claims=self.options.claims,
+        )
 
     def _wake(self, uids: Sequence[str]) -> None:
         """Have kube-scheduler try these pods again: by its plugin, or by a change of each pod."""

@@ -13,6 +13,9 @@ kube-scheduler decides about one pod at a time, and binds in the background:
 * A place on which others still run that are leaving is provisional: it can never be bound.
 * Every question names its attempt. A question of an attempt that a newer one replaced changes
   nothing, and neither does a repeated one.
+* A pod that asks by ResourceClaims alone is kube-scheduler's to place, and nothing is held or reserved for
+  it here. Its proposal names nodes where its claims are best, by what the books have; where filters reject
+  all of them others are named once more, and then kube-scheduler looks at all nodes by itself.
 * A pod that is refused may be told where less important pods could make room (`preempt`). Who goes,
   and that the pod is nominated, is kube-scheduler's own preemption's work; its victims hold those
   of the plan. What is free of a nominated place is kept as `extender.books` has it.
@@ -25,14 +28,14 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
 from partage.extender.books import Books
-from partage.extender.node_offers import marked, offered, others
+from partage.extender.node_offers import MOST_PROPOSED, PROPOSED, marked, offered, others
 from partage.extender.ports import Answered, Binding, Outcome
 from partage.extender.preemption import Planner, may_preempt, to_be_gone
 from partage.extender.rejected_nodes import REJECTED_SECONDS, RejectedNodes
@@ -45,8 +48,10 @@ from partage.scheduler.engine import State
 from partage.scheduler.events import BindFailed, HoldEnded, Placement, RoomKept
 from partage.scheduler.preemption import Plan
 from partage.wire import plugin as wire
+from partage.wire.claim_requests import request_of_claims
 from partage.wire.documents import outdated
-from partage.wire.extender import BindArgs, decode_pod
+from partage.wire.extender import BindArgs, decode_claim, decode_pod
+from partage.wire.pods import translate_pod
 from partage.wire.translation import PodEntry
 
 _LOG = logging.getLogger("partage.extender")
@@ -90,6 +95,7 @@ class _Attempt:
         reserved: the place is in the ledger now.
         provisional: others still run there; it can never be bound.
         outcome: set by `bound` while the Binding is on its way.
+        claimed: the pod asks by claims; there is nothing to reserve or bind.
     """
 
     number: int
@@ -102,6 +108,7 @@ class _Attempt:
     reserved: bool = False
     provisional: bool = False
     outcome: asyncio.Future[Answered] | None = None
+    claimed: bool = False
 
 
 def _measured(verb: str) -> Callable[[_Answering], _Answering]:
@@ -159,11 +166,15 @@ class Attempts:
         books, now = self._current(), self._service.clock.monotonic()
         self._end_proposal()
         self._heed_facts(books, now)
+        if question.taken:
+            _take_in(books, {one.node: _amounts(one) for one in question.taken})
         known = self._attempts.get(question.uid)
         if known is not None and question.attempt < known.number:
             return _refused(question, STALE, "a newer attempt replaced this one")
         if self._service.closed:
             return _refused(question, CLOSED, self._service.closed)
+        if question.claims:
+            return self._for_claims(books, question, now)
         try:
             entry, travelled = self._entry(books, question)
         except InvalidDocument as error:
@@ -240,6 +251,8 @@ class Attempts:
         books, attempt = self._current(), self._of(question)
         if isinstance(attempt, wire.Answer):
             return attempt
+        if attempt.claimed:
+            return _refused(question, PLACE_LOST, "its claims are kube-scheduler's to allocate")
         if attempt.reserved and attempt.place is not None:
             if attempt.place.node == question.node:
                 return wire.Answer(question.id)
@@ -274,6 +287,9 @@ class Attempts:
         attempt = self._attempts.get(question.uid)
         if attempt is None or attempt.number != question.attempt or self._service.closed:
             return wire.Answer(question.id)
+        if attempt.claimed:
+            self._rejected.add(question.uid, set(question.rejected) & attempt.nodes, now)
+            return wire.Answer(question.id, again=True)
         self._end_proposal()
         self._several_until = now + REJECTED_SECONDS
         room = self._rejected.add(
@@ -459,6 +475,28 @@ class Attempts:
         scores = list(nodes.values()) if question.wide else []
         return wire.Answer(question.id, nodes=list(nodes), scores=scores)
 
+    def _for_claims(self, books: Books, question: wire.Propose, now: float) -> wire.Answer:
+        """Nodes where a pod's claims are best; `skip` where kube-scheduler has to look at all nodes by itself."""
+        uid, left_out = question.uid, self._rejected.count(question.uid, now)
+        entry = _claimant(books, question)
+        work = books.cycle.allowed(entry.pod, now) if entry is not None else None
+        rejected = left_out > (0 if question.wide else PROPOSED)
+        if entry is None or work is None or rejected:
+            return wire.Answer(question.id, skip=True)
+        among = self._rejected.left(books.engine.ledger, uid, now)
+        most = MOST_PROPOSED if left_out else PROPOSED
+        books.cluster_cache.compares(entry.pod)
+        found = others(books.cycle, entry.pod, question, question.domains, among, work, now, most)
+        if not found:
+            return wire.Answer(question.id, skip=True)
+        books.counts["plugin proposed for claims"] += 1
+        nodes = frozenset(found)
+        self._remember(
+            uid, _Attempt(question.attempt, entry, travelled=True, nodes=nodes, claimed=True)
+        )
+        scores = list(found.values()) if question.wide else []
+        return wire.Answer(question.id, nodes=list(found), scores=scores)
+
     def _may_preempt(self, books: Books, attempt: _Attempt) -> bool:
         """Whether it is worth asking who could make room."""
         waiting = books.waiting.get(attempt.entry.pod.uid)
@@ -612,10 +650,11 @@ class Attempts:
         if self._books is not books:
             before, self._books = self._books, books
             if before is not None:
-                self._carry_over(books)
+                self._carry_over(before, books)
         return books
 
-    def _carry_over(self, books: Books) -> None:
+    def _carry_over(self, before: Books, books: Books) -> None:
+        _take_in(books, before.cluster_cache.taken)
         for uid, attempt in list(self._attempts.items()):
             attempt.travelled = False  # a fresh list has it, unless it is gone
             if attempt.reserved and attempt.place is not None and attempt.outcome is None:
@@ -632,6 +671,34 @@ class Attempts:
         while len(self._attempts) > _MOST:
             _, oldest = self._attempts.popitem(last=False)
             self._release(oldest)
+
+
+def _amounts(one: wire.Taken) -> Mapping[str, int]:
+    return {"cpu": one.cpu, "memory": one.memory, "pods": one.pods}
+
+
+def _take_in(books: Books, taken: Mapping[str, Mapping[str, int]]) -> None:
+    """Tell the engine what is left of nodes beside devices; no room for devices appears, so nobody is woken."""
+    for event in books.cluster_cache.take(taken):
+        books.engine.handle(event)
+
+
+def _claimant(books: Books, question: wire.Propose) -> PodEntry | None:
+    """A pod that asks by claims as one that asks by the engine's request; None where that cannot be said."""
+    translation = books.cluster_cache.translation
+    try:
+        document = decode_pod(bytes(question.pod))
+        claims = [decode_claim(bytes(one)) for one in question.claims]
+        if document.metadata.uid != question.uid or translation.concerns(document):
+            return None
+        translated = translate_pod(document, translation.context)
+    except InvalidDocument:
+        return None
+    request = request_of_claims(document, claims)
+    if request is None:
+        return None
+    pod = replace(translated.pod, request=request)
+    return PodEntry(replace(translated, pod=pod))
 
 
 def _past(books: Books, attempt: _Attempt) -> str:

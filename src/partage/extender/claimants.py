@@ -43,6 +43,10 @@ class Claimants:
             return self._waiting.get(namespace, {}).values()
         return [one for those in self._waiting.values() for one in those.values()]
 
+    def knows(self, uid: str) -> bool:
+        """Whether a pod names claims and is not bound."""
+        return uid in self._pods
+
     # --- pods --------------------------------------------------------------------------------
 
     def changed(self, document: Document) -> None:

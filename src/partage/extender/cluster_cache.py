@@ -19,6 +19,7 @@ from partage.extender.claims import ClaimBook
 from partage.extender.pod_log import PodLog
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
+from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.scheduler.events import (
     Event,
@@ -65,6 +66,8 @@ class ClusterCache:
         changes: every pod with devices that came, was read anew, or went, in order.
         claims: ResourceClaims that hold devices of this driver; empty where they are not followed.
         claimants: pods that wait for devices by ResourceClaims alone.
+        taken: what kube-scheduler counts as requested of nodes beside devices, by node.
+        compared: pods that nodes were compared for by what their claims ask, by uid, the latest; prices are learnt from them.
     """
 
     def __init__(
@@ -89,6 +92,8 @@ class ClusterCache:
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._told_policy = self.policy
         self._version = 0
+        self.taken: dict[str, Mapping[str, int]] = {}
+        self.compared: OrderedDict[str, Pod] = OrderedDict()
         self.translation = Translation(Context.of(Settings(), self._families))
         self.claimants = Claimants()
         self.claims = ClaimBook(self.as_read, self._next, self.problems)
@@ -200,6 +205,7 @@ class ClusterCache:
         before = place.translated
         if place.node is None:
             place.translated = None
+            self.taken.pop(name, None)
             self.notes.pop(name, None)
             if place.device is None and not place.pods:
                 del self._places[name]
@@ -219,12 +225,38 @@ class ClusterCache:
             return [NodeGone(name, self._next())]
         self.problems.pop(f"Node {name}", None)
         self.notes[name] = read.notes
-        node = place.translated = read.node
+        node = read.node
+        if name in self.taken:
+            node = replace(node, taken=self.taken[name])
+        place.translated = node
         self._count_registrar(before, node)
         events: list[Event] = [NodeSeen(node)]
         if before is None or before.devices != node.devices:
             events += [*self._recover(place.pods, node), *self.claims.renewed(name)]
         return events
+
+    def take(self, amounts: Mapping[str, Mapping[str, int]]) -> list[Event]:
+        """What kube-scheduler counts as requested of nodes, beside devices; of nodes that are known."""
+        events: list[Event] = []
+        for name, some in amounts.items():
+            place = self._places.get(name)
+            if place is not None and place.translated is not None:
+                self.taken[name] = some
+                place.translated = replace(place.translated, taken=some, version=self._next())
+                events.append(NodeSeen(place.translated))
+        return events
+
+    def taken_by_others(self) -> Mapping[str, int]:
+        """What pods take of all nodes but those for whose claims nodes were compared; empty where nothing was told."""
+        total = Counter[str]()
+        for some in self.taken.values():
+            total.update(some)
+        for uid, pod in self.compared.items() if total else ():
+            if not self.claimants.knows(uid):
+                total.subtract(
+                    {"pods": 1} | {name: pod.host.get(name, 0) for name in ("cpu", "memory")}
+                )
+        return total
 
     def _recover(self, uids: Iterable[str], node: Node) -> list[Event]:
         """Records are read beside the node's devices: read them again when those changed."""
@@ -296,6 +328,7 @@ class ClusterCache:
         entry = self._entries.pop(uid, None)
         self._documents.pop(uid, None)
         self.claimants.gone(uid)
+        self.compared.pop(uid, None)
         self._gone[uid] = None
         if len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)
@@ -322,6 +355,12 @@ class ClusterCache:
         """A ResourceClaim is there no more."""
         self.claimants.claim_gone(document)
         return self.claims.gone(document)
+
+    def compares(self, pod: Pod) -> None:
+        """Nodes are compared for a pod by what its claims ask."""
+        self.compared[pod.uid] = pod
+        if len(self.compared) > _REMEMBERED:
+            self.compared.popitem(last=False)
 
     # --- settings ----------------------------------------------------------------------------
 

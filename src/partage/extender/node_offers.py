@@ -25,6 +25,8 @@ _PROVEN: Final = 4
 """The same where only the exact rule can judge a node, which costs far more for each."""
 _WIDE: Final = 128
 """Nodes that the exact rule judges for a pod that needs every node that fits."""
+MOST_PROPOSED: Final = 100
+"""Nodes of a further proposal for a pod with claims: kube-scheduler looks at all of so many, and of more at a part."""
 _BEST: Final = 100
 """Score of the best node; the others have 10 to 90."""
 
@@ -44,6 +46,7 @@ def others(
     among: Bools | None,
     work: Work,
     now: float,
+    proposed: int = PROPOSED,
 ) -> dict[str, int]:
     """Nodes that fit, the best first, with their scores.
 
@@ -53,13 +56,14 @@ def others(
         domains: keys of node labels; the best of each domain are enough. Empty for no domains.
         among: by node index, the nodes in question; None for all.
         now: seconds on the clock of the books.
+        proposed: nodes at most, where not every one that fits is needed.
     """
     engine, most = cycle.engine, _WIDE if question.wide else _PROVEN
     found, values = cycle.candidates(pod, among, most, work, now)
     if not found.size:
         return {}
-    if not question.wide and found.size > PROPOSED:
-        best = np.argpartition(-values, PROPOSED - 1)[:PROPOSED]
+    if not question.wide and found.size > proposed:
+        best = np.argpartition(-values, proposed - 1)[:proposed]
         found, values = found[best], values[best]
     elif domains:
         best = engine.best_of_each(found, values, domains, PROPOSED)

@@ -46,6 +46,11 @@ class RejectedNodes:
         known.nodes.update(sorted(nodes)[:room])
         return room
 
+    def count(self, uid: str, now: float) -> int:
+        """How many nodes are left out for a pod."""
+        known = self._of(uid, now)
+        return len(known.nodes) if known is not None else 0
+
     def forget(self, uid: str) -> bool:
         """Offer the pod all nodes again; whether some were left out."""
         return self._known.pop(uid, None) is not None

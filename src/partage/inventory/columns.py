@@ -232,6 +232,7 @@ class Columns:
             default = UNCHECKED if resource in ASSUMED or not node.allocatable else 0
             column[index] = min(node.allocatable.get(resource, default), UNCHECKED)
             self.host_total[resource][index] = column[index]
+            column[index] -= min(node.taken.get(resource, 0), UNCHECKED)
 
     def _write_hosted(self, index: int, entries: Iterable[Entry]) -> None:
         kinds = 0

@@ -38,6 +38,7 @@ class Node:
         taints: its taints.
         unschedulable: cordoned.
         allocatable: room by resource name in whole units (`cpu` in milli, memory in bytes).
+        taken: what of that is taken by pods that the engine does not see, as far as its driver says.
         devices: its devices, ordered by type and minor.
         partitions: tables of cards that belong together, by number of cards.
         honour_partitions: whole-card requests must take a partition.
@@ -69,6 +70,7 @@ class Node:
     version: int = 0
     single_numa: bool = False
     left_out: int = 0
+    taken: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def shut(self) -> bool:

@@ -249,6 +249,17 @@ def decode_pod(raw: bytes | msgspec.Raw) -> Document:
     return document
 
 
+def decode_claim(raw: bytes | msgspec.Raw) -> Document:
+    """A ResourceClaim as kube-scheduler has it.
+
+    Raises:
+        InvalidDocument: it is none; the message names the field.
+    """
+    return Document(
+        "ResourceClaim", _SOURCE, 1, _decode(raw, shapes.ResourceClaim, "ResourceClaim")
+    )
+
+
 def _node_name(item: msgspec.Raw) -> str:
     metadata = _decode(bytes(item), _NodeHead, "Nodes.items").metadata
     if metadata is None or not metadata.name:

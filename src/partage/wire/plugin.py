@@ -77,6 +77,22 @@ class _About(_Question, frozen=True, omit_defaults=True, gc=False):
     attempt: int
 
 
+class Taken(_Message, frozen=True, omit_defaults=True, gc=False):
+    """What kube-scheduler counts as requested of a node, beside devices.
+
+    Attributes:
+        node: its name.
+        cpu: in milli.
+        memory: in bytes.
+        pods: how many there are.
+    """
+
+    node: str
+    cpu: int = 0
+    memory: int = 0
+    pods: int = 0
+
+
 class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
     """Which nodes can host the pod's devices, the best first (PreFilter).
 
@@ -89,6 +105,11 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
         nominated: the pod's nominatedNodeName, which is proposed too where it fits; only a wish.
         simulated: the cycle of a pod group, which may be confined to some nodes.
         pod: the pod, where the engine said that it has not seen it.
+        claims: the pod asks for devices by these ResourceClaims alone, and comes with the question.
+            kube-scheduler allocates them: the answer says which nodes to try first, or `skip`, and no
+            other question follows but `another`.
+        taken: what pods request of nodes, where that has changed since it was told on this
+            connection; comes with claims.
     """
 
     version: str = ""
@@ -97,6 +118,8 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
     nominated: str = ""
     simulated: bool = False
     pod: msgspec.Raw = msgspec.Raw()
+    claims: list[msgspec.Raw] = []
+    taken: list[Taken] = []
 
 
 class Preempt(_About, frozen=True, omit_defaults=True, tag="preempt", gc=False):
@@ -168,7 +191,7 @@ class Answer(_Message, frozen=True, omit_defaults=True, gc=False):
         protocol: `hello`: the version that the engine speaks.
         ready: `hello`, `ping`: questions about pods can be answered now.
         unseen: `propose`: ask again, with the pod.
-        skip: `propose`: the pod asks for no devices.
+        skip: `propose`: the pod asks for no devices, or its claims are left to kube-scheduler, over all nodes.
         preempt: `propose`: it is refused, and `preempt` may find pods that could make room.
         nodes: `propose`, `preempt`: names, the best first.
         scores: `propose`: from 0 to 100 for each of `nodes` where the pod was asked about as
@@ -204,11 +227,13 @@ class Vocabulary(_Message, frozen=True, omit_defaults=True, gc=False):
 
     Attributes:
         annotations: keys that only Partage writes; a pod that carries one is asked about.
+        claims: pods that ask by ResourceClaims are asked about too.
     """
 
     resources: list[str] = []
     annotations: list[str] = []
     prefixes: list[str] = []
+    claims: bool = False
 
 
 class Push(_Message, frozen=True, omit_defaults=True, gc=False):

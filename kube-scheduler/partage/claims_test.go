@@ -1,0 +1,231 @@
+package partage
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"partage.io/kube-scheduler/protocol"
+)
+
+// claims are as much of kube-scheduler's view of ResourceClaims as the plugin uses.
+type claims struct {
+	fwk.SharedDRAManager
+	fwk.ResourceClaimTracker
+	there map[string]*resourceapi.ResourceClaim
+}
+
+func (c *claims) ResourceClaims() fwk.ResourceClaimTracker { return c }
+func (c *claims) Get(namespace, name string) (*resourceapi.ResourceClaim, error) {
+	if claim, found := c.there[namespace+"/"+name]; found {
+		return claim, nil
+	}
+	return nil, errors.New("not found")
+}
+
+// claimant is a pod that asks for devices by a claim of its own, made from a template, and by a shared one.
+func claimant() *v1.Pod {
+	template, shared, made := "template", "shared", "web-card-x7"
+	pod := device("web")
+	pod.Spec.Containers[0].Resources = v1.ResourceRequirements{}
+	pod.Spec.ResourceClaims = []v1.PodResourceClaim{
+		{Name: "card", ResourceClaimTemplateName: &template},
+		{Name: "other", ResourceClaimName: &shared},
+	}
+	pod.Status.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "card", ResourceClaimName: &made}}
+	return pod
+}
+
+// withClaims is a plugin whose engine compares nodes for claims, and whose claims are there.
+func withClaims(t *testing.T, answer func(protocol.Question) *protocol.Answer) (*Plugin, *fakeEngine, *handle) {
+	t.Helper()
+	p, engine, h := plugged(t, answer)
+	h.claims = &claims{there: map[string]*resourceapi.ResourceClaim{}}
+	for _, name := range []string{"web-card-x7", "shared"} {
+		h.claims.there["team/"+name] = &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "team", Name: name, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x"}},
+		}}
+	}
+	engine.push(protocol.Answer{Vocabulary: &protocol.Vocabulary{Resources: []string{card}, Claims: true}})
+	until(t, "the vocabulary", func() bool { return p.shared.words.Load().byClaims(claimant()) })
+	return p, engine, h
+}
+
+func TestNodesAreTriedFirstForPodsWithClaims(t *testing.T) {
+	p, engine, h := withClaims(t, proposing("n2", "n1"))
+	ctx, state, pod := context.Background(), framework.NewCycleState(), claimant()
+
+	result, status := p.PreFilter(ctx, state, pod, []fwk.NodeInfo{nodeInfo("n1", "other"), nodeInfo("n2")})
+	if !status.IsSuccess() || !result.NodeNames.HasAll("n1", "n2") || result.NodeNames.Len() != 2 {
+		t.Fatal(result, status)
+	}
+	asked := engine.last(protocol.VerbPropose)
+	if asked.Wide || len(asked.Pod) == 0 || len(asked.Claims) != 2 || len(asked.Taken) != 2 {
+		t.Errorf("%+v", asked)
+	}
+	var sent resourceapi.ResourceClaim
+	if err := json.Unmarshal(asked.Claims[0], &sent); err != nil || sent.Name != "web-card-x7" || sent.ManagedFields != nil {
+		t.Error(sent, err)
+	}
+	if !p.Filter(ctx, state, pod, nodeInfo("n1")).IsSuccess() || p.Filter(ctx, state, pod, nodeInfo("n3")).IsSuccess() {
+		t.Error("the nodes that were proposed pass, and no others")
+	}
+	scores := fwk.NodeScoreList{{Name: "n1", Score: 1}, {Name: "n2", Score: 2}}
+	p.NormalizeScore(ctx, state, pod, scores)
+	if scores[0].Score != 0 || scores[1].Score != maxScore {
+		t.Error(scores)
+	}
+	if status := p.Reserve(ctx, state, pod, "n2"); !status.IsSuccess() {
+		t.Error(status)
+	}
+	p.Unreserve(ctx, state, pod, "n2")
+	if status := p.Bind(ctx, state, pod, "n2"); !status.IsSkip() {
+		t.Error("kube-scheduler's own plugin binds the pod:", status)
+	}
+	if verbs := engine.verbs(); !slices.Equal(verbs, []string{protocol.VerbPropose}) {
+		t.Error(verbs)
+	}
+	if len(h.activated) > 0 {
+		t.Error(h.activated)
+	}
+}
+
+func TestWhereAllNodesForClaimsWereRejectedThePodIsTriedAgainWhateverTheEngineSays(t *testing.T) {
+	for name, answer := range map[string]*protocol.Answer{
+		"others": {Again: true}, "none": {}, "refused": {Code: "StaleAttempt"}, "away": hangUp,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, engine, h := withClaims(t, func(q protocol.Question) *protocol.Answer {
+				switch q.Verb {
+				case protocol.VerbPropose:
+					// Also with scores, where every node that fits was proposed: the allocator knows more.
+					return &protocol.Answer{Nodes: []string{"n1"}, Scores: []int64{90}}
+				case protocol.VerbAnother:
+					return answer
+				}
+				return nil
+			})
+			ctx, state, pod := context.Background(), framework.NewCycleState(), claimant()
+			p.PreFilter(ctx, state, pod, nil)
+			if _, status := p.PostFilter(ctx, state, pod, nil); status.Code() != fwk.UnschedulableAndUnresolvable {
+				t.Error("nobody may be evicted before all nodes were looked at:", status)
+			}
+			if rejected := engine.last(protocol.VerbAnother).Rejected; !slices.Equal(rejected, []string{"n1"}) {
+				t.Error(rejected)
+			}
+			if !slices.Equal(h.activated, []string{"uid"}) {
+				t.Error(h.activated)
+			}
+		})
+	}
+}
+
+func TestClaimsAreLeftToKubeSchedulerWhereTheEngineCannotTell(t *testing.T) {
+	for name, prepare := range map[string]func(*Plugin, *handle, *v1.Pod){
+		"a claim is not there yet": func(_ *Plugin, h *handle, _ *v1.Pod) { delete(h.claims.there, "team/shared") },
+		"a claim is not made yet":  func(_ *Plugin, _ *handle, pod *v1.Pod) { pod.Status.ResourceClaimStatuses = nil },
+		"a node is nominated":      func(_ *Plugin, _ *handle, pod *v1.Pod) { pod.Status.NominatedNodeName = "n1" },
+		"the engine does not ask for claims": func(p *Plugin, _ *handle, _ *v1.Pod) {
+			p.shared.words.Store(wordsOf(&protocol.Vocabulary{}))
+		},
+		"the engine was slow": func(p *Plugin, _ *handle, _ *v1.Pod) {
+			for range slowAtMost {
+				p.shared.breaker.took(slowAfter+1, true)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, engine, h := withClaims(t, proposing("n1"))
+			pod := claimant()
+			prepare(p, h, pod)
+			left(t, p, pod)
+			if asked := engine.verbs(); len(asked) != 0 {
+				t.Errorf("asked %v", asked)
+			}
+		})
+	}
+	for name, answer := range map[string]*protocol.Answer{
+		"skip": {Skip: true}, "a code": {Code: "EngineNotReady"}, "no node": {}, "no answer": hangUp,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, _, _ := withClaims(t, func(q protocol.Question) *protocol.Answer {
+				if q.Verb == protocol.VerbPropose {
+					return answer
+				}
+				return nil
+			})
+			left(t, p, claimant())
+		})
+	}
+}
+
+// left expects that kube-scheduler goes on as if the plugin were not there.
+func left(t *testing.T, p *Plugin, pod *v1.Pod) {
+	t.Helper()
+	ctx, state := context.Background(), framework.NewCycleState()
+	if result, status := p.PreFilter(ctx, state, pod, nil); !status.IsSkip() || result != nil {
+		t.Error(result, status)
+	}
+	if _, status := p.PostFilter(ctx, state, pod, nil); status.Code() != fwk.Unschedulable {
+		t.Error("preemption goes on:", status)
+	}
+	if status := p.Bind(ctx, state, pod, "n1"); !status.IsSkip() {
+		t.Error(status)
+	}
+}
+
+func TestAPodWithDevicesByNamesAndClaimsIsAskedAboutByItsNames(t *testing.T) {
+	p, engine, _ := withClaims(t, proposing("n1"))
+	pod := claimant()
+	pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{card: resource.MustParse("1")}
+	p.PreFilter(context.Background(), framework.NewCycleState(), pod, nil)
+	if asked := engine.last(protocol.VerbPropose); !asked.Wide || asked.Claims != nil {
+		t.Errorf("%+v", asked)
+	}
+}
+
+func TestWhatIsTakenOfANodeIsToldOnceOnAConnection(t *testing.T) {
+	var t1 told
+	names := func(found []protocol.Taken) (names []string) {
+		for _, one := range found {
+			names = append(names, one.Node)
+		}
+		return names
+	}
+	a, b := nodeInfo("a"), nodeInfo("b", "pod")
+	if got := t1.changed([]fwk.NodeInfo{a, b}); !slices.Equal(names(got), []string{"a", "b"}) || got[1].Pods != 1 {
+		t.Error(got)
+	}
+	if got := t1.changed([]fwk.NodeInfo{a, b}); got != nil {
+		t.Error(got)
+	}
+	if got := t1.changed([]fwk.NodeInfo{nodeInfo("a", "new")}); !slices.Equal(names(got), []string{"a"}) {
+		t.Error(got)
+	}
+	if got := t1.changed([]fwk.NodeInfo{nodeInfo("a", "new"), b}); !slices.Equal(names(got), []string{"b"}) {
+		t.Error("a node that came back is another one:", got)
+	}
+	t1.forget()
+	if got := t1.changed([]fwk.NodeInfo{b}); !slices.Equal(names(got), []string{"b"}) {
+		t.Error(got)
+	}
+	var many []fwk.NodeInfo
+	for i := range mostTaken + 5 {
+		many = append(many, nodeInfo(string(rune('一'+i))))
+	}
+	if got := t1.changed(many); len(got) != mostTaken {
+		t.Error(len(got))
+	}
+	if got := t1.changed(many); len(got) != 5 {
+		t.Error("the others come with the next question:", len(got))
+	}
+}

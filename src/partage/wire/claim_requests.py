@@ -1,0 +1,149 @@
+"""What a pod's ResourceClaims ask, as the engine's own request, so that it can compare nodes for them. Pure.
+
+The engine decides nothing by it: kube-scheduler's allocator has the last word on every node. So a claim is read where
+that is simple and exact, and left to kube-scheduler where it is not: alternatives, all devices, constraints, access for
+administrators, another driver's classes, a request that does not name both amounts, and selectors, of which only
+equality of a few attributes is understood, since nothing is evaluated here. A pod that admission translated into claims
+says by its annotation what it asked for, in full.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from partage.model.allocation import CLAIM
+from partage.model.device import MILLI, DeviceType, SliceMode
+from partage.model.errors import InvalidValue
+from partage.model.quantity import NANO
+from partage.model.request import (
+    CardFilter,
+    ContainerAsk,
+    DeviceRequest,
+    PodRequest,
+    RequestGroup,
+)
+from partage.vendors.names import DRA_DRIVER, MIG_CLASS, SHARE_CLASS, TRANSLATED
+from partage.wire import shapes
+from partage.wire.claim_shapes import Shape, decode_translated, request_of
+from partage.wire.device_requests import Ask, Asked, asked
+from partage.wire.documents import Document
+
+_PERCENT: Final = MILLI // 100
+_EQUAL: Final = re.compile(
+    rf'device\.attributes\["{re.escape(DRA_DRIVER)}"\]\.(profile|model|vendor|uuid) == "([^"\\]*)"'
+)
+_AMOUNTS: Final = frozenset({"cores", "memory"})
+
+
+def request_of_claims(pod: Document, claims: Sequence[Document]) -> PodRequest | None:
+    """What claims ask together; None where kube-scheduler alone can tell, or where one is allocated already.
+
+    Args:
+        pod: that names them, and no devices.
+        claims: all that it names.
+    """
+    read = [_asked(claim) for claim in claims]
+    wanted = [one for one in read if one is not None and _ours(one)]
+    if not wanted or len(wanted) < len(claims):
+        return None
+    requests = _translated(pod, len(claims)) or list(_requests(wanted))
+    if None in requests:
+        return None
+    return PodRequest(
+        tuple(
+            RequestGroup(CLAIM, one, (ContainerAsk(f"claim-{number}", position=number),))
+            for number, one in enumerate(requests)
+            if one is not None
+        )
+    )
+
+
+def _asked(claim: Document) -> Asked | None:
+    """What a claim asks; None where it cannot be read or is allocated."""
+    shape = claim.shape
+    if not isinstance(shape, shapes.ResourceClaim) or (shape.status or {}).get("allocation"):
+        return None
+    try:
+        return asked(shape.spec)
+    except InvalidValue:
+        return None
+
+
+def _ours(wants: Asked) -> bool:
+    """Whether it asks for devices of Partage, and for no others."""
+    asks = [ask for some in wants.requests for ask in some]
+    return bool(asks) and all(ask.device_class in (SHARE_CLASS, MIG_CLASS) for ask in asks)
+
+
+def _translated(pod: Document, claims: int) -> list[DeviceRequest | None]:
+    """What a pod whose requests became claims asked for; nothing where it has other claims too."""
+    try:
+        told = decode_translated(pod.annotations.get(TRANSLATED, "{}"))
+        if len(told) != claims:
+            return []
+        return [_of_shape(one.shape) for one in told.values()]
+    except InvalidValue:
+        return []
+
+
+def _of_shape(shape: Shape) -> DeviceRequest:
+    request = request_of(shape)
+    if shape.shares:
+        return request
+    return replace(request, filter=replace(request.filter, modes=(SliceMode.MIG,)))
+
+
+def _requests(wanted: Iterable[Asked]) -> Iterable[DeviceRequest | None]:
+    for wants in wanted:
+        for some in wants.requests:
+            (ask, *others) = some
+            yield None if others or wants.constraints else _request(ask)
+
+
+def _request(ask: Ask) -> DeviceRequest | None:
+    """One request of a claim as the engine's; None where it says more than is understood here."""
+    chosen = _filter(ask.selectors)
+    if chosen is None or not ask.count or ask.admin or ask.capacity.keys() - _AMOUNTS:
+        return None
+    profile, filters = chosen
+    if ask.device_class == MIG_CLASS:
+        known = profile and not ask.capacity
+        return (
+            DeviceRequest(
+                DeviceType.GPU,
+                ask.count,
+                filter=replace(filters, modes=(SliceMode.MIG,)),
+                instances=True,
+                profile=profile,
+            )
+            if known
+            else None
+        )
+    core = ask.capacity.get("cores", 0) * _PERCENT // NANO
+    memory = ask.capacity.get("memory", 0) // NANO
+    if profile or core > MILLI:
+        return None
+    if core == MILLI:
+        # Nobody shares a card of which all compute is taken.
+        return DeviceRequest(
+            DeviceType.GPU, ask.count, MILLI, memory_milli=MILLI, whole=True, filter=filters
+        )
+    if not core or not memory:
+        return None  # what is not named is all that a card has left
+    return DeviceRequest(DeviceType.GPU, ask.count, core, memory, filter=filters)
+
+
+def _filter(selectors: Iterable[str]) -> tuple[str, CardFilter] | None:
+    """The profile and the cards that selectors choose; None where one says anything but that attributes equal texts."""
+    found: dict[str, str] = {}
+    for selector in selectors:
+        for term in selector.split("&&"):
+            equal = _EQUAL.fullmatch(term.strip())
+            if equal is None or found.get(equal[1], equal[2]) != equal[2]:
+                return None
+            found[equal[1]] = equal[2]
+    models, vendors, uuids = (
+        (found[name],) if name in found else () for name in ("model", "vendor", "uuid")
+    )
+    return found.get("profile", ""), CardFilter(use_types=models, vendors=vendors, use_uuids=uuids)

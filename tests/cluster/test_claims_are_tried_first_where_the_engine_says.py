@@ -1,0 +1,112 @@
+"""A genuine kube-scheduler with the plugin tries pods with claims on the engine's nodes first, and is kept from none.
+
+The engine's nodes and the slices disagree on purpose: only one node has slices, with larger cards than the engine knows of.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from control_plane import control_plane
+from plugin_stack import PLUGIN, Plugged
+
+from partage.agent.discovery.found import Inventory
+from partage.agent.dra.slices import Offered, resource_slices
+from partage.extender.node_offers import PROPOSED
+from partage.model.device import Device, DeviceType
+from partage.model.node import Node
+from partage.sim.claims import OWN_CLASSES
+from partage.vendors.names import SHARE_CLASS
+
+API = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{API}/namespaces/default/resourceclaims"
+HALF = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+FILLED = [f"filled-{number:02}" for number in range(PROPOSED + 1)]
+"""Nodes that come first by binpack, more than one proposal has."""
+
+
+def publish(cluster: Plugged, name: str, memory: int) -> None:
+    """A node's cards are offered to claims."""
+    cards = tuple(
+        Device(DeviceType.GPU, n, f"GPU-{name}-{n}", memory_bytes=memory << 30) for n in range(2)
+    )
+    made = Node(name, devices=cards)
+    uid = cluster.plane.call("GET", f"/api/v1/nodes/{name}")["metadata"]["uid"]
+    for body in resource_slices(made, Inventory(), uid, 1, Offered(instances=False)):
+        cluster.plane.call("POST", f"{API}/resourceslices", body)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
+    """Two idle nodes, many with a share each, and one more, which alone offers its cards to claims."""
+    if not (PLUGIN / "kube-scheduler").exists():
+        pytest.skip("kube-scheduler with the plugin is not built; run tests/cluster/build")
+    folder = tmp_path_factory.mktemp("plugged")
+    with control_plane(folder) as plane:
+        made = Plugged(plane, folder, options=("--claims", "--policy=binpack"))
+        made.start()
+        (expression,) = OWN_CLASSES[SHARE_CLASS]
+        selectors = [{"cel": {"expression": expression}}]
+        body = {"metadata": {"name": SHARE_CLASS}, "spec": {"selectors": selectors}}
+        plane.call("POST", f"{API}/deviceclasses", body)
+        for name in (*FILLED, "offers"):
+            made.node(name)
+        for name in FILLED:
+            made.pod(name, HALF, nodeSelector={"kubernetes.io/hostname": name})
+        for name in FILLED:
+            made.bound(name)
+        publish(made, "offers", 64)
+        yield made
+
+
+def claimant(cluster: Plugged, name: str, memory: str, **requests: str) -> None:
+    """A pod with a claim of its own for a third of a card's compute."""
+    exactly = {
+        "deviceClassName": SHARE_CLASS,
+        "capacity": {"requests": {"cores": "30", "memory": memory}},
+    }
+    spec = {"devices": {"requests": [{"name": "card", "exactly": exactly}]}}
+    cluster.plane.call("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
+    resources: dict[str, Any] = {"claims": [{"name": "card"}], "requests": requests}
+    cluster.pod(
+        name,
+        containers=[{"name": "main", "image": "x", "resources": resources}],
+        resourceClaims=[{"name": "card", "resourceClaimName": name}],
+    )
+
+
+def test_other_nodes_are_tried_where_the_first_ones_have_no_devices(cluster: Plugged) -> None:
+    """DynamicResources rejects the whole first proposal; the second has the node with slices."""
+    claimant(cluster, "first", "4Gi")
+
+    cluster.bound("first")
+
+    assert cluster.node_of("first") == "offers"
+    assert cluster.failures("first") == 1
+    allocation = cluster.plane.call("GET", f"{CLAIMS}/first")["status"]["allocation"]
+    assert [one["pool"] for one in allocation["devices"]["results"]] == ["offers"]
+
+
+def test_what_the_engine_has_nowhere_is_kube_schedulers_to_find(cluster: Plugged) -> None:
+    """By the slices it fits; no refusal of the engine is in the way."""
+    claimant(cluster, "large", "32Gi")
+
+    cluster.bound("large")
+
+    assert cluster.node_of("large") == "offers"
+    assert cluster.failures("large") == 0
+
+
+def test_a_pod_that_fits_nowhere_waits_for_what_kube_scheduler_says(cluster: Plugged) -> None:
+    """Its own filters are those that it is woken for: other slices make room, which the engine never sees."""
+    claimant(cluster, "busy", "4Gi", cpu="100")
+    claimant(cluster, "larger", "128Gi")
+    assert "cpu" in cluster.waits("busy")
+    assert "claim" in cluster.waits("larger")
+    assert cluster.failures("larger") == 1
+
+    publish(cluster, "b", 256)
+
+    cluster.bound("larger")
+    assert cluster.node_of("larger") == "b"
+    assert not cluster.node_of("busy")

@@ -1,0 +1,318 @@
+"""A kube-scheduler with the plugin is told on which nodes a pod's claims should be tried first, and decides itself."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from plugin_world import Plugged
+from world import Manifest, device, document, node, pod, run, whole
+
+from claim_documents import claim, share
+from partage.extender.node_offers import MOST_PROPOSED, PROPOSED
+from partage.model.device import MILLI, DeviceType, SliceMode
+from partage.model.policy import Policy
+from partage.model.request import CardFilter, DeviceRequest
+from partage.scheduler.events import PolicyChanged
+from partage.vendors.names import MIG_CLASS, SHARE_CLASS, TRANSLATED
+from partage.wire import plugin as wire
+from partage.wire.claim_requests import request_of_claims
+from partage.wire.claim_shapes import Shape, Translated, encode_translated
+
+PROFILE = 'device.attributes["gpu.partage.io"].profile'
+MODEL = 'device.attributes["gpu.partage.io"].model'
+
+
+def exactly(cores: object = "30", memory: object = "4Gi", **more: Any) -> Manifest:
+    """What a request asks; without amounts it names none."""
+    amounts = {"cores": cores, "memory": memory}
+    given = {key: str(value) for key, value in amounts.items() if value is not None}
+    return {
+        "deviceClassName": SHARE_CLASS,
+        **({"capacity": {"requests": given}} if given else {}),
+        **more,
+    }
+
+
+def selected(*expressions: str) -> dict[str, Any]:
+    """Selectors of a request."""
+    return {"selectors": [{"cel": {"expression": one}} for one in expressions]}
+
+
+def waiting(*asks: Manifest, **devices: Any) -> Manifest:
+    """A claim that is not allocated."""
+    made = claim()
+    requests = [{"name": f"r{number}", "exactly": one} for number, one in enumerate(asks)]
+    made["spec"] = {"devices": {"requests": requests, **devices}}
+    return made
+
+
+def claimant(name: str = "web", **more: Any) -> Manifest:
+    """A pod that asks for devices by a claim alone."""
+    return pod(name, resourceClaims=[{"name": "x", "resourceClaimName": "x"}], **more)
+
+
+def propose(
+    world: Plugged, *claims: Manifest, user: Manifest | None = None, **more: Any
+) -> wire.Answer:
+    """A new attempt, asked about as the plugin does."""
+    asks = user or claimant()
+    raw = [msgspec.Raw(json.dumps(one).encode()) for one in claims or (waiting(exactly()),)]
+    body = msgspec.Raw(json.dumps(asks).encode())
+    return world.propose(asks["metadata"]["name"], pod=body, claims=raw, **more)
+
+
+def another(world: Plugged, rejected: list[str], name: str = "web") -> wire.Answer:
+    """All of these were rejected."""
+    return world.attempts.another(wire.Another(1, f"uid-{name}", world.number, rejected))
+
+
+async def cluster(*names: str, **settings: Any) -> Plugged:
+    """Nodes of two cards each."""
+    world = Plugged(**settings)
+    await world.start(*(one for name in names for one in (node(name), device(name))))
+    return world
+
+
+@run
+async def test_the_node_of_the_same_pod_by_names_comes_first_and_nothing_is_held() -> None:
+    """Of nodes with room for the amounts; kube-scheduler's own allocator takes the devices."""
+    world = await cluster("n1", "n2", "n3")
+    world.service.books.take([PolicyChanged(Policy.parse("binpack"))], 0.0)
+    world.service.claim_changed(document(_on("n3", share(cores="50", memory="8Gi"))))
+    await world.place(pod("whole", whole(2)), "n2")
+
+    answer = propose(world)
+
+    assert answer.nodes == ["n3", "n1"]
+    assert not answer.scores
+    assert answer.nodes == propose(world).nodes, "nothing is held in between"
+    assert world.states.keys() == {"uid-whole", "claim-x"}
+    by_names = {"koordinator.sh/gpu-core": "30", "koordinator.sh/gpu-memory": "4Gi"}
+    world.create(pod("named", by_names))
+    assert world.propose("named").nodes == ["n3"]
+    world.check()
+
+
+def _on(name: str, *results: Manifest) -> Manifest:
+    """An allocated claim on a node."""
+    return claim(*({**one, "pool": name} for one in results))
+
+
+@run
+async def test_what_was_rejected_is_left_out_once_and_then_kube_scheduler_looks_by_itself() -> (
+    None
+):
+    """Each pod is tried three times at most, also where the engine's books are wrong everywhere; a minute later anew."""
+    names = [f"n{number:03}" for number in range(PROPOSED + MOST_PROPOSED + 10)]
+    world = await cluster(*names)
+
+    first = propose(world)
+    assert len(first.nodes) == PROPOSED
+    assert another(world, first.nodes).again
+    second = propose(world)
+    assert len(second.nodes) == MOST_PROPOSED
+    assert not {*first.nodes} & {*second.nodes}
+    assert another(world, second.nodes).again
+    assert propose(world).skip
+    assert len(propose(world, user=claimant("other")).nodes) == PROPOSED, "of no other pod"
+
+    world.clock.pass_time(61)
+    assert propose(world).nodes == first.nodes
+
+
+@run
+async def test_where_no_other_node_fits_kube_scheduler_looks_by_itself() -> None:
+    """No refusal of ours keeps a pod: the allocator may know better than the books, which lag behind it."""
+    world = await cluster("n1")
+
+    assert propose(world, waiting(exactly(cores="30", memory="64Gi"))).skip
+    assert propose(world).nodes == ["n1"]
+    assert another(world, ["n1"]).again
+    assert propose(world).skip
+    assert world.service.books.waiting.get("uid-web") is None
+
+
+@run
+async def test_nothing_else_of_an_attempt_is_for_pods_with_claims() -> None:
+    """A message out of order books nothing; neither does one of an old attempt."""
+    world = await cluster("n1")
+    propose(world)
+
+    assert world.reserve("web").code == "PlaceLost"
+    allowed, refused = await world.bind_by("web")
+    assert allowed is None
+    assert refused is not None
+    world.unreserve("web")
+    world.attempts.disconnected()
+    assert not world.states
+    world.number -= 1
+    assert propose(world).nodes == ["n1"]
+    world.number -= 2
+    assert propose(world).code == "StaleAttempt"
+
+
+@run
+async def test_nodes_without_cpu_are_not_proposed() -> None:
+    """As kube-scheduler counts it, which tells changes alone; also once the Node or the books are made anew."""
+    world = await cluster("n1", "n2", "n3")
+    asks = claimant(container={"resources": {"requests": {"cpu": "2", "memory": "1Gi"}}})
+    full = wire.Taken("n1", cpu=31_000), wire.Taken("n2", memory=64 << 30)
+
+    assert propose(world, user=asks, taken=[*full]).nodes == ["n3"]
+    assert propose(world, user=asks).nodes == ["n3"]
+    world.service.node_changed(document(node("n1", 2)))
+    assert propose(world, user=asks).nodes == ["n3"]
+    world.check()
+    await world.start(*(one for name in ("n1", "n2", "n3") for one in (node(name), device(name))))
+    assert propose(world, user=asks).nodes == ["n3"]
+    world.check()
+
+    changed = propose(world, user=asks, taken=[wire.Taken("n2"), wire.Taken("gone")])
+    assert sorted(changed.nodes) == ["n2", "n3"]
+    assert not world.woken, "no room for devices has appeared"
+
+
+@run
+async def test_pods_with_soft_wishes_get_every_node_that_fits_with_scores() -> None:
+    """kube-scheduler weighs them; once all were rejected it looks at all nodes."""
+    names = [f"n{number:02}" for number in range(PROPOSED + 4)]
+    world = await cluster(*names)
+
+    answer = propose(world, wide=True)
+
+    assert sorted(answer.nodes) == names
+    assert len(answer.scores) == len(names)
+    assert another(world, answer.nodes).again
+    assert propose(world, wide=True).skip
+
+
+@run
+async def test_pods_with_claims_are_learnt_from() -> None:
+    """What they ask, CPU included, until they are gone; and what all others take."""
+    world = await cluster("n1")
+    asks = claimant(container={"resources": {"requests": {"cpu": "2"}}})
+    propose(world, user=asks)
+
+    cache = world.service.books.cluster_cache
+    (one,) = cache.compared.values()
+
+    assert one.host["cpu"] == 2000
+    assert one.request.groups[0].request.core_milli == 300
+    assert not cache.taken_by_others()
+    propose(world, user=asks, taken=[wire.Taken("n1", cpu=7000, memory=1 << 30, pods=3)])
+    assert cache.taken_by_others() == {"cpu": 5000, "memory": 1 << 30, "pods": 2}
+    world.service.pod_changed(document(asks))
+    assert cache.taken_by_others() == {"cpu": 7000, "memory": 1 << 30, "pods": 3}, "it waits"
+    world.service.pod_gone("uid-web")
+    assert not world.service.books.cluster_cache.compared
+
+
+def asked(*claims: Manifest, **annotations: str) -> list[DeviceRequest] | None:
+    """What claims of a pod ask, for the engine."""
+    user = document(claimant(meta={"annotations": annotations}))
+    found = request_of_claims(user, [document(one) for one in claims])
+    return None if found is None else [group.request for group in found.groups]
+
+
+def request(core: int, memory: int, **more: Any) -> DeviceRequest:
+    """Amounts in thousandths and GiB."""
+    return DeviceRequest(DeviceType.GPU, core_milli=core, memory_bytes=memory << 30, **more)
+
+
+WHOLE = DeviceRequest(DeviceType.GPU, core_milli=MILLI, memory_milli=MILLI, whole=True)
+"""A card of which a claim takes all compute."""
+
+
+@pytest.mark.parametrize(
+    ("asks", "expected"),
+    [
+        (exactly(), request(300, 4)),
+        (exactly(count=2), request(300, 4, count=2)),
+        (exactly(cores="100"), WHOLE),
+        (exactly(cores="100", memory=None), WHOLE),
+        (
+            exactly(
+                **selected(
+                    f'{MODEL} == "A100" && device.attributes["gpu.partage.io"].vendor == "x"'
+                )
+            ),
+            request(300, 4, filter=CardFilter(use_types=("A100",), vendors=("x",))),
+        ),
+        (
+            {"deviceClassName": MIG_CLASS, **selected(f'{PROFILE} == "1g.10gb"')},
+            DeviceRequest(
+                DeviceType.GPU,
+                instances=True,
+                profile="1g.10gb",
+                filter=CardFilter(modes=(SliceMode.MIG,)),
+            ),
+        ),
+        (exactly(memory=None), None),
+        (exactly(cores=None), None),
+        (exactly(None, None), None),
+        (exactly(cores="101"), None),
+        (exactly(allocationMode="All"), None),
+        (exactly(adminAccess=True), None),
+        (exactly(count=0), None),
+        (exactly(**selected(f'{MODEL} != "A100"')), None),
+        (exactly(**selected(f'{MODEL} == "A"', f'{MODEL} == "B"')), None),
+        ({"deviceClassName": MIG_CLASS}, None),
+        ({"deviceClassName": "gpu.example.com"}, None),
+    ],
+    ids=str,
+)
+def test_a_request_is_read_where_that_is_exact(
+    asks: Manifest, expected: DeviceRequest | None
+) -> None:
+    """Otherwise kube-scheduler looks at all nodes by itself."""
+    assert asked(waiting(asks)) == (None if expected is None else [expected])
+
+
+def test_all_claims_of_a_pod_must_be_ours_and_free() -> None:
+    """One of another driver, one with a device already, constraints and alternatives are kube-scheduler's."""
+    mine, other = waiting(exactly()), waiting({"deviceClassName": "gpu.example.com"})
+    assert asked(mine, waiting(exactly(cores="100"))) == [request(300, 4), WHOLE]
+    assert asked(mine, other) is None
+    assert asked(mine, claim(share())) is None
+    assert asked(waiting(exactly(), other["spec"]["devices"]["requests"][0]["exactly"])) is None
+    assert (
+        asked(waiting(exactly(), constraints=[{"matchAttribute": "gpu.partage.io/model"}])) is None
+    )
+    several = waiting()
+    ways = [{"name": "a", **exactly()}, {"name": "b", **exactly(cores="50")}]
+    several["spec"]["devices"]["requests"] = [{"name": "r", "firstAvailable": ways}]
+    assert asked(several) is None
+
+
+def test_a_translated_pod_says_in_full_what_it_asked() -> None:
+    """Whatever its claims became; not where it has others beside, and not where the annotation is none."""
+    shape = Shape(core_milli=500, memory_milli=500, use_types=("A100",))
+    text = encode_translated({"main": Translated(shape)})
+    plain = waiting(exactly())
+
+    (only,) = asked(plain, **{TRANSLATED: text}) or ()
+
+    assert (only.memory_milli, only.filter.use_types) == (500, ("A100",))
+    assert asked(plain, plain, **{TRANSLATED: text}) == [request(300, 4)] * 2
+    assert asked(plain, **{TRANSLATED: "no"}) == [request(300, 4)]
+    assert asked(waiting({"deviceClassName": "gpu.example.com"}), **{TRANSLATED: text}) is None
+
+
+@run
+async def test_what_cannot_be_read_is_left_to_kube_scheduler() -> None:
+    """A claim or pod that is none, another pod than the one asked about, one that asks by names too."""
+    world = await cluster("n1")
+    assert propose(world).nodes
+    assert propose(world, {"metadata": 1}).skip
+    assert propose(world, user={**claimant(), "spec": 1}).skip
+    assert propose(world, user=claimant() | {"metadata": {"name": "web", "uid": "u"}}).skip
+    assert propose(world, user=claimant(limits=whole())).skip
+
+
+@run
+async def test_cards_that_are_shared_make_no_instances() -> None:
+    """kube-scheduler looks at all nodes by itself where the books have none."""
+    world = await cluster("n1")
+    instance = {"deviceClassName": MIG_CLASS, **selected(f'{PROFILE} == "1g.10gb"')}
+    assert propose(world, waiting(instance)).skip
