@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openb import folder
+from partage.extender.node_offers import MOST_PROPOSED, PROPOSED
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
 from partage.model.pod import Pod, Record
@@ -41,6 +42,8 @@ from small_samples import CLASSES, for_tuning, sample, size_of
 _MIB = 2**20
 _LEAST_NODES = 100
 _ABSENT = -1
+_BOTH = PROPOSED + MOST_PROPOSED
+"""Nodes of a pod's two proposals."""
 _LARGE = 2
 """Rows of `CLASSES` that `--small` draws from: 4 to 60 nodes."""
 
@@ -58,7 +61,10 @@ class Way:
         ordered: the card with the least room is published first; else cards by number.
         late: allocations of the whole cluster by which that order is late.
         taught: the engine learns from the pods with cards; in a cluster it learns from those of the protocols alone.
-        everywhere: the engine chooses of all nodes that fit, as where it proposes nodes before kube-scheduler looks.
+        everywhere: the engine chooses of all nodes that fit.
+        proposed: as kube-scheduler's plugin does: the engine, which knows what kube-scheduler counts of CPU and memory,
+            proposes nodes, and once more others where all of those are rejected; then kube-scheduler looks by itself.
+            The engine learns from each pod with claims, and of all others from their average.
     """
 
     protocol: bool = False
@@ -67,6 +73,7 @@ class Way:
     late: int = 0
     taught: bool = True
     everywhere: bool = False
+    proposed: bool = False
 
 
 WAYS = {
@@ -78,6 +85,7 @@ WAYS = {
     "claims, node by the engine, least room first": Way(engine=True, ordered=True),
     "claims, node by the engine, nothing learnt": Way(engine=True, ordered=True, taught=False),
     "claims, node by the engine of all nodes": Way(engine=True, ordered=True, everywhere=True),
+    "claims, nodes proposed": Way(engine=True, ordered=True, proposed=True),
     "claims, node by the engine, least room first, 100 late": Way(
         engine=True, ordered=True, late=100
     ),
@@ -103,7 +111,8 @@ class Run:
         self.models = np.array([one.model for one in rows])
         self.published = np.tile(np.arange(self.cards.shape[1]), (len(rows), 1))
         self.stale: deque[int] = deque()
-        self.rewritten = self.allocated = 0
+        self.rewritten = self.allocated = self.plain = 0
+        self.plain_taken = np.zeros(2, np.int64)
         self.listed = np.array(order.order)
         self.next = 0
         self.nodes = cluster(trace)
@@ -123,7 +132,8 @@ class Run:
             if self.told and self.way.taught:
                 if number:
                     self.learn()
-                self.arrivals.add((pod.ask,))
+                if pod.cards or not self.way.proposed:
+                    self.arrivals.add((pod.ask,))
             came += size_of(self.trace, pod)
             if self.place(number, pod):
                 taken += size_of(self.trace, pod)
@@ -138,10 +148,17 @@ class Run:
             return
         names = [row.name for row in self.trace.nodes]
         standing = Standing.of(self.engine.ledger, names, self.running)
-        counts = self.arrivals.counts
+        counts = self.arrivals.counts + self.others()
         tables = tables_due(what, self.engine.tables, counts, self.stock, standing)
         if tables is not None:
             self.engine.handle(TablesChanged(tables))
+
+    def others(self) -> Counter[Ask]:
+        """Pods without cards as the engine learns from them where nodes are proposed."""
+        if not self.way.proposed or not self.plain:
+            return Counter()
+        cpu, memory = self.plain_taken // self.plain
+        return Counter({Ask(int(cpu), int(memory)): self.plain})
 
     def place(self, number: int, row: PodRow) -> bool:
         """Place a pod; whether it has a place."""
@@ -156,10 +173,14 @@ class Run:
             return True
         fits = self.fits(row)
         everywhere = row.cards and self.way.everywhere
-        looked = np.flatnonzero(fits) if everywhere else self.looked_at(fits)
+        proposed = self.proposed(pod, fits) if row.cards and self.way.proposed else None
+        if proposed is not None:
+            looked = np.array([proposed])
+        else:
+            looked = np.flatnonzero(fits) if everywhere else self.looked_at(fits)
         if not looked.size:
             return False
-        if row.cards and self.way.engine:
+        if row.cards and self.way.engine and not self.way.proposed:
             node = self.best(pod, looked)
         else:
             node = int(looked[self.plain_scores(row, looked).argmax()])
@@ -168,6 +189,14 @@ class Run:
         if self.told:
             self.tell(pod, row, node, minors)
         return True
+
+    def proposed(self, pod: Pod, fits: Bools) -> int | None:
+        """The first node that kube-scheduler passes of those that are proposed; None where it passes none of them."""
+        found, scores = self.engine.candidates(pod)
+        ranks = [self.engine.rank_at(one) for one in found.tolist()]
+        best = found[np.lexsort((ranks, -scores))][:_BOTH].tolist()
+        rows = [self.index[self.engine.ledger.node_at(one).name] for one in best]
+        return next((one for one in rows if fits[one]), None)
 
     # --- kube-scheduler ----------------------------------------------------------------------
 
@@ -232,6 +261,9 @@ class Run:
     def take(self, node: int, row: PodRow, minors: Sequence[int]) -> None:
         """Give the pod its place; later the agent publishes what is left."""
         self.free[node] -= (row.cpu_milli, row.memory_mib)
+        if not row.cards:
+            self.plain += 1
+            self.plain_taken += (row.cpu_milli, row.memory_mib)
         whole = row.milli >= MILLI
         for minor in minors:
             self.cards[node, minor] -= (
