@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from kube_scheduler_config import ExtenderAccess, kube_scheduler_config
 
 from partage.agent.notes import Code, Notes
-from partage.cli.doctor import doctor, facts_of
+from partage.cli.doctor import account_of, doctor, facts_of
 from partage.cli.main import main
 from partage.doctor.checks import diagnosed
 from partage.doctor.finding import Level
@@ -118,6 +118,12 @@ def configured(**change: Any) -> Callable[[WORLD], None]:
 def added(kind: str, one: WORLD) -> Callable[[WORLD], None]:
     """One object more."""
     return lambda given: given[kind].append(one)
+
+
+def cardless(given: WORLD) -> None:
+    """The agent looks where no driver is."""
+    given["Device"].clear()
+    given["Node"][0]["status"]["allocatable"].clear()
 
 
 def lost(given: WORLD) -> None:
@@ -227,6 +233,7 @@ CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
         ),
         "node-unlabelled",
     ),
+    "no-cards": (cardless, "no-cards"),
     "silent": (
         added(
             "Lease",
@@ -659,3 +666,36 @@ def test_what_agents_say_is_told_with_what_to_do() -> None:
     for broken in ("x", "[1]", '[{"code":1}]', "{}"):
         annotations[names.AGENT_NOTES] = broken
         assert checks(given) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "component", "image"),
+    [
+        ("hami-scheduler-7f6", "scheduler", "a.example/partage:1"),
+        ("koord-scheduler-1", "scheduler", "a.example/ours:1"),
+        ("hami-device-plugin-x", "agent", "a.example/hami-device-plugin:1"),
+    ],
+)
+def test_pods_of_a_profile_are_no_rivals(name: str, component: str, image: str) -> None:
+    """They have the names of what they replace; their labels say whose they are."""
+    given = world()
+    own = plugin(name, image)
+    own["metadata"]["labels"] = {
+        "app.kubernetes.io/part-of": "partage",
+        "app.kubernetes.io/component": component,
+    }
+    given["Pod"].append(own)
+    assert checks(given) == []
+    own["metadata"]["labels"].clear()
+    assert checks(given) != []
+
+
+def test_rights_are_those_of_the_account_that_the_service_has() -> None:
+    """A profile, another namespace or another prefix of names has another one."""
+    own = pod("hami-scheduler-7f6", serviceAccountName="hami-scheduler")
+    assert account_of([own]) == "system:serviceaccount:partage-system:partage-scheduler"
+    own["metadata"]["labels"] = {
+        "app.kubernetes.io/part-of": "partage",
+        "app.kubernetes.io/component": "scheduler",
+    }
+    assert account_of([pod("other"), own]) == "system:serviceaccount:kube-system:hami-scheduler"

@@ -22,7 +22,7 @@ from partage.cli.structured import to_json, to_yaml
 from partage.cli.tables import paper
 from partage.cli.visible import visible
 from partage.doctor.checks import diagnosed
-from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
+from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named, ours
 from partage.doctor.machine import examined
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
@@ -76,6 +76,7 @@ _RIGHTS: Final = (
     ("create", "", "pods", "binding"),
     ("create", "events.k8s.io", "events", ""),
 )
+_COMPONENT: Final = "app.kubernetes.io/component"
 _ACCOUNT: Final = "system:serviceaccount:partage-system:partage-scheduler"
 
 _EMBEDDED: Final = "+partage"
@@ -88,9 +89,8 @@ Objects = dict[str, list[dict[str, Any]] | None]
 @cluster_options
 @option(
     "--account",
-    default=_ACCOUNT,
     metavar="USER",
-    help="Whose rights are examined: the scheduler's service account.",
+    help="Whose rights are examined. Default: the account of the scheduler service's pods.",
 )
 @click.option(
     "--scheduler-config",
@@ -168,7 +168,8 @@ async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:
             config, settings=ClientSettings(HEARD, attempts=2), environ=os.environ
         ) as client:
             objects: Objects = {kind: await _listed(client, kind, notes) for kind in _PATHS}
-            denied = await _denied(client, given["account"], notes)
+            account = given["account"] or account_of(objects["Pod"] or ())
+            denied = await _denied(client, account, notes)
             embedded = await _embedded(client)
     except KubeError as error:
         raise CannotAsk(told_of(error)) from error
@@ -209,6 +210,17 @@ async def _listed(client: Client, kind: str, notes: list[str]) -> list[dict[str,
         if not more:
             return found
         query = {"limit": _PAGE, "continue": more}
+
+
+def account_of(pods: Iterable[Object]) -> str:
+    """The account of the scheduler service, by the first of its pods; the chart's usual one where there is none."""
+    for pod in pods:
+        meta, spec = pod.get("metadata", {}), pod.get("spec", {})
+        if ours(pod) and (meta.get("labels") or {}).get(_COMPONENT) == "scheduler":
+            return (
+                f"system:serviceaccount:{meta.get('namespace')}:{spec.get('serviceAccountName')}"
+            )
+    return _ACCOUNT
 
 
 class _Review(msgspec.Struct, frozen=True):

@@ -49,7 +49,6 @@ class ClusterFacts:
         unrecorded: bound pods that ask for devices and have no record.
         known: nodes whose devices the books know.
         embedded: whether this is `partage up`, whose scheduler and admission are in its process.
-        prefix: of the webhook configurations' names.
     """
 
     now: datetime
@@ -80,3 +79,9 @@ def named(one: Object) -> str:
     meta = one.get("metadata", {})
     namespace = meta.get("namespace")
     return f"{namespace}/{meta.get('name')}" if namespace else str(meta.get("name"))
+
+
+def ours(pod: Object) -> bool:
+    """Whether a pod is of Partage's own chart, whatever names a profile gives it."""
+    labels = pod.get("metadata", {}).get("labels") or {}
+    return bool(labels.get("app.kubernetes.io/part-of") == "partage")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from partage.agent.notes import Code, read_notes
-from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
+from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named, ours
 from partage.vendors import names
 from partage.vendors.traits import ROWS, files_known
 
@@ -35,6 +35,7 @@ _NOTED: Final[Mapping[str, str]] = {
     "meanwhile",
     Code.RESOURCE_SLICES: "switch the feature gate on, in the API server, kube-scheduler, kube-controller-manager and kubelets "
     "alike; until then claims get nothing that would need it",
+    Code.DEVICE_FIELDS: "apply Koordinator's newer definition of Devices; the agent writes all fields within the hour",
     Code.OTHER_PLUGIN: "take the other plugin's DaemonSet off that node (second-plugin); the agent has the name again two minutes "
     "later",
     Code.DISAGREEMENT: "partage doctor --node there says what to do; agent.md lists the kinds",
@@ -74,6 +75,15 @@ def devices(facts: ClusterFacts) -> Iterator[Finding]:
                 "its node is not Ready, so its agent renews nothing",
                 f"kubectl describe node {named(one)}, and look at its kubelet and agent",
             )
+    if facts.agents and nodes and not facts.known and facts.devices is not None:
+        yield Finding(
+            "no-cards",
+            Level.WARNING,
+            f"agents on {len(facts.agents.keys() & nodes.keys())} of {len(nodes)} nodes",
+            "at least one of them must find a card, and none does: every pod with devices waits",
+            "see the driver on the nodes, and agent.discovery.libraries of the chart, its folder there; partage discover on a "
+            "node says what is found",
+        )
     for name, node in nodes.items():
         offered = [key for key in _COUNTS if str(_allocatable(node).get(key, "0")) != "0"]
         if offered and name not in facts.known:
@@ -184,7 +194,7 @@ def noted(facts: ClusterFacts) -> Iterator[Finding]:
 def plugins(facts: ClusterFacts) -> Iterator[Finding]:
     """One device plugin a name: no other vendor's plugin beside our agent."""
     beside: dict[str, list[str]] = defaultdict(list)
-    ours: set[str] = set()
+    agents: set[str] = set()
     for pod in facts.pods:
         spec = pod.get("spec", {})
         volumes = spec.get("volumes") or ()
@@ -193,11 +203,11 @@ def plugins(facts: ClusterFacts) -> Iterator[Finding]:
             continue
         images = " ".join(str(one.get("image", "")) for one in spec.get("containers") or ())
         node = str(spec.get("nodeName", ""))
-        if "partage" in images:
-            ours.add(node)
+        if "partage" in images or ours(pod):
+            agents.add(node)
         elif any(rival in images for rival in _RIVALS):
             beside[node].append(named(pod))
-    for node in sorted(beside.keys() & ours):
+    for node in sorted(beside.keys() & agents):
         yield Finding(
             "second-plugin",
             Level.ERROR,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
+from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named, ours
 
 _VERBS: Final = ("filterVerb", "prioritizeVerb", "bindVerb", "preemptVerb")
 _RIVALS: Final = (
@@ -167,7 +167,7 @@ def unrecorded(facts: ClusterFacts) -> Iterator[Finding]:
 def others(facts: ClusterFacts) -> Iterator[Finding]:
     """No second scheduler hands out the same cards."""
     for pod in facts.pods:
-        if _over(pod):
+        if _over(pod) or ours(pod):
             continue
         images = " ".join(c.get("image", "") for c in pod.get("spec", {}).get("containers", ()))
         text = f"{images} {pod.get('metadata', {}).get('name', '')}"
