@@ -33,7 +33,8 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.NOT_SHAREABLE: "ask whole cards, or switch sharing on for the node",
     ReasonCode.CARD_NOT_IDLE: "wait, or ask a share",
     ReasonCode.NODE_POLICY: "correct `qgpu-schedule-policy`",
-    ReasonCode.DRIVER_UNSUPPORTED: "change the driver; other protocols still use the node",
+    ReasonCode.DRIVER_UNSUPPORTED: "change the driver, if that is what is unsupported, or use other cards; other "
+    "protocols still use the node",
     ReasonCode.QUOTA_EXCEEDED: "ask less, or raise the quota",
     ReasonCode.NUMA_MISMATCH: "drop `numa-bind`, or wait",
     ReasonCode.TEMPLATE_MISMATCH: "ask the amounts of a template; the message lists them",
