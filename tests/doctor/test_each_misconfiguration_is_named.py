@@ -247,6 +247,10 @@ CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
     "agent's note": (noted, "agent-note"),
     "no-totals": (total("koordinator.sh/gpu-core", None), "totals-missing"),
     "contended": (total("kubernetes.io/gpu-core", "800"), "totals-contended"),
+    "units": (
+        lambda given: given["Node"][0]["status"]["allocatable"].update({"nvidia.com/gpu": "0"}),
+        "units-gone",
+    ),
     "two-plugins": (
         added("Pod", plugin("nv", "nvcr.io/nvidia/k8s-device-plugin:1")),
         "second-plugin",

@@ -25,6 +25,7 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
     nodes.noted,
     nodes.totals,
     nodes.plugins,
+    nodes.units,
     nodes.runtimes,
     nodes.closed,
     nodes.twice,

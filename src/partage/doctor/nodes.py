@@ -218,6 +218,24 @@ def plugins(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
+def units(facts: ClusterFacts) -> Iterator[Finding]:
+    """No kubelet goes on counting a resource whose device plugin is gone."""
+    for node in facts.nodes:
+        have = _allocatable(node)
+        gone = [
+            key for key in _COUNTS if key != names.KOORD_GPU_CORE and str(have.get(key)) == "0"
+        ]
+        if gone and _has_cards(facts, named(node)):
+            yield Finding(
+                "units-gone",
+                Level.ERROR,
+                f"node {named(node)}",
+                f"its kubelet has 0 of {', '.join(gone)}, as after a device plugin that is gone, and ends pods that ask for "
+                "them (UnexpectedAdmissionError)",
+                "let the agent serve them (agent.devicePlugin.enabled), or restart the kubelet where no plugin shall",
+            )
+
+
 def runtimes(facts: ClusterFacts) -> Iterator[Finding]:
     """Runtime classes that pods name are there."""
     if facts.runtimes is None:
