@@ -1,4 +1,4 @@
-"""What an agent keeps on its node, made and read: the containers' journal, the cards' and the rest.
+"""What an agent keeps on its node, made and read: the containers' journal, the cards' and the rest; and what it reports.
 
     python tests/upgrade/agent_files.py tests/upgrade/0.1.0/agent
 
@@ -6,20 +6,26 @@ Writes the files that this release's agent writes, through the agent's own code,
 that come after it to read. As with `freeze.py`, a folder is made once and never changed.
 """
 
+import json
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from partage.agent.device_document import device_document
+from partage.agent.discovery.models import MODELS
+from partage.agent.discovery.simulated import SimulatedHardware, simulate
 from partage.agent.isolation import limits
 from partage.agent.journal import Entry, Journal
 from partage.agent.mig.journal import CardJournal, FileJournals, Stage
 from partage.agent.mig.journal import Entry as Instance
+from partage.agent.registration import hami_annotations, node_labels
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
+from partage.vendors.settings import HamiSettings
 from partage.wire.record import encode
 
-__all__ = ["CARDS", "CONTAINERS", "LIMITS", "write"]
+__all__ = ["CARDS", "CONTAINERS", "LIMITS", "reported", "write"]
 
 
 def _record(uid: str, *grants: Grant) -> str:
@@ -72,6 +78,21 @@ LIMITS: Final = limits.ContainerLimits(
 """What the enforcement library of a container of 0.1.0 reads; new containers get version 2."""
 
 
+def reported() -> dict[str, Any]:
+    """What the API server has of a node by its agent: the Device object, labels, HAMi's registration.
+
+    Four cards, one of them ill, and a network card with virtual functions.
+    """
+    model = "A100-SXM4-80GB"
+    hardware = SimulatedHardware("node-1", model, MODELS[model], cards=4, nics=1, functions=4)
+    found = simulate(hardware, {("gpu", 1)}, "Xid 79")
+    return {
+        "device": device_document("node-1", found, None, "2026-11-26T00:00:00Z", "uid-node-1"),
+        "labels": node_labels(found, {}, qgpu=True, isolation={}),
+        "annotations": hami_annotations(found, HamiSettings(), "node-1"),
+    }
+
+
 def write(folder: Path) -> None:
     """All files, as an agent leaves them that was killed after its last answer."""
     journal = Journal(folder)
@@ -83,6 +104,7 @@ def write(folder: Path) -> None:
     for card in CARDS:
         FileJournals(folder / "mig").save(card)
     limits.write(folder / "limits", LIMITS)
+    (folder / "reported.json").write_text(json.dumps(reported(), indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
