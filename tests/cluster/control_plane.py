@@ -207,28 +207,30 @@ class ControlPlane:
         return next(token for token, (name, _) in self._tokens.items() if name == user)
 
     def kubeconfig(self, token: str | None = None, server: str | None = None) -> Path:
-        """A kubeconfig for the administrator, or for who has the token."""
+        """A kubeconfig for the administrator, or for who has the token; written once, whole: programs may be reading it."""
         token = token or self.admin
         path = (
             self.folder
             / f"kubeconfig-{sha256(token.encode()).hexdigest()[:8]}-{(server or self.url).rsplit(':', 1)[1]}"
         )
+        if path.exists():
+            return path
         authority = base64.b64encode((self.folder / "ca.crt").read_bytes()).decode()
         cluster = {"server": server or self.url, "certificate-authority-data": authority}
-        path.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "clusters": [{"name": "test", "cluster": cluster}],
-                    "users": [{"name": "user", "user": {"token": token}}],
-                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": "user"}}],
-                    "current-context": "test",
-                }
-            )
+        text = json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "test", "cluster": cluster}],
+                "users": [{"name": "user", "user": {"token": token}}],
+                "contexts": [{"name": "test", "context": {"cluster": "test", "user": "user"}}],
+                "current-context": "test",
+            }
         )
-        path.chmod(0o600)
-        return path
+        fresh = path.with_suffix(f".{secrets.token_hex(4)}")
+        fresh.write_text(text)
+        fresh.chmod(0o600)
+        return fresh.replace(path)
 
     # --- processes ---------------------------------------------------------------------------
 
