@@ -1,4 +1,4 @@
-"""Scripts of `bench/` and the long tests outside of the gate import what is there, from where their page runs them."""
+"""Scripts of `bench/`, `make try` and the long tests outside of the gate import what is there, from where their page runs them."""
 
 import os
 import subprocess
@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LONG = ("soak.py", "failover.py")
-SCRIPTS = sorted(ROOT.glob("bench/*.py")) + [ROOT / "tests/faults" / name for name in LONG]
+TRY = ROOT / "tests/pods/pods_cluster.py"
+"""What `make try` runs."""
+SCRIPTS = [*sorted(ROOT.glob("bench/*.py")), *(ROOT / "tests/faults" / name for name in LONG), TRY]
 IMPORTED = "import runpy, sys; sys.path[0] = sys.argv[2]; runpy.run_path(sys.argv[1], run_name='imported')"
 
 

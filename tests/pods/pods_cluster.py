@@ -1,18 +1,19 @@
 """A small cluster in which everything that the chart installs runs in pods, from the images.
 
 Two machines of namespaces (machine.py), each with a genuine containerd, kubelet and kube-proxy, and pods on a bridge by the
-network plugins of Debian; on the first the genuine control plane and CoreDNS. Nothing is pulled from anywhere: the images
-are imported. What is not there is a network plugin that enforces NetworkPolicy, and a load balancer.
+network plugins of Debian; on the first the genuine control plane and CoreDNS. Those plugins enforce no NetworkPolicy, so
+kube-router's controller does on each. Nothing is pulled from anywhere: the images are imported. A load balancer is not there.
 """
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
-import time
 import urllib.error
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ import machine
 from machine import Machine
 
 sys.path += [
-    str(Path(__file__).parents[2] / name) for name in ("deploy", "tests/cluster", "tests/runtime")
+    str(Path(__file__).parents[2] / name)
+    for name in ("deploy", "tests/cluster", "tests/runtime", "tests/tools")
 ]
 import containerd
 from chart import CHART, helm
-from control_plane import KUBERNETES, TOOLS, VERSION, ControlPlane
+from control_plane import HELM, KUBERNETES, TOOLS, VERSION, ControlPlane
 from stack import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +35,9 @@ ARCHIVES = ROOT / "build" / "images"
 IMAGES = ("partage", "kube-scheduler")
 PLUGINS = TOOLS / "cni" / "usr" / "lib" / "cni"
 NFT = TOOLS / "nft"
+IPTABLES = TOOLS / "iptables"
 DNS = TOOLS / "coredns-v1.15.0" / "coredns"
+POLICIES = TOOLS / "kube-router-v2.1.0" / "policies"
 SYSTEM = "partage-system"
 REGISTRY = "registry.example.com"
 STOCK = f"registry.k8s.io/kube-scheduler:v{VERSION}"
@@ -53,7 +57,10 @@ def missing() -> str:
         "kube-proxy": KUBERNETES / "kube-proxy",
         "coredns": DNS,
         "the network plugins": PLUGINS / "bridge",
+        "the controller of policies": POLICIES,
+        "cosign": TOOLS / "cosign/usr/bin/cosign",
         "nft": NFT / "usr/sbin/nft",
+        "iptables": IPTABLES / "usr/sbin/xtables-legacy-multi",
         **{f"image {one}": ARCHIVES / f"{one}.tar" for one in IMAGES},
     }
     absent = [name for name, path in wanted.items() if not path.exists()]
@@ -163,10 +170,13 @@ class Cluster:
         (folder / "cni" / "10-pods.conflist").write_text(json.dumps(network))
         one.unit("containerd", *runtime.command, env={"PATH": runtime.path})
         one.unit("kubelet", *self._kubelet(one, runtime))
+        path = f"{self._filters()}:/usr/sbin:/usr/bin:/bin"
+        one.unit("kube-proxy", *self._kube_proxy(one), env={"PATH": path})
         one.unit(
-            "kube-proxy",
-            *self._kube_proxy(one),
-            env={"PATH": f"{self._nft()}:/usr/sbin:/usr/bin:/bin"},
+            "policies",
+            str(POLICIES),
+            str(self.plane.kubeconfig()),
+            env={"PATH": path, "NODE_NAME": one.name},
         )
 
     def _kubelet(self, one: Machine, runtime: containerd.Containerd) -> tuple[str, ...]:
@@ -228,16 +238,26 @@ class Cluster:
         path.write_text(json.dumps(config))
         return (str(KUBERNETES / "kube-proxy"), f"--config={path}")
 
-    def _nft(self) -> Path:
-        """A folder with nft, which finds its own libraries."""
+    def _filters(self) -> Path:
+        """A folder with nft, iptables and ipset, which find their own libraries."""
         folder = self.folder / "bin"
         folder.mkdir(exist_ok=True)
-        libraries = ":".join(str(path) for path in sorted((NFT / "usr/lib").glob("*-linux-gnu*")))
-        program = folder / "nft"
-        program.write_text(
-            f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {NFT}/usr/sbin/nft "$@"\n'
-        )
-        program.chmod(0o755)
+        tables = IPTABLES / "usr/sbin/xtables-legacy-multi"
+        programs = {
+            "nft": (NFT, f"{NFT}/usr/sbin/nft"),
+            "ipset": (IPTABLES, f"{IPTABLES}/usr/sbin/ipset"),
+            **{
+                name: (IPTABLES, f"{tables} {name}")
+                for name in ("iptables", "iptables-save", "iptables-restore")
+            },
+        }
+        for name, (root, command) in programs.items():
+            libraries = sorted((root / "usr/lib").glob("*-linux-gnu*"))
+            env = f"LD_LIBRARY_PATH={':'.join(map(str, libraries))}"
+            env += f" XTABLES_LIBDIR={libraries[0]}/xtables"
+            program = folder / name
+            program.write_text(f'#!/bin/sh\n{env} exec {command} "$@"\n')
+            program.chmod(0o755)
         return folder
 
     def _import(self, one: Machine) -> None:
@@ -421,23 +441,24 @@ def installed(made: Cluster, *options: str) -> None:
 
 def main() -> None:
     """`make try`: the cluster with the chart installed, until it is ended."""
-    reason = missing()
+    folder = Path(os.environ.get("PARTAGE_TRY", "/tmp/partage-try"))  # noqa: S108 # its sockets need a short path
+    reason = missing() or (f"{folder} is there: end the other one, or remove it" * folder.exists())
     if reason:
         sys.exit(f"make try: {reason}")
-    folder = Path(os.environ.get("PARTAGE_TRY", "/tmp/partage-try"))  # noqa: S108 # its sockets need a short path
-    folder.mkdir(parents=True, exist_ok=False)
-    with cluster(folder) as made:
-        installed(made)
-        config = made.plane.kubeconfig()
-        sys.stdout.write(
-            f"Partage runs.  export KUBECONFIG={config} PATH={KUBERNETES}:$PATH   Ctrl-C ends it.\n"
-        )
-        sys.stdout.flush()
-        try:
-            while True:
-                time.sleep(3600)
-        except KeyboardInterrupt:
-            pass
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    folder.mkdir(parents=True)
+    try:
+        with suppress(KeyboardInterrupt), cluster(folder) as made:
+            made.kubectl("apply", "-f", str(Path(__file__).parent / "no_pulls.yaml"))
+            installed(made)
+            path = ":".join(str(one) for one in (KUBERNETES, HELM.parent, ROOT / ".venv/bin"))
+            sys.stdout.write(
+                f"Partage runs.  export KUBECONFIG={made.plane.kubeconfig()} PATH={path}:$PATH   Ctrl-C ends it.\n"
+            )
+            sys.stdout.flush()
+            signal.pause()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -17,12 +17,15 @@ import pods_cluster
 import pytest
 import yaml
 from chart import CHART
-from pods_cluster import SEAM, SYSTEM, Cluster
+from pods_cluster import REGISTRY, SEAM, SYSTEM, Cluster
 from stack import documents
+
+from partage import __version__
 
 pytestmark = pytest.mark.timeout(1800)
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECORD = "partage.io/allocation"
+SGPU = "metax-tech.com/sgpu"
 TOGETHER = {"scheduler": 2, "webhook": 2, "agent": 2}
 """Parts and their pods where kube-scheduler has the plugin, and is in the service's pods."""
 PARTS = TOGETHER if SEAM == "plugin" else {**TOGETHER, "kube-scheduler": 2}
@@ -177,13 +180,22 @@ def test_one_serves_and_the_other_takes_over(cluster: Cluster) -> None:
     assert RECORD in running(cluster, "after")["metadata"]["annotations"]
 
 
+def named(path: str, name: str) -> Json:
+    """An object of an example."""
+    (found,) = (d for d in documents(EXAMPLES / path) if d["metadata"]["name"] == name)
+    return found
+
+
+def upgraded(cluster: Cluster, *options: str) -> None:
+    """`helm upgrade` with some values, until every part is ready."""
+    cluster.helm(
+        "upgrade", "partage", str(CHART), "--reuse-values", "--wait", "--timeout", "5m", *options
+    )
+    cluster.eventually("every part is ready", lambda: complete(cluster))
+
+
 def published() -> list[Json]:
-    """A pod of each document, as printed but for what two small nodes without a registry cannot have."""
-
-    def named(path: str, name: str) -> Json:
-        (found,) = (d for d in documents(EXAMPLES / path) if d["metadata"]["name"] == name)
-        return found
-
+    """Pods of three documents, as printed but for what two small nodes without a registry cannot have."""
     koordinator = named("koordinator/host04-pods.yaml", "pod-example")
     (qgpu,) = documents(EXAMPLES / "qgpu/deployment.yaml")
     container = qgpu["spec"]["template"]["spec"]["containers"][0]
@@ -212,6 +224,105 @@ def test_the_published_manifests_run(cluster: Cluster) -> None:
         assert (device["milli"], device["bytes"]) == (300, 5 * 2**30)
         given = cluster.kubectl("exec", one["metadata"]["name"], "--", "env")
         assert device["uuid"] in given
+
+
+def test_the_published_manifest_of_metax_runs(cluster: Cluster) -> None:
+    """After an upgrade that gives every node other cards; MetaX's plugin is played, as far as it tells of its units."""
+    units = {"status": {"capacity": {SGPU: "16"}, "allocatable": {SGPU: "16"}}}
+    for node in cluster.machines:
+        cluster.kubectl(
+            "patch", "node", node, "--subresource=status", "--type=merge", "-p", json.dumps(units)
+        )
+    upgraded(cluster, "--set", "agent.simulated.model=C500")
+    found = named("metax/pods.yaml", "test-metax-sGPU")
+    found["metadata"]["name"] = "test-metax-sgpu"
+    (container,) = found["spec"]["containers"]
+    for amounts in container["resources"].values():
+        amounts.update({"cpu": "10m", "memory": "16Mi"})
+    create(cluster, found)
+    notes = running(cluster, "test-metax-sgpu")["metadata"]["annotations"]
+    (device,) = json.loads(notes[RECORD])["containers"][0]["devices"]
+    assert (device["milli"], device["bytes"]) == (100, 2**30)
+    cluster.kubectl("delete", "pod", "test-metax-sgpu", "--grace-period=1")
+    cluster.helm("rollback", "partage", "--wait", "--timeout", "5m")
+    gone = {"status": {"capacity": {SGPU: None}, "allocatable": {SGPU: None}}}
+    for node in cluster.machines:
+        cluster.kubectl(
+            "patch", "node", node, "--subresource=status", "--type=merge", "-p", json.dumps(gone)
+        )
+    create(cluster, sleeper("after", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}))
+    running(cluster, "after")
+
+
+def stranger(name: str, **labels: str) -> Json:
+    """A pod of a tenant that can connect to others."""
+    made = sleeper(name, {})
+    made["metadata"]["labels"] = labels
+    made["spec"]["containers"][0]["image"] = f"{REGISTRY}/partage:{__version__}"
+    return made
+
+
+def ports(cluster: Cluster) -> dict[str, list[tuple[str, str, int]]]:
+    """Node, address and number of every port of the chart's pods, by part and name."""
+    found: dict[str, list[tuple[str, str, int]]] = {}
+    for name in PARTS:
+        for one in part(cluster, name):
+            for container in one["spec"]["containers"]:
+                for port in container.get("ports", ()):
+                    place = (
+                        one["spec"]["nodeName"],
+                        one["status"]["podIP"],
+                        port["containerPort"],
+                    )
+                    found.setdefault(f"{name} {port['name']}", []).append(place)
+    return found
+
+
+def connecting(places: dict[str, list[tuple[str, str, int]]]) -> tuple[str, ...]:
+    """A command that prints which of the ports take connections: those that do on every pod, and on none."""
+    script = (
+        "import json, socket, sys\n"
+        "def opens(address, port):\n"
+        "    try: socket.create_connection((address, port), 3).close(); return True\n"
+        "    except OSError: return False\n"
+        "print(json.dumps({name: sorted({opens(a, p) for _, a, p in places})"
+        " for name, places in json.loads(sys.argv[1]).items()}))"
+    )
+    return ("python3", "-c", script, json.dumps(places))
+
+
+def test_policies_let_in_what_the_chart_says(cluster: Cluster) -> None:
+    """Whatever a pod does not have to reach is shut to it, and the kubelet of the node gets in for its probes."""
+    shut = {"scheduler health", "webhook health", "agent health", "scheduler verbs"}
+    readers = {"scheduler read", "agent metrics"}
+    create(cluster, stranger("stranger"), stranger("reader", reads="yes"))
+    for name in ("stranger", "reader"):
+        running(cluster, name)
+    found = ports(cluster)
+
+    def reached(name: str) -> set[str]:
+        told = json.loads(cluster.kubectl("exec", name, "--", *connecting(found)))
+        assert all(len(one) == 1 for one in told.values()), told
+        return {port for port, (opens,) in told.items() if opens}
+
+    def only(name: str, wanted: set[str]) -> None:
+        cluster.eventually(f"{name} reaches {wanted}", lambda: reached(name) == wanted)
+
+    assert shut & set(found) >= {"scheduler health", "webhook health", "agent health"}
+    only("stranger", set(found) - shut)
+    for node in cluster.machines:
+        here = {name: [one for one in places if one[0] == node] for name, places in found.items()}
+        told = json.loads(cluster.machines[node].run(*connecting(here)))
+        assert all(one == [True] for one in told.values()), told
+
+    peers = [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"reads": "yes"}}}]
+    upgraded(cluster, "--set-json", f"networkPolicy.readFrom={json.dumps(peers)}")
+    only("stranger", set(found) - shut - readers)
+    only("reader", set(found) - shut)
+    create(cluster, sleeper("share", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}))
+    running(cluster, "share")
+    cluster.helm("rollback", "partage", "--wait", "--timeout", "5m")
+    only("stranger", set(found) - shut)
 
 
 def test_a_node_can_be_drained(cluster: Cluster) -> None:
@@ -243,18 +354,11 @@ def test_an_upgrade_and_the_way_back_disturb_no_pod(cluster: Cluster) -> None:
     share = {"tke.cloud.tencent.com/qgpu-core": "20", "tke.cloud.tencent.com/qgpu-memory": "4"}
     create(cluster, sleeper("before", share))
     before = running(cluster, "before")
-    cluster.helm(
-        "upgrade",
-        "partage",
-        str(CHART),
-        "--reuse-values",
-        "--wait",
-        "--timeout",
-        "5m",
+    upgraded(
+        cluster,
         "--set",
         "scheduler.auditSeconds=33,webhook.logLevel=debug,agent.logLevel=debug",
     )
-    cluster.eventually("every part is ready", lambda: complete(cluster))
     create(cluster, sleeper("between", share))
     running(cluster, "between")
     cluster.helm("rollback", "partage", "--wait", "--timeout", "5m")
