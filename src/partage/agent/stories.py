@@ -171,11 +171,7 @@ class InstanceStories:
         self._making: dict[_Key, _Making] = {}
 
     def wanted(self, wanted: Mapping[str, Sequence[Wanted]], pods: Iterable[shapes.Pod]) -> None:
-        """What the node's pods have now.
-
-        Args:
-            wanted: instances by card.
-        """
+        """What the node's pods have now: `wanted` are instances by card."""
         if not self._tracer.on:
             return
         keys = {(one.owner, card, one.instance) for card, those in wanted.items() for one in those}

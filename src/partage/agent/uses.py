@@ -44,11 +44,7 @@ class Meter:
     """Is told of rooms again and again; device time is told between two looks."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """A meter that has not looked.
-
-        Args:
-            clock: seconds; never goes back.
-        """
+        """A meter that has not looked; `clock` gives seconds and never goes back."""
         self._clock = clock
         self._before: dict[tuple[str, str], tuple[float, int]] = {}
         self.uses: Mapping[tuple[str, str], Use] = {}

@@ -59,11 +59,7 @@ class Exchange:
         return self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     async def read(self) -> bytes:
-        """The body.
-
-        Raises:
-            ApiError: 408, 413.
-        """
+        """The body. Raises `ApiError`: 408, 413."""
         length = self.request.content_length
         if length is not None and length > LARGEST_BODY:
             raise too_large(LARGEST_BODY)
@@ -101,11 +97,7 @@ class Exchange:
         return parse(await self.read(), yaml=media != JSON, twice=twice)
 
     async def optional(self) -> Any:
-        """The body as a plain value, None when there is none.
-
-        Raises:
-            ApiError: 400, 413.
-        """
+        """The body as a plain value, None when there is none. Raises `ApiError`: 400, 413."""
         body = await self.read()
         if body and self.media == protobuf.MEDIA:
             return _message(body, _DELETE_OPTIONS)

@@ -103,11 +103,7 @@ _WRAPPED: Final = {"parameter": ((1, 2, 3), "query"), "response": ((1,), "respon
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
-    """A document of `openapi.v2` as a message.
-
-    Args:
-        document: in the words of its JSON form.
-    """
+    """A document of `openapi.v2`, in the words of its JSON form, as a message."""
     return _message("document", document)
 
 

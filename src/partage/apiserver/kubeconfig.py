@@ -10,11 +10,7 @@ _NAME: Final = "partage"
 
 
 def kubeconfig(url: str) -> str:
-    """A kubeconfig as YAML text.
-
-    Args:
-        url: of the API server, without a trailing slash.
-    """
+    """A kubeconfig as YAML text, for an API server's `url` without a trailing slash."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -42,11 +42,7 @@ def _parsed(accept: str) -> tuple[tuple[str, dict[str, str]], ...]:
 
 @lru_cache(maxsize=512)
 def form_of(accept: str) -> Form:
-    """The first form of an Accept header that can be had.
-
-    Raises:
-        ApiError: 406, none of them.
-    """
+    """The first form of an Accept header that can be had. Raises `ApiError`: 406, none of them."""
     if not accept:
         return _PLAIN
     for media, parameters in _parsed(accept):

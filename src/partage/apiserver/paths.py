@@ -109,11 +109,7 @@ def flag(query: Mapping[str, str], name: str) -> bool:
 
 
 def number(query: Mapping[str, str], name: str) -> int | None:
-    """A parameter that is a number, None when it is absent.
-
-    Raises:
-        ApiError: 400, it is something else.
-    """
+    """A parameter that is a number, None when it is absent. Raises `ApiError`: 400, it is something else."""
     text = query.get(name, "")
     if not text:
         return None
@@ -126,11 +122,7 @@ def number(query: Mapping[str, str], name: str) -> int | None:
 
 
 def selection_of(call: Call, query: Mapping[str, str]) -> Selection:
-    """Which objects a list, watch or collection delete wants.
-
-    Raises:
-        ApiError: 400, malformed selectors.
-    """
+    """Which objects a list, watch or collection delete wants. Raises `ApiError`: 400, malformed selectors."""
     fields = query.get("fieldSelector", "")
     if call.name:
         fields = f"{fields},metadata.name={call.name}" if fields else f"metadata.name={call.name}"

@@ -196,11 +196,7 @@ def _ended_before(pod: Mapping[str, Any], container: str) -> bool:
 
 
 def log(cluster: Cluster, call: Call, query: Mapping[str, str]) -> LogRequest:
-    """Which log a request wants.
-
-    Raises:
-        ApiError: 404; 400 when the container is not named or not there.
-    """
+    """Which log a request wants. Raises `ApiError`: 404; 400 when the container is not named or not there."""
     pod = must_get(cluster, call)
     spec = pod.value.get("spec") or {}
     names = [

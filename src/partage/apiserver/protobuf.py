@@ -24,11 +24,7 @@ Piece = tuple[int, int | bytes]
 
 
 def envelope(body: bytes) -> tuple[str, str, bytes]:
-    """The apiVersion, kind and inner bytes of a body.
-
-    Raises:
-        Malformed: it is no envelope.
-    """
+    """The apiVersion, kind and inner bytes of a body. Raises `Malformed`: it is no envelope."""
     if not body.startswith(_MAGIC):
         raise Malformed("the body does not begin as Kubernetes' protobuf does")
     version = kind = ""

@@ -150,11 +150,7 @@ class History:
             self._waiters.remove(wake)
 
     def position(self, revision: int) -> int:
-        """Where the changes after `revision` begin.
-
-        Raises:
-            Compacted: some of them have been forgotten.
-        """
+        """Where the changes after `revision` begin. Raises `Compacted`: some of them have been forgotten."""
         if revision < self.floor:
             raise Compacted(self.floor)
         low, high = 0, len(self._changes)
@@ -167,11 +163,7 @@ class History:
         return self._first + low
 
     def after(self, position: int, most: int = 1000) -> list[Change]:
-        """The changes from `position` on, at most `most`.
-
-        Raises:
-            Compacted: the reader fell behind.
-        """
+        """The changes from `position` on, at most `most`. Raises `Compacted`: the reader fell behind."""
         if position < self._first:
             raise Compacted(self.floor)
         start = position - self._first
@@ -187,11 +179,7 @@ class Store:
     """All objects of a cluster."""
 
     def __init__(self, *, history: int = 20_000) -> None:
-        """An empty store.
-
-        Args:
-            history: how many changes of each resource are remembered.
-        """
+        """An empty store that remembers `history` changes of each resource."""
         self._objects: defaultdict[str, dict[Key, Record]] = defaultdict(dict)
         self._order: defaultdict[str, list[Key]] = defaultdict(list)
         self._histories: dict[str, History] = {}
@@ -231,11 +219,7 @@ class Store:
         ]
 
     def list_at(self, resource: str, namespace: str, revision: int) -> list[Record]:
-        """What `all` answered at an earlier revision.
-
-        Raises:
-            Compacted: that was too long ago.
-        """
+        """What `all` answered at an earlier revision. Raises `Compacted`: that was too long ago."""
         history = self.history(resource)
         position = history.position(revision)
         objects: dict[Key, Record | None] = {
@@ -248,11 +232,7 @@ class Store:
         return [found for key in sorted(objects) if (found := objects[key]) is not None]
 
     def insert(self, resource: str, value: Mapping[str, Any]) -> Record:
-        """Adds an object.
-
-        Raises:
-            Taken: the name is in use.
-        """
+        """Adds an object. Raises `Taken`: the name is in use."""
         record = self._record(resource, value)
         key = (record.namespace, record.name)
         if key in self._objects[resource]:

@@ -334,11 +334,7 @@ def _bytes(option: str, text: str) -> int:
 
 
 def roots_of(given: dict[str, Any]) -> Roots:
-    """Where the node's own files are.
-
-    Raises:
-        InvalidDocument: the host's root is no folder.
-    """
+    """Where the node's own files are. Raises `InvalidDocument`: the host's root is no folder."""
     usual, host = Roots(), given["host_root"]
     if not host.is_dir():
         raise InvalidDocument(

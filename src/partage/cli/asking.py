@@ -171,11 +171,7 @@ class ServiceViews:
     """Views that a scheduler service answers; see `dashboard.views.Views`."""
 
     def __init__(self, client: Client, prefix: str) -> None:
-        """Views.
-
-        Args:
-            prefix: before every path; empty where the client speaks to the service itself.
-        """
+        """Views; `prefix` is before every path, empty where the client speaks to the service itself."""
         self._client = client
         self._prefix = prefix
 

@@ -59,11 +59,7 @@ async def over_files(files: Sequence[str], *, strict: bool, placing: bool) -> As
 
 
 async def over_cluster(client: Client, config: Config) -> Asked:
-    """Over the objects of a cluster.
-
-    Raises:
-        KubeError: nodes or pods cannot be listed.
-    """
+    """Over the objects of a cluster. Raises `KubeError`: nodes or pods cannot be listed."""
     documents, notes = await listed(client)
     told = f"the engine, over the objects of {config.cluster.server}"
 

@@ -47,11 +47,7 @@ class Ending:
     """Cancels a service at the first signal, and bounds what its end takes; a context manager."""
 
     def __init__(self, longest: float = _LONGEST) -> None:
-        """Nothing is set up yet.
-
-        Args:
-            longest: seconds from the first signal to the end.
-        """
+        """Nothing is set up yet; there are `longest` seconds from the first signal to the end."""
         self._longest = longest
         self._told = False
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -10,11 +10,7 @@ from partage.serving.limits import json_response
 
 
 def config_routes(picture: Picture, policy: Policy | None = None) -> list[web.RouteDef]:
-    """The routes.
-
-    Args:
-        policy: the one in force where no ConfigMap names one.
-    """
+    """The routes; `policy` is the one in force where no ConfigMap names one."""
 
     async def one(request: web.Request) -> web.Response:
         name = request.match_info["node"]

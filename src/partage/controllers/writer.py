@@ -65,11 +65,7 @@ class Writer:
         return None if found is None else Document("Node", "api", 1, found)
 
     async def unlock(self, node: Document, annotation: str, text: str) -> None:
-        """Take a vendor's lock off a node, if it still is this one.
-
-        Raises:
-            KubeError: see `node_status`.
-        """
+        """Take a vendor's lock off a node, if it still is this one. Raises `KubeError`: see `node_status`."""
         path = "/metadata/annotations/" + annotation.replace("~", "~0").replace("/", "~1")
         steps = [{"op": "test", "path": path, "value": text}, {"op": "remove", "path": path}]
         await self._counted(

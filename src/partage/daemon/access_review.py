@@ -89,11 +89,7 @@ class AccessReviews:
     """Asks one API server; see `extender.server.Readers`."""
 
     def __init__(self, client: Client, settings: ReviewSettings | None = None) -> None:
-        """Nothing is known yet.
-
-        Args:
-            client: an open client, which may create the two kinds of review.
-        """
+        """Nothing is known yet; `client` is open and may create the two kinds of review."""
         self._client = client
         self._settings = mine = settings or ReviewSettings()
         self._answers: dict[bool, OrderedDict[_Key, float]] = {

@@ -91,11 +91,7 @@ class ApiAmender:
     def __init__(
         self, client: Client, may_write: Callable[[], bool], within: float | None = None
     ) -> None:
-        """Over an open client.
-
-        Args:
-            may_write: whether this instance leads at this very moment.
-        """
+        """Over an open client; `may_write` says whether this instance leads at this very moment."""
         self._client, self._may_write, self._within = client, may_write, within
 
     async def amend(self, pod: Document, annotations: Mapping[str, str]) -> Answered:

@@ -29,11 +29,7 @@ _HELD: Final = 64 * 2**20
 
 
 def relay_route(url: str, limits: Limits) -> web.RouteDef:
-    """The route.
-
-    Args:
-        url: of the scheduler service's leader, without a trailing slash.
-    """
+    """The route; `url` is of the scheduler service's leader, without a trailing slash."""
     there = held = 0
     turns = asyncio.Semaphore(_AT_ONCE)
 

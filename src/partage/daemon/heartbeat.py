@@ -29,11 +29,7 @@ class Heartbeat:
         node: str,
         settings: ReportingSettings = ReportingSettings(),  # noqa: B008 - a frozen value
     ) -> None:
-        """A lease that nobody renews yet.
-
-        Args:
-            client: an open client; its clock is used.
-        """
+        """A lease that nobody renews yet, by the clock of an open client."""
         self._client, self._node, self._settings = client, node, settings
 
     async def run(self) -> None:

@@ -19,11 +19,7 @@ class Life:
     def __init__(
         self, name: str, run: Callable[[asyncio.Event], Coroutine[None, None, None]]
     ) -> None:
-        """A daemon that is not running.
-
-        Args:
-            run: runs until the event is set.
-        """
+        """A daemon that is not running; `run` runs until the event is set."""
         self.ready = asyncio.Event()
         self._name = name
         self._run = run
@@ -31,11 +27,7 @@ class Life:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Run it, and wait until it is ready.
-
-        Raises:
-            Exception: whatever ended it before.
-        """
+        """Run it, and wait until it is ready. Raises `Exception`: whatever ended it before."""
         task = self._task = asyncio.create_task(self._run(self._stop), name=self._name)
         ready = asyncio.create_task(self.ready.wait(), name=f"{self._name}:ready")
         try:

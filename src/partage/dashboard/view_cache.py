@@ -21,22 +21,14 @@ class Texts:
     """Documents as the JSON that is sent, each made anew when what it tells of has changed."""
 
     def __init__(self, most: int = _TEXTS) -> None:
-        """None yet.
-
-        Args:
-            most: how many are kept; the one that was not asked for longest goes first.
-        """
+        """None yet; `most` are kept, and the one that was not asked for longest goes first."""
         self._most = most
         self._kept: OrderedDict[object, tuple[tuple[object, ...], msgspec.Raw]] = OrderedDict()
 
     def of(
         self, key: object, state: tuple[object, ...], make: Callable[[], dict[str, Any]]
     ) -> msgspec.Raw:
-        """The document.
-
-        Args:
-            state: all that it depends on.
-        """
+        """The document; `state` is all that it depends on."""
         known = self._kept.get(key)
         if known is None or known[0] != state:
             known = self._kept[key] = state, msgspec.Raw(msgspec.json.encode(make()))
@@ -58,11 +50,7 @@ class Standing:
     """
 
     def __init__(self, texts: Texts | None = None) -> None:
-        """Nothing is known yet.
-
-        Args:
-            texts: where documents of nodes and pods are kept as JSON.
-        """
+        """Nothing is known yet; `texts` keep documents of nodes and pods as JSON."""
         self.catalogue = Catalogue()
         self.roster = Roster()
         self.holdings = Holdings()

@@ -14,11 +14,7 @@ class BookViews:
     """Views of books in this process."""
 
     def __init__(self, books: Books, *, settled: bool = False) -> None:
-        """Views.
-
-        Args:
-            settled: every pod had its turn; those that wait are not asked anew.
-        """
+        """Views; when `settled`, every pod had its turn, and those that wait are not asked anew."""
         self._books = books
         self._settled = settled
 

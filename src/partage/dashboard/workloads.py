@@ -31,11 +31,7 @@ _MOST_CLAIMANTS: Final = 1000
 async def pods_document(
     books: Books, query: PodQuery, standing: Standing | None = None
 ) -> dict[str, Any]:
-    """One page of pods.
-
-    Args:
-        standing: what is kept between two looks; None keeps nothing.
-    """
+    """One page of pods; `standing` is kept between two looks, None keeps nothing."""
     kept = standing or Standing()
     await kept.pods(books)
     found = await _found(books, query, kept.roster)

@@ -31,11 +31,7 @@ class ClaimPlaces:
     """Where claims can be, and their allocation."""
 
     def __init__(self, server: ApiServer, books: Callable[[], Books | None]) -> None:
-        """Nothing allocated.
-
-        Args:
-            books: the books; None while there are none.
-        """
+        """Nothing allocated; `books` gives None while there are none."""
         self._server = server
         self._books = books
         self._read: dict[tuple[str, str], tuple[int, Document]] = {}

@@ -11,11 +11,7 @@ _PLACES: Final = (_HERE.parent / "manifests_of_examples", _HERE.parents[3] / "ex
 
 
 def examples() -> Sequence[Path]:
-    """The folder of examples.
-
-    Raises:
-        InvalidDocument: this installation has none.
-    """
+    """The folder of examples. Raises `InvalidDocument`: this installation has none."""
     for place in _PLACES:
         if place.is_dir():
             return (place,)

@@ -86,11 +86,7 @@ class RoomColumns:
         self._changes.append(position)
 
     def node_gone(self, name: str, left: Callable[[str], Mapping[str, int]]) -> None:
-        """A node is there no more.
-
-        Args:
-            left: what is left on another.
-        """
+        """A node is there no more, and `left` is left on another."""
         position = self._positions.pop(name)
         self._names[position] = None
         self._changes.append(position)

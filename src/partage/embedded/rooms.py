@@ -137,11 +137,7 @@ class Rooms:
     # --- questions ---------------------------------------------------------------------------
 
     def survey(self, pod: Pod) -> Survey:
-        """Where the pod has room.
-
-        Args:
-            pod: as `without_devices` makes it.
-        """
+        """Where the pod, as `without_devices` makes it, has room."""
         if pod.request != _NO_DEVICES or any(asked > MOST for asked in pod.host.values()):
             return self.survey_plainly(pod)
         fits, objections = self._columns.allowed(pod, self._objection)

@@ -89,11 +89,7 @@ class Allowance:
         return self.work(pod, now) or Work(FEW)
 
     def has_turn(self, namespace: str, now: float) -> bool:
-        """Whether pods of a namespace may be searched for.
-
-        Args:
-            now: seconds on any steady clock.
-        """
+        """Whether pods of a namespace may be searched for `now`, seconds on any steady clock."""
         self._pay(now)
         debt = self.debts.get(namespace, 0.0)
         if not debt:
@@ -102,11 +98,7 @@ class Allowance:
         return debt < part and sum(self.debts.values()) < self.settings.most
 
     def spend(self, pod: Pod, units: int, now: float) -> None:
-        """A decision was taken.
-
-        Args:
-            now: seconds on any steady clock.
-        """
+        """A decision was taken `now`, seconds on any steady clock."""
         beyond = units - FEW
         if beyond > 0:
             self._pay(now)

@@ -94,11 +94,7 @@ class Left:
 
 
 def fate(left: Left, node: str, pod: Whereabouts, now: float) -> Fate:
-    """What is to be done with a lock that was left on a node.
-
-    Args:
-        now: seconds on the clock of `left`.
-    """
+    """What is to be done with a lock that was left on a node; `now` is seconds on the clock of `left`."""
     if pod.node == node and pod.known is Known.BOUND:
         return Fate.FORGET  # the plugin needs it, and takes it off
     if pod.node == node and pod.known is Known.UNKNOWN:

@@ -14,11 +14,7 @@ class PodLog:
     """Uids in the order of their changes; a pod that changed twice is there twice."""
 
     def __init__(self, kept: int = _KEPT) -> None:
-        """An empty log.
-
-        Args:
-            kept: how many of the latest changes are there at least.
-        """
+        """An empty log that has at least the `kept` latest changes."""
         self._kept = kept
         self._recent: list[str] = []
         self._dropped = 0

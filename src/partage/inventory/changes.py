@@ -18,11 +18,7 @@ class ChangeLog:
     """Node indexes in the order of their changes; a node that changed twice is there twice."""
 
     def __init__(self, kept: int = _KEPT) -> None:
-        """An empty log.
-
-        Args:
-            kept: how many of the latest changes are there at least.
-        """
+        """An empty log that has at least the `kept` latest changes."""
         self._kept = kept
         self._recent: Index = np.zeros(2 * kept, np.intp)
         self._used = 0

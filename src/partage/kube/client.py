@@ -50,11 +50,7 @@ class Client:
         clock: Clock | None = None,
         chance: Callable[[], float] | None = None,
     ) -> None:
-        """A client that is not yet open.
-
-        Args:
-            chance: random numbers in [0, 1) for jitter.
-        """
+        """A client that is not yet open; `chance` gives random numbers in [0, 1) for jitter."""
         self.config = config
         self.settings = settings
         self.clock: Clock = clock or SystemClock()

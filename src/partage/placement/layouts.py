@@ -109,11 +109,7 @@ class Layouts:
         return found
 
     def without(self, state: int, instance: MigSlice) -> int:
-        """The state when an instance of it is gone.
-
-        Raises:
-            InvalidValue: the state has no such instance.
-        """
+        """The state when an instance of it is gone. Raises `InvalidValue`: the state has no such instance."""
         bit, mask = self._bits.get(instance), int(self.masks[state])
         if bit is None or not mask >> bit & 1:
             raise InvalidValue(f"{self.axis.model}: no {instance.profile} at {instance.start}")

@@ -161,11 +161,7 @@ def solver_there() -> bool:
 
 
 def solver() -> Any:
-    """The solver's module.
-
-    Raises:
-        SolverMissing: it is not installed.
-    """
+    """The solver's module. Raises `SolverMissing`: it is not installed."""
     try:
         import highspy  # noqa: PLC0415 # an optional extra
     except ImportError:

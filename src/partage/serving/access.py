@@ -104,11 +104,7 @@ class Access:
     here: bool = field(default=False)
 
     def __post_init__(self) -> None:
-        """Refuse to be silently open.
-
-        Raises:
-            InvalidValue: nothing was configured.
-        """
+        """Refuse to be silently open. Raises `InvalidValue`: nothing was configured."""
         if not (self.tokens or self.certificates or self.plain or self.closed):
             raise InvalidValue("privileged routes need a token file or client certificates")
 

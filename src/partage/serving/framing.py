@@ -66,11 +66,7 @@ class Framing:
         self._left = 0
 
     def came(self, data: bytes) -> None:
-        """Count what was read.
-
-        Raises:
-            Refused: it comes in too many pieces.
-        """
+        """Count what was read. Raises `Refused`: it comes in too many pieces."""
         self.held += data
         self._reads += 1
         self._came += len(data)

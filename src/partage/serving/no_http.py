@@ -44,11 +44,7 @@ class _Rarely(logging.Filter):
 
 
 def quiet_logger(name: str, clock: Callable[[], float] = time.monotonic) -> logging.Logger:
-    """A logger for aiohttp that says so rarely.
-
-    Args:
-        clock: seconds.
-    """
+    """A logger for aiohttp that says so rarely, by a `clock` in seconds."""
     logger = logging.getLogger(name)
     for known in list(logger.filters):
         logger.removeFilter(known)

@@ -41,11 +41,7 @@ class Turns:
     """
 
     def __init__(self, together: int, waiting: int, of_one: int) -> None:
-        """Every place is free.
-
-        Args:
-            waiting: requests that wait at a time.
-        """
+        """Every place is free; `waiting` requests may wait at a time."""
         self.at_work: dict[int, str] = {}
         self._together = together
         self._most = waiting

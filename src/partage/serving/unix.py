@@ -165,11 +165,7 @@ class UnixServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            OSError: something else is at the path, or it cannot be written.
-        """
+        """Listen. Raises `OSError`: something else is at the path, or it cannot be written."""
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(self._path.lstat().st_mode):
                 raise FileExistsError(17, "is there and is no socket", str(self._path))

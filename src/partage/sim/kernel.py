@@ -28,11 +28,7 @@ class Kernel(Generic[E]):
         return len(self._heap)
 
     def at(self, time: float, event: E, priority: int = 0) -> None:
-        """Let `event` happen at `time`.
-
-        Raises:
-            ValueError: that time is past, or no time at all.
-        """
+        """Let `event` happen at `time`. Raises `ValueError`: that time is past, or no time at all."""
         if not time >= self.now:
             raise ValueError(f"an event at {time} when it is {self.now}")
         heapq.heappush(self._heap, (time, priority, self._sequence, event))

@@ -191,11 +191,7 @@ class LiveTracer(Tracer):
             yield from self._each(trace, child, sent.id)
 
     def close(self, patience: float = _END) -> None:
-        """Send what waits, as long as that does not take long.
-
-        Args:
-            patience: seconds.
-        """
+        """Send what waits, as long as that takes no more than `patience` seconds."""
         self._ending.set()
         self._due.set()
         self._thread.join(patience)

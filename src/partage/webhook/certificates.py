@@ -68,11 +68,7 @@ class Bundle:
 
 
 def read_bundle(trusted: bytes, keys: bytes, certificate: bytes, key: bytes) -> Bundle:
-    """The bundle that was kept.
-
-    Raises:
-        InvalidValue: it is not what it should be.
-    """
+    """The bundle that was kept. Raises `InvalidValue`: it is not what it should be."""
     certificates, signing = _split(trusted), _split(keys)
     if len(certificates) != len(signing):
         raise InvalidValue(f"{len(certificates)} authorities, {len(signing)} keys of theirs")

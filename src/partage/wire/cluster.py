@@ -75,11 +75,7 @@ class Cluster:
 
 
 def assemble(batches: Iterable[Batch], families: Sequence[Family] = FAMILIES) -> Cluster:
-    """The cluster of all documents.
-
-    Raises:
-        InvalidDocument: a document cannot be decoded as its kind.
-    """
+    """The cluster of all documents. Raises `InvalidDocument`: a document cannot be decoded as its kind."""
     batches = list(batches)
     notes = [note for batch in batches for note in batch.notes]
     documents = _latest([d for batch in batches for d in batch.documents], notes)

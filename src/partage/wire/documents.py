@@ -244,11 +244,7 @@ def read_whole(file: BinaryIO, most: int = LARGEST) -> bytes:
 
 
 def read_file(path: Path, most: int = LARGEST) -> bytes:
-    """All of a file.
-
-    Raises:
-        OSError: it is larger than `most` bytes, or cannot be read.
-    """
+    """All of a file. Raises `OSError`: it is larger than `most` bytes, or cannot be read."""
     with path.open("rb") as file:
         return read_whole(file, most)
 

@@ -53,11 +53,7 @@ class FilterArgs:
 
     @property
     def names(self) -> list[str]:
-        """The names of the nodes in question.
-
-        Raises:
-            InvalidDocument: the array holds something else.
-        """
+        """The names of the nodes in question. Raises `InvalidDocument`: the array holds something else."""
         return _decode(self.raw_names, list[str], "NodeNames") if self.raw_names else [*self.nodes]
 
 
@@ -104,11 +100,7 @@ def decode_filter(body: bytes) -> FilterArgs:
 
 
 def decode_bind(body: bytes) -> BindArgs:
-    """The arguments of bind.
-
-    Raises:
-        InvalidDocument: a field is missing or of the wrong type.
-    """
+    """The arguments of bind. Raises `InvalidDocument`: a field is missing or of the wrong type."""
     fields = _fields(body, "body")
     given = {
         name: _decode(fields[name.lower()], str, name) if name.lower() in fields else ""
@@ -238,11 +230,7 @@ def _pod(fields: _Fields) -> Document:
 
 
 def decode_pod(raw: bytes | msgspec.Raw) -> Document:
-    """A pod as kube-scheduler has it.
-
-    Raises:
-        InvalidDocument: it is none; the message names the field.
-    """
+    """A pod as kube-scheduler has it. Raises `InvalidDocument`: it is none; the message names the field."""
     document = Document("Pod", _SOURCE, 1, _decode(raw, shapes.Pod, "Pod"))
     if not document.name:
         raise InvalidDocument(f"{_SOURCE}: field Pod.metadata.name: missing")

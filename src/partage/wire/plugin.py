@@ -255,11 +255,7 @@ _DECODER: Final[msgspec.json.Decoder[Question]] = msgspec.json.Decoder(Question)
 
 
 def decode_question(frame: bytes) -> Question:
-    """The question of one frame.
-
-    Raises:
-        InvalidDocument: it is none; the message names the field.
-    """
+    """The question of one frame. Raises `InvalidDocument`: it is none; the message names the field."""
     try:
         return _DECODER.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -135,11 +135,7 @@ class Proxy:
         return ""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set.
-
-        Raises:
-            InvalidValue: the socket cannot be listened on.
-        """
+        """Serve until `stop` is set. Raises `InvalidValue`: the socket cannot be listened on."""
         ended = asyncio.create_task(stop.wait(), name="cri:stop")
         channel = grpc.aio.insecure_channel(
             f"unix:{self.options.runtime}", options=UNBOUNDED + PROMPT

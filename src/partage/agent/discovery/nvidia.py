@@ -67,11 +67,7 @@ class Nvidia:
     """
 
     def __init__(self, health: HealthBook, clock: Callable[[], float]) -> None:
-        """A library that is not yet open.
-
-        Args:
-            clock: seconds; never goes back.
-        """
+        """A library that is not yet open; `clock` gives seconds and never goes back."""
         self._health = health
         self._clock = clock
         self._nvml: Any = None

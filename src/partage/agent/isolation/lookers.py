@@ -50,11 +50,7 @@ class Lookers(Generic[T]):
     """Looks at one container after the other; for one caller at a time."""
 
     def __init__(self, waits: Callable[[threading.Event], bool] = _in_time) -> None:
-        """Nobody looks yet.
-
-        Args:
-            waits: waits for the end of a look; false where it is given up.
-        """
+        """Nobody looks yet; `waits` waits for the end of a look, and is false where it is given up."""
         self._waits = waits
         self._asked: SimpleQueue[_Look[T] | None] | None = None
         self._late: dict[str, _Look[T]] = {}

@@ -176,11 +176,7 @@ class MigOnly:
     compute: bool = False
 
     def keep(self, shares: Shares) -> Kept:
-        """Refuse.
-
-        Raises:
-            InvalidValue: always.
-        """
+        """Refuse. Raises `InvalidValue`: always."""
         one = shares.shares[0]
         raise InvalidValue(
             f"a software share of card {one.minor} ({one.uuid}): on this node only hardware "

@@ -48,11 +48,7 @@ class Work:
         self.spent = 0
 
     def take(self, amount: int, what: str) -> None:
-        """Count.
-
-        Raises:
-            TooMuch: that is more than there was left.
-        """
+        """Count. Raises `TooMuch`: that is more than there was left."""
         self.spent += amount
         if self.spent > self._most:
             raise TooMuch(what)

@@ -49,11 +49,7 @@ class TtrpcMessage:
     flags: int = 0
 
     def encode(self) -> bytes:
-        """The message with its head.
-
-        Raises:
-            Malformed: it is larger than a message may be.
-        """
+        """The message with its head. Raises `Malformed`: it is larger than a message may be."""
         if len(self.payload) > LARGEST_MESSAGE:
             raise Malformed(
                 f"a message of {len(self.payload)} bytes; ttrpc takes {LARGEST_MESSAGE} at most"

@@ -16,11 +16,7 @@ _HANDLERS: Final = ("exec", "grpc", "httpGet", "tcpSocket")
 def check_container(
     container: Mapping[str, Any], field: str, volumes: AbstractSet[str], problems: Problems
 ) -> None:
-    """Reports what is wrong with a container.
-
-    Args:
-        volumes: the names its mounts may use.
-    """
+    """Reports what is wrong with a container whose mounts may use the names in `volumes`."""
     name = container.get("name", "")
     if not name:
         problems.required(f"{field}.name")

@@ -112,11 +112,7 @@ class Rescorer:
     def __init__(
         self, request: PodRequest, host: Mapping[str, int], ledger: Ledger, scratch: Scratch
     ) -> None:
-        """Prepare what does not change.
-
-        Args:
-            request: plain, or without devices.
-        """
+        """Prepare what does not change; `request` is plain, or without devices."""
         needs = {name: min(amount, _MOST) for name, amount in host.items() if amount > 0}
         self._names = (*needs, "cpu", "cpu", "cpu", "cpu")[:4]
         amounts = (*needs.values(), -_MOST, -_MOST, -_MOST, -_MOST)

@@ -110,11 +110,7 @@ class Hints:
 
 
 def hints_of(annotations: Mapping[str, str]) -> Hints:
-    """Read the annotations.
-
-    Raises:
-        InvalidValue: one is malformed; the message says which and why.
-    """
+    """Read the annotations. Raises `InvalidValue`: one is malformed; the message says which and why."""
     by_type, unknown = _allocate(annotations.get(names.DEVICE_ALLOCATE_HINT))
     joint, same_pcie = _joint(annotations.get(names.DEVICE_JOINT_ALLOCATE))
     single_numa, numa_notes = _numa(annotations.get(names.NUMA_TOPOLOGY_SPEC))
