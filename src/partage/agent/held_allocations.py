@@ -22,11 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A container that holds devices.
-
-    Attributes:
-        container: the runtime's identity of it.
-    """
+    """A container that holds devices; `container` is the runtime's identity of it."""
 
     container: str
     name: str

@@ -60,11 +60,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Adjusted(msgspec.Struct, frozen=True):
-    """What the shares of a pod are since they were changed.
-
-    Attributes:
-        record: its record, with the amounts that are enforced.
-    """
+    """What the shares of a pod are since they were changed; `record` has the amounts that are enforced."""
 
     uid: str
     record: str
@@ -84,11 +80,7 @@ class _Marked(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """The journal of one node; for one process.
-
-    Attributes:
-        damaged: how many lines could not be read when it was opened.
-    """
+    """The journal of one node, for one process; `damaged` lines could not be read when it was opened."""
 
     def __init__(self, folder: Path, spare: int = _SPARE_BYTES) -> None:
         """Open the journal, making its folder.

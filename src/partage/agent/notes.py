@@ -33,11 +33,7 @@ class Code(StrEnum):
 
 
 class Note(msgspec.Struct, frozen=True, order=True):
-    """One note.
-
-    Attributes:
-        code: of `Code`; a newer agent may know others.
-    """
+    """One note; `code` is one of `Code`, or what a newer agent knows."""
 
     code: str
     message: str

@@ -70,11 +70,7 @@ class ReportingSettings:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round came to.
-
-    Attributes:
-        wrote: which objects were written: `device`, `node`.
-    """
+    """What one round came to; it `wrote` these objects: `device`, `node`."""
 
     inventory: Inventory
     wrote: tuple[str, ...] = ()

@@ -58,11 +58,7 @@ class Review:
 
 
 class Refused(Exception):
-    """A hook says no; the message says why.
-
-    Attributes:
-        code: the HTTP status, 403 unless told otherwise.
-    """
+    """A hook says no; the message says why, `code` is the HTTP status."""
 
     def __init__(self, message: str, code: int = 403) -> None:
         super().__init__(message)

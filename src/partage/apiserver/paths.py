@@ -21,11 +21,7 @@ _VALIDATION: Final = ("Ignore", "Strict", "Warn")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a path points to.
-
-    Attributes:
-        watch: whether it is one of the old `/watch/` paths.
-    """
+    """What a path points to; `watch` marks one of the old `/watch/` paths."""
 
     group: str
     version: str

@@ -77,11 +77,7 @@ class _Key(NamedTuple):
 
 
 class Controllers:
-    """All controllers of one process.
-
-    Attributes:
-        picture: the objects as they were last seen.
-    """
+    """All controllers of one process; `picture` has the objects as they were last seen."""
 
     def __init__(
         self,

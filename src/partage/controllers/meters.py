@@ -11,11 +11,7 @@ from partage.controllers.pods import Problem
 
 
 class ControllerMeters:
-    """The series of one set of controllers.
-
-    Attributes:
-        flags: the problem of each flagged pod, by uid.
-    """
+    """The series of one set of controllers; `flags` are the problems of flagged pods, by uid."""
 
     def __init__(
         self,

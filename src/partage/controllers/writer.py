@@ -24,11 +24,7 @@ T = TypeVar("T")
 
 
 class Writer:
-    """Writes through one client, and counts.
-
-    Attributes:
-        sent: requests so far.
-    """
+    """Writes through one client, and counts the requests `sent`."""
 
     def __init__(self, client: Client, meters: ControllerMeters) -> None:
         self._client = client

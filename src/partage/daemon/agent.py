@@ -50,11 +50,7 @@ _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Asked(Protocol):
-    """What the runtime, or the kubelet, asks about containers.
-
-    Attributes:
-        ready: set while it is asked about every one.
-    """
+    """What the runtime, or the kubelet, asks about containers; `ready` is set while it is asked about every one."""
 
     ready: asyncio.Event
 

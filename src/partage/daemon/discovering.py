@@ -44,11 +44,7 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryOptions:
-    """How devices are looked for.
-
-    Attributes:
-        kept: folder of what was last known.
-    """
+    """How devices are looked for; what was last known is `kept` in a folder."""
 
     roots: Roots
     backends: tuple[str, ...]

@@ -103,11 +103,7 @@ class _Series:
 
 
 class Statements:
-    """One node's statements; `run` it.
-
-    Attributes:
-        said: of each container, at the last look.
-    """
+    """One node's statements; `run` it. `said` are those of each container at the last look."""
 
     name = "statements"
 

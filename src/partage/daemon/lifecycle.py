@@ -10,11 +10,7 @@ from collections.abc import Callable, Coroutine
 
 
 class Life:
-    """The task of one daemon.
-
-    Attributes:
-        ready: to be set by the daemon once it serves.
-    """
+    """The task of one daemon; `ready` is to be set by the daemon once it serves."""
 
     def __init__(
         self, name: str, run: Callable[[asyncio.Event], Coroutine[None, None, None]]

@@ -32,11 +32,7 @@ _MODES: Final[Mapping[str, int]] = {"pipe": 0o755, "log": 0o755, "shm": 0o1777}
 
 
 class MpsDaemon:
-    """One node's; `run` it.
-
-    Attributes:
-        problem: why processes cannot reach the daemon; empty where they can.
-    """
+    """One node's; `run` it. `problem` is why processes cannot reach the daemon; empty where they can."""
 
     name: Final = "mps"
 

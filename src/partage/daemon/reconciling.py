@@ -43,11 +43,7 @@ class Kubelet(Protocol):
 
 
 class Reconciling:
-    """One node's; `take` what the node is, and `run` it.
-
-    Attributes:
-        findings: confirmed by the last two looks.
-    """
+    """One node's; `take` what the node is, and `run` it. `findings` were confirmed by the last two looks."""
 
     name: Final = "reconciling"
 

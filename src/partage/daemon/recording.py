@@ -31,11 +31,7 @@ _MOST: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class RecordSettings:
-    """Where and how much.
-
-    Attributes:
-        limit: bytes after which it is turned; the two files together take about twice as much.
-    """
+    """Where and how much; after `limit` bytes a file is turned, and two of them are kept."""
 
     path: Path
     limit: int = 256 * 2**20

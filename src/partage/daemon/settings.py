@@ -19,11 +19,7 @@ _LOG: Final = logging.getLogger("partage.daemon")
 
 
 class NodeSettings:
-    """Settings in force on a node; `run` it.
-
-    Attributes:
-        settings: now.
-    """
+    """Settings in force on a node; `run` it."""
 
     name = "settings"
 

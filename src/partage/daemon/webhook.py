@@ -89,11 +89,7 @@ class WebhookOptions:
 
 
 class WebhookDaemon:
-    """One replica; use it as an async context manager, or `run` it.
-
-    Attributes:
-        context: what pods are read against now.
-    """
+    """One replica; use it as an async context manager, or `run` it. Pods are read against `context` now."""
 
     def __init__(self, client: Client, options: WebhookOptions | None = None) -> None:
         self.options = options or WebhookOptions()

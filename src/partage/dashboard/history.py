@@ -71,11 +71,7 @@ _Seen = tuple[Mapping[_Key, _Tenant], Mapping[tuple[DeviceType, int], tuple[str,
 
 
 class History:
-    """The latest changes of all cards.
-
-    Attributes:
-        trend: what is used and who waits, over time.
-    """
+    """The latest changes of all cards; `trend` is what is used and who waits, over time."""
 
     def __init__(self, now: Callable[[], datetime], kept: int = KEPT) -> None:
         """Nothing is known yet; what is there at the first look is no change.

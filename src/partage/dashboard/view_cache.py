@@ -43,11 +43,7 @@ class Texts:
 
 
 class Standing:
-    """Everything that is kept.
-
-    Attributes:
-        texts: of nodes and pods, where answers are sent as JSON; None gives plain values.
-    """
+    """Everything that is kept; `texts` are of nodes and pods as JSON, None where answers are plain values."""
 
     def __init__(self, texts: Texts | None = None) -> None:
         """Nothing is known yet; `texts` keep documents of nodes and pods as JSON."""

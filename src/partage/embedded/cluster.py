@@ -115,11 +115,7 @@ class Addresses:
 
 
 class EmbeddedCluster:
-    """A cluster that runs as long as the context lasts.
-
-    Attributes:
-        server: the API server, for code in the same process.
-    """
+    """A cluster that runs as long as the context lasts; `server` is for code in the same process."""
 
     def __init__(self, plan: Plan) -> None:
         """A cluster that does not run yet.

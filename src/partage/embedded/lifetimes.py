@@ -27,11 +27,7 @@ _WORDS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a container goes.
-
-    Attributes:
-        seconds: for which it runs.
-    """
+    """How a container goes, and the `seconds` for which it runs."""
 
     seconds: float = FOREVER
     code: int = 0

@@ -43,11 +43,7 @@ _DEEPEST: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object that is to be created.
-
-    Attributes:
-        where: file and place, for messages.
-    """
+    """One object that is to be created; `where` names file and place, for messages."""
 
     where: str
     value: dict[str, Any]

@@ -12,11 +12,7 @@ _ALWAYS: Final = "Always"
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What is known of a pod's run.
-
-    Attributes:
-        first: when the pod started, as Kubernetes writes it.
-    """
+    """What is known of a pod's run; `first` says when the pod started, as Kubernetes writes it."""
 
     first: str
     address: str

@@ -22,11 +22,7 @@ _STEADY: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run that is over.
-
-    Attributes:
-        started: when it began, as Kubernetes writes it.
-    """
+    """One run that is over; `started` says when it began, as Kubernetes writes it."""
 
     started: str
     ended: str

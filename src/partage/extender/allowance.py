@@ -57,11 +57,7 @@ class AllowanceSettings:
 
 @dataclass(slots=True)
 class Allowance:
-    """What namespaces owe, and which pods are known to be hard.
-
-    Attributes:
-        debts: units by namespace; none where nothing is owed.
-    """
+    """What namespaces owe (`debts` in units, where there are any), and which pods are known to be hard."""
 
     settings: AllowanceSettings = AllowanceSettings()
     debts: dict[str, float] = field(default_factory=dict)

@@ -126,11 +126,7 @@ def _measured(verb: str) -> Callable[[_Answering], _Answering]:
 
 
 class Attempts:
-    """The engine's side of one kube-scheduler.
-
-    Attributes:
-        seconds: to answer, by question.
-    """
+    """The engine's side of one kube-scheduler; `seconds` are those that answers took, by question."""
 
     def __init__(
         self, service: SchedulerService, may_bind: Callable[[], bool], *, preempts: bool = True

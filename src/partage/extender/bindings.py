@@ -76,11 +76,7 @@ class BindLimits:
 
 
 class Bindings:
-    """Bindings on their way.
-
-    Attributes:
-        busy: uids whose Binding is on its way.
-    """
+    """Bindings on their way; `busy` are the uids of their pods."""
 
     def __init__(
         self,

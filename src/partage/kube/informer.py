@@ -19,11 +19,7 @@ T = TypeVar("T", bound=HasMeta)
 
 
 class Informer(Generic[T]):
-    """One scope, mirrored.
-
-    Attributes:
-        synced: set once the mirror has held a whole list.
-    """
+    """One scope, mirrored; `synced` is set once the mirror has held a whole list."""
 
     def __init__(
         self,

@@ -82,11 +82,7 @@ class _Budget:
 
 
 class EventBook:
-    """The events of the last while.
-
-    Attributes:
-        dropped: topics that were not written because too many waited.
-    """
+    """The events of the last while; `dropped` topics were not written because too many waited."""
 
     def __init__(self, settings: EventSettings) -> None:
         self._settings = settings

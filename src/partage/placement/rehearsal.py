@@ -136,11 +136,7 @@ def _drawn(mix: Mix, capacity: int, load: float, chance: np.random.Generator) ->
 
 
 class Theatre:
-    """Plays courses for one mix and cluster.
-
-    Attributes:
-        compiled: whether compiled loops are used; outcomes are the same without.
-    """
+    """Plays courses for one mix and cluster; outcomes are the same whether `compiled` or not."""
 
     def __init__(self, mix: Mix, stock: Stock, *, fast: bool | None = None) -> None:
         """Prepare.

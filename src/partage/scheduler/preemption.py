@@ -35,11 +35,7 @@ _A_STRETCH: Final = MOST // 6
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A bound pod that may have to go.
-
-    Attributes:
-        born: when it was made, seconds since the epoch; of equals the younger goes.
-    """
+    """A bound pod that may have to go; of equals the younger goes, `born` later in seconds since the epoch."""
 
     uid: str
     priority: int

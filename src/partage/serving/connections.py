@@ -33,11 +33,7 @@ def allow_files(connections: int) -> None:
 
 
 class Connection(Protocol):
-    """One connection, whatever serves it.
-
-    Attributes:
-        closed: done when it is.
-    """
+    """One connection, whatever serves it; `closed` is done when it is."""
 
     closed: asyncio.Future[None]
 

@@ -12,11 +12,7 @@ E = TypeVar("E")
 
 
 class Kernel(Generic[E]):
-    """Events to come, and the time of the last one taken.
-
-    Attributes:
-        now: virtual time, in the unit of the driver.
-    """
+    """Events to come, and the time of the last one taken; `now` is virtual time, in the unit of the driver."""
 
     def __init__(self, start: float = 0.0) -> None:
         self.now = start

@@ -59,11 +59,7 @@ class Exporter(Protocol):
 
 
 class Tracer:
-    """Takes spans; this one sends none.
-
-    Attributes:
-        on: whether anything is sent; asked when a program is put together.
-    """
+    """Takes spans; this one sends none. `on` is asked when a program is put together."""
 
     on = False
 

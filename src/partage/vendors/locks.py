@@ -19,11 +19,7 @@ LOCKS: Final = tuple(row.lock for row in ROWS if row.lock)
 
 @dataclass(frozen=True, slots=True)
 class NodeLock:
-    """Who holds a lock.
-
-    Attributes:
-        pod: its name; empty when the value does not tell.
-    """
+    """Who holds a lock; `pod` is empty when the value does not tell."""
 
     namespace: str = ""
     pod: str = ""

@@ -81,11 +81,7 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 class Translated(msgspec.Struct, frozen=True):
-    """One container of a pod whose requests became claims.
-
-    Attributes:
-        asked: the resources that its author wrote, by name.
-    """
+    """One container of a pod whose requests became claims; it `asked` for these resources by name."""
 
     shape: Shape
     asked: dict[str, str] = {}

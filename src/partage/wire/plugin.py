@@ -67,11 +67,7 @@ class Ping(_Question, frozen=True, omit_defaults=True, tag="ping", gc=False):
 
 
 class _About(_Question, frozen=True, omit_defaults=True, gc=False):
-    """A question about one attempt to schedule one pod.
-
-    Attributes:
-        attempt: the number of the scheduling attempt.
-    """
+    """A question about one attempt to schedule one pod; `attempt` is the number of the scheduling attempt."""
 
     uid: str
     attempt: int

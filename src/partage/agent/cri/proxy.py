@@ -98,11 +98,7 @@ class ProxyOptions:
 
 
 class Proxy:
-    """One proxy.
-
-    Attributes:
-        ready: set while it serves and knows what the runtime has.
-    """
+    """One proxy; `ready` is set while it serves and knows what the runtime has."""
 
     def __init__(
         self,

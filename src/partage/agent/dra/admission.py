@@ -24,11 +24,7 @@ from partage.wire.record import encode
 
 
 class NotPrepared(PartageError):
-    """A claim is not prepared; the kubelet tries again.
-
-    Attributes:
-        rule: why, as one word.
-    """
+    """A claim is not prepared, and the kubelet tries again; `rule` is why, as one word."""
 
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(message)

@@ -58,11 +58,7 @@ class DriverFiles:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A device, and whether it works.
-
-    Attributes:
-        why: what it suffers from; empty where it works.
-    """
+    """A device and, where it does not work, `why`."""
 
     pool: str
     device: str
@@ -70,11 +66,7 @@ class Health:
 
 
 class DriverPlugin:
-    """The plugin of one node; `run` it.
-
-    Attributes:
-        registered: whether the kubelet has taken it.
-    """
+    """The plugin of one node; `run` it. `registered` says whether the kubelet has taken it."""
 
     def __init__(
         self,

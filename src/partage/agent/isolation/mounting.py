@@ -10,11 +10,7 @@ from partage.agent.isolation.seats import seat_file
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """The node's own enforcement library.
-
-    Attributes:
-        required: what cannot be held to its limits is not started.
-    """
+    """The node's own enforcement library; where `required`, what cannot be held to its limits is not started."""
 
     rooms: Rooms
     required: bool = False

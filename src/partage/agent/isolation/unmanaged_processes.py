@@ -25,11 +25,7 @@ _LOOKS: Final = 4
 
 
 class Strangers:
-    """Looks again and again.
-
-    Attributes:
-        found: containers with such a process, with the words for it.
-    """
+    """Looks again and again; `found` are containers with such a process, with the words for it."""
 
     def __init__(self) -> None:
         self._looks: dict[tuple[str, int, int], int] = {}

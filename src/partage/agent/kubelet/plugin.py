@@ -120,11 +120,7 @@ class DevicePlugins:
 
 @dataclass(eq=False)
 class _Served:
-    """The plugin of one resource.
-
-    Attributes:
-        watchers: streams on which the kubelet is told of them.
-    """
+    """The plugin of one resource; `watchers` are streams on which the kubelet is told of its units."""
 
     offer: Offer
     advise: Advise

@@ -45,11 +45,7 @@ _OFF: Final = frozenset({"", "disable", "disabled", "false"})
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One unit of a resource.
-
-    Attributes:
-        numa: NUMA node of the card; -1 when unknown.
-    """
+    """One unit of a resource; `numa` is the NUMA node of the card, -1 when unknown."""
 
     id: str
     card: str

@@ -53,11 +53,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class CardJournal:
-    """Everything begun on one card.
-
-    Attributes:
-        mode: run of the driver in which we turned MIG mode on; empty when we did not.
-    """
+    """Everything begun on one card; `mode` is the run of the driver in which we turned MIG mode on, or empty."""
 
     card: str
     entries: tuple[Entry, ...] = ()

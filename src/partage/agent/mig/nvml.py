@@ -26,11 +26,7 @@ class Failure(StrEnum):
 
 
 class NvmlFailed(PartageError):
-    """A call of the driver failed.
-
-    Attributes:
-        call: which, by its name in NVML.
-    """
+    """A call of the driver failed; `call` is its name in NVML."""
 
     def __init__(self, call: str, failure: Failure, detail: str = "") -> None:
         super().__init__(f"{call}: {failure}" + (f" ({detail})" if detail else ""))

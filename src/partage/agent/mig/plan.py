@@ -103,11 +103,7 @@ class Hindrance:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps that may be taken now, in order, and what is in the way of the rest.
-
-    Attributes:
-        foreign: instances that are not ours.
-    """
+    """Steps that may be taken now, in order, what is in the way of the rest, and others' instances."""
 
     steps: tuple[Step, ...]
     hindrances: tuple[Hindrance, ...]

@@ -107,11 +107,7 @@ class PluginOptions:
 
 
 class Plugin:
-    """One plugin.
-
-    Attributes:
-        ready: set while the runtime has told all that is there and asks us about containers.
-    """
+    """One plugin; `ready` is set while the runtime has told all that is there and asks us about containers."""
 
     def __init__(self, decider: Decider, options: PluginOptions | None = None) -> None:
         self.options = options or PluginOptions()
