@@ -123,11 +123,7 @@ class Message:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The message in some bytes.
-
-        Raises:
-            Malformed: they are not one; the error names the message and the field.
-        """
+        """The message in some bytes. Raises `Malformed`: they are not one."""
         return _decode(cls, memoryview(data), 0)
 
     def encode(self) -> bytes:

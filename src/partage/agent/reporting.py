@@ -152,11 +152,7 @@ class AgentReporting:
         self._said: tuple[str, ...] = ()
 
     async def device(self) -> Body | None:
-        """The Device object as the API server has it; None when there is none.
-
-        Raises:
-            KubeError: it cannot be read.
-        """
+        """The Device object as the API server has it; None when there is none. Raises `KubeError`."""
         try:
             return await self._client.get(DEVICES, self._node, into=Body)
         except NotFound:
@@ -206,11 +202,7 @@ class AgentReporting:
             )
 
     async def renew(self) -> None:
-        """Renew the lease that says that the agent is alive; it is made where there is none.
-
-        Raises:
-            KubeError: the API server cannot be asked, or refuses.
-        """
+        """Renew the lease that says that the agent is alive; it is made where there is none. Raises `KubeError`."""
         uid = ((self._seen.node or {}).get("metadata") or {}).get("uid")
         await renew_lease(self._client, self._node, self._settings, str(uid or ""))
 

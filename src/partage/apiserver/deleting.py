@@ -37,11 +37,7 @@ class DeleteOptions:
 
     @staticmethod
     def read(body: Any) -> "DeleteOptions":
-        """The options that a `DeleteOptions` document tells.
-
-        Raises:
-            ApiError: 400 or 422, no such document.
-        """
+        """The options that a `DeleteOptions` document tells. Raises `ApiError`: 400 or 422, no such document."""
         if body is None:
             return DeleteOptions()
         if not isinstance(body, Mapping) or not isinstance(

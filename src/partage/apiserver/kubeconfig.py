@@ -26,11 +26,7 @@ def kubeconfig(url: str) -> str:
 
 
 def write_kubeconfig(path: Path, url: str) -> None:
-    """Writes a kubeconfig that only its owner can read, replacing the file as a whole.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Writes a kubeconfig that only its owner can read, replacing the file as a whole. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:

@@ -22,11 +22,7 @@ class Plugins:
         self._store = store
 
     def namespace(self, review: Review) -> None:
-        """Nothing is created in a namespace that is missing or on its way out.
-
-        Raises:
-            ApiError: 404 or 403.
-        """
+        """Nothing is created in a namespace that is missing or on its way out. Raises `ApiError`: 404 or 403."""
         if review.kind.plural == "namespaces" and not review.kind.group:
             if review.operation == "DELETE" and review.name in IMMORTAL:
                 raise Refused("this namespace may not be deleted")

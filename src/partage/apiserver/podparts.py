@@ -159,11 +159,7 @@ def _scheduled(status: Mapping[str, Any], now: float) -> dict[str, Any]:
 
 
 async def evict(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
-    """Deletes a pod unless a disruption budget forbids it.
-
-    Raises:
-        ApiError: 404, 409, 429 when a budget forbids it.
-    """
+    """Deletes a pod unless a disruption budget forbids it. Raises `ApiError`: 404, 409, or 429 by the budget."""
     if not isinstance(body, Mapping):
         raise bad_request("the body is no Eviction")
     head = body.get("metadata") or {}

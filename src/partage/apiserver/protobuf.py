@@ -42,11 +42,7 @@ def envelope(body: bytes) -> tuple[str, str, bytes]:
 
 
 def message(raw: bytes, type_: Type) -> dict[str, Any]:
-    """The object that a message of a struct's type stands for.
-
-    Raises:
-        Malformed: the bytes do not fit the type.
-    """
+    """The object that a message of a struct's type stands for. Raises `Malformed`: the bytes do not fit the type."""
     return _message(raw, type_.numbers, 0)
 
 

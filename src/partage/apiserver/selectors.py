@@ -56,11 +56,7 @@ class LabelSelector:
     @staticmethod
     @lru_cache(maxsize=512)
     def parse(text: str) -> "LabelSelector":
-        """The selector that a query parameter writes, such as `app=web,tier notin (a,b)`.
-
-        Raises:
-            ApiError: 400, not a selector.
-        """
+        """The selector that a query parameter writes, such as `app=web,tier notin (a,b)`. Raises `ApiError`: 400."""
         found: list[Requirement] = []
         at = 0
         while at < len(text):

@@ -143,11 +143,7 @@ class ApiServer:
     def call(
         self, resource: str, namespace: str = "", name: str = "", sub: str = "", user: User = ADMIN
     ) -> Call:
-        """What the writing functions of this package take, for a resource such as `pods`.
-
-        Raises:
-            ApiError: 404 for an unknown resource.
-        """
+        """What the writing functions of this package take, for a resource such as `pods`. Raises `ApiError`: 404."""
         kind = self.registry.stored(resource)
         if kind is None:
             raise unknown_path()
@@ -166,11 +162,7 @@ class ApiServer:
         sub: str = "",
         user: User = ADMIN,
     ) -> Record:
-        """Writes an object, or its status; a resourceVersion in it must be the stored one.
-
-        Raises:
-            ApiError: it was refused.
-        """
+        """Writes an object, or its status; a resourceVersion in it must be the stored one. Raises `ApiError`."""
         head = value["metadata"]
         call = self.call(resource, head.get("namespace", ""), head["name"], sub, user)
         return await update(self.cluster, call, value)
@@ -209,11 +201,7 @@ class ApiServer:
         await bind(self.cluster, self.call("pods", namespace, name, user=user), binding)
 
     async def changes(self, resource: str, since: int | None = None) -> AsyncIterator[Change]:
-        """What happens to a resource after revision `since` (now by default), without an end.
-
-        Raises:
-            Compacted: the history does not reach back that far, or the reader fell behind.
-        """
+        """What happens to a resource after revision `since` (now by default), without an end. Raises `Compacted`."""
         history = self.store.history(resource)
         position = history.end if since is None else history.position(since)
         while not self._closing.is_set():

@@ -46,11 +46,7 @@ class Watch:
 async def watch(
     cluster: Cluster, call: Call, wanted: Watch, closing: asyncio.Event
 ) -> AsyncIterator[bytes]:
-    """The lines of a watch, several at a time.
-
-    Raises:
-        ApiError: 410 before the first line, when the history does not reach back to `since`.
-    """
+    """The lines of a watch, several at a time. Raises `ApiError`: 410 where `since` is too long ago."""
     history = cluster.store.history(call.kind.resource)
     writer = _Writer(cluster, call, wanted)
     if wanted.since is None:

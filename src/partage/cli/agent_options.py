@@ -287,11 +287,7 @@ service_options = options(
 
 
 def isolation_of(given: dict[str, Any]) -> IsolationOptions:
-    """The provider that was chosen.
-
-    Raises:
-        InvalidDocument: a quantity is none, or shares would be evicted for ever.
-    """
+    """The provider that was chosen. Raises `InvalidDocument`: shares would be evicted for ever."""
     if given["isolation"] == "none" and given["not_in_force"] == "evict":
         # Whoever replaces an evicted pod would be evicted too.
         raise InvalidDocument(

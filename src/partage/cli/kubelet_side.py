@@ -131,11 +131,7 @@ def specifications_of(given: dict[str, Any]) -> Specifications | None:
 def kubelet_companions(
     given: dict[str, Any], client: Client | None
 ) -> Callable[[AgentDaemon], Sequence[Companion]]:
-    """What the options want beside injection.
-
-    Raises:
-        InvalidValue: an option needs the API server, or grpcio.
-    """
+    """What the options want beside injection. Raises `InvalidValue`: an option needs the API server, or grpcio."""
     folder = given["kubelet_dir"]
     if given["evict_unprotected"] and client is None:
         raise InvalidValue("--evict-unprotected needs the API server: leave --devices out")

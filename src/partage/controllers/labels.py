@@ -20,11 +20,7 @@ LOCK_SECONDS: Final = 300.0
 
 
 def label_changes(node: Document, device: Document | None) -> dict[str, str]:
-    """Labels to be set on the node; empty when it has them.
-
-    Raises:
-        InvalidDocument: an amount of the node is no quantity.
-    """
+    """Labels to be set on the node; empty when it has them. Raises `InvalidDocument`: an amount is no quantity."""
     wanted = {}
     if device is not None:
         wanted = {key: device.labels[key] for key in COPIED_LABELS if device.labels.get(key)}

@@ -102,11 +102,7 @@ class Picture:
         return read
 
     def read_pod(self, document: Document, node: Node | None) -> TranslatedPod:
-        """The pod with what its records say that it holds on its node.
-
-        Raises:
-            InvalidDocument: it cannot be decoded as a pod.
-        """
+        """The pod with what its records say that it holds on its node. Raises `InvalidDocument`: it is no pod."""
         known = None if node is None else self._read_already(document)
         if known is not None:
             return known

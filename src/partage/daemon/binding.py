@@ -190,11 +190,7 @@ class ApiNodeLocks:
         return Taken(Outcome.REFUSED, "others keep changing the node")
 
     async def give_back(self, node: str, annotations: Mapping[str, str]) -> bool:
-        """Remove the annotations, where they still have these values; whether any had.
-
-        Raises:
-            KubeError: it cannot be told whether they are there.
-        """
+        """Remove the annotations, where they still have these values; whether any had. Raises `KubeError`."""
         for attempt in range(_TRIES):
             try:
                 version, held = await self._read(node)

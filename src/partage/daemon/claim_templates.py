@@ -210,11 +210,7 @@ class ClaimTemplates:
             await sleep_until(self._client.clock, self._period, self._news)
 
     async def look(self) -> None:
-        """Make what is missing; once a period list, and remove what is left over.
-
-        Raises:
-            KubeError: they cannot be listed.
-        """
+        """Make what is missing; once a period list, and remove what is left over. Raises `KubeError`."""
         books = self._books()
         if books is None:
             self._listed = None

@@ -59,11 +59,7 @@ class ForeignReport:
             await self._next()
 
     async def once(self) -> bool:
-        """Compare, and write where it differs; whether anything was written.
-
-        Raises:
-            KubeError: the API server cannot be asked, or refuses.
-        """
+        """Compare, and write where it differs; whether anything was written. Raises `KubeError`."""
         try:
             device = await self._client.get(DEVICES, self._node, into=Body)
         except NotFound:

@@ -45,11 +45,7 @@ class Life:
 
 
 async def until(stop: asyncio.Event, work: Coroutine[None, None, None], name: str) -> None:
-    """Do the work until the event is set; it is cancelled then, and has ended on return.
-
-    Raises:
-        Exception: whatever ended the work before.
-    """
+    """Do the work until the event is set; it is cancelled then, and has ended on return. Raises `Exception`."""
     task = asyncio.create_task(work, name=f"{name}:work")
     waiting = asyncio.create_task(stop.wait(), name=f"{name}:stop")
     try:

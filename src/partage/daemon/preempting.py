@@ -101,11 +101,7 @@ class Preempting:
         return self._settings.period
 
     async def look(self) -> None:
-        """Make room for everybody who may have others sent away, once.
-
-        Raises:
-            KubeError: disruption budgets cannot be read.
-        """
+        """Make room for everybody who may have others sent away, once. Raises `KubeError`."""
         books, now = self._books(), self._client.clock.monotonic()
         for uid in abandoned(books):
             books.give_up(uid, now)

@@ -50,11 +50,7 @@ class Agents:
         server.admission.validators.append(_judged)
 
     async def register(self) -> None:
-        """Registers every simulated node, and brings up those that are there already.
-
-        Raises:
-            ApiError: a node was refused.
-        """
+        """Registers every simulated node, and brings up those that are there already. Raises `ApiError`."""
         for node in self._simulated.values():
             await self._create(node)
         for record in list(self._server.store.all(SIMULATED_NODES)):

@@ -92,11 +92,7 @@ class NodeLocks(Protocol):
         """
 
     async def give_back(self, node: str, annotations: Mapping[str, str]) -> bool:
-        """Remove the annotations, where they still have these values; whether any had.
-
-        Raises:
-            Exception: it cannot be told whether they are there.
-        """
+        """Remove the annotations, where they still have these values; whether any had. Raises `Exception`."""
 
 
 class Clock(Protocol):

@@ -414,12 +414,7 @@ class SchedulerService:
         return filter_reply(args, answer.names, answer.failed, answer.unresolvable)
 
     def prioritize(self, body: bytes) -> bytes:
-        """Answer prioritize.
-
-        Raises:
-            InvalidDocument: the body is not what kube-scheduler sends; the answer has no place to
-                say so.
-        """
+        """Answer prioritize. Raises `InvalidDocument`: the body is not kube-scheduler's."""
         start = self.stories.now()
         args = decode_filter(body)
         entry = self._entry(args.pod)

@@ -281,11 +281,7 @@ class Client:
         await self._sender.send(Request("POST", path, self._change(), body, until=until))
 
     async def evict(self, namespace: str, pod: str, *, uid: str | None = None) -> None:
-        """Evict a pod, as far as disruption budgets allow.
-
-        Raises:
-            EvictionBlocked: a disruption budget forbids it now.
-        """
+        """Evict a pod, as far as disruption budgets allow. Raises `EvictionBlocked`."""
         body = encode(eviction(namespace, pod, uid))
         path = PODS.path(namespace, pod, "eviction")
         await self._sender.send(Request("POST", path, self._change(), body))

@@ -59,12 +59,7 @@ class Credentials:
         self._running = asyncio.Lock()
 
     async def current(self) -> Identity:
-        """The identity to use now.
-
-        Raises:
-            ConfigError: there is none: the token file or the plugin is of no use, or it would be
-                read on the way.
-        """
+        """The identity to use now. Raises `ConfigError`: there is none that can be used."""
         _check_way(self._config)
         if self._config.user.plugin is not None:
             if self._identity is None or self._expired():

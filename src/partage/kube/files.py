@@ -8,11 +8,7 @@ _MOST: Final = 2**24
 
 
 def read_small(path: Path) -> bytes:
-    """All of a file, which may also be a device or a pipe without an end.
-
-    Raises:
-        OSError: it is larger than 16 MiB, or cannot be read.
-    """
+    """All of a file, which may also be a device or a pipe without an end. Raises `OSError`: beyond 16 MiB too."""
     with path.open("rb") as file:
         data = bytearray()
         while piece := file.read(_MOST // 16):

@@ -131,11 +131,7 @@ class WatchDecoder(Generic[H]):
         self._lines = LineSplitter(longest_line)
 
     def feed(self, piece: bytes) -> list[Frame[H]]:
-        """The events that this piece completes, in order.
-
-        Raises:
-            ProtocolError: a line that is not an event.
-        """
+        """The events that this piece completes, in order. Raises `ProtocolError`: a line that is not an event."""
         return [self._frame(line) for line in self._lines.feed(piece)]
 
     def _frame(self, line: bytes) -> Frame[H]:

@@ -35,20 +35,12 @@ def alike(one: Grants, other: Grants) -> bool:
 
 
 def least(one: Grants, other: Grants) -> Grants:
-    """By the amount the smaller of two.
-
-    Raises:
-        InvalidValue: they differ in more than amounts.
-    """
+    """By the amount the smaller of two. Raises `InvalidValue`: they differ in more than amounts."""
     return _each(one, other, min)
 
 
 def most(one: Grants, other: Grants) -> Grants:
-    """By the amount the larger of two.
-
-    Raises:
-        InvalidValue: they differ in more than amounts.
-    """
+    """By the amount the larger of two. Raises `InvalidValue`: they differ in more than amounts."""
     return _each(one, other, max)
 
 

@@ -115,11 +115,7 @@ class MigProfile:
         return not self.attributes
 
     def at(self, start: int) -> MigSlice:
-        """The instance at a start.
-
-        Raises:
-            InvalidValue: that is no legal start.
-        """
+        """The instance at a start. Raises `InvalidValue`: that is no legal start."""
         if start not in self.starts:
             raise InvalidValue(
                 f"{self.name} cannot start at unit {start}, only at {_or(self.starts)}"
@@ -184,11 +180,7 @@ class MigAxis:
         return {profile.name: profile for profile in self.profiles}
 
     def profile(self, name: str) -> MigProfile:
-        """The profile of that name.
-
-        Raises:
-            InvalidValue: the model has none; the message lists those it has.
-        """
+        """The profile of that name. Raises `InvalidValue`: the model has none; the message lists those it has."""
         found = self._by_name.get(name)
         if found is None:
             known = ", ".join(self._by_name)

@@ -93,11 +93,7 @@ class Layouts:
     _columns: dict[Wish, Column] = field(default_factory=dict)
 
     def state(self, instances: Iterable[MigSlice]) -> int:
-        """The number of the state that the instances make.
-
-        Raises:
-            InvalidValue: they are no layout of this card; the message says why.
-        """
+        """The number of the state that the instances make. Raises `InvalidValue`: they are no layout of this card."""
         there = tuple(instances)
         mask = 0
         for one in there:
@@ -122,11 +118,7 @@ class Layouts:
         return tuple(sorted(found, key=lambda one: one.start))
 
     def column(self, wish: Wish) -> Column:
-        """Where the wish goes best in every state, and what that costs.
-
-        Raises:
-            InvalidValue: the model has no such profile.
-        """
+        """Where the wish goes best in every state, and what that costs. Raises `InvalidValue`."""
         known = self._columns.get(wish)
         if known is None:
             known = self._columns[wish] = column_of(self.costs(wish))

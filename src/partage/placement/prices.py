@@ -369,11 +369,7 @@ def sets_of(mix: Mix) -> tuple[tuple[int, float], ...]:
 
 
 def learn(mix: Mix, stock: Stock, config: Config | None = None) -> Prices | None:
-    """Prices for a mix; None where it has no request for cards, or the cluster no cards.
-
-    Raises:
-        SolverMissing: no solver is installed.
-    """
+    """Prices for a mix; None where it has no request for cards, or the cluster no cards. Raises `SolverMissing`."""
     if not mix.demand.any() or not stock.cards.any():
         return None
     return Learner(mix, stock).prices(config or Config())

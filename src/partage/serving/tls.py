@@ -44,11 +44,7 @@ class ServerTls:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The context, read at the first use.
-
-        Raises:
-            InvalidValue: a file is missing or is not what it should be.
-        """
+        """The context, read at the first use. Raises `InvalidValue`: a file is missing, or something else."""
         if self._context is None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -73,11 +73,7 @@ def plot_loads(
 
 
 def plot_waiting(path: Path, title: str, runs: Sequence[tuple[str, Waiting]]) -> None:
-    """Free cards over virtual time, a line a policy.
-
-    Raises:
-        CannotPlot: see `check`; or the file cannot be written.
-    """
+    """Free cards over virtual time, a line a policy. Raises `CannotPlot`: see `check`."""
     figure = _figure()
     axes = figure.subplots(1, 1)
     _draw(

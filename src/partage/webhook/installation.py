@@ -53,11 +53,7 @@ class Endpoint:
     url: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a URL that the API server would refuse.
-
-        Raises:
-            InvalidValue: it is not https, or names no host.
-        """
+        """Refuse a URL that the API server would refuse. Raises `InvalidValue`: it is not https, or names no host."""
         if self.url and (urlsplit(self.url).scheme != "https" or not urlsplit(self.url).hostname):
             raise InvalidValue(f"{self.url!r} is no URL of the form https://host:port")
 

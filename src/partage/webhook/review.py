@@ -117,12 +117,7 @@ def invalid(review: Review, message: str) -> Verdict:
 
 
 def decode_review(body: bytes) -> Review:
-    """The question in a request's body.
-
-    Raises:
-        InvalidDocument: the body is no AdmissionReview with a request; the message says what is
-            wrong.
-    """
+    """The question in a request's body. Raises `InvalidDocument`: the body is no AdmissionReview with a request."""
     try:
         review = msgspec.json.decode(body, type=_Review)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:

@@ -21,11 +21,7 @@ _FIELDS: Final = ("metadata.name",)
 
 
 def constraint_of(spec: shapes.PodSpec) -> NodeConstraint:
-    """The pod's `nodeSelector` and node affinity.
-
-    Raises:
-        InvalidValue: an operator or field that Kubernetes does not know.
-    """
+    """The pod's `nodeSelector` and node affinity. Raises `InvalidValue`: an operator or field is unknown."""
     selector = Selector(
         tuple(
             Requirement(key, Operator.IN, (value or "",))
@@ -61,11 +57,7 @@ def tolerations_of(spec: shapes.PodSpec) -> tuple[Toleration, ...]:
 
 
 def selector_of(given: shapes.LabelSelector) -> Selector:
-    """A label selector; an empty one matches everything.
-
-    Raises:
-        InvalidValue: an operator that Kubernetes does not know.
-    """
+    """A label selector; an empty one matches everything. Raises `InvalidValue`: an operator is unknown."""
     labels = (given.match_labels or {}).items()
     equal = tuple(Requirement(key, Operator.IN, (value or "",)) for key, value in labels)
     return Selector(equal + _requirements(given.match_expressions, "label selector"))

@@ -131,11 +131,7 @@ class Asked:
 
 
 def asked(spec: Mapping[str, Any] | None) -> Asked:
-    """What a claim's spec asks for.
-
-    Raises:
-        InvalidValue: a field is none; the message begins with `field …: `.
-    """
+    """What a claim's spec asks for. Raises `InvalidValue`: a field is none; the message begins with `field …: `."""
     try:
         devices = msgspec.convert(spec or {}, _Spec).devices
     except (msgspec.ValidationError, RecursionError) as error:

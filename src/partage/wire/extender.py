@@ -84,11 +84,7 @@ class PreemptArgs:
 
 
 def decode_filter(body: bytes) -> FilterArgs:
-    """The arguments of filter or prioritize.
-
-    Raises:
-        InvalidDocument: the body is not what kube-scheduler sends; the message names the field.
-    """
+    """The arguments of filter or prioritize. Raises `InvalidDocument`: the body is not what kube-scheduler sends."""
     fields = _fields(body, "body")
     pod = _pod(fields)
     if "nodenames" in fields:

@@ -15,11 +15,7 @@ _BLANK: Final = " \t\r\n"
 
 
 def json_values(data: bytes) -> list[msgspec.Raw]:
-    """The documents in `data`, each as the bytes it was written in.
-
-    Raises:
-        ValueError: not JSON; the message says where.
-    """
+    """The documents in `data`, each as the bytes it was written in. Raises `ValueError`: not JSON."""
     try:
         return [_RAW.decode(data)]
     except msgspec.DecodeError as error:

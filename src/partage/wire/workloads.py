@@ -23,11 +23,7 @@ _Key = tuple[str, str, str]
 
 
 def with_pods(documents: Sequence[Document]) -> list[Document]:
-    """The documents with every workload replaced by the pods that it still lacks.
-
-    Raises:
-        InvalidDocument: a number of pods that cannot be.
-    """
+    """The documents with every workload replaced by the pods that it still lacks. Raises `InvalidDocument`."""
     taken = {d.identity for d in documents if d.kind == "Pod"}
     parents = {
         d.identity: owner

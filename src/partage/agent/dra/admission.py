@@ -97,11 +97,7 @@ class ClaimAdmission:
                 raise NotPrepared(Rule.BAD_CLAIM, str(error)) from error
 
     def again(self, uid: str) -> Prepared | None:
-        """A claim that is prepared, whatever may be known of it elsewhere; None where it is not.
-
-        Raises:
-            OSError: it cannot be named to the runtime.
-        """
+        """A claim that is prepared, whatever may be known of it elsewhere; None where it is not. Raises `OSError`."""
         with self.lock:
             return self.claims.again(uid)
 

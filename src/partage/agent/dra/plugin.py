@@ -96,11 +96,7 @@ class DriverPlugin:
                 one.set()
 
     async def run(self) -> None:
-        """Serve until cancelled; sockets that somebody removed are made again.
-
-        Raises:
-            OSError: a folder or socket cannot be made.
-        """
+        """Serve until cancelled; sockets that somebody removed are made again. Raises `OSError`."""
         while True:
             await self._serve()
             _LOG.info("%s: a socket was removed; serving again", DRA_DRIVER)

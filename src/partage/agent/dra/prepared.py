@@ -140,11 +140,7 @@ class Claims:
         return made
 
     def again(self, uid: str) -> Prepared | None:
-        """A claim that is there, named to the runtime if it was not; None where it is not there.
-
-        Raises:
-            OSError: the disk does not take the name.
-        """
+        """A claim that is there, named to the runtime if it was not; None where it is not there. Raises `OSError`."""
         known = self._held.get(uid)
         if known is None:
             return None

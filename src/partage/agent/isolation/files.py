@@ -135,11 +135,7 @@ class TenantFiles:
                     mend(account, ACCOUNT_BYTES)
 
     def tidy(self, containers: Collection[str], cards: Collection[str]) -> None:
-        """Remove all but the accounts of these containers and the seats of these cards.
-
-        Raises:
-            OSError: a folder cannot be read.
-        """
+        """Remove all but the accounts of these containers and the seats of these cards. Raises `OSError`."""
         for top, kept in ((self._private, containers), (self.seats, cards)):
             for folder in top.iterdir():
                 if folder.name not in kept:

@@ -169,11 +169,7 @@ class _Lines:
 
 
 def read(text: str, source: str = "limits") -> ContainerLimits:
-    """Read a limits file as the library does.
-
-    Raises:
-        InvalidDocument: Anything is not as the library expects it; names the line.
-    """
+    """Read a limits file as the library does. Raises `InvalidDocument`: Anything is not as the library expects it."""
     lines = _Lines(text, source)
     if len(text) > _BYTES:
         raise lines.fault("the file is too long")

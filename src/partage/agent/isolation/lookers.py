@@ -56,11 +56,7 @@ class Lookers(Generic[T]):
         self._late: dict[str, _Look[T]] = {}
 
     def look(self, container: str, call: Callable[[], T]) -> T:
-        """What a look at a container comes to, and whatever it raises.
-
-        Raises:
-            TooMuch: it does not come back, or an earlier one has not.
-        """
+        """What a look at a container comes to, and whatever it raises. Raises `TooMuch`: it does not come back."""
         self._late = {name: one for name, one in self._late.items() if not one.done.is_set()}
         if container in self._late or len(self._late) >= _MOST:
             raise TooMuch(LATE)

@@ -52,11 +52,7 @@ def bound(folder: Path, file_bytes: int, files: int) -> None:
 
 
 def unbind(folder: Path) -> None:
-    """Take away what is mounted on a folder; who has its files mapped or mounted keeps them.
-
-    Raises:
-        OSError: it cannot be taken away.
-    """
+    """Take away what is mounted on a folder; who has its files mapped or mounted keeps them. Raises `OSError`."""
     if os.path.ismount(folder):
         _call("umount2", os.fsencode(folder), ctypes.c_int(_DETACH))
 

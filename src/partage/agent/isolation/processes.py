@@ -94,11 +94,7 @@ def root_of(container: str, proc: Path = Path("/proc")) -> Path | None:
 def numbers_of(
     pid: int, proc: Path = Path("/proc"), work: Work | None = None, task: str = ""
 ) -> Numbers | None:
-    """The numbers of a process, or of a thread of it; None when it has ended.
-
-    Raises:
-        TooMuch: the kernel tells more of it than can be read.
-    """
+    """The numbers of a process, or of a thread of it; None when it has ended. Raises `TooMuch`."""
     work = work or Work()
     home = f"{proc}/{pid}/task/{task}" if task else f"{proc}/{pid}"
     try:

@@ -114,11 +114,7 @@ def free_seat(folder: Path, slot: int) -> None:
 
 
 def mend_seats(folder: Path) -> tuple[int, ...]:
-    """Give all seats of a card their size again; the slots of those that had another.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """Give all seats of a card their size again; the slots of those that had another. Raises `OSError`."""
     changed = []
     for slot in range(SEATS):
         try:

@@ -50,11 +50,7 @@ class Spec:
 
 
 def read_numbers(proc: Path = Path("/proc")) -> Numbers:
-    """The device numbers that the kernel and the driver tell.
-
-    Raises:
-        InvalidDocument: the driver's devices are not registered.
-    """
+    """The device numbers that the kernel and the driver tell. Raises `InvalidDocument`."""
     try:
         devices = (proc / "devices").read_text("utf-8")
         minors = (proc / "driver/nvidia-caps/mig-minors").read_text("utf-8")

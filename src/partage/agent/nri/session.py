@@ -83,11 +83,7 @@ class Session:
         return stream, _sent(_TO_RUNTIME, TtrpcMessage(stream, Kind.REQUEST, payload))
 
     def answer(self, stream: int, result: Message) -> bytes:
-        """What to send to answer a call well.
-
-        Raises:
-            Malformed: the result is larger than a message may be.
-        """
+        """What to send to answer a call well. Raises `Malformed`: the result is larger than a message may be."""
         response = Response(Status(OK), result.encode())
         return _sent(_TO_PLUGIN, TtrpcMessage(stream, Kind.RESPONSE, response.encode()))
 

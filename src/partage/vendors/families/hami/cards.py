@@ -105,11 +105,7 @@ def encode_cards(cards: Iterable[RegisteredCard]) -> str:
 
 
 def decode_scores(text: str) -> dict[tuple[str, str], int]:
-    """Link scores by pair of UUIDs, the smaller first; where two sides differ, the lower.
-
-    Raises:
-        InvalidRecord: not the published JSON.
-    """
+    """Link scores by pair of UUIDs, the smaller first; where two sides differ, the lower. Raises `InvalidRecord`."""
     result: dict[tuple[str, str], int] = {}
     for card in _decode_json(text.strip(), list[_Links]):
         for other, score in card.score.items():

@@ -78,11 +78,7 @@ def decode_pod_devices(text: str) -> tuple[tuple[ContainerDevice, ...], ...]:
 
 
 def parse_mig_uuid(text: str) -> MigMark:
-    """`GPU-x[1-2]` as card, geometry 1 and slot 2.
-
-    Raises:
-        InvalidRecord: a bracket, the dash or a number is missing.
-    """
+    """`GPU-x[1-2]` as card, geometry 1 and slot 2. Raises `InvalidRecord`: a part is missing."""
     match = _MIG.fullmatch(text)
     if match is None:
         raise InvalidRecord(

@@ -197,11 +197,7 @@ class _Instance:
     by_suffix: bool
 
     def place(self, uuid: str, mark: MigMark | None, card: Device) -> MigSlice | None:
-        """Where on its card the instance is; None when nothing tells.
-
-        Raises:
-            InvalidRecord: the row is about another card.
-        """
+        """Where on its card the instance is; None when nothing tells. Raises `InvalidRecord`: it is about another."""
         if self.listed is not None:
             if self.listed.gpu != uuid:
                 raise InvalidRecord(

@@ -125,11 +125,7 @@ def hints_of(annotations: Mapping[str, str]) -> Hints:
 
 
 def decode(text: str, kind: type[_Document]) -> _Document:
-    """A JSON text as a typed document.
-
-    Raises:
-        InvalidValue: not JSON, of another type, or nested without end.
-    """
+    """A JSON text as a typed document. Raises `InvalidValue`: not JSON, of another type, or nested without end."""
     key: Any = kind
     try:
         document: _Document = _decoder(key).decode(text)

@@ -128,11 +128,7 @@ def core_percent(core: Quantity) -> int:
 
 
 def memory_gib(memory: Quantity) -> int:
-    """Rule 2: whole GiB, at least 1.
-
-    Raises:
-        RuleBroken: below, a fraction, or beyond what bytes can count.
-    """
+    """Rule 2: whole GiB, at least 1. Raises `RuleBroken`: below, a fraction, or beyond what bytes can count."""
     if not memory.integral or not NANO <= memory.nano <= _MOST_GIB * NANO:
         raise RuleBroken(
             f"{names.QGPU_MEMORY}: {memory} must be a whole number of GiB from 1 to {_MOST_GIB}, "
