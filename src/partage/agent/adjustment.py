@@ -78,11 +78,7 @@ def as_asked(
 
 
 def in_force(rooms: Mapping[str, Room], names: Mapping[str, str], grants: Grants) -> bool:
-    """Whether the containers of a pod are held to these amounts.
-
-    Args:
-        names: of the containers, by the same.
-    """
+    """Whether the containers of a pod, by their `names`, are held to these amounts."""
     return all(
         room.cards == as_asked(room.cards, names[container], grants)
         for container, room in rooms.items()

@@ -70,11 +70,7 @@ class Keeper:
         folders: Folders | None = None,
         stories: Stories = SILENT,
     ) -> None:
-        """A keeper that knows what its journal knows.
-
-        Args:
-            folders: of containers, where HAMi's library keeps shares; None where nobody has any.
-        """
+        """A keeper that knows what its journal knows; `folders` are those in which HAMi's library keeps shares."""
         self._place = place
         self._host = host
         self.journal = journal

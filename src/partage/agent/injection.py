@@ -409,11 +409,7 @@ def environment(container: Container) -> dict[str, str]:
 
 
 def conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -> Refusal | None:
-    """Why a record cannot be honoured beside those that came before it.
-
-    Args:
-        held: those that came before.
-    """
+    """Why a record cannot be honoured beside those `held`, which came before it."""
     held = tuple(held)
     if any(
         one.uid == allocation.uid and set(one.grants) != set(allocation.grants) for one in held

@@ -46,11 +46,7 @@ class Notes:
         self._said: Mapping[str, tuple[Note, ...]] = {}
 
     def say(self, who: str, code: Code, messages: Iterable[str]) -> None:
-        """Say this, instead of all that the same one said before.
-
-        Args:
-            messages: for people; none takes back what was said.
-        """
+        """Say this to people, instead of all that the same one said before; nothing takes back what was said."""
         notes = tuple(Note(code.value, message[:_LONGEST]) for message in messages)
         self._said = {**self._said, who: notes}
 

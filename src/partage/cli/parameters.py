@@ -48,11 +48,7 @@ class Sectioned(click.Command):
 
 
 def options(*given: Callable[[_F], _F], title: str = "") -> Callable[[_F], _F]:
-    """Several options as one decorator, in the order of the help.
-
-    Args:
-        title: their heading in the help of a `Sectioned` command.
-    """
+    """Several options as one decorator, in the order of the help, where a `Sectioned` command has the `title`."""
 
     def decorate(function: _F) -> _F:
         for option in reversed(given):

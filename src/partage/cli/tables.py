@@ -259,11 +259,7 @@ def given(text: str) -> Cell:
 def print_waiting(
     console: Console, pods: Iterable[tuple[str, str, str]], title: str = "WAITING"
 ) -> None:
-    """Pods that wait, each with a line of its own for the reason: it is what people read.
-
-    Args:
-        pods: name, code and message of each; a message may be empty.
-    """
+    """Pods that wait (name, code and message), each with a line of its own for the reason: it is what people read."""
     console.print(Text(title, style="bold"))
     for name, code, message in pods:
         head = Text(f"{name}  ").append(code, style="yellow")

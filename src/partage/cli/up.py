@@ -140,11 +140,7 @@ def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
 def _found(
     nodes: Sequence[Path], files: Sequence[Path], samples: Sequence[Path], *, resumed: bool
 ) -> Manifests:
-    """Everything that is to be there beside what was kept.
-
-    Args:
-        resumed: a cluster goes on, and has its nodes.
-    """
+    """Everything that is to be there beside what was kept; a `resumed` cluster goes on, and has its nodes."""
     found = [read(paths) for paths in (nodes, samples, files) if paths]
     simulated = tuple(node for one in found for node in one.simulated)
     names = [node.name for node in simulated]

@@ -98,11 +98,7 @@ class Cards:
         self._kinds: Counter[Kind] = Counter()
 
     def of(self, nodes: Iterable[Node | None]) -> Mapping[Kind, int]:
-        """How many there are of each kind.
-
-        Args:
-            nodes: those of the cluster, each at a place of its own; a change of one makes another value.
-        """
+        """How many there are of each kind; a change of one of `nodes` makes another value."""
         now = list(nodes)
         changed = [
             (before, after)
@@ -123,11 +119,7 @@ class ClaimTemplates:
     def __init__(
         self, client: Client, books: Callable[[], Books | None], period: float = 30.0
     ) -> None:
-        """Nothing is known yet.
-
-        Args:
-            books: those in force, for the cards of the cluster; None while they are made.
-        """
+        """Nothing is known yet; `books` are for the cards of the cluster, and None while they are made."""
         self._client, self._books, self._period = client, books, period
         self._users: dict[str, _User] = {}
         self._uses: Counter[_Key] = Counter()

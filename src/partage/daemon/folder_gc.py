@@ -16,11 +16,7 @@ class Tidying:
     name: Final = "tidying"
 
     def __init__(self, folders: Folders, period: float = 2.0) -> None:
-        """Nothing is removed yet.
-
-        Args:
-            period: seconds between two looks whether there is anything to remove.
-        """
+        """Nothing is removed yet; every `period` seconds it is looked whether there is anything."""
         self._folders = folders
         self._period = period
 

@@ -97,11 +97,7 @@ class Feed:
         facts: Facts,
         settings: WatchSettings = WatchSettings(),  # noqa: B008 - a frozen value
     ) -> None:
-        """A feed that is not yet running.
-
-        Args:
-            facts: told every change, in step with the pictures; must not raise or block.
-        """
+        """A feed that is not yet running; `facts` hear every change in step, and must not raise or block."""
         self._followed = [_Followed(client, kind, facts, settings) for kind in kinds]
 
     async def run(self) -> None:

@@ -177,11 +177,7 @@ class NodeInstances:
         self.want()
 
     def claims(self, wanted: Callable[[], Mapping[str, list[Wanted]]]) -> None:
-        """Make what ResourceClaims hold as well; `want` says that they have changed.
-
-        Args:
-            wanted: by the UUID of the card; the owner is the claim.
-        """
+        """Make what ResourceClaims hold by card as well; `want` says that they have changed."""
         self._claimed = wanted
 
     def want(self) -> None:

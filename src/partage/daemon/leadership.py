@@ -64,11 +64,7 @@ class LeaderLabel:
     """The label of the leader's pod; does nothing where the pod is not known."""
 
     def __init__(self, client: Client, pod: tuple[str, str] | None) -> None:
-        """A label that is not written yet.
-
-        Args:
-            pod: namespace and name of our own pod; None writes nothing.
-        """
+        """A label that is not written yet, of our own pod by namespace and name; None writes nothing."""
         self._client = client
         self._pod = pod
 

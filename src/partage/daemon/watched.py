@@ -133,11 +133,7 @@ def config_maps(namespaces: tuple[str, ...] = (), names: tuple[str, ...] = ()) -
 
 
 def watched(configs: Iterable[Watched] = (), *, claims: bool = False) -> tuple[Watched, ...]:
-    """Everything the scheduler follows.
-
-    Args:
-        configs: `config_maps`; those of all namespaces unless given.
-    """
+    """Everything the scheduler follows; of ConfigMaps those of all namespaces unless `configs` are given."""
     return (
         *(configs or config_maps()),
         Watched("ResourceQuota", Scope(QUOTAS), _live(shapes.ResourceQuota)),

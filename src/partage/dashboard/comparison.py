@@ -33,11 +33,7 @@ _NODES: Final = 32
 
 
 async def comparison_document(books: Books, most: int = MOST) -> dict[str, Any]:
-    """How the cluster stands, and how it would under each policy.
-
-    Args:
-        most: with more pods than this nothing is compared.
-    """
+    """How the cluster, unless it has more pods than `most`, stands, and how it would under each policy."""
     pods = _pods(books)
     workload = workload_of(pods)
     waiting = [books.waiting.get(entry.pod.uid) for entry in waiting_pods(books)]

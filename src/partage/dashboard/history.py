@@ -74,11 +74,7 @@ class History:
     """The latest changes of all cards; `trend` is what is used and who waits, over time."""
 
     def __init__(self, now: Callable[[], datetime], kept: int = KEPT) -> None:
-        """Nothing is known yet; what is there at the first look is no change.
-
-        Args:
-            kept: changes that are kept.
-        """
+        """Nothing is known yet; what is there at the first look is no change. So many changes are `kept`."""
         self._now = now
         self._changes: deque[Change] = deque(maxlen=kept)
         self._seen: dict[str, _Seen] = {}
@@ -90,11 +86,7 @@ class History:
     async def follow(
         self, books: Callable[[], Books | None], sleep: Callable[[float], Awaitable[None]]
     ) -> None:
-        """Look once a second, for ever.
-
-        Args:
-            books: what is known at the moment; None before it is complete.
-        """
+        """Look once a second, for ever, at the `books`, which are None before they are complete."""
         while True:
             found = books()
             if found is not None:
@@ -120,11 +112,7 @@ class History:
                 await asyncio.sleep(0)
 
     def of(self, node: str, *, names: bool = True) -> dict[str, Any]:
-        """The latest changes of a node's cards, the newest first, and since when they are kept.
-
-        Args:
-            names: whether pods are named.
-        """
+        """The latest changes of a node's cards, newest first, and since when they are kept; `names` names pods."""
         found: dict[str, list[dict[str, Any]]] = {}
         for change in reversed(self._changes):
             if change.node == node:

@@ -135,11 +135,7 @@ def _models(plane: Plane, catalogue: Catalogue) -> list[dict[str, Any]]:
 
 
 def sums(plane: Plane, which: Bools) -> dict[str, Any]:
-    """Amounts of those cards: how many are in which use, compute, memory and slots.
-
-    Args:
-        which: shape (cards, nodes).
-    """
+    """Amounts of those cards (cards, nodes): how many are in which use, compute, memory and slots."""
     used = plane.tenants > 0
     whole = ~plane.open & (plane.closed == CLOSED.index(ReasonCode.CARD_NOT_IDLE))
     closed = ~plane.open & ~whole

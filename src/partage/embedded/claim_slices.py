@@ -43,11 +43,7 @@ class Slices:
     """All nodes' ResourceSlices."""
 
     def __init__(self, server: ApiServer, books: Callable[[], Books | None]) -> None:
-        """Nothing is offered yet.
-
-        Args:
-            books: the books that say what is held; None while there are none.
-        """
+        """Nothing is offered yet; `books` say what is held, and are None while there are none."""
         self._server = server
         self._books = books
         self._dirty: set[str] = set()

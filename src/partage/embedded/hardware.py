@@ -22,11 +22,7 @@ from partage.wire.device_objects import translate_devices
 
 
 def device_manifest(node: SimulatedNode, now: str) -> dict[str, Any]:
-    """The Device object that the node's agent writes; every device is healthy.
-
-    Args:
-        now: the time, as Kubernetes writes it.
-    """
+    """The Device object that the node's agent writes `now`, as Kubernetes writes times; every device is healthy."""
     hardware = SimulatedHardware(
         node.name,
         node.model,

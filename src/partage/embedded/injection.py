@@ -61,11 +61,7 @@ def injection(
     context: Context,
     claims: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Injection:
-    """What the containers of a bound pod get on its node; never raises.
-
-    Args:
-        claims: its ResourceClaims as the API server has them, by the names that the pod gives them.
-    """
+    """What the containers of a bound pod get on its node, with its `claims` by the pod's names; never raises."""
     try:
         document = decoded("Pod", pod)
         place = _place(node, device, context)

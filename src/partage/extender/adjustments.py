@@ -166,11 +166,7 @@ class Adjustments:
     # --- one pod -----------------------------------------------------------------------------
 
     def look(self, books: Books, uid: str, now: float) -> None:
-        """Do what a pod asks, as far as it can be done now.
-
-        Args:
-            now: seconds on the service's steady clock.
-        """
+        """Do what a pod asks, as far as it can be done `now`, in seconds on the service's steady clock."""
         entry, document = books.cluster_cache.pod(uid), books.cluster_cache.document(uid)
         if entry is None or document is None:
             self.refused.pop(uid, None)

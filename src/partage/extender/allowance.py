@@ -67,21 +67,13 @@ class Allowance:
     _victims: OrderedDict[str, frozenset[str]] = field(default_factory=OrderedDict)
 
     def work(self, pod: Pod, now: float) -> Work | None:
-        """What the next decision about a pod may take; None where it is deferred without one.
-
-        Args:
-            now: seconds on any steady clock.
-        """
+        """What the next decision about a pod may take `now`; None where it is deferred without one."""
         if self.has_turn(pod.namespace, now):
             return Work()
         return None if self._hard.get(pod.uid) is pod.request else Work(FEW)
 
     def question(self, pod: Pod, now: float) -> Work:
-        """What the answer to a person's question about a pod may take: as much as a decision, in its turn.
-
-        Args:
-            now: as for `work`.
-        """
+        """What the answer to a person's question about a pod may take: as much as a decision, in its turn."""
         return self.work(pod, now) or Work(FEW)
 
     def has_turn(self, namespace: str, now: float) -> bool:
@@ -132,11 +124,7 @@ class Allowance:
         self._victims.pop(uid, None)
 
     def may_evict(self, namespace: str, now: float) -> bool:
-        """Whether others may be sent away for pods of a namespace now.
-
-        Args:
-            now: seconds on any steady clock.
-        """
+        """Whether others may be sent away for pods of a namespace `now`, on any steady clock."""
         return self._counted(namespace, now) + 1 <= self.settings.victims
 
     def evict(self, pod: Pod, victims: Collection[str], now: float) -> None:

@@ -58,11 +58,7 @@ class Audit:
 
 
 def audit(books: Books, pods: Iterable[Document] | None = None) -> Audit:
-    """Compare the books with pods.
-
-    Args:
-        pods: a fresh list of the API server; None takes the pods as they were last seen.
-    """
+    """Compare the books with a fresh list of the API server's pods; None takes the pods as they were last seen."""
     leaked: Counter[str] = Counter()
     missing: Counter[str] = Counter()
     found: set[str] = set()

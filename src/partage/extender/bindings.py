@@ -108,11 +108,7 @@ class Bindings:
         self.busy: dict[str, asyncio.Task[str]] = {}
 
     async def bind(self, books: Books, args: BindArgs, entry: PodEntry | None) -> str:
-        """Bind a pod; empty when it is bound, else why it is not.
-
-        Args:
-            entry: the pod; None for one without devices.
-        """
+        """Bind a pod (None has no devices); empty when it is bound, else why it is not."""
         task = self.busy.get(args.uid)
         if task is None:
             work = self._plain(args) if entry is None else self._device(books, args, entry)

@@ -157,11 +157,7 @@ class Books:
         self._freed.add(node)
 
     def kept_in_vain(self, uid: str, node: str = "") -> bool:
-        """Whether room was kept for a pod for long, and it never came: it is kept there no more.
-
-        Args:
-            node: where; by default anywhere.
-        """
+        """Whether room was kept for a pod in vain for long, there or anywhere: it is kept there no more."""
         where = self._in_vain.get(uid)
         return where is not None and node in {"", where}
 

@@ -61,11 +61,7 @@ class Cycle:
     # --- the steps ---------------------------------------------------------------------------
 
     def allowed(self, pod: Pod, now: float) -> Work | None:
-        """Step 1: what may be searched for the pod; None where its namespace has to wait.
-
-        Args:
-            now: seconds on any steady clock, here and below.
-        """
+        """Step 1: what may be searched for the pod `now` (any steady clock); None where its namespace has to wait."""
         return self.allowance.work(pod, now)
 
     def candidates(

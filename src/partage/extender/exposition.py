@@ -278,11 +278,7 @@ async def exposition(
 
 
 async def _namespaces(books: Books, most: int) -> AsyncIterator[bytes]:
-    """What pods of each namespace hold of cards now, by protocol; over time it is their share-hours.
-
-    Args:
-        most: namespaces that are named.
-    """
+    """What pods of `most` namespaces hold of cards now, by protocol; over time it is their share-hours."""
     held: Counter[tuple[str, str, str]] = Counter()
     for number, one in enumerate(list(books.engine.ledger.allocations()), 1):
         asked = {grant.uuid: grant.protocol for grant in one.grants}

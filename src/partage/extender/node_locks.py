@@ -242,11 +242,7 @@ class NodeLockKeeper:
     async def _settle(
         self, node: str, where: Callable[[str], Whereabouts], *, due: bool = True
     ) -> bool:
-        """Give back what was left on a node; whether nothing of it is there now.
-
-        Args:
-            due: whether only what is due is tried.
-        """
+        """Give back what was left on a node, where only what is `due`; whether nothing of it is there now."""
         clear = True
         for left in list(self.left.get(node, ())):
             now = self._clock.monotonic()

@@ -85,11 +85,7 @@ class NodeLocks(Protocol):
     async def take(
         self, node: str, annotations: Mapping[str, str], instead: Mapping[str, str]
     ) -> Taken:
-        """Write the annotations, unless one of the keys is there already (refused).
-
-        Args:
-            instead: values in whose place it may be written.
-        """
+        """Write annotations where none of the keys is there (refused), or only in place of values of `instead`."""
 
     async def give_back(self, node: str, annotations: Mapping[str, str]) -> bool:
         """Remove the annotations, where they still have these values; whether any had. Raises `Exception`."""

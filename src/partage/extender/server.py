@@ -110,11 +110,7 @@ def scheduler_site(
 def make_app(
     service: SchedulerService, faces: Faces, routes: Iterable[web.RouteDef] = ()
 ) -> web.Application:
-    """The application.
-
-    Args:
-        routes: further routes to be served beside these: the webhook's, the dashboard's.
-    """
+    """The application; `routes` are served beside these: the webhook's, the dashboard's."""
     pages = _Pages(service, faces)
     app = web.Application(middlewares=[guard()], client_max_size=faces.limits.body)
     app.add_routes([web.post(f"/scheduler/{verb}", pages.verb(verb)) for verb in _VERBS])

@@ -210,11 +210,7 @@ class SchedulerService:
         self.leading = False
 
     def audit(self, pods: Iterable[Document] | None = None) -> Audit:
-        """Compare the books with the pods of the API server.
-
-        Args:
-            pods: a fresh list; None compares with what was last seen.
-        """
+        """Compare the books with the pods of a fresh list; None compares with what was last seen."""
         self.last_audit = audit(self.books, pods)
         if not self.last_audit.clean:
             _LOG.error("the books disagree with the API server: %s", self.last_audit)

@@ -51,11 +51,7 @@ _Details = dict[str, dict[str, _Amounts]]
 
 
 async def summaries(books: Books, *, names: bool = True) -> dict[str, Any]:
-    """The summary of every node that has devices, by name; others run between two pieces.
-
-    Args:
-        names: whether pods are named; they are numbered otherwise.
-    """
+    """The summary of every node that has devices, by name, in pieces; pods are numbered without `names`."""
     result = {}
     for number, node in enumerate(list(books.engine.ledger.nodes), 1):
         if node is not None and node.devices and node.name in books.engine.ledger.index:

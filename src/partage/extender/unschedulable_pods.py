@@ -268,11 +268,7 @@ class UnschedulablePods:
         return found
 
     def to_search(self, allowance: Allowance, now: float) -> list[str]:
-        """The next deferred pods to wake, as many as their namespaces may have searched for now.
-
-        Args:
-            now: seconds on the service's steady clock.
-        """
+        """The next deferred pods to wake, as many as their namespaces may have searched for `now`."""
         found: list[str] = []
         for namespace, turns in allowance.turns(self._deferred, now).items():
             row = self._deferred[namespace]

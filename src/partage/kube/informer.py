@@ -30,11 +30,7 @@ class Informer(Generic[T]):
         observer: Callable[[Change[T]], None] | None = None,
         settings: WatchSettings = WatchSettings(),  # noqa: B008 - a frozen value
     ) -> None:
-        """An informer that is not yet running.
-
-        Args:
-            observer: called for every change and marker; an exception ends `run`.
-        """
+        """An informer that is not yet running; an exception of its `observer` ends `run`."""
         self.synced = asyncio.Event()
         self._client = client
         self._scope = scope

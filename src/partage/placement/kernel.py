@@ -132,11 +132,7 @@ def needs(plane: Plane, request: DeviceRequest, nodes: Nodes) -> tuple[Ints | in
 
 
 def taking(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) -> Bools:
-    """Which cards take one like the request, however little it asks: all of `fitting` but amounts.
-
-    Args:
-        suits: the cards that `suited` found, for the same nodes.
-    """
+    """Which of the cards that `suited` found take one like the request, however little it asks."""
     plane = ledger.planes[request.type]
     fits: Bools = at(plane.open, nodes) & suits
     fits &= at(plane.slots_free, nodes) > 0

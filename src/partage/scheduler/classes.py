@@ -228,11 +228,7 @@ class RequestClass:
         self.shut_at = ledger.made_room if exact else -1
 
     def best(self, among: Bools | None = None) -> int:
-        """The node that the pod should have, or -1 where there is none.
-
-        Args:
-            among: by node index, the nodes that may be chosen; None for all.
-        """
+        """The node that the pod should have, or -1 where there is none; `among` nodes by index, None for all."""
         if not self.value.size:
             return -1
         if among is None and self.guarded and isinstance(self.priced, PriceGauge):

@@ -254,11 +254,7 @@ class Chooser:
         return len(group.kinds) * (_A_GROUP + len(self.ledger.index) // _NODES)
 
     def feasible(self, pod: Pod, among: Bools | None = None) -> dict[str, int]:
-        """Every node that can host the pod now, in node order, with its score.
-
-        Args:
-            among: by node index, the nodes that are asked about; None for all.
-        """
+        """Every node (`among` these by index) that can host the pod now, in node order, with its score."""
         found, scores = self.candidates(pod, among)
         order = np.argsort(self._rank[found], kind="stable")
         return {
@@ -467,11 +463,7 @@ class DryRun:
         self._move(())
 
     def grants(self, gone: Iterable[str]) -> tuple[Grant, ...] | None:
-        """What the pod would get if these were gone; None where it would not fit.
-
-        Args:
-            gone: uids of pods that are thought away.
-        """
+        """What the pod would get if pods with uids in `gone` were away; None where it would not fit."""
         chooser, ledger, work = self._chooser, self._chooser.ledger, self._work
         index = ledger.index.get(self._name)
         if index is None or self._pod.request.fault is not None or work.spent:

@@ -90,11 +90,7 @@ class Engine(Chooser):
     """All state of scheduling: the ledger, the pods' states, quotas, and scores by class."""
 
     def __init__(self, policy: Policy | None = None, scorers: Scorers | None = None) -> None:
-        """An empty engine.
-
-        Args:
-            scorers: score plain requests in another way with the same results; None for NumPy.
-        """
+        """An empty engine; `scorers` score plain requests in another way with the same results, None by NumPy."""
         super().__init__(policy, scorers)
         self.states: dict[str, State] = {}
         self._pods: dict[str, Pod] = {}

@@ -19,11 +19,7 @@ _OWN_FILES: Final = 512
 
 
 def allow_files(connections: int) -> None:
-    """Raise the process's soft limit of open files, so that the ports' own limits come first.
-
-    Args:
-        connections: that all ports together may have.
-    """
+    """Raise the process's soft limit of open files, so that the ports' own limit of `connections` comes first."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _OWN_FILES
     if hard != resource.RLIM_INFINITY:
@@ -95,11 +91,7 @@ class Connections:
             of[connection] = of.pop(connection)
 
     def holds(self, connection: Connection, size: int) -> None:
-        """Count what a connection has of a request that is not whole; others may be closed for it, or it itself.
-
-        Args:
-            size: bytes that it holds now.
-        """
+        """Count what a connection has of a request that is not whole; others may be closed for it, or it itself."""
         size = size if size > _FREE and connection in self._addresses else 0
         self._bytes += size - self._held.pop(connection, 0)
         if size:

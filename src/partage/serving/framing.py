@@ -193,11 +193,7 @@ class _Leaving(asyncio.Protocol):
 
 
 def leave_to_itself(transport: asyncio.Transport, last: asyncio.Protocol) -> None:
-    """End a connection whose client may still be sending: what was written is its last, and hardly more is read.
-
-    Args:
-        last: its protocol, which hears when it is closed.
-    """
+    """End a connection whose client may still be sending; its protocol `last` hears when it is closed."""
     if transport.is_closing():
         return
     if not transport.can_write_eof():  # TLS

@@ -28,11 +28,7 @@ class Guarded(asyncio.Protocol):
     def __init__(
         self, limits: Limits, connections: Connections, serve: Callable[[], asyncio.Protocol]
     ) -> None:
-        """A connection that is not open yet.
-
-        Args:
-            serve: makes the protocol that serves it, once the head of a request has come.
-        """
+        """A connection that is not open yet; `serve` makes its protocol once the head of a request has come."""
         self._serve = serve
         self._inner: asyncio.Protocol | None = None
         self._framing = Framing(limits)

@@ -23,11 +23,7 @@ def is_here(host: str) -> bool:
 
 
 def stranger(headers: Mapping[str, str]) -> str:
-    """Why a request is not answered, in a sentence; empty where it is.
-
-    Args:
-        headers: of the request; who sends no `Host` is no browser.
-    """
+    """Why a request with these `headers` is not answered, in a sentence; who sends no `Host` is no browser."""
     host, origin = headers.get("Host"), headers.get("Origin")
     if host is not None and not _here(f"//{host}"):
         return f"Host {host[:64]!r} is not this machine; use localhost or 127.0.0.1"

@@ -191,11 +191,7 @@ class ClaimAllocator:
     # --- one pod -----------------------------------------------------------------------------
 
     def decide(self, pod: Pod, document: Document, *, keep: bool) -> Placement | Refusal:
-        """Where a pod and its claims get a place, or why they wait.
-
-        Args:
-            keep: the place and the devices are taken; else nothing changes.
-        """
+        """Where a pod and its claims get a place, which is taken only with `keep`, or why they wait."""
         fault = pod.request.fault
         if fault is not None:
             return Refusal(fault.code, fault.message)
@@ -213,11 +209,7 @@ class ClaimAllocator:
     def places(
         self, document: Document, nodes: Iterable[str]
     ) -> Mapping[str, Mapping[str, list[dict[str, Any]]]] | Refusal:
-        """Where a pod's claims have devices, and which: by node, then by the name of each claim that waits.
-
-        Args:
-            nodes: those that count.
-        """
+        """Where of `nodes` a pod's claims have devices, and which: by node, then by name of each that waits."""
         found = self._wanted(document)
         if isinstance(found, Refusal):
             return found

@@ -96,11 +96,7 @@ def schedule(
 def started(
     cluster: Cluster, policy: Policy, seed: int | None = None
 ) -> tuple[Engine, tuple[str, ...]]:
-    """An engine that knows the cluster's nodes, quotas and bound pods, and what it noticed.
-
-    Args:
-        seed: permutes the order of the nodes; None keeps the documents'.
-    """
+    """An engine that knows the cluster, and what it noticed; without a `seed` nodes have the documents' order."""
     engine = Engine(policy)
     nodes = list(cluster.nodes)
     if seed is not None:

@@ -78,11 +78,7 @@ def read_traceparent(text: str) -> TraceContext | str:
 
 
 def trace_of(uid: str, annotations: Mapping[str, str]) -> PodTrace:
-    """The trace of a pod.
-
-    Args:
-        uid: of the pod; two pods may share a trace where their author wants it so.
-    """
+    """The trace of a pod; two pods may share one where their author wants it so."""
     text = annotations.get(names.TRACEPARENT)
     found = "" if text is None else read_traceparent(text)
     if isinstance(found, TraceContext):

@@ -63,11 +63,7 @@ class Kind(NamedTuple):
 
 
 def claim_spec(shape: Shape, cards: Mapping[Kind, int]) -> Spec | str:
-    """The spec of the claims of a shape; a text says why it has none with these cards.
-
-    Args:
-        cards: kinds of card (`kinds`), and how many there are of each.
-    """
+    """The spec of the claims of a shape; a text says why it has none with these `cards`, counted by kind."""
     options = _alternatives(shape, cards)
     if not options:
         return "no card of the cluster can give it"
@@ -81,11 +77,7 @@ def claim_spec(shape: Shape, cards: Mapping[Kind, int]) -> Spec | str:
 
 
 def template(shape: Shape, namespace: str, spec: Spec, owner: Mapping[str, Any]) -> Spec:
-    """The ResourceClaimTemplate of a shape.
-
-    Args:
-        owner: the DeviceClass, so that templates go with what they ask for.
-    """
+    """The ResourceClaimTemplate of a shape; it goes with its `owner`, the DeviceClass."""
     return {
         "apiVersion": API_VERSION,
         "kind": "ResourceClaimTemplate",

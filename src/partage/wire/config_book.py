@@ -37,11 +37,7 @@ class ConfigBook:
     """
 
     def __init__(self, namespaces: Iterable[str] = ()) -> None:
-        """An empty book: the published defaults.
-
-        Args:
-            namespaces: whose ConfigMaps are read; empty for those of all.
-        """
+        """An empty book: the published defaults. Of `namespaces` ConfigMaps are read; of all where it is empty."""
         self._namespaces = frozenset(namespaces)
         self._held: dict[tuple[str, str, str], Document] = {}
         self._seen: dict[tuple[str, str, str], Document] = {}

@@ -45,11 +45,7 @@ class Capacity:
     valid: tuple[int, ...] = ()
 
     def share(self, asked: int | None) -> int | None:
-        """What a share takes that asks for so much; None where no share may be so large.
-
-        Args:
-            asked: in billionths; None where nothing is named.
-        """
+        """What a share takes that asks for so many billionths, or names nothing; None where none may be so large."""
         if asked is None:
             return self.default if self.policy else self.value
         if not self.policy:

@@ -144,11 +144,7 @@ def filter_reply(
     failed: Mapping[str, str],
     unresolvable: Mapping[str, str],
 ) -> bytes:
-    """The answer of filter: the nodes that fit, in the form in which they were asked about.
-
-    Args:
-        unresolvable: those where evicting would not help.
-    """
+    """The answer of filter in the question's form; evicting would not help on `unresolvable` nodes."""
     nodes: object = None
     if args.nodes:
         nodes = {"metadata": {}, "items": [args.nodes[name] for name in names]}

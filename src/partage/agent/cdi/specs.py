@@ -107,11 +107,7 @@ class Specifications:
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        """Nothing is read yet, and the runtime is told names.
-
-        Args:
-            folders: as this process sees them, the one that goes before all others last.
-        """
+        """Nothing is read yet, and the runtime is told names. Of `folders` the last one goes before all others."""
         self.inline = False
         self._folders = tuple(folders)
         self._files: dict[Path, _File] = {}

@@ -64,11 +64,7 @@ class Made:
 
 
 async def made(channel: Any, identity: str, root: Path) -> Made:
-    """What the runtime tells of a container; whatever it answers, there is something to go by.
-
-    Args:
-        root: of the host's files, as this process sees them.
-    """
+    """What the runtime tells of a container; there is always something to go by below the host's `root`."""
     try:
         ask = channel.unary_unary(f"/{RUNTIME}/ContainerStatus")
         answer = _Answer.decode(

@@ -20,11 +20,7 @@ Room = tuple[bool, int]
 
 
 def rooms(node: Node, left: Node) -> dict[int, Room]:
-    """What is left of each card, by its number.
-
-    Args:
-        left: the same node less everything that is held there, by pods and by claims.
-    """
+    """What is left of each card, by its number; `left` is the node less everything that pods and claims hold."""
     after = {one.minor: one for one in left.devices if one.type is DeviceType.GPU}
     return {
         one.minor: _room(one, after.get(one.minor, one))

@@ -50,11 +50,7 @@ class Overheads:
     """Measures again and again; each sample of the driver's once."""
 
     def __init__(self, slack: int = SLACK) -> None:
-        """Nothing is measured yet.
-
-        Args:
-            slack: bytes beyond a cap that a process's context may have grown to; 0 accepts no growth.
-        """
+        """Nothing is measured yet; a process's context may grow `slack` bytes beyond a cap."""
         self._slack = slack
         self._seen: Mapping[str, Mapping[int, int]] | None = None
         self._beyond: dict[_Key, deque[tuple[int, int]]] = {}

@@ -44,11 +44,7 @@ class Resources:
     """The kubelet's PodResources; `close` it at the end."""
 
     def __init__(self, socket: Path) -> None:
-        """A client that asks nothing yet; there need be no kubelet.
-
-        Args:
-            socket: usually `/var/lib/kubelet/pod-resources/kubelet.sock`.
-        """
+        """A client that asks nothing yet; there need be no kubelet at its `socket`."""
         self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS)
 
     async def close(self) -> None:

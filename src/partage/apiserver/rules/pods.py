@@ -24,11 +24,7 @@ def check_pod(pod: Mapping[str, Any], problems: Problems) -> None:
 
 
 def check_spec(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
-    """Reports what is wrong with a pod's spec.
-
-    Args:
-        field: where the spec is, such as `spec` or `spec.template.spec`.
-    """
+    """Reports what is wrong with a pod's spec in `field`, such as `spec` or `spec.template.spec`."""
     volumes = _check_volumes(spec.get("volumes") or (), f"{field}.volumes", problems)
     if not spec.get("containers"):
         problems.required(f"{field}.containers")

@@ -57,11 +57,7 @@ class Listed(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 def encode_listed(held: Iterable[tuple[int, int, Grant]]) -> str:
-    """The annotation of HAMi 2.10 for some instances.
-
-    Args:
-        held: the container's position, the device's position in it, and the grant.
-    """
+    """The annotation of HAMi 2.10 for instances `held`: by positions of container and device in it."""
     return msgspec.json.encode(
         [
             Listed(

@@ -79,10 +79,6 @@ def templates_of(vendor: str, model: str, settings: KoordinatorSettings) -> Tabl
 
 
 def template_equal(table: Table, extras: Template, memory: int) -> str:
-    """The template that equals a request exactly, or an empty name.
-
-    Args:
-        extras: native units asked of a card.
-    """
+    """The template that equals a request for native units (`extras`) exactly, or an empty name."""
     wanted = {**dict(extras), MEMORY: memory}
     return next((name for name, units in table.items() if dict(units) == wanted), "")
