@@ -25,12 +25,9 @@ from partage.agent.injection import Place, Rule
 from partage.agent.mig.plan import Wanted
 from partage.agent.notes import Code
 from partage.daemon.agent import AgentDaemon
-from partage.daemon.watched import LivePod
+from partage.daemon.node_pods import pods_of
 from partage.kube.client import Client
 from partage.kube.errors import KubeError, NotFound
-from partage.kube.informer import Informer
-from partage.kube.mirror import Change, Interrupted, Odd
-from partage.kube.resources import PODS, Scope
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidDocument
 
@@ -94,11 +91,10 @@ class ResourceDriver:
             _LOG.warning("%s", self._claims.closed)
             agent.notes.say(self.name, Code.JOURNAL_DAMAGED, (self._claims.closed,))
         self._place: Place | None = None
-        self._node, self._problem = node, ""
+        self._node = node
         # Claims that the kubelet wants since the last look for lost ones.
         self._asked: set[str] = set()
-        scope = Scope(PODS, fields=f"spec.nodeName={node}")
-        self._pods = Informer(client, scope, into=LivePod, observer=self._heard)
+        self._pods = pods_of(client, node, self._offer)
         keeper = agent.keeper
         self._admission = ClaimAdmission(
             self._claims, self._placed, lambda: keeper.books.all, keeper.books.closed_to
@@ -149,16 +145,6 @@ class ResourceDriver:
                 for one in self._publisher.devices(place.node)
             ]
         )
-
-    def _heard(self, change: Change[LivePod]) -> None:
-        if isinstance(change, Interrupted | Odd):
-            why = str(change.error if isinstance(change, Interrupted) else change.problem)
-            if why != self._problem:
-                _LOG.warning("pods of node %s cannot be read: %s", self._node, why)
-            self._problem = why
-            return
-        self._problem = ""
-        self._offer()
 
     def _offer(self) -> None:
         """Offer what pods leave, the card first that claims leave the least of; nothing before all pods were listed."""

@@ -29,11 +29,8 @@ from partage.agent.mig.service import Instances
 from partage.agent.notes import Code, Notes
 from partage.agent.stories import InstanceStories
 from partage.daemon.foreign import ForeignReport
-from partage.daemon.watched import LivePod
+from partage.daemon.node_pods import pods_of
 from partage.kube.client import Client
-from partage.kube.informer import Informer
-from partage.kube.mirror import Change, Interrupted, Odd
-from partage.kube.resources import PODS, Scope
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.mig import MigSlice
 from partage.tracing.tracer import NO_TRACES, Tracer
@@ -109,12 +106,10 @@ class NodeInstances:
         self.cards = frozenset(runners)
         self._service = Instances(runners, client.clock, self._changed)
         self._report = ForeignReport(client, name, self.annotations)
-        scope = Scope(PODS, fields=f"spec.nodeName={name}")
-        self._pods = Informer(client, scope, into=LivePod, observer=self._heard)
+        self._pods = pods_of(client, name, self.want)
         self._shown: dict[str, list[tuple[str, ...]]] = {}
         self._claimed: Callable[[], Mapping[str, list[Wanted]]] = dict
         self._listed = False
-        self._problem = ""
 
     async def run(self) -> None:
         """Make and remove until cancelled."""
@@ -162,19 +157,6 @@ class NodeInstances:
         if outcome is not None and outcome.fault:
             told.append(outcome.fault)
         return Instance(why="; ".join(dict.fromkeys(told)))
-
-    def _heard(self, change: Change[LivePod]) -> None:
-        """Want what the node's pods have; nothing before the whole list was read."""
-        if isinstance(change, Interrupted):
-            if str(change.error) != self._problem:
-                _LOG.warning("pods of node %s cannot be read: %s", self._name, change.error)
-            self._problem = str(change.error)
-            return
-        if isinstance(change, Odd):
-            _LOG.warning("a pod of node %s cannot be read: %s", self._name, change.problem)
-            return
-        self._problem = ""
-        self.want()
 
     def claims(self, wanted: Callable[[], Mapping[str, list[Wanted]]]) -> None:
         """Make what ResourceClaims hold by card as well; `want` says that they have changed."""

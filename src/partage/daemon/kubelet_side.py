@@ -25,11 +25,9 @@ from partage.agent.kubelet.resources import KubeletSilent, Resources, unserved, 
 from partage.agent.kubelet.units import Offer, advise, asked_of, offers
 from partage.agent.notes import Code, Notes
 from partage.daemon.agent import Asked
+from partage.daemon.node_pods import pods_of
 from partage.daemon.watched import LivePod
 from partage.kube.client import Client
-from partage.kube.informer import Informer
-from partage.kube.mirror import Change, Interrupted
-from partage.kube.resources import PODS, Scope
 
 _AGAIN: Final = 0.25
 """Seconds after which advice is worked out anew though nothing was heard of."""
@@ -89,13 +87,9 @@ class KubeletSide:
         self._plugins = DevicePlugins(files, self._advise, self._allow, chance, keeper.stories)
         self._resources: Resources | None = None
         self._offers: tuple[Offer, ...] = ()
-        self._pods: Informer[LivePod] | None = None
-        self._problem = ""
         self._lacking: dict[str, list[str]] = {}
         self._news = asyncio.Event()
-        if client is not None:
-            scope = Scope(PODS, fields=f"spec.nodeName={node}")
-            self._pods = Informer(client, scope, into=LivePod, observer=self._heard)
+        self._pods = None if client is None else pods_of(client, node, self._news.set)
 
     def take(self, place: Place) -> None:
         """Go on with the node as it is now."""
@@ -236,12 +230,3 @@ class KubeletSide:
     def _unserved(self, pods: tuple[PodResources, ...]) -> list[str]:
         ours = {one.resource for one in self._offers}
         return unserved(pods, ours, self._keeper.served)
-
-    def _heard(self, change: Change[LivePod]) -> None:
-        if isinstance(change, Interrupted):
-            if str(change.error) != self._problem:
-                _LOG.warning("pods of node %s cannot be read: %s", self._node, change.error)
-            self._problem = str(change.error)
-            return
-        self._problem = ""
-        self._news.set()
