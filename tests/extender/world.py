@@ -9,9 +9,10 @@ from typing import Any, ParamSpec
 from fakes.clock import InstantClock, SteppedClock
 from partage.extender.bindings import BindLimits
 from partage.extender.cluster_cache import ClusterCache
-from partage.extender.ports import Answered, Binding, Clock, Hooks, Outcome, Taken
+from partage.extender.ports import Answered, Binding, Hooks, Outcome, Taken
 from partage.extender.service import SchedulerService, ServiceSettings
 from partage.extender.stories import SILENT, Stories
+from partage.kube.clock import Clock
 from partage.model.policy import Policy
 from partage.wire.documents import Document, decode
 

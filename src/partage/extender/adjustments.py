@@ -23,7 +23,8 @@ from typing import Final, Protocol
 import msgspec
 
 from partage.extender.books import Books
-from partage.extender.ports import Answered, Clock, Outcome
+from partage.extender.ports import Answered, Outcome
+from partage.kube.clock import Clock
 from partage.model.adjustment import Grants, adjustable, least
 from partage.model.allocation import Allocation
 from partage.model.device import DeviceType

@@ -23,8 +23,9 @@ from typing import Any, Final
 
 from partage.extender.books import Books
 from partage.extender.node_locks import Known, LockTimes, NodeLockKeeper, Want, Whereabouts
-from partage.extender.ports import Answered, Binder, Binding, Clock, NodeLocks, Outcome
+from partage.extender.ports import Answered, Binder, Binding, NodeLocks, Outcome
 from partage.extender.stories import SILENT, Stories
+from partage.kube.clock import Clock
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.reason import Refusal

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from partage.extender.ports import Answered, Clock, NodeLocks, Outcome, Taken
+from partage.extender.ports import Answered, NodeLocks, Outcome, Taken
+from partage.kube.clock import Clock
 from partage.vendors.locks import read_lock
 from partage.wire import shapes
 from partage.wire.documents import Document

@@ -1,4 +1,4 @@
-"""What the service needs of the world: a way to bind, a lock on nodes, a clock, and ears.
+"""What the service needs of the world: a way to bind, a lock on nodes, and ears.
 
 The driver implements these over the API server; tests and the embedded cluster implement them in
 memory. Nothing here knows HTTP.
@@ -6,7 +6,6 @@ memory. Nothing here knows HTTP.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
@@ -89,19 +88,6 @@ class NodeLocks(Protocol):
 
     async def give_back(self, node: str, annotations: Mapping[str, str]) -> bool:
         """Remove the annotations, where they still have these values; whether any had. Raises `Exception`."""
-
-
-class Clock(Protocol):
-    """A source of time."""
-
-    def monotonic(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
-
-    def now(self) -> datetime:
-        """The wall clock; only ever written down."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait this long."""
 
 
 def _nothing(*_: object) -> None:

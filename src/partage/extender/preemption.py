@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import Final
 
 from partage.extender.books import Books
-from partage.extender.ports import Clock
 from partage.extender.unschedulable_pods import WaitingPod
+from partage.kube.clock import Clock
 from partage.model.allocation import Allocation
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode

@@ -25,9 +25,10 @@ from partage.extender.claims_told import Known, explained, unknown
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.cycle import HOLD
 from partage.extender.meters import Meters
-from partage.extender.ports import Binder, Clock, Hooks, NodeLocks
+from partage.extender.ports import Binder, Hooks, NodeLocks
 from partage.extender.rebuild import filled, permuted
 from partage.extender.stories import SILENT, Stories
+from partage.kube.clock import Clock
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.policy import Policy
 from partage.scheduler.engine import Engine
