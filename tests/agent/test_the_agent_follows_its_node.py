@@ -8,8 +8,7 @@ import pytest
 from fakes.kube_server import KubeServer
 from fakes.wire import Fault
 from partage.agent.reporting import ReportingSettings
-from partage.daemon.heartbeat import Heartbeat
-from partage.daemon.node_facts import NodeFacts
+from partage.daemon.node_facts import Heartbeat, NodeFacts
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
 from partage.model.node import Node

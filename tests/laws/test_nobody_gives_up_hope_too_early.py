@@ -7,7 +7,7 @@ from worlds import node_lists, pods
 
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen
-from partage.sim.prefilter import Prefilter
+from partage.sim.queue import Prefilter
 
 
 @given(st.data())

@@ -1,9 +1,8 @@
 """The built-in resources, as one table."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-from partage.apiserver import events
 from partage.apiserver.kinds import Kind, Subresource
 from partage.wire.field_types import Type, catalogue
 
@@ -149,8 +148,8 @@ def _events() -> Iterator[Kind]:
             "reportingController",
             "type",
         ),
-        convert=events.outward,
-        unconvert=events.inward,
+        convert=_outward,
+        unconvert=_inward,
     )
 
 
@@ -174,3 +173,30 @@ def _virtual() -> Iterator[Kind]:
             type=struct(group, kind),
             verbs=("create",),
         )
+
+
+_NAMES: Final = {
+    "involvedObject": "regarding",
+    "message": "note",
+    "source": "deprecatedSource",
+    "firstTimestamp": "deprecatedFirstTimestamp",
+    "lastTimestamp": "deprecatedLastTimestamp",
+    "count": "deprecatedCount",
+    "reportingComponent": "reportingController",
+}
+_BACK: Final = {new: old for old, new in _NAMES.items()}
+"""Fields of events whose name is another in `events.k8s.io`."""
+
+
+def _outward(value: dict[str, Any]) -> dict[str, Any]:
+    """A stored event as `events.k8s.io/v1` shows it."""
+    found = {_NAMES.get(key, key): inner for key, inner in value.items()}
+    found["apiVersion"] = "events.k8s.io/v1"
+    return found
+
+
+def _inward(value: dict[str, Any]) -> dict[str, Any]:
+    """An `events.k8s.io/v1` event as it is stored."""
+    found = {_BACK.get(key, key): inner for key, inner in value.items()}
+    found["apiVersion"] = "v1"
+    return found

@@ -45,10 +45,9 @@ from partage.cli.reading import batches
 from partage.cli.traces import sent_traces, trace_options
 from partage.daemon.agent import AgentDaemon, AgentOptions, Companion
 from partage.daemon.discovering import DiscoveryOptions, NodeDiscovery
-from partage.daemon.heartbeat import Heartbeat
 from partage.daemon.instances import InstanceOptions, NodeInstances, open_node
 from partage.daemon.isolation_status import Statements, StatementSettings
-from partage.daemon.node_facts import NodeFacts
+from partage.daemon.node_facts import Heartbeat, NodeFacts
 from partage.daemon.settings import NodeSettings
 from partage.kube.client import Client
 from partage.kube.config import Config

@@ -1,4 +1,4 @@
-"""One node's own objects, read from the API server again and again: its Node and its Device.
+"""What an agent that finds no devices itself does: it reads its Node and Device, and says that it is alive.
 
 A watch of all nodes would cost every agent what the whole cluster does; two small reads do not. Until the
 first has succeeded nothing is known of the node, and records of devices are refused.
@@ -6,14 +6,17 @@ first has succeeded nothing is known of the node, and records of devices are ref
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from partage.agent.reporting import ReportingSettings, renew_lease
 from partage.daemon.watched import DEVICES, LiveDevice, LiveNode, as_document
-from partage.kube.client import Client
+from partage.kube.client import Client, PatchKind
 from partage.kube.errors import KubeError, NotFound
 from partage.kube.resources import NODES
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
+from partage.vendors import names
+from partage.vendors.traits import NVIDIA, traits_of
 from partage.wire.context import Context
 from partage.wire.documents import Document
 from partage.wire.nodes import translate_node
@@ -75,3 +78,51 @@ class NodeFacts:
                 problem = str(error)
             pause = self._period * (1 - self._client.chance() / 5)
             await self._client.clock.sleep(min(pause, 1.0) if problem else pause)
+
+
+class Heartbeat:
+    """The lease of an agent that reports nothing else, whose node would be closed without it; `run` it."""
+
+    name = "lease"
+
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        settings: ReportingSettings = ReportingSettings(),  # noqa: B008 - a frozen value
+    ) -> None:
+        """A lease that nobody renews yet, by the clock of an open client."""
+        self._client, self._node, self._settings = client, node, settings
+
+    async def run(self) -> None:
+        """Renew until cancelled; errors are told, and tried again."""
+        problem = uid = ""
+        while True:
+            try:
+                uid = uid or await self._uid()
+                await renew_lease(self._client, self._node, self._settings, uid)
+                problem = ""
+            except KubeError as error:
+                if str(error) != problem:
+                    _LOG.warning("the agent's lease cannot be renewed: %s", error)
+                problem = str(error)
+            chance = self._settings.jitter * self._client.chance()
+            await self._client.clock.sleep(self._settings.lease_period * (1 + chance))
+
+    async def _uid(self) -> str:
+        """Of the Node, which is labelled too; empty where there is none."""
+        try:
+            node = await self._client.get(NODES, self._node, into=dict[str, Any])
+        except NotFound:
+            return ""
+        metadata = node["metadata"]
+        labels = metadata.get("labels") or {}
+        wanted = {
+            key: text for key, text in self._settings.isolation.items() if labels.get(key) != text
+        }
+        if wanted and traits_of(labels.get(names.GPU_VENDOR, "")) is NVIDIA:
+            body = {"metadata": {"uid": metadata["uid"], "labels": wanted}}
+            await self._client.patch(
+                NODES, self._node, body, kind=PatchKind.MERGE, into=dict[str, Any]
+            )
+        return str(metadata["uid"])
