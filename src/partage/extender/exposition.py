@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from partage.extender.books import Books
-from partage.extender.exposition_mig import foreign_series, mig_series
-from partage.extender.label_text import label_text
+from partage.extender.exposition_mig import foreign_series, label_text, mig_series
 from partage.inventory.card import Card
 from partage.model.device import MILLI, DeviceType
 from partage.model.node import Node

@@ -10,11 +10,18 @@ Source: the HAMi document (`nodeGPUMigInstance`, its HELP text included); docs/s
 from collections.abc import Iterator
 from typing import Final
 
-from partage.extender.label_text import label_text
 from partage.inventory.card import Card
 from partage.inventory.ledger import Ledger
 from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
+
+
+def label_text(value: str) -> str:
+    """The value, escaped."""
+    if "\\" in value or '"' in value or "\n" in value:
+        return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return value
+
 
 _OLD: Final = "nodeGPUMigInstance"
 _OLD_HELP: Final = "GPU Sharing mode. 0 for hami-core, 1 for mig, 2 for mps"
