@@ -31,6 +31,11 @@ from partage.kube.errors import (
 from partage.kube.proxies import proxy_of
 from partage.kube.tls import Tls
 
+_HEADERS: Final = {
+    "User-Agent": "partage",
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",  # compressed answers cost the server time
+}
 _READ_BUFFER: Final = 2**18
 """Bytes of a watch that are taken up before the socket is left to push back."""
 _ERROR_BODY: Final = 2**16
@@ -61,10 +66,6 @@ class TransportSettings:
     """Whether a person hears a credential plugin, and is asked where there is a terminal."""
     connections: int = 256
     """At most so many at a time; each watch holds one."""
-    compress: bool = False
-    """Ask for compressed answers; saves traffic, costs the server time."""
-    user_agent: str = "partage"
-    """What the server's audit log calls us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +113,11 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        headers = {"User-Agent": self._settings.user_agent, "Accept": "application/json"}
-        if not self._settings.compress:
-            headers["Accept-Encoding"] = "identity"
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=self._settings.connections, socket_factory=self._socket
             ),
-            headers=headers,
+            headers=_HEADERS,
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=_READ_BUFFER,
         )
