@@ -105,6 +105,25 @@ cluster_options = options(
     title="Cluster",
 )
 
+config_options = (
+    click.option(
+        "--config-namespace",
+        "config_namespaces",
+        multiple=True,
+        metavar="NAME",
+        help="Only ConfigMaps of this namespace set anything. May be repeated. Default: all.",
+    ),
+    click.option(
+        "--config-name",
+        "config_names",
+        multiple=True,
+        metavar="NAME",
+        help="Only ConfigMaps of this name set anything, and no right to read others is needed. May be repeated. Default: "
+        "any.",
+    ),
+)
+"""Which ConfigMaps set anything."""
+
 logging_options = options(
     option(
         "--log-format",

@@ -19,6 +19,7 @@ from partage.cli.parameters import (
     PolicyType,
     Sectioned,
     cluster_options,
+    config_options,
     health_port,
     logging_options,
     option,
@@ -159,21 +160,7 @@ _deciding = options(
         metavar="N",
         help="Of the order in which equally good nodes are preferred.",
     ),
-    click.option(
-        "--config-namespace",
-        "config_namespaces",
-        multiple=True,
-        metavar="NAME",
-        help="Only ConfigMaps of this namespace set anything. May be repeated. Default: all.",
-    ),
-    click.option(
-        "--config-name",
-        "config_names",
-        multiple=True,
-        metavar="NAME",
-        help="Only ConfigMaps of this name set anything, and no right to read others is needed. May be repeated. Default: "
-        "any.",
-    ),
+    *config_options,
     click.option(
         "--feature-gates",
         "gates",

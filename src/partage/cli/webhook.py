@@ -18,6 +18,7 @@ from partage.cli.parameters import (
     FILE,
     Sectioned,
     cluster_options,
+    config_options,
     health_port,
     logging_options,
     option,
@@ -154,21 +155,7 @@ _admission = options(
         "instead of a protocol's names. For clusters whose agents offer cards to DRA, and whose scheduler service runs "
         "with --claim-templates.",
     ),
-    click.option(
-        "--config-namespace",
-        "config_namespaces",
-        multiple=True,
-        metavar="NAME",
-        help="Only ConfigMaps of this namespace set anything. May be repeated. Default: all.",
-    ),
-    click.option(
-        "--config-name",
-        "config_names",
-        multiple=True,
-        metavar="NAME",
-        help="Only ConfigMaps of this name set anything, and no right to read others is needed. May be repeated. Default: "
-        "any.",
-    ),
+    *config_options,
     title="Admission",
 )
 
