@@ -127,7 +127,6 @@ STORIES = {
         )
     ),
     "docs/reference/doctor.md": Story(words={"sudo ": ""}),
-    "docs/reference/agent.md": Story(words={"FILE": "devices.yaml"}),
     "docs/reference/up.md": Story(then={"kubectl annotate": "partage inspect trainer-0"}),
     "docs/reference/webhook.md": Story(alone=True),
 }
