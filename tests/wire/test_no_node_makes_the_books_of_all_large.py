@@ -71,19 +71,19 @@ def card(minor: int, **extras: str) -> Manifest:
 def test_a_node_has_so_many_devices_of_a_type_and_no_more() -> None:
     """Fifteen thousand cards on one of five thousand nodes took gigabytes."""
     found = read([card(minor) for minor in reversed(range(15_000))])
-    assert [one.minor for one in found.node.devices] == list(range(64))
-    assert any("14936 devices" in note for note in found.notes)
+    assert [one.minor for one in found.node.devices] == list(range(80))
+    assert any("14920 devices" in note for note in found.notes)
     ledger = Ledger()
     ledger.upsert_node(found.node)
-    assert ledger.planes[DeviceType.GPU].cards == 64
-    assert found.node.left_out == 14_936
+    assert ledger.planes[DeviceType.GPU].cards == 80
+    assert found.node.left_out == 14_920
 
 
 def test_a_registration_by_annotation_has_the_same_bound() -> None:
     """Each 60 bytes of it are a card."""
     listed = ":".join(f"GPU-{n},10,16384,100,NVIDIA-A100,0,true" for n in range(4000)) + ":"
     found = read([], **{names.HAMI_REGISTER: listed})
-    assert len(found.node.devices) == 64
+    assert len(found.node.devices) == 80
     assert found.node.left_out
 
 
@@ -257,7 +257,7 @@ def test_ways_in_which_cards_lie_leave_the_books() -> None:
 def test_devices_that_are_left_out_are_told_and_counted() -> None:
     """An operator reads that a report is too large, and of which node."""
     engine = Engine()
-    actions = engine.handle(NodeSeen(read([card(minor) for minor in range(70)]).node))
+    actions = engine.handle(NodeSeen(read([card(minor) for minor in range(86)]).node))
 
     assert [one for one in actions if isinstance(one, Unserviceable)] == [
         Unserviceable(
@@ -267,4 +267,4 @@ def test_devices_that_are_left_out_are_told_and_counted() -> None:
     ]
     (family,) = (one for one in _pool(engine.ledger) if one.name == "partage_devices")
     found = {tuple(one.labels.values()): one.value for one in family.samples}
-    assert found == {("gpu", "open"): 64, ("any", "left_out"): 6}
+    assert found == {("gpu", "open"): 80, ("any", "left_out"): 6}

@@ -257,7 +257,7 @@ class RequestClass:
         if dirty is None or redraw or dirty.size * _PARTIAL > self.value.size:
             for known in (self.failed, self.costs, self.crowded, self.told):
                 known.clear()
-            self._score(ledger, rank, slice(None))
+            self._score(ledger, rank, slice(0, len(ledger.nodes)))  # there is room for more
             return
         if self.rescorer is None:
             dirty = distinct(dirty)  # compiled loops rather do a node twice

@@ -42,7 +42,7 @@ from partage.wire.silence import silence
 
 _NUMA_POLICIES: Final = ("", "None", "BestEffort", "Restricted", "SingleNUMANode")
 
-_MOST_DEVICES: Final = 64
+_MOST_DEVICES: Final = 80
 """Of one type on one node. The largest machines that are sold have 16 or 32."""
 _MOST_NAMES: Final = 256
 """Ordinary resources of one node."""
