@@ -171,6 +171,19 @@ def serves(card: Card, request: DeviceRequest) -> bool:
     return request.filter.functions is None or bool(free_functions(card, request))
 
 
+def bare_amounts(request: DeviceRequest) -> tuple[int, int] | None:
+    """Compute and memory of a share that are the same on each card, where `serves` looks at nothing else of it.
+
+    None where it does: whole and idle cards, native units, functions, parts of a card's memory, no compute.
+    """
+    alone = request.whole or request.unused or request.exclusive
+    if alone or request.extras or request.core_unit or request.filter.functions is not None:
+        return None
+    if not request.core_milli or not request.memory_bytes:
+        return None
+    return request.core_milli, request.memory_bytes
+
+
 def _busy(card: Card) -> CardReason | None:
     if card.tenants == 0 and card.closed is None:
         return None

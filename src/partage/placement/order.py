@@ -14,7 +14,7 @@ from partage.model.device import MILLI
 from partage.model.node import Node
 from partage.model.policy import CardOrder, CardWeights, Scoring, Strategy
 from partage.model.request import DeviceRequest
-from partage.placement.card import need_of
+from partage.placement.card import bare_amounts, need_of
 from partage.placement.work import Work
 
 _MILLION: Final = 1_000_000
@@ -47,6 +47,24 @@ def ordered(
     strategy = order.strategy or strategy
     weights = order.weights or (CardWeights() if scoring.sharers else _DEFAULT_WEIGHTS)
 
+    bare = bare_amounts(request)
+    plain = ranking is None and not order.by_numa and not order.then_numa
+    if bare and plain and strategy is Strategy.PARTAGE:
+        # As below, with what is the same for all cards worked out once: a search asks it most of all.
+        core, memory = bare
+        return sorted(
+            cards,
+            key=lambda card: (
+                card.core_free
+                - core
+                + (
+                    (card.memory_free - memory) * MILLI // card.device.memory_bytes
+                    if card.device.memory_bytes
+                    else 0
+                ),
+                card.device.minor,
+            ),
+        )
     smallest = request.whole and not (scoring.sharers and strategy is Strategy.BINPACK)
 
     def worth(card: Card) -> int:

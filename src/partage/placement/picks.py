@@ -20,6 +20,7 @@ from partage.model.reason import CardReason, NodeReason, ReasonCode
 from partage.model.request import DeviceRequest, PartitionAsk, PodRequest, RequestGroup, Scope
 from partage.placement import instances
 from partage.placement.card import (
+    bare_amounts,
     free_functions,
     refusal,
     serves,
@@ -107,7 +108,8 @@ class Picker:
         self.ranking = ranking
         self.work = work
         self.reason: NodeReason | None = None
-        self._wrong: dict[tuple[int, int], CardReason | None] = {}
+        self._wrong: dict[int, dict[int, CardReason | None]] = {}
+        self._amounts: dict[int, tuple[int, int] | None] = {}
         self._alike: dict[int, int] = {}
         self._filters: dict[object, int] = {}
         self._narrowed: dict[int, RequestGroup] = {}
@@ -119,9 +121,8 @@ class Picker:
         everyone = self.cards.get(request.type, ())
         instances_do = request.instances and not request.every
         if instances_do and any(card.device.mode is not SliceMode.SHARE for card in everyone):
-            yield from self._in_one_pool(group, placed, everyone)
-        else:
-            yield from self._by_cards(group, placed)
+            return self._in_one_pool(group, placed, everyone)
+        return self._by_cards(group, placed)
 
     def _on_one_numa(self, group: RequestGroup) -> RequestGroup:
         """The group as a node sees it that keeps a pod's devices on one NUMA node."""
@@ -138,21 +139,36 @@ class Picker:
     def _serving(self, cards: Sequence[Card], request: DeviceRequest, protocol: str) -> list[Card]:
         """The cards that `card.refusal` does not refuse, with what no choice changes worked out once."""
         self.work.done += len(cards)
-        wrong = self._wrong
         known = self._alike.get(id(request))
         if known is None:
             same = request.filter, request.type, protocol
             known = self._alike[id(request)] = self._filters.setdefault(same, len(self._filters))
-        found: list[Card] = []
+            self._amounts[id(request)] = bare_amounts(request)
+        wrong = self._wrong.setdefault(known, {})
+        right: list[Card] = []
         for card in cards:
-            key = known, card.row
-            if key not in wrong:
-                wrong[key] = self._judged(card, request, protocol)
-            if wrong[key] is not None:
-                continue
-            if serves(card, request):
-                found.append(card)
-        return found
+            row = card.row
+            if row not in wrong:
+                wrong[row] = self._judged(card, request, protocol)
+            if wrong[row] is None:
+                right.append(card)
+        bare = self._amounts[id(request)]
+        if bare is None:
+            return [card for card in right if serves(card, request)]
+        # A search asks this most of all. It is `serves`, with what is the same for all cards worked out once.
+        core, memory = bare
+        sharers = None if request.registrar else request.sharers
+        return [
+            card
+            for card in right
+            if card.memory_free >= memory
+            and card.core_free >= core
+            and card.slots_free > 0
+            and card.closed is None
+            and not card.instances
+            and (sharers is None or card.tenants < sharers)
+            and (not request.registrar or _admits(card, request))
+        ]
 
     def _judged(self, card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
         """Why a card is the wrong one whatever it has left; the conditions of the filter are counted."""
@@ -180,7 +196,8 @@ class Picker:
         if self.reason is not None:
             return
         known = self._alike[id(request)]
-        reasons = [self._wrong[known, card.row] or taken_up(card, request) for card in everyone]
+        wrong = self._wrong[known]
+        reasons = [wrong[card.row] or taken_up(card, request) for card in everyone]
         refused = [reason for reason in reasons if reason is not None]
         self._note(node_reason(told or request, refused, fitting, len(everyone)))
 
@@ -539,6 +556,12 @@ def pool_reason(card: Card, request: DeviceRequest, protocol: str) -> CardReason
     if by_card is None or (by_instance and by_instance.code is ReasonCode.MODE_MISMATCH):
         return by_card
     return by_instance or instances.too_few(card, request)
+
+
+def _admits(card: Card, request: DeviceRequest) -> bool:
+    """Whether the request's protocol lets it join the tenants of a card."""
+    sharers = request.sharers_on(card.device)
+    return sharers is None or card.tenants < sharers
 
 
 def _pick(cards: Sequence[Card], request: DeviceRequest, template: str) -> Pick:

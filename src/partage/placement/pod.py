@@ -9,11 +9,11 @@ first choice once more, the largest group first. Init containers come last: they
 others, so they may use the same devices again.
 """
 
-from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import comb
+from operator import attrgetter
 from typing import Final
 
 from partage.inventory.card import Card
@@ -31,6 +31,11 @@ from partage.placement.split import grants_of
 from partage.placement.work import MOST_A_NODE, Work
 
 _MOST_ALTERNATIVES: Final = 64
+
+_LEFT: Final = attrgetter(
+    "core_free", "memory_free", "slots_free", "tenants", "instances", "functions_taken"
+)
+"""What a card has left."""
 
 _LOOKS: Final = 8
 """Units of work that a first choice takes for each card; the work of conditions comes on top."""
@@ -121,6 +126,9 @@ class _Search:
         self.alternatives = 1 if self.greedy else _MOST_ALTERNATIVES
         self.dead: set[object] = set()
         self.alike: dict[int, int] | None = None
+        self.listed = [card for cards in picker.cards.values() for card in cards]
+        self.places = {id(card): place for place, card in enumerate(self.listed)}
+        self.told: list[object] = []
         self.chosen: dict[int, Pick] = {}
         self.taken: dict[int, list[Need]] = {}
 
@@ -192,7 +200,7 @@ class _Search:
         for pick in islice(self.picker.picks(group, placed), self.alternatives):
             if self._over:
                 return False
-            self.work.add(len(pick.cards) // _TAKEN)
+            self.work.done += len(pick.cards) // _TAKEN
             needs = self._take(group, pick)
             self.chosen[depth], self.taken[depth] = pick, needs
             if self._descend(groups, depth + 1):
@@ -225,42 +233,46 @@ class _Search:
         if self.alike is None:
             self.alike = _alike(self.picker)
             self.work.add(len(self.alike))
-        alike = self.alike
-        cards = [
-            (
-                alike[id(card)] if alike else card.row,
-                card.core_free,
-                card.memory_free,
-                card.slots_free,
-                card.tenants,
-                card.instances,
-                card.functions_taken,
-                tuple(card.extras_free.values()) if card.extras_free else (),
-            )
-            for listed in self.picker.cards.values()
-            for card in listed
-        ]
-        if alike:
-            return depth, frozenset(Counter(cards).items())
+            self.told = [self._left(card) for card in self.listed]
+        if self.alike:
+            counts: dict[object, int] = {}
+            for one in self.told:
+                counts[one] = counts.get(one, 0) + 1
+            return depth, frozenset(counts.items())
         joint = self.picker.request.joint
         beside = tuple(
             tuple(card.row for card in pick.cards)
             for i, pick in self.chosen.items()
             if joint is not None and i < depth
         )
-        return depth, tuple(cards), beside
+        return depth, tuple(self.told), beside
+
+    def _left(self, card: Card) -> object:
+        """What a card has left, and by what it is told from others."""
+        kind = self.alike.get(id(card), card.row) if self.alike else card.row
+        units = tuple(card.extras_free.values()) if card.extras_free else ()
+        return kind, _LEFT(card), units
+
+    def _changed(self, pick: Pick) -> None:
+        """What is told of the cards of a pick is no longer so."""
+        if self.told:
+            for card in pick.cards:
+                self.told[self.places[id(card)]] = self._left(card)
 
     def _take(self, group: RequestGroup, pick: Pick) -> list[Need]:
-        return [
+        needs = [
             take(card, group.request, (function[1],) if function else ())
             if place is None
             else instances.take(card, place)
             for card, function, place in pick.parts
         ]
+        self._changed(pick)
+        return needs
 
     def _give(self, pick: Pick, needs: Sequence[Need]) -> None:
         for card, function, need in zip(pick.cards, pick.functions, needs, strict=True):
             give(card, need, (function[1],) if function else ())
+        self._changed(pick)
 
 
 def _alike(picker: Picker) -> dict[int, int]:
