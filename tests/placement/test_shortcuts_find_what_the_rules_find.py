@@ -1,6 +1,8 @@
 """What is worked out once for a plain share, and divided only where it may matter, is what the rules say of each card."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given
@@ -9,11 +11,12 @@ from hypothesis import strategies as st
 from fakes.builders import card as device
 from fakes.builders import make_node, share, whole
 from partage.inventory.card import CEILING, Card
-from partage.model.device import DeviceType
+from partage.model.device import DeviceType, VirtualFunction
 from partage.model.policy import CardOrder, Strategy
 from partage.model.reason import ReasonCode
 from partage.model.request import DeviceRequest, PodRequest
-from partage.placement.card import bare_amounts, refusal
+from partage.model.selector import Requirement, Selector
+from partage.placement.card import accepted, bare_amounts, refusal
 from partage.placement.order import left, ordered
 from partage.placement.picks import Picker
 from partage.placement.sums import _at_most
@@ -131,3 +134,30 @@ def test_what_goes_into_what_is_left_is_divided_alike(
             each = least if isinstance(least, int) else least[column]
             goes = int(free[row, column]) // each if each else 64
             assert found[row, column] == min(int(serves[row, column]), goes)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))
+def test_functions_of_one_group_are_judged_alike(listed: list[tuple[int, bool]]) -> None:
+    """As if each were asked about; in one group's row a selector is asked once."""
+    groups = [{"type": f"g{number}"} for number in range(4)]
+    functions = [
+        VirtualFunction(place, f"bus-{place}", dict(groups[group]) if apart else groups[group])
+        for place, (group, apart) in enumerate(listed)
+    ]
+    asked: list[object] = []
+
+    class Counted(Selector):
+        """A selector that counts."""
+
+        def matches(self, labels: Mapping[str, str]) -> bool:
+            """As any, and noted."""
+            asked.append(labels)
+            return Selector.matches(self, labels)
+
+    for wanted in ("g0", "g3"):
+        asked.clear()
+        selector = Counted((Requirement("type", "In", (wanted,)),))
+        found = [*accepted(functions, selector)]
+        assert found == [one for one in functions if one.labels["type"] == wanted]
+        rows = sum(one.labels is not before.labels for before, one in pairwise(functions))
+        assert len(asked) == rows + bool(functions)

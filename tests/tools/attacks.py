@@ -227,7 +227,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "thief",
-        "one node with 15,000 cards or 5,000 resources, or others in each report",
+        "one node with 15,000 cards, 20,000 virtual functions or 5,000 resources, or others in each report",
         "the books have room for 80 devices of a type and 256 resources on each node, and forget what is gone",
         ("wire/test_no_node_makes_the_books_of_all_large.py",),
     ),

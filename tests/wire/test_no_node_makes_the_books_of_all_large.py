@@ -95,6 +95,24 @@ def test_amounts_of_other_names_have_a_bound() -> None:
     assert not one.extras
 
 
+@pytest.mark.parametrize(("groups", "each"), [(1, 20_000), (17, 1)])
+def test_functions_of_a_network_card_have_a_bound(groups: int, each: int) -> None:
+    """Each was compared with all before it, so that twenty thousand took seconds; a card with as many is closed."""
+    listed = [
+        {"vfs": [{"busID": f"0000:{group}:{one}", "minor": one} for one in range(each)]}
+        for group in range(groups)
+    ]
+    odd = {"type": "rdma", "id": "0000:1f:00.0", "minor": 1, "health": True, "vfGroups": listed}
+    (closed,) = read([odd]).node.devices
+    assert not closed.healthy
+    assert not closed.functions
+    assert "virtual functions" in closed.health_detail
+    most = {"vfs": [{"busID": f"0000:1f:{one}"} for one in range(256)]}
+    (sound,) = read([odd | {"vfGroups": [most]}]).node.devices
+    assert sound.healthy
+    assert [one.minor for one in sound.functions] == list(range(256))
+
+
 @pytest.mark.parametrize("others", [0, 3])
 def test_names_that_no_card_has_any_more_leave_the_books(others: int) -> None:
     """A node that names other ones with each report."""

@@ -5,15 +5,17 @@ order of the checks is the order in which reasons are given: what the card is, w
 then what it has left.
 """
 
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 import msgspec
 
 from partage.inventory.card import Card
-from partage.model.device import MILLI, Device, SliceMode
+from partage.model.device import MILLI, Device, SliceMode, VirtualFunction
 from partage.model.mig import MigSlice
 from partage.model.reason import CardReason, ReasonCode
 from partage.model.request import CardFilter, DeviceRequest
+from partage.model.selector import Selector
 
 
 class Need(msgspec.Struct, frozen=True, gc=False):
@@ -246,11 +248,25 @@ def free_functions(card: Card, request: DeviceRequest) -> list[tuple[int, str]]:
     return sorted(
         (
             (function.minor, function.bus_id)
-            for function in card.device.functions
-            if function.bus_id not in card.functions_taken and selector.matches(function.labels)
+            for function in accepted(card.device.functions, selector)
+            if function.bus_id not in card.functions_taken
         ),
         key=lambda function: function[1],
     )
+
+
+def accepted(
+    functions: Iterable[VirtualFunction], selector: Selector
+) -> Iterator[VirtualFunction]:
+    """The functions that a selector accepts; those of one group have the same labels, and are asked about once."""
+    labels: Mapping[str, str] | None = None
+    matches = False
+    for function in functions:
+        if function.labels is not labels:
+            labels = function.labels
+            matches = selector.matches(labels)
+        if matches:
+            yield function
 
 
 def take(card: Card, request: DeviceRequest, functions: tuple[str, ...] = ()) -> Need:

@@ -18,7 +18,7 @@ from partage.inventory.plane import ABSENT_KIND, CLOSED, Bools, Ints, Plane
 from partage.model.device import MILLI, Device
 from partage.model.reason import ReasonCode
 from partage.model.request import DeviceRequest
-from partage.placement.card import unsuitable
+from partage.placement.card import accepted, unsuitable
 from partage.placement.reasons import LEADING
 
 Nodes = NDArray[np.intp] | slice
@@ -192,7 +192,7 @@ def with_functions(ledger: Ledger, request: DeviceRequest, nodes: Nodes) -> Bool
     by_kind = np.zeros(len(ledger.kinds), np.bool_)
     for kind, device in enumerate(ledger.kinds):
         if device is not None and selector is not None:
-            by_kind[kind] = any(selector.matches(one.labels) for one in device.functions)
+            by_kind[kind] = any(True for _ in accepted(device.functions, selector))
     found: Bools = by_kind[at(ledger.planes[request.type].kind, nodes)]
     return found
 

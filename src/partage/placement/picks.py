@@ -46,7 +46,7 @@ from partage.placement.reasons import format_amount, node_reason
 from partage.placement.work import Work
 
 _A_UNIT: Final = 8
-"""Conditions of a filter that cost as much as one look at a card."""
+"""Conditions of a filter, and virtual functions of cards, that cost as much as one look at a card."""
 
 Cards = Mapping[DeviceType, Sequence[Card]]
 
@@ -153,6 +153,8 @@ class Picker:
             if wrong[row] is None:
                 right.append(card)
         bare = self._amounts[id(request)]
+        if request.filter.functions is not None:
+            self.work.done += sum(len(card.device.functions) for card in right) // _A_UNIT
         if bare is None:
             return [card for card in right if serves(card, request)]
         # A search asks this most of all. It is `serves`, with what is the same for all cards worked out once.

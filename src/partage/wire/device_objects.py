@@ -45,6 +45,9 @@ _MOST_BYTES: Final = 2**56
 _MOST_MINOR: Final = 2**31
 _MOST_EXTRAS: Final = 16
 """Amounts of a device beside compute and memory, each of which takes a column of the books."""
+_MOST_FUNCTIONS: Final = 256
+_MOST_GROUPS: Final = 16
+"""Virtual functions of a device, and groups of them with labels of their own: a selector is asked about each."""
 
 
 def translate_devices(
@@ -131,7 +134,9 @@ def _device(
     node: str, entry: shapes.DeviceEntry, amounts: _Amounts, make: tuple[str, str]
 ) -> Device:
     kind, minor = _TYPES[entry.type or ""], entry.minor or 0
-    is_card, healthy = kind is DeviceType.GPU, entry.health is True and not amounts.problem
+    functions, excess = _functions(entry)
+    problem = amounts.problem or excess
+    is_card, healthy = kind is DeviceType.GPU, entry.health is True and not problem
     return Device(
         type=kind,
         minor=minor,
@@ -144,8 +149,8 @@ def _device(
         extras=amounts.extras,
         labels=texts(entry.labels) if entry.labels else _NO_LABELS,
         topology=_topology(entry.topology),
-        functions=_functions(entry),
-        health_detail="" if healthy else amounts.problem or _health(entry),
+        functions=functions,
+        health_detail="" if healthy else problem or _health(entry),
     )
 
 
@@ -164,16 +169,23 @@ def _known(number: int | None) -> int:
     return -1 if number is None or number < 0 else number
 
 
-def _functions(entry: shapes.DeviceEntry) -> tuple[VirtualFunction, ...]:
-    """Its virtual functions; those without an address cannot be handed out and are left out."""
-    result: list[VirtualFunction] = []
-    for group in entry.groups or ():
+def _functions(entry: shapes.DeviceEntry) -> tuple[tuple[VirtualFunction, ...], str]:
+    """Its virtual functions, and why it cannot have so many; those without an address are left out."""
+    groups = entry.groups or ()
+    for what, number, most in (
+        ("virtual functions", sum(len(one.functions or ()) for one in groups), _MOST_FUNCTIONS),
+        ("groups of virtual functions", len(groups), _MOST_GROUPS),
+    ):
+        if number > most:
+            return (), f"it has {number} {what}, {most} at most"
+    result: dict[str, VirtualFunction] = {}
+    for group in groups:
         labels = texts(group.labels)
         for function in group.functions or ():
-            if function.bus_id and all(f.bus_id != function.bus_id for f in result):
+            if function.bus_id and function.bus_id not in result:
                 minor = len(result) if function.minor is None else function.minor
-                result.append(VirtualFunction(minor, function.bus_id, labels))
-    return tuple(result)
+                result[function.bus_id] = VirtualFunction(minor, function.bus_id, labels)
+    return tuple(result.values()), ""
 
 
 def _health(entry: shapes.DeviceEntry) -> str:

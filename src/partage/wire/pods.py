@@ -44,6 +44,8 @@ _NAMESPACE: Final = uuid.UUID("6f9f3c1e-7a43-5d2b-9a60-52415254a6e5")
 _LONGEST: Final = 1024
 """Characters of a fault; the API server takes no longer message of an event."""
 _PERCENT: Final = 100
+_LONGEST_NAME: Final = 253
+"""Characters of an object's name; the API server takes no longer one."""
 _DIALECTS: Final = frozenset(KOORDINATOR_ALIASES).union(KOORDINATOR_ALIASES.values())
 _ORDERS: Final = (Strategy.BINPACK, Strategy.SPREAD)
 
@@ -115,7 +117,7 @@ def _wish(view: PodView, spec: shapes.PodSpec, reading: Reading, context: Contex
         (asked := one.ask(priority)) is not None and asked.nano == 0 for one in view.containers
     )
     online = said is Priority.ONLINE or (said is None and first)
-    account = spec.service_account_name or "default"
+    account = (spec.service_account_name or "default")[:_LONGEST_NAME]
     for rule in context.settings.isolation.permits:
         if rule.names(view.namespace, account):
             denied = "" if rule.online else f"online is not granted by rule {rule.name}"
