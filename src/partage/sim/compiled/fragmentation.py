@@ -32,6 +32,7 @@ def _expected(
     allowed: Bools,
     p_cpu: Ints,
     p_chance: Floats,
+    _steps: Floats,
 ) -> float:
     """Fragmentation of a node once `idle` idle cards, or one card's `before` - `after`, are taken.
 
@@ -92,7 +93,7 @@ def measure(
 ) -> None:
     """Write a gauge's columns of some nodes."""
     left, fit, small, totals, frag = counts
-    s_cpu, s_cards, chance, thresholds, row, allowed, p_cpu, p_chance, _ = shapes
+    thresholds = shapes[3]
     for i in nodes:
         total = 0
         fit[i, :] = 0
@@ -107,24 +108,7 @@ def measure(
                 else:
                     small[i, d] += free
         totals[i] = total
-        frag[i] = _expected(
-            cpu_free[i],
-            total,
-            kind[0, i],
-            0,
-            -1,
-            -1,
-            fit[i],
-            small[i],
-            s_cpu,
-            s_cards,
-            chance,
-            thresholds,
-            row,
-            allowed,
-            p_cpu,
-            p_chance,
-        )
+        frag[i] = _expected(cpu_free[i], total, kind[0, i], 0, -1, -1, fit[i], small[i], *shapes)
 
 
 @compiled
@@ -134,7 +118,7 @@ def card_points(i: int, milli: int, cpu: int, kind: int, counts: Counts, shapes:
     So much CPU is left then.
     """
     left, fit, small, totals, frag = counts
-    s_cpu, s_cards, chance, thresholds, row, allowed, p_cpu, p_chance, steps = shapes
+    steps = shapes[8]
     result = np.zeros(left.shape[0], np.int64)
     for g in range(left.shape[0]):
         before = left[g, i]
@@ -148,22 +132,7 @@ def card_points(i: int, milli: int, cpu: int, kind: int, counts: Counts, shapes:
             result[g] = result[twin]
             continue
         after = _expected(
-            cpu,
-            totals[i] - milli,
-            kind,
-            0,
-            before,
-            before - milli,
-            fit[i],
-            small[i],
-            s_cpu,
-            s_cards,
-            chance,
-            thresholds,
-            row,
-            allowed,
-            p_cpu,
-            p_chance,
+            cpu, totals[i] - milli, kind, 0, before, before - milli, fit[i], small[i], *shapes
         )
         result[g] = _points(frag[i] - after, steps)
     return result
@@ -184,29 +153,14 @@ def node_points(
     chosen, usable = found
     count, milli, whole, cpu_asked, _ = wanted
     left, fit, small, totals, frag = counts
-    s_cpu, s_cards, chance, thresholds, row, allowed, p_cpu, p_chance, steps = shapes
+    steps = shapes[8]
     for n in range(many):
         i = chosen[n]
+        cpu, model = cpu_free[i] - cpu_asked, kind[0, i]
         score = 0
         if whole or not count:
-            after = _expected(
-                cpu_free[i] - cpu_asked,
-                totals[i] - count * 1000,
-                kind[0, i],
-                count,
-                -1,
-                -1,
-                fit[i],
-                small[i],
-                s_cpu,
-                s_cards,
-                chance,
-                thresholds,
-                row,
-                allowed,
-                p_cpu,
-                p_chance,
-            )
+            rest = totals[i] - count * 1000
+            after = _expected(cpu, rest, model, count, -1, -1, fit[i], small[i], *shapes)
             score = _points(frag[i] - after, steps)
         else:
             for g in range(left.shape[0]):
@@ -215,23 +169,7 @@ def node_points(
                 for other in range(g):  # cards with as much left score the same
                     fresh = fresh and not (usable[n, other] and left[other, i] == have)
                 if fresh:
-                    after = _expected(
-                        cpu_free[i] - cpu_asked,
-                        totals[i] - milli,
-                        kind[0, i],
-                        0,
-                        have,
-                        have - milli,
-                        fit[i],
-                        small[i],
-                        s_cpu,
-                        s_cards,
-                        chance,
-                        thresholds,
-                        row,
-                        allowed,
-                        p_cpu,
-                        p_chance,
-                    )
+                    rest, now = totals[i] - milli, have - milli
+                    after = _expected(cpu, rest, model, 0, have, now, fit[i], small[i], *shapes)
                     score = max(score, _points(frag[i] - after, steps))
         value[i] += score * _RANKS
