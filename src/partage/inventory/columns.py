@@ -101,11 +101,7 @@ class Columns:
         self._wider: dict[int, set[int]] = {width: set() for width in WIDTHS}
 
     def node_at(self, index: int) -> Node:
-        """The node at an index.
-
-        Raises:
-            LedgerError: no node is there.
-        """
+        """The node at an index. Raises `LedgerError`: no node is there."""
         node = self.nodes[index]
         if node is None:
             raise LedgerError(f"no node at index {index}")

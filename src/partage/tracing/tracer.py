@@ -73,11 +73,7 @@ class Tracer:
         return 0
 
     def begin(self, parent: TraceContext | None) -> TraceContext | None:  # noqa: ARG002
-        """A new span that others may refer to before it is sent; None when nothing is traced.
-
-        Args:
-            parent: what it is part of; None begins a trace.
-        """
+        """A new span that others may refer to before it is told, part of `parent`; None when nothing is traced."""
         return None
 
     def emit(

@@ -230,11 +230,7 @@ def decode_pod(raw: bytes | msgspec.Raw) -> Document:
 
 
 def decode_claim(raw: bytes | msgspec.Raw) -> Document:
-    """A ResourceClaim as kube-scheduler has it.
-
-    Raises:
-        InvalidDocument: it is none; the message names the field.
-    """
+    """A ResourceClaim as kube-scheduler has it. Raises `InvalidDocument`: it is none; the message names the field."""
     return Document(
         "ResourceClaim", _SOURCE, 1, _decode(raw, shapes.ResourceClaim, "ResourceClaim")
     )
