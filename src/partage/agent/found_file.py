@@ -41,13 +41,10 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def write_findings(folder: Path, findings: Sequence[Finding], at: str) -> None:
-    """Replace the file at once or not at all.
+    """Replace the file at once or not at all. Raises `OSError`: the disk does not take it.
 
     Args:
         at: the wall clock, for people.
-
-    Raises:
-        OSError: the disk does not take it.
     """
     told = [
         Told(

@@ -16,13 +16,10 @@ _TRIES: Final = 8
 async def create(
     cluster: Cluster, call: Call, body: Any, *, entries: list[Any] | None = None
 ) -> Record:
-    """Stores a new object and returns it.
+    """Stores a new object and returns it. Raises `ApiError`: what is wrong.
 
     Args:
         entries: the `managedFields` it is stored with, when an apply creates it.
-
-    Raises:
-        ApiError: what is wrong.
     """
     value = fill(call.kind, accept(call, body))
     asked = review(call, "CREATE", value, None)

@@ -124,14 +124,11 @@ def _shallow(value: Any) -> None:
 
 
 def conform(value: Any, type_: Type, unknown: list[str], where: str = "", root: str = "") -> Any:
-    """`value` as `type_` stores it, in new containers.
+    """`value` as `type_` stores it, in new containers. Raises `Mismatch`: a value of a wrong type.
 
     Args:
         unknown: receives the paths of fields that the shape lacks; they are dropped.
         root: what messages call the innermost struct around `value`.
-
-    Raises:
-        Mismatch: a value of a wrong type.
     """
     form = type_.form
     if form == "struct":

@@ -73,15 +73,12 @@ def listed(
     token: str = "",
     exact: int | None = None,
 ) -> Listing:
-    """The objects that are wanted.
+    """The objects that are wanted. Raises `ApiError`: 400 for a malformed token, 410 for one that is too old.
 
     Args:
         limit: the most objects of a page; 0 for all.
         token: from the page before.
         exact: the revision to show, None for the newest.
-
-    Raises:
-        ApiError: 400 for a malformed token, 410 for one that is too old.
     """
     resource, store = call.kind.resource, cluster.store
     after: tuple[str, str] | None = None

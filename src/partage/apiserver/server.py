@@ -90,13 +90,10 @@ class ApiServer:
     """
 
     def __init__(self, settings: Settings | None = None, around: Ambient | None = None) -> None:
-        """A server that does not listen yet.
+        """A server that does not listen yet. Raises `UnreadableState`: the settings' file holds something else.
 
         Args:
             around: clock and chance, the real ones by default.
-
-        Raises:
-            UnreadableState: the settings' file holds something else.
         """
         self.settings = settings or Settings()
         self._around = around or ambient()

@@ -64,13 +64,10 @@ async def update(cluster: Cluster, call: Call, body: Any) -> Record:
 
 
 async def patch(cluster: Cluster, call: Call, media: str, body: Any) -> tuple[Record, bool]:
-    """Changes an object by a patch; the answer says whether it was created.
+    """Changes an object by a patch; the answer says whether it was created. Raises `ApiError`: what is wrong.
 
     Args:
         media: one of `PATCHES`.
-
-    Raises:
-        ApiError: what is wrong.
     """
     if media == APPLY:
         return await _apply(cluster, call, body)

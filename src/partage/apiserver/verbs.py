@@ -55,13 +55,10 @@ class Verbs:
     beat: float = 60.0
 
     async def serve(self, exchange: Exchange, call: Call, *, watching: bool) -> web.StreamResponse:
-        """The answer to one request.
+        """The answer to one request. Raises `ApiError`: what is wrong.
 
         Args:
             watching: whether the path is one of the old `/watch/` paths.
-
-        Raises:
-            ApiError: what is wrong.
         """
         method = exchange.request.method
         if call.kind.verbs == ("create",):

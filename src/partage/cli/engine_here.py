@@ -38,14 +38,11 @@ Offers = Callable[[], Awaitable[tuple[list[Document], tuple[str, ...]]]]
 
 
 async def over_files(files: Sequence[str], *, strict: bool, placing: bool) -> Asked:
-    """Over manifests.
+    """Over manifests. Raises `InvalidDocument`: one of them cannot be read.
 
     Args:
         strict: see `batches`.
         placing: whether their pods without a node get places first.
-
-    Raises:
-        InvalidDocument: one of them cannot be read.
     """
     read = list(batches(files, strict=strict))
     documents = list(with_pods([document for batch in read for document in batch.documents]))

@@ -74,13 +74,10 @@ class Ending:
         os.close(self._mouth)
 
     async def run(self, main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-        """Run a service until it ends, or a signal ends it.
+        """Run a service until it ends, or a signal ends it. Raises `Exception`: whatever ended it before.
 
         Args:
             main: the service; its event is set as it is cancelled.
-
-        Raises:
-            Exception: whatever ended it before.
         """
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(_quietly)

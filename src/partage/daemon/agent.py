@@ -143,13 +143,10 @@ class AgentDaemon:
         instances: Callable[[Tallies, Notes], NodeInstances] | None = None,
         beside: Callable[["AgentDaemon"], Sequence[Companion]] = lambda _daemon: (),
     ) -> None:
-        """An agent that does not serve yet.
+        """An agent that does not serve yet. Raises `InvalidDocument`: the journal or the library cannot be used.
 
         Args:
             instances: who makes hardware instances; without it, pods that have some wait.
-
-        Raises:
-            InvalidDocument: the journal or the library cannot be used.
         """
         self.options = options or AgentOptions()
         self.url = ""

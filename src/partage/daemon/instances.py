@@ -85,15 +85,12 @@ class NodeInstances:
         tracer: Tracer = NO_TRACES,
         notes: Notes | None = None,
     ) -> None:
-        """Instances that nobody makes yet.
+        """Instances that nobody makes yet. Raises `NvmlFailed`: the driver does not tell its cards.
 
         Args:
             specs: where the specifications of `node` are read again.
             tracer: is told when pods have theirs.
             notes: hear of cards of which nothing can be made.
-
-        Raises:
-            NvmlFailed: the driver does not tell its cards.
         """
         self._notes = notes or Notes()
         self._specs = specs

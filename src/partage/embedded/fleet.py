@@ -121,13 +121,10 @@ class SimulatedNode:
 
 
 def simulated_nodes(value: Any, where: str) -> Iterator[SimulatedNode]:
-    """The nodes of one document.
+    """The nodes of one document. Raises `InvalidDocument`: a field is wrong; the message names it and the rule.
 
     Args:
         where: file and place, for messages.
-
-    Raises:
-        InvalidDocument: a field is wrong; the message names it and the rule.
     """
     try:
         document = msgspec.convert(value, _Document)

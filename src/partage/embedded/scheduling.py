@@ -105,14 +105,11 @@ class Seam(Protocol):
     """How the engine is asked."""
 
     async def choose(self, record: Record, fitting: Sequence[str], *, all_fit: bool) -> Choice:
-        """Where a pod goes.
+        """Where a pod goes. Raises `OSError`: the engine does not answer.
 
         Args:
             fitting: the nodes that kube-scheduler's own filters leave.
             all_fit: these are all nodes.
-
-        Raises:
-            OSError: the engine does not answer.
         """
 
     async def bind(self, record: Record, choice: Choice) -> str:

@@ -95,15 +95,12 @@ class Verbs:
         self._named_at = -1
 
     def filter(self, pod: Pod, listed: Listed, now: float, *, one: bool) -> Answer:
-        """Which of the nodes can host the pod.
+        """Which of the nodes can host the pod. Raises `LedgerError`: the pod holds more than a hold already.
 
         Args:
             pod: the pod, without ordinary resources: kube-scheduler has checked those.
             now: seconds on any steady clock.
             one: the pod has no soft constraints, so one node is answer enough.
-
-        Raises:
-            LedgerError: the pod holds more than a hold already.
         """
         if not asks(pod):
             return Answer(listed.names)

@@ -54,13 +54,10 @@ class Quantity:
 
     @staticmethod
     def parse(text: str | float) -> "Quantity":
-        """The quantity that `text` stands for.
+        """The quantity that `text` stands for. Raises `InvalidQuantity`: not a quantity, or beyond 2**63 - 1.
 
         Numbers are accepted because YAML authors leave quotes out. More than nine decimals are
         rounded up, as Kubernetes does.
-
-        Raises:
-            InvalidQuantity: not a quantity, or beyond 2**63 - 1.
         """
         if isinstance(text, bool):
             raise InvalidQuantity(f"quantity {text!r} is a boolean, not a number")

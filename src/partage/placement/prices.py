@@ -301,15 +301,12 @@ class Learner:
     """Makes prices for one mix, in as many configurations as wanted."""
 
     def __init__(self, mix: Mix, stock: Stock, *, fast: bool | None = None) -> None:
-        """Prepare the programme.
+        """Prepare the programme. Raises `SolverMissing`: no solver is installed.
 
         Args:
             mix: what is asked.
             stock: the cluster.
             fast: use compiled loops; None for where numba is installed. Prices are the same.
-
-        Raises:
-            SolverMissing: no solver is installed.
         """
         self.mix, self.stock = mix, stock
         self.items = Items.of(mix)

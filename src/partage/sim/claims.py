@@ -130,14 +130,11 @@ class ClaimAllocator:
     """Allocates claims of pods as Kubernetes would, over documents and one engine's ledger."""
 
     def __init__(self, engine: Engine, documents: Iterable[Document]) -> None:
-        """Take in what is allocated.
+        """Take in what is allocated. Raises `InvalidDocument`: an amount of a slice is none.
 
         Args:
             engine: with the nodes, pods and allocated claims of the same documents.
             documents: those of `CLAIM_KINDS` count.
-
-        Raises:
-            InvalidDocument: an amount of a slice is none.
         """
         by: dict[str, list[Document]] = defaultdict(list)
         for document in documents:

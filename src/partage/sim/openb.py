@@ -132,13 +132,10 @@ def read_trace(folder: Path, name: str) -> Trace:
 
 
 def read_pods(path: Path, models: set[str] | None = None) -> tuple[PodRow, ...]:
-    """The pods of one table.
+    """The pods of one table. Raises `InvalidDocument`: the file is missing, empty, or a row is broken.
 
     Args:
         models: card models that there are; None to accept any name.
-
-    Raises:
-        InvalidDocument: the file is missing, empty, or a row is broken.
     """
     pods = tuple(_pod(row, models) for row in _rows(path, _POD_COLUMNS))
     if not pods:

@@ -258,15 +258,12 @@ def _shared_group(group: RequestGroup, milli: int) -> RequestGroup:
 def evaluate(
     cluster: Cluster, change: Change, name: str, seed: int | None = None, most: int = MOST_MORE
 ) -> Result:
-    """Schedule the changed cluster and measure it.
+    """Schedule the changed cluster and measure it. Raises `InvalidValue`: the change cannot be made.
 
     Args:
         name: of the change, for people.
         seed: permutes the order of the nodes; None keeps the documents'.
         most: where counting further pods of a kind ends.
-
-    Raises:
-        InvalidValue: the change cannot be made.
     """
     after = changed(cluster, change)
     policy = change.policy or after.policy or Policy()

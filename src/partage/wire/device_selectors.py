@@ -35,13 +35,10 @@ class Selectors:
     """Judges expressions, and remembers for devices that are alike."""
 
     def __init__(self, steps: int = MOST_STEPS) -> None:
-        """Nothing is known yet.
+        """Nothing is known yet. Raises `NoLibrary`: no library is installed; the message says what to do.
 
         Args:
             steps: what all evaluations for one question may take.
-
-        Raises:
-            NoLibrary: no library is installed; the message says what to do.
         """
         try:
             from partage.wire import cel  # noqa: PLC0415 # an extra, and half a second to load

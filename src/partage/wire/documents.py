@@ -191,15 +191,12 @@ class _Place:
 
 
 def decode(source: str, data: bytes, *, written: bool = False) -> Batch:
-    """The documents in one source.
+    """The documents in one source. Raises `InvalidDocument`: the text, or one document of it, cannot be decoded.
 
     Args:
         data: UTF-8 text, with or without a byte order mark.
         written: a person may have typed it, so fields that a kind does not have are noted; not in
             objects with a UID, which an API server has read.
-
-    Raises:
-        InvalidDocument: the text, or one document of it, cannot be decoded.
     """
     documents: list[Document] = []
     notes: list[str] = []

@@ -113,13 +113,10 @@ class Specifications:
         self._files: dict[Path, _File] = {}
 
     def edits(self, names: Sequence[str]) -> tuple[Edits, ...]:
-        """What devices stand for, in order.
+        """What devices stand for, in order. Raises `InvalidValue`: a name stands for nothing.
 
         Args:
             names: such as `nvidia.com/gpu=GPU-…`.
-
-        Raises:
-            InvalidValue: a name stands for nothing; says what was wrong with files, if anything was.
         """
         devices, problems = self._devices()
         unknown = [name for name in names if name not in devices]

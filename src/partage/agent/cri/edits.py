@@ -89,13 +89,10 @@ def image_environment(status: cri.ImageStatusResponse) -> tuple[str, ...]:
 
 
 def edited(request: bytes, adjustment: Adjustment, file_of: Callable[[int, int], str]) -> bytes:
-    """The request with an adjustment in it.
+    """The request with an adjustment in it. Raises `InvalidValue`: a device file cannot be made.
 
     Args:
         file_of: a device file on the host, by its numbers.
-
-    Raises:
-        InvalidValue: a device file cannot be made.
     """
     env = [cri.KeyValue(one.key, one.value) for one in adjustment.env]
     mounts = [cri.Mount(m.destination, m.source, "ro" in m.options) for m in adjustment.mounts]

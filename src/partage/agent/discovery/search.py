@@ -54,15 +54,12 @@ class Search:
         health: HealthBook | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Searches of a node.
+        """Searches of a node. Raises `ValueError`: there is no such backend.
 
         Args:
             backends: which of `BACKENDS` are asked; simulated devices alone where a file of them
                 is given.
             clock: seconds; never goes back.
-
-        Raises:
-            ValueError: there is no such backend.
         """
         self.health = health or HealthBook()
         self.faults = ""

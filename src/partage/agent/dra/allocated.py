@@ -49,13 +49,10 @@ class Allocated:
 
 
 def allocated(claim: Mapping[str, Any], node: Node) -> Allocated:
-    """What a claim holds here.
+    """What a claim holds here. Raises `InvalidValue`: it holds nothing here, or something that cannot be given.
 
     Args:
         claim: the ResourceClaim as the API server has it.
-
-    Raises:
-        InvalidValue: it holds nothing here, or something that cannot be given; the message says what.
     """
     (document,) = decode(
         "ResourceClaim", json.dumps({**claim, "kind": "ResourceClaim"}).encode()

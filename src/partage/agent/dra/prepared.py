@@ -71,15 +71,12 @@ class Claims:
     """
 
     def __init__(self, folder: Path, cdi: Path, node: str, token: Callable[[], str]) -> None:
-        """What an earlier agent left.
+        """What an earlier agent left. Raises `OSError`: a folder cannot be used.
 
         Args:
             folder: of what is written down; made where it is missing.
             cdi: folder of CDI specifications that the runtime watches.
             token: a secret that cannot be guessed.
-
-        Raises:
-            OSError: a folder cannot be used.
         """
         self._folder, self._cdi, self._node, self._token = folder, cdi, node, token
         self._held: dict[str, tuple[Prepared, Allocation]] = {}
@@ -164,13 +161,10 @@ class Claims:
         return held
 
     def of(self, env: Iterable[str]) -> list[tuple[Prepared, Allocation, int]]:
-        """The devices that a container's marks stand for.
+        """The devices that a container's marks stand for. Raises `InvalidValue`: a mark is not one of this node's.
 
         Args:
             env: of the container, as `NAME=value`.
-
-        Raises:
-            InvalidValue: a mark is not one of this node's.
         """
         by_token = {one.token: (one, allocation) for one, allocation in self._held.values()}
         found = []

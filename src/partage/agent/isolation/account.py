@@ -68,13 +68,10 @@ class Process:
 
 
 def make_account(path: Path, *, sparse: bool = False) -> None:
-    """Make the account of a container, unless there is one.
+    """Make the account of a container, unless there is one. Raises `OSError`: The folder cannot be written.
 
     Args:
         sparse: its folder has room for it and nothing else, so its blocks need not be taken now.
-
-    Raises:
-        OSError: The folder cannot be written.
     """
     make(path, ACCOUNT_BYTES, _MAGIC.to_bytes(8, "little"), sparse=sparse)
 

@@ -44,14 +44,11 @@ class TenantFiles:
     """
 
     def __init__(self, here: Path, host: str, mounts: Path) -> None:
-        """Folders as they are.
+        """Folders as they are. Raises `OSError`: a folder cannot be made.
 
         Args:
             here: folder of all this, as this process sees it.
             host: the same folder as the host sees it.
-
-        Raises:
-            OSError: a folder cannot be made.
         """
         self.seats = here / _SEATS
         self._private = here / _PRIVATE

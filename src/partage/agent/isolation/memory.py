@@ -28,13 +28,10 @@ def room(file_bytes: int, files: int, page_bytes: int) -> int:
 
 
 def bound(folder: Path, file_bytes: int, files: int) -> None:
-    """Mount memory on an empty folder, unless something is mounted there.
+    """Mount memory on an empty folder, unless something is mounted there. Raises `OSError`: it cannot be mounted.
 
     Args:
         folder: as this process sees it.
-
-    Raises:
-        OSError: it cannot be mounted.
     """
     if os.path.ismount(folder):
         return

@@ -72,14 +72,11 @@ def read_numbers(proc: Path = Path("/proc")) -> Numbers:
 
 
 def render(uuid: str, place: tuple[int, int, int], numbers: Numbers) -> bytes:
-    """The specification of one instance.
+    """The specification of one instance. Raises `InvalidDocument`: the driver has no capability of that instance.
 
     Args:
         uuid: of the MIG device.
         place: the card's minor number, the GPU instance, the compute instance.
-
-    Raises:
-        InvalidDocument: the driver has no capability of that instance.
     """
     minor, gpu, compute = place
     nodes = [
