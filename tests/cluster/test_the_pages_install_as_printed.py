@@ -179,14 +179,16 @@ def test_a_running_installation_is_looked_at(line: Any, stack: Stack, tmp_path: 
 
 
 def test_helm_takes_the_values_of_the_page(tmp_path: Path) -> None:
-    """The agent's block renders a DaemonSet; a value that is not there would be refused."""
-    (block,) = (b for b in BLOCKS if b.page == "docs/how-to/install.md" and b.language == "yaml")
+    """The agent's blocks render a DaemonSet each; a value that is not there would be refused."""
+    blocks = [b for b in BLOCKS if b.page == "docs/how-to/install.md" and b.language == "yaml"]
     reader = Typist(tmp_path, tmp_path / "none", helm=HELM)
-    (tmp_path / "agent.yaml").write_text(block.text, encoding="utf-8")
+    assert blocks
+    for block in blocks:
+        (tmp_path / "agent.yaml").write_text(block.text, encoding="utf-8")
 
-    made = yaml.safe_load_all(
-        reader.type("helm template partage deploy/helm/partage -f agent.yaml")
-    )
+        made = yaml.safe_load_all(
+            reader.type("helm template partage deploy/helm/partage -f agent.yaml")
+        )
 
-    assert [one["kind"] for one in made if one].count("DaemonSet") == 1
+        assert [one["kind"] for one in made if one].count("DaemonSet") == 1
     assert (ROOT / "deploy/helm/partage").is_dir()

@@ -356,7 +356,8 @@ def keys(value: Any) -> set[str]:
 
 def test_values_for_the_agent_are_values_of_the_chart() -> None:
     """Each key is there, but below those that are free; the chart would refuse any other."""
-    shown = yaml.safe_load(block("docs/how-to/install.md", "agent:").text)
+    page = "docs/how-to/install.md"
+    shown = [one.text for one in BLOCKS if one.page == page and one.first == "agent:"]
     values = yaml.safe_load((ROOT / "deploy/helm/partage/values.yaml").read_text("utf-8"))
 
     def known(given: Document, there: Document, where: str) -> None:
@@ -365,7 +366,9 @@ def test_values_for_the_agent_are_values_of_the_chart() -> None:
             if isinstance(value, dict) and there[key]:
                 known(value, there[key], f"{where}{key}.")
 
-    known(shown, values, "")
+    assert shown
+    for text in shown:
+        known(yaml.safe_load(text), values, "")
 
 
 def test_prometheus_finds_every_program_by_its_labels_and_ports() -> None:

@@ -134,7 +134,7 @@ class Ledger(Columns):
     def narrowed(self) -> tuple["Ledger", Ints] | None:
         """The books of as many positions for devices as all but few nodes have, and these few nodes.
 
-        Whoever asks all nodes about much asks the first of all, and the few of the whole books again: all nodes have
+        Who asks all nodes about much asks the first of all, and the few of the whole books again: all nodes have
         room for as many devices as the one with most. None where the books are as narrow as they can be.
         """
         most = max(plane.cards for plane in self.planes.values())

@@ -99,7 +99,7 @@ class PermitBook:
 
 
 def _shared(grants: Iterable[Grant]) -> frozenset[str]:
-    """Cards of which a share is granted: on whole ones and instances there is nobody to go before."""
+    """Cards of which a share is granted: on whole ones and instances there is no other pod to go before."""
     return frozenset(
         one.uuid for one in grants if one.type is DeviceType.GPU and one.mode is GrantMode.SHARE
     )

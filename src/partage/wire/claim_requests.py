@@ -125,7 +125,7 @@ def _request(ask: Ask) -> DeviceRequest | None:
     if profile or core > MILLI:
         return None
     if core == MILLI:
-        # Nobody shares a card of which all compute is taken.
+        # No pod shares a card of which all compute is taken.
         return DeviceRequest(
             DeviceType.GPU, ask.count, MILLI, memory_milli=MILLI, whole=True, filter=filters
         )

@@ -245,7 +245,7 @@ def _permits(known: Configuration, text: str) -> Configuration:
 
 
 def _permit(field: str, given: _Permit) -> PermitRule:
-    """One rule, every field of it checked: one that is misread would let pods have what nobody meant."""
+    """One rule, every field of it checked: one that is misread would let pods have what was not meant."""
     if not _NAME.fullmatch(given.name):
         raise InvalidValue(f"field {field}.name: {given.name[:64]!r} is no name in a-z, 0-9 and -")
     for key, listed, every in (
