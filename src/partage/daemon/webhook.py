@@ -68,7 +68,7 @@ class WebhookOptions:
         config_names: names of those that do; empty for any.
         period: seconds between two looks at the certificates; replicas shorten it by chance, so
             that they do not march in step.
-        tracer: is told of pods that ask for devices.
+        tracer: hears of pods that ask for devices.
     """
 
     host: str = "127.0.0.1"

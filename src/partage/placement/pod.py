@@ -248,13 +248,13 @@ class _Search:
         return depth, tuple(self.told), beside
 
     def _left(self, card: Card) -> object:
-        """What a card has left, and by what it is told from others."""
+        """What a card has left, and what distinguishes it from others."""
         kind = self.alike.get(id(card), card.row) if self.alike else card.row
         units = tuple(card.extras_free.values()) if card.extras_free else ()
         return kind, _LEFT(card), units
 
     def _changed(self, pick: Pick) -> None:
-        """What is told of the cards of a pick is no longer so."""
+        """Note anew what the cards of a pick have left."""
         if self.told:
             for card in pick.cards:
                 self.told[self.places[id(card)]] = self._left(card)

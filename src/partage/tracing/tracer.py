@@ -73,7 +73,7 @@ class Tracer:
         return 0
 
     def begin(self, parent: TraceContext | None) -> TraceContext | None:  # noqa: ARG002
-        """A new span that others may refer to before it is told, part of `parent`; None when nothing is traced."""
+        """A new span that others may refer to before it is sent, part of `parent`; None when nothing is traced."""
         return None
 
     def emit(
