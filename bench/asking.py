@@ -1,11 +1,11 @@
-"""What `partage top`, `inspect` and `explain` cost when they ask the scheduler service.
+"""What commands that read a cluster cost: `top`, `inspect` and `explain` of the scheduler service, `doctor` and `snapshot` of the API server.
 
     .venv/bin/python bench/asking.py [NODES...]
 
 Starts `partage up` with so many nodes of eight cards (1,000 and 5,000 unless told otherwise) and
-three pods for every ten of them, and runs each command against its scheduler service as a program
-of its own. Printed are, of each command, seconds of processor time of the program and of the process
-that serves it, the median of three runs, and how many lines come out. `--version` is what starting
+three pods for every ten of them, and runs each command against it as a program of its own. Printed
+are, of each command, seconds by the clock, seconds of processor time of the program and of the process
+that serves it, the median of three runs each, and how many lines come out. `--version` is what starting
 Python and the command costs.
 """
 
@@ -34,7 +34,10 @@ COMMANDS = (
     "inspect",
     "explain p0",
     "explain waits",
+    "doctor",
+    "snapshot",
 )
+OF_THE_API = ("doctor", "snapshot")
 RUNS = 3
 
 
@@ -55,21 +58,28 @@ async def main(sizes: list[int]) -> None:
 
 async def measured(world: World, command: str) -> None:
     """One command, several times."""
-    url = world.cluster.addresses.dashboard.rstrip("/")
-    words = [*command.split(), *([] if command.startswith("--") else ["--scheduler", url])]
-    told: list[tuple[float, float]] = []
+    where = world.cluster.addresses
+    asked = ["--scheduler", where.dashboard.rstrip("/")]
+    if command in OF_THE_API:
+        asked = ["--kubeconfig", where.kubeconfig]
+    words = [*command.split(), *([] if command.startswith("--") else asked)]
+    told: list[tuple[float, float, float]] = []
     lines = 0
     for _ in range(RUNS):
         await asyncio.sleep(1.1)  # an overview is kept for a second
-        mine, others = time.process_time(), _children()
+        mine, others, began = time.process_time(), _children(), time.perf_counter()
         process = await asyncio.create_subprocess_exec(
             PROGRAM, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
         )
         output, _ = await process.communicate()
-        told.append((_children() - others, time.process_time() - mine))
+        wall = time.perf_counter() - began
+        told.append((wall, _children() - others, time.process_time() - mine))
         lines = output.count(b"\n")
-    program, service = (statistics.median(one) for one in zip(*told, strict=True))
-    print(f"{command:16} {program:6.2f} s + {service:5.2f} s served, {lines:6} lines", flush=True)
+    wall, program, service = (statistics.median(one) for one in zip(*told, strict=True))
+    print(
+        f"{command:16} {wall:6.2f} s by the clock, {program:6.2f} s + {service:5.2f} s served, {lines:6} lines",
+        flush=True,
+    )
 
 
 def _children() -> float:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from partage.cli.main import main
-from partage.cli.tables import PlainTable, Styled, paper
+from partage.cli.tables import Line, PlainTable, Styled, paper
 from partage.vendors import names
 
 MIXED = str(Path(__file__).parents[2] / "examples/mixed")
@@ -300,6 +301,19 @@ NODE = {
     "core_milli": {"used": 0, "total": 0},
     "memory_bytes": {"used": 0, "total": 0},
 }
+CARD = {
+    "type": "gpu",
+    "minor": 0,
+    "model": "A10",
+    "core_milli": {"used": 0, "total": 1000},
+    "memory_bytes": {"used": 0, "total": 2**30},
+    "slots": {"used": 0, "total": 1},
+    "mig": [],
+    "foreign": [],
+    "tenants": [],
+    "closed": None,
+    "closed_detail": "",
+}
 SERVED = {
     "/api/overview": {
         "cards": {"idle": 0, "shared": 0, "whole": 0, "closed": 0, "total": 0},
@@ -354,6 +368,25 @@ def test_the_brief_asks_the_service_for_what_it_shows() -> None:
     assert sum("cards=no" in path for path in asked) == 1
 
 
+@pytest.mark.parametrize("words", [("top", "cards"), ("inspect",)], ids=" ".join)
+def test_every_page_is_asked_for_once_and_comes_in_order(words: tuple[str, ...]) -> None:
+    """One page is on its way while another is read; a service that gives short pages is asked for more of them."""
+    asked: list[str] = []
+
+    def answer(path: str) -> dict[str, Any]:
+        asked.append(path)
+        at = int(next(iter(re.findall(r"offset=(\d+)", path)), "0"))
+        nodes = [NODE | {"name": f"n{n}", "cards": [CARD]} for n in range(at, min(at + 3, 8))]
+        return {"total": 8, "offset": at, "nodes": nodes}
+
+    with service(answer) as url:
+        result = ask(*words, "--scheduler", url)
+
+    assert result.exit_code == 0, result.output
+    assert re.findall(r"^n\d", result.stdout, re.MULTILINE) == [f"n{n}" for n in range(8)]
+    assert len(asked) == 3
+
+
 @pytest.mark.parametrize("output", ["table", "wide"])
 @pytest.mark.parametrize("words", [("top",), ("top", "nodes")], ids=" ".join)
 def test_a_service_of_the_release_before_is_asked_for_what_it_knows(
@@ -398,10 +431,12 @@ def test_a_terminal_gets_the_colours_and_no_command_of_a_name(
     with paper() as console:
         table = PlainTable("NODE", "STATE")
         table.add_row("n\x1b[2J", Styled("ok", "green", "\x07"))
+        line = Line(Styled("n\x1b[2J", "bold"), "  \x07")
         console.print(table)
-        pieces = "".join(piece.text for piece in console.render(table))
+        pieces = "".join(piece.text for one in (table, line) for piece in console.render(one))
 
-    head, row = pieces.splitlines()
+    head, row, own = pieces.splitlines()
+    assert own == "\x1b[1mn\\x1b[2J\x1b[0m  \\x07"
     assert head.startswith("\x1b[1mNODE\x1b[0m")
     assert row == "n\\x1b[2J  \x1b[32mok\x1b[0m\\x07"
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -66,3 +68,18 @@ def test_what_outlives_a_look_at_all_objects_is_not_looked_at_again() -> None:
     assert looked_at[0] < before / 10
     assert len(gc.get_objects()) > before / 2
     assert gc.get_freeze_count() == 0
+
+
+def test_a_command_that_ends_soon_looks_through_what_it_gathers_hardly_ever() -> None:
+    """As a program; what tests and services run in their own process is left alone."""
+    script = (
+        "import atexit, gc; from partage.cli.main import main;"
+        "atexit.register(lambda: print(gc.get_threshold()[0])); main(['{}', '--help'])"
+    )
+
+    def told(command: str) -> str:
+        ran = [sys.executable, "-c", script.format(command)]
+        return subprocess.run(ran, capture_output=True, text=True, check=True).stdout.split()[-1]
+
+    assert int(told("top")) == 1_000_000
+    assert int(told("webhook")) < 1_000_000

@@ -4,7 +4,8 @@ import asyncio
 import base64
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -703,3 +704,30 @@ def test_rights_are_those_of_the_account_that_the_service_has() -> None:
         "app.kubernetes.io/component": "scheduler",
     }
     assert account_of([pod("other"), own]) == "system:serviceaccount:kube-system:hami-scheduler"
+
+
+def test_a_larger_cluster_is_looked_at_no_more_often() -> None:
+    """Devices are walked so many times however many nodes there are, not once for each of them."""
+    walks = {}
+    for nodes in (2, 20):
+        cluster = world()
+        for kind in ("Node", "Device"):
+            (one,) = cluster[kind]
+            cluster[kind] = [copy.deepcopy(one) for _ in range(nodes)]
+            for number, made in enumerate(cluster[kind]):
+                made["metadata"] |= {"name": f"n{number}", "uid": f"{kind}-{number}"}
+        devices = Walked(cluster["Device"])
+        facts = replace(asyncio.run(facts_of(cluster, NOW)), devices=devices)
+        diagnosed(facts)
+        walks[nodes] = devices.walks
+    assert walks[2] == walks[20] > 0
+
+
+class Walked(list[WORLD]):
+    """A list that counts how often somebody goes through it."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[WORLD]:
+        self.walks += 1
+        return super().__iter__()

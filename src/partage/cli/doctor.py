@@ -128,7 +128,7 @@ def doctor(**given: Any) -> None:
         if given["on_node"]:
             found = list(examined(given["root"]))
         else:
-            found = diagnosed(asyncio.run(_gathered(given, notes)))
+            found = asyncio.run(_diagnosed(given, notes))
     except (CannotAsk, ConfigError, InvalidDocument, yaml.YAMLError) as error:
         end(error)
     if given["output"] == "table":
@@ -158,6 +158,11 @@ def _print(found: list[Finding]) -> None:
 
 
 # --- gathering -------------------------------------------------------------------------------
+
+
+async def _diagnosed(given: Mapping[str, Any], notes: list[str]) -> list[Finding]:
+    """What is wrong; the facts stay in here, since `asyncio.run` would write them out as text (`signal.signal`)."""
+    return diagnosed(await _gathered(given, notes))
 
 
 async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:

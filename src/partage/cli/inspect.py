@@ -19,7 +19,7 @@ from partage.cli.asked import (
 from partage.cli.completion import node_names
 from partage.cli.ending import end
 from partage.cli.parameters import Sectioned
-from partage.cli.tables import Cell, PlainTable, Styled, bar, paper
+from partage.cli.tables import Cell, Line, PlainTable, Styled, bar, paper
 from partage.cli.top import all_nodes, card_state
 from partage.dashboard.queries import NodeQuery
 from partage.model.allocation import CLAIM
@@ -63,17 +63,15 @@ def inspect(node: str, **given: Any) -> None:
         return
     wide = given["output"] == "wide"
     with paper() as console:
-        parts = (part for one in nodes for part in ("", *_node(one, wide=wide)))
+        parts = (part for one in nodes for part in (Line(), *_node(one, wide=wide)))
         console.print(Group(*islice(parts, 1, None)))
     told(asked)
 
 
 def _node(node: Document, *, wide: bool) -> Iterator[RenderableType]:
-    head = Text(node["name"], style="bold", no_wrap=True, overflow="ignore")
     kind = node["model"] or node["vendor"] or ("unknown model" if node["cards"] else "no devices")
-    head.append(f"  {kind}", style="not bold")
-    style = "green" if node["state"] == "ok" else "red"
-    yield head.append(f"  {node['state']}", style=style)
+    style = "bold green" if node["state"] == "ok" else "bold red"
+    yield Line(Styled(node["name"], "bold"), f"  {kind}  ", Styled(node["state"], style))
     for taint in node.get("taints", ()) if wide else ():
         yield Text(f"taint {taint}", style="dim")
     for one in node.get("objections", ()):

@@ -1,6 +1,7 @@
 """The `partage` command: one group, one module a subcommand, imported when it is needed."""
 
 import difflib
+import gc
 import importlib
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ _COMMANDS: Final = {
 """Subcommand to the module that holds it under the same name."""
 _SERVICES: Final = frozenset({"agent", "scheduler", "up", "webhook"})
 """Those that run until a signal ends them."""
+_RARELY: Final = 1_000_000
+"""New objects between two collections of garbage in the others, which mostly gather what stays until it is printed."""
 
 
 class _Lazy(click.Group):
@@ -55,6 +58,8 @@ class _Lazy(click.Group):
             return None
         if self._program and cmd_name in _SERVICES:
             end_at_once(service=True)
+        elif self._program:
+            gc.set_threshold(_RARELY)
         command = getattr(importlib.import_module(module), cmd_name)
         return command if isinstance(command, click.Command) else None
 

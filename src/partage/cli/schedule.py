@@ -1,8 +1,6 @@
 """`partage schedule`: manifests in, decisions out, no cluster needed."""
 
-import gc
 import sys
-from typing import Final
 
 import click
 
@@ -18,9 +16,6 @@ from partage.wire.cluster import assemble
 
 ALL_PLACED = 0
 SOME_WAIT = 3
-
-_RARELY: Final = 500_000
-"""New objects between two collections of garbage."""
 
 
 @click.command()
@@ -69,7 +64,6 @@ def schedule(
       2  FILE is missing, or a document cannot be decoded as its kind, or --strict refuses it
       3  some pods wait; the output says why
     """  # noqa: D301 # click wants the control character itself
-    gc.set_threshold(_RARELY)  # one short run that mostly gathers objects: collecting is dear
     try:
         outcome = run(assemble(list(batches(files, strict=strict))), policy, seed)
     except InvalidDocument as error:

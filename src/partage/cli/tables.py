@@ -94,6 +94,17 @@ class _Column:
         self.width = max(map(_longest, self.texts))
 
 
+class Line:
+    """A line of cells in their styles, which runs on where it is too long; without cells an empty one."""
+
+    def __init__(self, *cells: Cell) -> None:
+        self._cells = [_visible(cell) for cell in cells]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The line."""
+        yield Segment(_Drawn("".join(_coloured(console, cell) for cell in self._cells) + "\n"))
+
+
 class PlainTable:
     """A table without lines that gives way on a narrow terminal; see this module's summary.
 

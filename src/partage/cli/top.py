@@ -1,6 +1,7 @@
 """`partage top`: what is used, by node, card and pod, and which pods wait."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from partage.wire.outcomes import core_text, part_text
 
 _WHAT: Final = ("nodes", "pods", "cards")
 _FEW: Final = 20
+_AHEAD: Final = 2
+"""Pages that are asked for at a time."""
 _OWN: Final = (
     "its devices are free: a rule of kube-scheduler's own keeps it, or its turn has not come"
 )
@@ -180,23 +183,32 @@ async def _gathered(
 
 
 async def all_nodes(asked: Asked, query: NodeQuery) -> list[Document]:
-    """Every node, page by page."""
-    found: list[Document] = []
+    """Every node."""
     most = MOST_COUNTED if query.cards == "no" else MOST_NODES
-    while True:
-        page = await asked.views.nodes(replace(query, offset=len(found), limit=most))
-        found += page["nodes"]
-        if not page["nodes"] or len(found) >= page["total"]:
-            return found
+    return await _all(lambda at: asked.views.nodes(replace(query, offset=at, limit=most)), "nodes")
 
 
 async def _all_pods(asked: Asked, query: PodQuery) -> list[Document]:
-    found: list[Document] = []
-    while True:
-        page = await asked.views.pods(replace(query, offset=len(found), limit=MOST_PODS))
-        found += page["pods"]
-        if not page["pods"] or len(found) >= page["total"]:
-            return found
+    return await _all(
+        lambda at: asked.views.pods(replace(query, offset=at, limit=MOST_PODS)), "pods"
+    )
+
+
+async def _all(ask: Callable[[int], Awaitable[Document]], what: str) -> list[Document]:
+    """Everything, page by page; the service makes one page while another is read."""
+    first = await ask(0)
+    found: list[Document] = first[what]
+    gate = asyncio.Semaphore(_AHEAD)
+
+    async def page(at: int) -> list[Document]:
+        async with gate:
+            there: list[Document] = (await ask(at))[what]
+            return there
+
+    places = range(len(found), first["total"], len(found)) if found else ()
+    for more in await asyncio.gather(*map(page, places)):
+        found += more
+    return found
 
 
 # --- for people ------------------------------------------------------------------------------

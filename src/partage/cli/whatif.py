@@ -1,6 +1,5 @@
 """`partage simulate cluster`: a cluster's manifests under another policy, other nodes, or shares."""
 
-import gc
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +23,6 @@ from partage.sim.whatif import Change, Result, evaluate
 from partage.wire.cluster import Cluster, assemble
 
 TODAY: Final = "today"
-_RARELY: Final = 500_000
 _MILLI: Final = 10
 _WIDE: Final = 160
 _COPIES: Final = re.compile(r"(?P<name>.+)=(?P<count>[0-9]{1,6})")
@@ -111,7 +109,6 @@ def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
       0  done
       2  FILE is missing or no manifest, a change cannot be made, or there is no such policy
     """  # noqa: D301 # click wants the control character itself
-    gc.set_threshold(_RARELY)  # one short run that mostly gathers objects: collecting is dear
     try:
         changes = _changes(policies, add, remove, share, anew=anew)
         known = assemble(list(batches(files, strict=strict)))

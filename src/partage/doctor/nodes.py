@@ -101,7 +101,7 @@ def files(facts: ClusterFacts) -> Iterator[Finding]:
     """A container can be given the cards that a Device object tells of."""
     for one in facts.devices or ():
         vendor = str((one["metadata"].get("labels") or {}).get(names.GPU_VENDOR, "")).lower()
-        if _has_cards(facts, named(one)) and not files_known(vendor):
+        if _has_cards(one) and not files_known(vendor):
             yield Finding(
                 "device-files-unknown",
                 Level.ERROR,
@@ -120,11 +120,11 @@ def _ready(node: Object) -> bool:
 
 def totals(facts: ClusterFacts) -> Iterator[Finding]:
     """Nodes with Device objects report totals in both dialects, written by one."""
-    reported = {named(one) for one in facts.devices or ()}
+    reported = _with_cards(facts)
     for node in facts.nodes:
         have = _allocatable(node)
         new, old = have.get(names.KOORD_GPU_CORE), have.get(_OLD)
-        if named(node) not in reported or not _has_cards(facts, named(node)):
+        if named(node) not in reported:
             continue
         if new is None or old is None:
             missing = names.KOORD_GPU_CORE if new is None else _OLD
@@ -147,13 +147,15 @@ def totals(facts: ClusterFacts) -> Iterator[Finding]:
             )
 
 
-def _has_cards(facts: ClusterFacts, name: str) -> bool:
+def _with_cards(facts: ClusterFacts) -> set[str]:
+    return {named(one) for one in facts.devices or () if _has_cards(one)}
+
+
+def _has_cards(device: Object) -> bool:
     """Whether any card takes pods; a node of closed cards reports nothing."""
     return any(
         entry.get("type") == "gpu" and entry.get("health")
-        for one in facts.devices or ()
-        if named(one) == name
-        for entry in one.get("spec", {}).get("devices") or ()
+        for entry in device.get("spec", {}).get("devices") or ()
     )
 
 
@@ -220,12 +222,13 @@ def plugins(facts: ClusterFacts) -> Iterator[Finding]:
 
 def units(facts: ClusterFacts) -> Iterator[Finding]:
     """No kubelet goes on counting a resource whose device plugin is gone."""
+    reported = _with_cards(facts)
     for node in facts.nodes:
         have = _allocatable(node)
         gone = [
             key for key in _COUNTS if key != names.KOORD_GPU_CORE and str(have.get(key)) == "0"
         ]
-        if gone and _has_cards(facts, named(node)):
+        if gone and named(node) in reported:
             yield Finding(
                 "units-gone",
                 Level.ERROR,
