@@ -190,6 +190,32 @@ def test_a_node_draws_no_pods_by_its_agents_token(
     assert refused(AGENT, changed(before, *path, to=to), before, resource)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("annotations", "partage.io/allocation"),
+        ("annotations", "partage.io/permit"),
+        ("annotations", "cluster-autoscaler.kubernetes.io/safe-to-evict"),
+        ("labels", "a"),
+        ("labels", "app"),
+    ],
+)
+@pytest.mark.parametrize("to", ["other", None])
+def test_an_agent_writes_what_it_enforces_and_nothing_else_on_pods(
+    path: tuple[str, str], to: str | None
+) -> None:
+    """No record, no permit, nothing by which others choose pods: new ones, changed ones, removed ones."""
+    known = changed(POD, "metadata", path[0], to={path[1]: "this", "partage.io/enforced": "{}"})
+    assert refused(AGENT, changed(known, "metadata", *path, to=to), known, "pods/status")
+    bare = {"metadata": {"name": "p"}, "spec": POD["spec"], "status": POD["status"]}
+    assert refused(AGENT, changed(bare, "metadata", *path, to="new"), bare, "pods/status")
+    assert refused(AGENT, changed(known, "metadata", path[0]), known, "pods/status")
+
+    for before in (POD, known) if path[0] == "annotations" else (POD,):
+        said = changed(before, "metadata", "annotations", "partage.io/enforced", to="{1}")
+        assert not refused(AGENT, said, before, "pods/status")
+
+
 def test_the_scheduler_may_wake_pods_and_count_devices() -> None:
     """What it does all day."""
     woken = changed(POD, "metadata", "annotations", to={"partage.io/woken": "1"})
