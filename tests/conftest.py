@@ -6,8 +6,9 @@ Tests that are coroutines are run each in an event loop of its own (`tests/tools
 import asyncio
 import contextlib
 import inspect
+import logging
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,6 +34,16 @@ settings.register_profile(
     suppress_health_check=_SLOW,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """A command that a test runs in this process may have taken the log over: the next test captures it again."""
+    logger = logging.getLogger("partage")
+    handlers, propagate, level = logger.handlers[:], logger.propagate, logger.level
+    yield
+    logger.handlers[:], logger.propagate = handlers, propagate
+    logger.setLevel(level)
 
 
 @pytest.hookimpl(tryfirst=True)
