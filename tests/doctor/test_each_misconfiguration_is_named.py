@@ -127,6 +127,18 @@ def cardless(given: WORLD) -> None:
     given["Node"][0]["status"]["allocatable"].clear()
 
 
+def failing(**container: Any) -> Callable[[WORLD], None]:
+    """The agent of a profile, as its kubelet tells of it."""
+
+    def apply(given: WORLD) -> None:
+        own = plugin("hami-device-plugin-x", "registry.example.com/partage:1")
+        own["metadata"]["labels"] = {"app.kubernetes.io/part-of": "partage"}
+        own["status"]["containerStatuses"] = [{"name": "agent", "ready": False, **container}]
+        given["Pod"].append(own)
+
+    return apply
+
+
 def lost(given: WORLD) -> None:
     """An upgrade wrote kube-scheduler's manifest anew."""
     given["ConfigMap"].clear()
@@ -248,6 +260,14 @@ CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
     "agent's note": (noted, "agent-note"),
     "no-totals": (total("koordinator.sh/gpu-core", None), "totals-missing"),
     "contended": (total("kubernetes.io/gpu-core", "800"), "totals-contended"),
+    "no-image": (
+        failing(state={"waiting": {"reason": "ImagePullBackOff", "message": "no such host"}}),
+        "part-failing",
+    ),
+    "restarts": (
+        failing(state={"running": {}}, lastState={"terminated": {"exitCode": 2}}),
+        "part-failing",
+    ),
     "units": (
         lambda given: given["Node"][0]["status"]["allocatable"].update({"nvidia.com/gpu": "0"}),
         "units-gone",
@@ -704,6 +724,17 @@ def test_rights_are_those_of_the_account_that_the_service_has() -> None:
         "app.kubernetes.io/component": "scheduler",
     }
     assert account_of([pod("other"), own]) == "system:serviceaccount:kube-system:hami-scheduler"
+
+
+def test_a_part_that_starts_is_not_failing() -> None:
+    """Nor one that was restarted and is ready again, nor another's pod."""
+    given = world()
+    failing(state={"waiting": {"reason": "ContainerCreating"}})(given)
+    failing(state={}, lastState={"terminated": {"exitCode": 1}}, ready=True)(given)
+    failing(state={"waiting": {"reason": "CrashLoopBackOff"}})(given)
+    given["Pod"][-1]["metadata"]["labels"] = {}
+    given["Pod"][-1]["spec"]["nodeName"] = "elsewhere"
+    assert checks(given) == []
 
 
 def test_a_larger_cluster_is_looked_at_no_more_often() -> None:

@@ -7,6 +7,7 @@ from partage.doctor import admission, claims, nodes, plugged, scheduling
 from partage.doctor.finding import ClusterFacts, Finding
 
 CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
+    scheduling.parts,
     scheduling.extender,
     scheduling.sampling,
     plugged.configuration,

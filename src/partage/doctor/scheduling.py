@@ -21,6 +21,19 @@ _GATES: Final = {
 }
 """Feature gates that must not be off, and what happens where one is."""
 _SHOWN: Final = 5
+_LONG: Final = 400
+_STUCK: Final = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+"""Why a kubelet says that a container waits, where waiting alone helps nothing."""
 
 
 def asks_us(extender: Object) -> bool:
@@ -162,6 +175,30 @@ def unrecorded(facts: ClusterFacts) -> Iterator[Finding]:
             "see that every scheduler name they carry has a profile beside the extender, then "
             "delete and create these pods anew",
         )
+
+
+def parts(facts: ClusterFacts) -> Iterator[Finding]:
+    """No program of the chart fails again and again, or waits for an image."""
+    for pod in facts.pods:
+        status = pod.get("status", {})
+        for one in status.get("containerStatuses") or () if ours(pod) and not _over(pod) else ():
+            waits = (one.get("state") or {}).get("waiting") or {}
+            ended = (one.get("lastState") or {}).get("terminated") or {}
+            why = waits.get("reason", "") if waits.get("reason") in _STUCK else ""
+            if not why and not one.get("ready") and ended.get("exitCode"):
+                why = f"ended with {ended['exitCode']}"
+            if why:
+                space, name = pod["metadata"].get("namespace"), pod["metadata"].get("name")
+                told = str(waits.get("message") or ended.get("message") or "")[:_LONG]
+                yield Finding(
+                    "part-failing",
+                    Level.ERROR,
+                    named(pod),
+                    f"every program of Partage's must run, and container {one.get('name')} does not: {why}"
+                    + (f" ({told})" if told else ""),
+                    f"kubectl -n {space} logs {name} -c {one.get('name')} --previous; for an image, image.repository and "
+                    "image.tag of the chart",
+                )
 
 
 def others(facts: ClusterFacts) -> Iterator[Finding]:
