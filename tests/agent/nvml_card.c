@@ -1,7 +1,7 @@
 /* Stand-in for libnvidia-ml.so.1. The file named by FAKE_NVML has a line a card:
  *   index minor uuid name memory bus mig lost id
  * with the product id in hexadecimal, or left out, _ for a space in the name, and lines "xid index number", each reported once a load;
- * "process index pid bytes" (bytes 0: the driver does not tell);
+ * "process index pid bytes" (bytes 0: the driver does not tell), "time index pid percent stamp" (a card in MIG mode does not tell);
  * cards 0 and 1 are joined by two NVLinks. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +14,9 @@ struct event { struct card *card; unsigned long long kind, data; unsigned gi, ci
 struct process { unsigned pid; unsigned long long used; unsigned gi, ci; };
 static struct { unsigned card; struct process one; } processes[64];
 static unsigned running;
+struct sample { unsigned pid; unsigned long long stamp; unsigned sm, memory, encoder, decoder; };
+static struct { unsigned card; struct sample one; } samples[64];
+static unsigned sampled;
 static struct card cards[16];
 static unsigned count, xids[64][2], pending, taken, listening[16];
 
@@ -22,14 +25,19 @@ static void load(void)
     FILE *file = fopen(getenv("FAKE_NVML") ? getenv("FAKE_NVML") : "", "r");
     char line[400];
     unsigned seen = 0;
-    count = running = 0;
+    count = running = sampled = 0;
     while (file && fgets(line, sizeof line, file)) {
-        unsigned index, number;
+        unsigned index, number, percent;
         unsigned long long bytes;
         if (sscanf(line, "process %u %u %llu", &index, &number, &bytes) == 3) {
             if (running < 64) {
                 processes[running].card = index;
                 processes[running++].one = (struct process){number, bytes ? bytes : ~0ull, 0, 0};
+            }
+        } else if (sscanf(line, "time %u %u %u %llu", &index, &number, &percent, &bytes) == 4) {
+            if (sampled < 64) {
+                samples[sampled].card = index;
+                samples[sampled++].one = (struct sample){number, bytes, percent, 0, 0, 0};
             }
         } else if (sscanf(line, "xid %u %u", &index, &number) == 2) {
             if (seen++ >= pending) { xids[pending][0] = index; xids[pending++][1] = number; }
@@ -68,6 +76,18 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct card *c, unsigned *n, struct 
         ++*n;
     }
     return *n > room ? 7 : 0;
+}
+int nvmlDeviceGetProcessUtilization(struct card *c, struct sample *out, unsigned *n, unsigned long long since)
+{
+    unsigned room = *n;
+    *n = 0;
+    if (c->mig) return 3;
+    for (unsigned i = 0; i < sampled; i++) {
+        if (samples[i].card != (unsigned)(c - cards) || samples[i].one.stamp <= since) continue;
+        if (out && *n < room) out[*n] = samples[i].one;
+        ++*n;
+    }
+    return !*n ? 6 : *n > room ? 7 : 0;
 }
 int nvmlDeviceGetPciInfo_v3(struct card *c, struct pci *p) { memset(p, 0, sizeof *p); strcpy(p->address, c->bus); p->id = c->id; return 0; }
 int nvmlDeviceGetMigMode(struct card *c, unsigned *now, unsigned *next) { *now = *next = c->mig; return c->mig == 2 ? 3 : 0; }

@@ -581,7 +581,7 @@ def test_cards_pods_and_containers_have_hamis_and_qgpus_series() -> None:
     }.items() <= found.items()
 
 
-def test_drivers_tell_the_memory_of_containers_that_no_library_counts(tmp_path: Path) -> None:
+def test_drivers_tell_memory_and_time_of_containers_that_no_library_counts(tmp_path: Path) -> None:
     """By their processes; a container of which none is seen, or that is measured, is left out."""
     for pid, container in ((11, "a" * 12), (12, "a" * 12), (13, "b" * 12), (14, "c" * 12)):
         (tmp_path / str(pid)).mkdir()
@@ -600,6 +600,15 @@ def test_drivers_tell_the_memory_of_containers_that_no_library_counts(tmp_path: 
         ("b" * 12, "GPU-0"): Use(0, None, None, 0),
     }
     assert told_by_drivers(held, {"GPU-0": CardUse(8 * GIB)}, {}, tmp_path) == {}
+    times = {11: 0.25, 12: 0.5, 99: 0.1}
+    cards["GPU-0"] = CardUse(8 * GIB, processes={11: GIB, 12: 2 * GIB}, times=times)
+    found = told_by_drivers(held, cards, known, tmp_path)
+    assert found["a" * 12, "GPU-0"].busy == 0.75
+    assert found["b" * 12, "GPU-0"].busy == 0
+    known = {("a" * 12, "GPU-0"): Use(GIB, None, None, 1, overhead_bytes=5), **known}
+    assert told_by_drivers(held[:1], cards, known, tmp_path) == {
+        ("a" * 12, "GPU-0"): Use(GIB, 0.75, None, 1, overhead_bytes=5)
+    }
 
 
 def test_a_tenant_joins_series_of_other_exporters() -> None:

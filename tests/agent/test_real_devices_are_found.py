@@ -65,6 +65,11 @@ class Cards:
         lines = [f"process {card} {pid} {used}" for card, pid, used in processes]
         self._file.write_text(self._file.read_text() + "\n".join(lines) + "\n")
 
+    def busy(self, *times: tuple[int, int, int, int]) -> None:
+        """Processes were busy: card, number, percent, when."""
+        lines = [f"time {card} {pid} {part} {at}" for card, pid, part, at in times]
+        self._file.write_text(self._file.read_text() + "\n".join(lines) + "\n")
+
     def unload(self) -> None:
         """The driver goes away."""
         self._file.write_text("")
@@ -366,3 +371,16 @@ def test_memory_of_processes_is_told_by_card(cards: Cards) -> None:
     uses = [one.use for one in cards.search().found]
 
     assert [use and use.processes for use in uses] == [{4000: 300 * 2**20, 4001: 5}, None]
+
+
+def test_time_of_processes_is_told_by_card(cards: Cards) -> None:
+    """The newest sample of each; what was told before is not told again, and a cut card tells none."""
+    cards.busy((0, 4000, 30, 10), (0, 4000, 50, 20), (0, 4001, 200, 20), (1, 4000, 7, 20))
+
+    def told() -> list[dict[int, float] | None]:
+        return [one.use and one.use.times for one in cards.search().found]
+
+    assert told() == [{4000: 0.5, 4001: 1.0}, None]
+    assert told() == [{}, None]
+    cards.busy((0, 4000, 20, 30))
+    assert told() == [{4000: 0.2}, None]

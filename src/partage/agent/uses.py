@@ -1,12 +1,12 @@
 """What containers use of a node's cards: measured, never guessed.
 
 Those that the enforcement library holds tell through their accounts (memory) and seats (device time). Of others,
-whatever enforces, the driver tells the memory of each process, where the agent sees processes of the host. What
-is not measured is absent, and so is its series.
+whatever enforces, the driver tells the memory and the time of each process, where the agent sees processes of the
+host. What is not measured is absent, and so is its series.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +28,8 @@ class Use:
 
     Attributes:
         memory_bytes: counted over its processes, contexts and modules included.
-        busy: part of the card's time since the last look, 0 to 1; None at the first, and where nothing measures it.
+        busy: part of the card's time, 0 to 1: since the last look by the seat (None at the first), else in the
+            driver's last sample; None where nothing measures it.
         served_ns: device time received in all; None where nothing measures it.
         overhead_bytes: of the memory, what the driver says beyond what was counted; None before it was measured.
     """
@@ -104,28 +105,41 @@ def told_by_drivers(
     known: Mapping[tuple[str, str], Use],
     proc: Path = Path("/proc"),
 ) -> dict[tuple[str, str], Use]:
-    """Memory of containers that the library does not count, by container and card; it reads files.
+    """Memory and time of containers that the library does not count, or not all of it, by container and card; it reads files.
 
     A container none of whose processes is seen is left out: the agent may have no sight of them.
 
     Args:
         cards: what drivers say, by card.
-        known: what is measured already.
+        known: what is measured already; time is told of those that lack it, as where the library holds memory alone.
     """
     wanted = {
         (one.container, grant.uuid)
         for one in held
         for grant in one.allocation.grants
         if grant.container == one.name
-        and (one.container, grant.uuid) not in known
         and (use := cards.get(grant.uuid)) is not None
         and use.processes is not None
+        and _lacks(known.get((one.container, grant.uuid)), use)
     }
     pids = processes_of({container for container, _ in wanted}, proc)
     found: dict[tuple[str, str], Use] = {}
     for container, uuid in wanted:
         of_card = cards[uuid].processes or {}
-        mine = [of_card[pid] for pid in pids.get(container, ()) if pid in of_card]
-        if container in pids:
-            found[container, uuid] = Use(sum(mine), None, None, len(mine))
+        if container not in pids:
+            continue
+        mine = [of_card[pid] for pid in pids[container] if pid in of_card]
+        times = cards[uuid].times
+        busy = (
+            None
+            if times is None
+            else min(sum(times.get(pid, 0.0) for pid in pids[container]), 1.0)
+        )
+        measured = known.get((container, uuid)) or Use(sum(mine), None, None, len(mine))
+        found[container, uuid] = replace(measured, busy=busy)
     return found
+
+
+def _lacks(known: Use | None, card: CardUse) -> bool:
+    """Whether a card's driver tells more of a container than is known."""
+    return known is None or (known.busy is None and card.times is not None)

@@ -229,7 +229,7 @@ class AgentDaemon:
         tell(self._place)
 
     def _books(self) -> Books:
-        uses = {**self._told, **self.meter.uses}
+        uses = {**self.meter.uses, **self._told}
         return Books(self._place.node, self.keeper.holdings, self._cards(), uses)
 
     def _cards(self) -> dict[str, CardUse]:

@@ -47,12 +47,15 @@ class CardUse:
         busy: part of the time in which anything ran, 0 to 1; None where that is not told.
         milliwatts: drawn now; None where that is not told.
         processes: bytes by process of the host; None where that is not told.
+        times: part of the card's time by process of the host, as last sampled; one that is not among them ran nothing.
+            None where that is not told, as of a card that is cut into instances.
     """
 
     memory_bytes: int
     busy: float | None = None
     milliwatts: int | None = None
     processes: Mapping[int, int] | None = None
+    times: Mapping[int, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ class Nvidia:
         self._uuids: dict[int, str] = {}
         self._heard: dict[int, str] = {}
         self._known: dict[int, str] = {}
+        self._sampled: dict[int, int] = {}
 
     def discover(self, roots: Roots) -> Inventory:
         """The cards there are now."""
@@ -92,7 +93,7 @@ class Nvidia:
     def close(self) -> None:
         """Close the library; the next search opens it again."""
         nvml, self._nvml, self._events = self._nvml, None, None
-        self._heard, self._known = {}, {}
+        self._heard, self._known, self._sampled = {}, {}, {}
         if nvml is not None:
             try:
                 nvml.nvmlShutdown()
@@ -190,7 +191,7 @@ class Nvidia:
         percent = self._told(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
         busy = None if percent is None else min(max(percent, 0), 100) / 100
         power = self._told(lambda: int(nvml.nvmlDeviceGetPowerUsage(handle)))
-        return CardUse(max(memory, 0), busy, power, self._processes(handle))
+        return CardUse(max(memory, 0), busy, power, self._processes(handle), self._times(handle))
 
     def _processes(self, handle: Any) -> dict[int, int] | None:
         """Memory by process; None where the driver does not tell, of one of them even."""
@@ -205,6 +206,20 @@ class Nvidia:
         for one in found:
             used[int(one.pid)] = used.get(int(one.pid), 0) + int(one.usedGpuMemory)
         return used
+
+    def _times(self, handle: Any) -> dict[int, float] | None:
+        """Part of the card's time by process, of samples that are newer than those of the last look."""
+        nvml, key = self._nvml, _key(handle)
+        before = self._sampled.get(key, 0)
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(handle, before)
+        except nvml.NVMLError as error:
+            # Where nothing ran it has no sample, and the binding raises the code for success.
+            idle = error.value in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND)
+            return {} if idle else None
+        self._sampled[key] = max((int(one.timeStamp) for one in samples), default=before)
+        ordered = sorted(samples, key=lambda one: int(one.timeStamp))
+        return {int(one.pid): min(int(one.smUtil), 100) / 100 for one in ordered}
 
     def _told(self, ask: Callable[[], int]) -> int | None:
         """A figure; None on a card whose driver does not tell it."""
