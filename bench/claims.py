@@ -59,7 +59,7 @@ class Way:
         protocol: by the engine alone.
         engine: the engine's scores choose the node.
         ordered: the card with the least room is published first; else cards by number.
-        late: allocations of the whole cluster by which that order is late.
+        late: allocations of the whole cluster by which that order is late; where nodes are proposed, the engine's books too.
         taught: the engine learns from the pods with cards; in a cluster it learns from those of the protocols alone.
         everywhere: the engine chooses of all nodes that fit.
         proposed: as kube-scheduler's plugin does: the engine, which knows what kube-scheduler counts of CPU and memory,
@@ -86,6 +86,7 @@ WAYS = {
     "claims, node by the engine, nothing learnt": Way(engine=True, ordered=True, taught=False),
     "claims, node by the engine of all nodes": Way(engine=True, ordered=True, everywhere=True),
     "claims, nodes proposed": Way(engine=True, ordered=True, proposed=True),
+    "claims, nodes proposed, 100 late": Way(engine=True, ordered=True, proposed=True, late=100),
     "claims, node by the engine, least room first, 100 late": Way(
         engine=True, ordered=True, late=100
     ),
@@ -111,6 +112,7 @@ class Run:
         self.models = np.array([one.model for one in rows])
         self.published = np.tile(np.arange(self.cards.shape[1]), (len(rows), 1))
         self.stale: deque[int] = deque()
+        self.unheard: deque[tuple[Pod, PodRow, int, list[int]]] = deque()
         self.rewritten = self.allocated = self.plain = 0
         self.plain_taken = np.zeros(2, np.int64)
         self.listed = np.array(order.order)
@@ -187,7 +189,9 @@ class Run:
         minors = self.first(node, row)
         self.take(node, row, minors)
         if self.told:
-            self.tell(pod, row, node, minors)
+            self.unheard.append((pod, row, node, minors))
+        while len(self.unheard) > (self.way.late if self.way.proposed else 0):
+            self.tell(*self.unheard.popleft())
         return True
 
     def proposed(self, pod: Pod, fits: Bools) -> int | None:

@@ -39,8 +39,11 @@ LAYOUT = Layout(
     options=(
         "--set", "agent.enabled=true,agent.dra.enabled=true,scheduler.claims=true",
         "--set", "agent.nodeSelector.nowhere=here",
-    )
+    ),
+    plugged=True,
 )  # fmt: skip
+SCHEDULERS = ("partage-scheduler", "default-scheduler")
+"""Pods with claims come to each in turn: one has nodes proposed, the cluster's own knows no more than slices and claims."""
 SHARE = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2048", "nvidia.com/gpucores": "10"}
 pytestmark = [
     pytest.mark.timeout(2400),
@@ -217,7 +220,7 @@ def flooded(stack: Stack) -> list[int]:
     """Take all places, twice, by both; how many places each had, both times."""
     for number in range(EACH):
         stack.create(pod(f"named-{number}", SHARE))
-        claimant = pod(f"claims-{number}", {})
+        claimant = pod(f"claims-{number}", {}, schedulerName=SCHEDULERS[number % 2])
         claimant["spec"] |= {
             "resourceClaims": [{"name": "card", "resourceClaimTemplateName": "flood"}]
         }
