@@ -15,6 +15,8 @@ import pytest
 from browser import AXE, CONTRASTS, PROGRAM, Page, browsing
 from up_world import MODELS, PODS, World, node, pod, run, running
 
+from partage.vendors import names
+
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium on this machine")
 
 HALF = {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50}
@@ -75,6 +77,36 @@ def test_every_view_shows_what_the_books_say() -> None:
         await page.until("document.querySelector('#view').innerText.includes('default/later')")
 
     browse(tell)
+
+
+def test_the_overview_begins_with_what_needs_a_hand() -> None:
+    """Closed cards with their reasons, cordoned nodes and waiting pods, each with a link; nothing where all is well."""
+
+    async def story() -> None:
+        panel = "document.querySelector('#view .attention')"
+        says = f"{panel}.innerText"
+        links = f"[...{panel}.querySelectorAll('a')].map((a) => a.hash)"
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with running([node("n0", cards=2)]) as world, browsing(Path(folder)) as page:
+                url = world.cluster.addresses.dashboard
+                await page.open(f"{url}/#/", shown("#/"))
+                assert (await page.value(says)).strip() == "Nothing needs a hand"
+                ill = {"metadata": {"annotations": {names.SIMULATE_UNHEALTHY: "1=Xid 79"}}}
+                await world.patch("/api/v1/nodes/n0", ill)
+                await world.create(PODS, pod("waits", {"koordinator.sh/gpu": 400}))
+                await page.until(f"{says}.includes('1 card takes no pod')")
+                await page.until(f"{says}.includes('1 pod waiting')")
+                text = await page.value(says)
+                assert "n0 gpu 1 Unhealthy" in text
+                assert "Xid 79" in text
+                assert {"#/node/n0", "#/pods?state=waiting"} <= set(await page.value(links))
+                assert await page.value(
+                    f"{panel}.compareDocumentPosition(document.querySelector('.tiles'))"
+                    " === Node.DOCUMENT_POSITION_FOLLOWING"
+                )
+                assert page.problems == []
+
+    run(story())
 
 
 def test_policies_and_a_cards_past_are_shown() -> None:
