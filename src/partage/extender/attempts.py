@@ -674,7 +674,7 @@ def _amounts(one: wire.Taken) -> Mapping[str, int]:
 
 
 def _take_in(books: Books, taken: Mapping[str, Mapping[str, int]]) -> None:
-    """Tell the engine what is left of nodes beside devices; no room for devices appears, so nobody is woken."""
+    """Tell the engine what is left of nodes beside devices; no room for devices appears, so no pod is woken."""
     for event in books.cluster_cache.take(taken):
         books.engine.handle(event)
 
