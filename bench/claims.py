@@ -44,6 +44,8 @@ _LEAST_NODES = 100
 _ABSENT = -1
 _BOTH = PROPOSED + MOST_PROPOSED
 """Nodes of a pod's two proposals."""
+_REJECTED = 128
+"""Nodes that kube-scheduler may reject of a pod's proposals before it waits."""
 _LARGE = 2
 """Rows of `CLASSES` that `--small` draws from: 4 to 60 nodes."""
 
@@ -65,6 +67,8 @@ class Way:
         proposed: as kube-scheduler's plugin does: the engine, which knows what kube-scheduler counts of CPU and memory,
             proposes nodes, and once more others where all of those are rejected; then kube-scheduler looks by itself.
             The engine learns from each pod with claims, and of all others from their average.
+        blind: by protocol, and the engine knows nothing of CPU and memory, as before the plugin told it what pods take of
+            nodes: kube-scheduler rejects what it proposes, so many times.
     """
 
     protocol: bool = False
@@ -74,10 +78,13 @@ class Way:
     taught: bool = True
     everywhere: bool = False
     proposed: bool = False
+    blind: bool = False
 
 
 WAYS = {
     "by protocol": Way(protocol=True),
+    "by protocol, CPU and memory by the plugin's word": Way(protocol=True, proposed=True),
+    "by protocol, CPU and memory not known": Way(protocol=True, blind=True),
     "claims, cards by number": Way(),
     "claims, least room first": Way(ordered=True),
     "claims, least room first, 100 late": Way(ordered=True, late=100),
@@ -134,7 +141,9 @@ class Run:
             if self.told and self.way.taught:
                 if number:
                     self.learn()
-                if pod.cards or not self.way.proposed:
+                if self.way.blind and pod.cards:
+                    self.arrivals.add((replace(pod.ask, cpu_milli=0, memory_mib=0),))
+                elif pod.cards or not (self.way.proposed or self.way.blind):
                     self.arrivals.add((pod.ask,))
             came += size_of(self.trace, pod)
             if self.place(number, pod):
@@ -165,6 +174,8 @@ class Run:
     def place(self, number: int, row: PodRow) -> bool:
         """Place a pod; whether it has a place."""
         pod = replace(template(row), uid=str(number))
+        if row.cards and self.way.blind:
+            return self.place_blindly(replace(pod, host={}), row)
         if self.way.protocol if row.cards else self.others_by_engine:
             decision = self.engine.schedule(pod, reasons=False)
             if not isinstance(decision, Placement):
@@ -190,17 +201,35 @@ class Run:
         self.take(node, row, minors)
         if self.told:
             self.unheard.append((pod, row, node, minors))
+        if self.way.blind:
+            self.unheard.clear()
         while len(self.unheard) > (self.way.late if self.way.proposed else 0):
             self.tell(*self.unheard.popleft())
         return True
 
+    def place_blindly(self, pod: Pod, row: PodRow) -> bool:
+        """On the first node that kube-scheduler passes of those that the engine proposes, sixteen at a time."""
+        best = self.in_order(pod)[: _REJECTED + PROPOSED]
+        node = next((one for one in best if self.fits(row)[one]), None)
+        if node is None:
+            return False
+        decision = self.engine.place_on(pod, self.nodes[node].name)
+        if not isinstance(decision, Placement):
+            return False
+        self.engine.handle(BindSucceeded(pod.uid))
+        self.take(node, row, [one.minor for one in decision.allocation.grants])
+        return True
+
     def proposed(self, pod: Pod, fits: Bools) -> int | None:
         """The first node that kube-scheduler passes of those that are proposed; None where it passes none of them."""
+        return next((one for one in self.in_order(pod)[:_BOTH] if fits[one]), None)
+
+    def in_order(self, pod: Pod) -> list[int]:
+        """The nodes that the engine passes, the best first."""
         found, scores = self.engine.candidates(pod)
         ranks = [self.engine.rank_at(one) for one in found.tolist()]
-        best = found[np.lexsort((ranks, -scores))][:_BOTH].tolist()
-        rows = [self.index[self.engine.ledger.node_at(one).name] for one in best]
-        return next((one for one in rows if fits[one]), None)
+        best = found[np.lexsort((ranks, -scores))].tolist()
+        return [self.index[self.engine.ledger.node_at(one).name] for one in best]
 
     # --- kube-scheduler ----------------------------------------------------------------------
 

@@ -229,3 +229,29 @@ func TestWhatIsTakenOfANodeIsToldOnceOnAConnection(t *testing.T) {
 		t.Error("the others come with the next question:", len(got))
 	}
 }
+
+func TestWhatIsTakenIsToldWithTheFirstQuestionAboutAnyPod(t *testing.T) {
+	p, engine, _ := plugged(t, func(asked protocol.Question) *protocol.Answer {
+		if asked.Verb == protocol.VerbPropose && len(asked.Pod) == 0 {
+			return &protocol.Answer{Unseen: true}
+		}
+		return proposing("n1")(asked)
+	})
+	nodes := []fwk.NodeInfo{nodeInfo("n1", "other"), nodeInfo("n2")}
+	for _, name := range []string{"web", "more"} {
+		if _, status := p.PreFilter(context.Background(), framework.NewCycleState(), device(name), nodes); !status.IsSuccess() {
+			t.Fatal(status)
+		}
+	}
+	var told []int
+	engine.mu.Lock()
+	for _, asked := range engine.asked {
+		if asked.Verb == protocol.VerbPropose {
+			told = append(told, len(asked.Taken))
+		}
+	}
+	engine.mu.Unlock()
+	if !slices.Equal(told, []int{2, 0, 0, 0}) { // each is asked again with the pod
+		t.Error(told)
+	}
+}

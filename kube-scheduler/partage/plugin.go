@@ -295,7 +295,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, why)
 	}
 	number := p.shared.attempts.Add(1)
-	answer, err := p.propose(ctx, pod, number, simulated(state))
+	answer, err := p.propose(ctx, pod, number, simulated(state), nodes)
 	if err != nil {
 		p.shared.remember(pod)
 		return nil, fwk.AsStatus(err) // kube-scheduler tries it again in a while
@@ -356,10 +356,11 @@ func (p *Plugin) forClaims(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	return &fwk.PreFilterResult{NodeNames: sets.New(answer.Nodes...)}, nil
 }
 
-func (p *Plugin) propose(ctx context.Context, pod *v1.Pod, number int64, inGroup bool) (protocol.Answer, error) {
+func (p *Plugin) propose(ctx context.Context, pod *v1.Pod, number int64, inGroup bool, nodes []fwk.NodeInfo) (protocol.Answer, error) {
 	question := protocol.Question{
 		Verb: protocol.VerbPropose, UID: string(pod.UID), Attempt: number, Version: pod.ResourceVersion,
 		Wide: wide(&pod.Spec), Nominated: pod.Status.NominatedNodeName, Simulated: inGroup,
+		Taken: p.shared.told.changed(nodes),
 	}
 	question.Domains, _ = domains(&pod.Spec)
 	answer, err := p.shared.timed(ctx, question)
@@ -369,6 +370,7 @@ func (p *Plugin) propose(ctx context.Context, pod *v1.Pod, number int64, inGroup
 	if question.Pod, err = encoded(pod); err != nil {
 		return answer, err
 	}
+	question.Taken = nil // it is told
 	return p.shared.timed(ctx, question)
 }
 

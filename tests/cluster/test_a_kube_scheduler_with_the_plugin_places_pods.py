@@ -102,21 +102,32 @@ def test_a_refusal_is_one_attempt_and_one_event(cluster: Plugged) -> None:
     cluster.delete("one", "two", "refused-1", "refused-2", "refused-3")
 
 
-def test_the_second_choice_is_taken_before_anybody_is_evicted(cluster: Plugged) -> None:
-    """The engine's first choice is full of CPU; another node is free, and a less important pod about."""
-    big = {"containers": [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "3"}}}]}
+@pytest.mark.parametrize("full", ["cpu", "port"])
+def test_the_second_choice_is_taken_before_anybody_is_evicted(cluster: Plugged, full: str) -> None:
+    """The first node is full of CPU, or has the port; another is free, and a less important pod about.
+
+    What pods request of CPU the engine knows, so that kube-scheduler rejects nothing; it knows nothing of ports.
+    """
+    ports = [{"containerPort": 80, "hostPort": 8080}]
+    big, asks = (
+        ({"resources": {"requests": {"cpu": "3"}}}, {"cpu": "2"})
+        if full == "cpu"
+        else ({"ports": ports}, {})
+    )
     cluster.pod("filler", HALF)
     first = cluster.bound("filler")["spec"]["nodeName"]
-    cluster.pod("hog", nodeSelector={"kubernetes.io/hostname": first}, **big)
+    hog = [{"name": "main", "image": "x", **big}]
+    cluster.pod("hog", containers=hog, nodeSelector={"kubernetes.io/hostname": first})
     cluster.bound("hog")
     # The default policy packs, so that its first choice is the node with the share.
-    asks = [
-        {"name": "main", "image": "x", "resources": {"limits": HALF, "requests": {"cpu": "2"}}}
-    ]
-    cluster.pod("important", containers=asks)
+    wanted = {"resources": {"limits": HALF, "requests": asks}}
+    if full == "port":
+        wanted["ports"] = ports
+    cluster.pod("important", containers=[{"name": "main", "image": "x", **wanted}])
 
     assert cluster.bound("important")["spec"]["nodeName"] != first
     assert cluster.node_of("hog") == first
+    assert (cluster.failures("important") == 0) is (full == "cpu")
     cluster.delete("filler", "hog", "important")
 
 

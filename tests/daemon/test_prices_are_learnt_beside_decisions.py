@@ -57,7 +57,10 @@ class Shelf:
     def cluster_cache(self) -> Any:
         """What knows the pods."""
         return SimpleNamespace(
-            pods=lambda: self.known, compared=self.compared, taken_by_others=lambda: self.taken
+            pods=lambda: self.known,
+            compared=self.compared,
+            taken=self.taken,
+            taken_by_others=lambda: self.taken,
         )
 
     def take(self, events: list[TablesChanged], now: float) -> None:
@@ -68,7 +71,12 @@ class Shelf:
 
     def come(self, pods: Mapping[str, Pod]) -> None:
         """Pods are there."""
-        self.known.update({uid: SimpleNamespace(pod=pod) for uid, pod in pods.items()})
+        self.known.update(
+            {
+                uid: SimpleNamespace(pod=replace(pod, host={}), hosted=pod)
+                for uid, pod in pods.items()
+            }
+        )
 
 
 def shelf(policy: Strategy = Strategy.PARTAGE) -> Shelf:
@@ -148,6 +156,19 @@ def test_pods_with_claims_and_what_others_take_are_learnt_from(
     (counts,) = told
     assert counts[Ask(3000, 2048)] == 3
     assert sum(counts.values()) == 313
+
+
+def test_pods_count_with_their_processors_where_those_of_others_are_known() -> None:
+    """Else those who ask for devices would seem to be all who ask for processors."""
+    mine = shelf()
+    learns = learning(mine)
+    mine.come(pods(0, 4))
+    asyncio.run(learns.step())
+    assert {ask.cpu_milli for ask in learns.arrivals.seen} == {0}
+    mine.taken |= {"cpu": 9000}
+    mine.come(pods(4, 8))
+    asyncio.run(learns.step())
+    assert {ask.cpu_milli for ask in learns.arrivals.seen} == {0, 2000}
 
 
 @pytest.mark.usefixtures("large")

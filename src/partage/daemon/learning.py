@@ -6,7 +6,7 @@ is counted is forgotten slowly, so that prices follow a mix that changes. Books 
 get the prices that were in force.
 
 Pods that name devices are counted, and those for whose claims nodes were compared. Of all others the service knows no
-more than what they take of nodes, and that only where kube-scheduler tells it with claims: they count as their average.
+more than what they take of nodes, and that only where the plugin tells it: they count as their average.
 """
 
 import asyncio
@@ -21,11 +21,13 @@ from typing import Final
 
 from partage.extender.books import Books
 from partage.kube.clock import Clock
+from partage.model.pod import Pod
 from partage.model.policy import Strategy
 from partage.placement.learning import Arrivals, Due, asks_of, tables_due
 from partage.placement.mix import Ask, Standing, Stock
 from partage.placement.tables import Tables
 from partage.scheduler.events import TablesChanged
+from partage.wire.translation import PodEntry
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _NICE: Final = 10
@@ -97,6 +99,8 @@ class Learning:
         if what is Due.PRICES:
             standing = self._standing(books, [node.name for node in nodes])
             found = await self._prices(books, tables, stock, standing)
+        elif what is Due.NOTHING:
+            return
         else:
             counts, trend = self.arrivals.counts + _others(books), self.arrivals.trend
             found = tables_due(what, tables, counts, stock, trend=trend)
@@ -133,10 +137,13 @@ class Learning:
     def _count(self, books: Books) -> int:
         """Count the pods that came since the last look, and say how many."""
         cache, ledger = books.cluster_cache, books.engine.ledger
-        pods = {uid: entry.pod for uid, entry in cache.pods().items()} | cache.compared
-        fresh = [uid for uid in pods if uid not in self._seen]
-        self.arrivals.add(asks_of((pods[uid] for uid in fresh), ledger))
-        self._seen = set(pods)
+        pods = cache.pods()
+        fresh = [uid for uid in (*pods, *cache.compared) if uid not in self._seen]
+        asking = [
+            _asking(books, pods[uid]) if uid in pods else cache.compared[uid] for uid in fresh
+        ]
+        self.arrivals.add(asks_of(asking, ledger))
+        self._seen = pods.keys() | cache.compared.keys()
         return len(fresh)
 
     def _standing(self, books: Books, names: list[str]) -> Standing:
@@ -146,11 +153,18 @@ class Learning:
         """
         pods, ledger = books.cluster_cache.pods(), books.engine.ledger
         return Standing.of(
-            ledger, names, Counter(asks_of((pods[u].pod for u in pods if u in ledger), ledger))
+            ledger,
+            names,
+            Counter(asks_of([_asking(books, pods[u]) for u in pods if u in ledger], ledger)),
         )
 
     def _tell(self, tables: Tables) -> None:
         self._books().take([TablesChanged(tables)], self._clock.monotonic())
+
+
+def _asking(books: Books, entry: PodEntry) -> Pod:
+    """A pod with its CPU and memory, where those of all others are known too."""
+    return entry.hosted if books.cluster_cache.taken else entry.pod
 
 
 def _others(books: Books) -> Counter[Ask]:

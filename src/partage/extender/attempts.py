@@ -42,6 +42,7 @@ from partage.extender.rejected_nodes import REJECTED_SECONDS, RejectedNodes
 from partage.extender.service import SchedulerService
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError
+from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.placement.work import MOST, Work
 from partage.scheduler.engine import State
@@ -66,6 +67,8 @@ _TURN: Final = 0.004
 """Seconds after which others have their turn while plans are made."""
 _SENT_AWAY: Final = 10.0
 """Seconds after which what the API server says of a group's victims and nominations must be known."""
+_TOLD: Final = ("cpu", "memory", "pods")
+"""What kube-scheduler says that pods take of nodes."""
 _MOST: Final = 20_000
 """Attempts that are remembered; kube-scheduler binds far fewer at a time."""
 
@@ -426,6 +429,7 @@ class Attempts:
         fitting: Sequence[str] | None,
     ) -> wire.Answer:
         engine, pod, stories = books.engine, attempt.entry.pod, self._service.stories
+        asking = _with_host(books, attempt.entry)
         start = stories.now()
         among = self._rejected.left(engine.ledger, question.uid, now, question.nominated)
         if fitting is not None:
@@ -442,8 +446,16 @@ class Attempts:
         if several and pod.request.fault is None and work is not None:
             domains = () if lately else question.domains
             mine = Work(work.limit)
-            beside = others(books.cycle, pod, question, domains, among, mine, now)
-        decision = books.cycle.hold(pod, among, now, work)
+            beside = others(books.cycle, asking, question, domains, among, mine, now)
+            if not beside and asking is not pod:
+                mine = Work(work.limit)
+                beside = others(books.cycle, pod, question, domains, among, mine, now)
+        decision = books.cycle.hold(asking, among, now, work)
+        lacking = isinstance(decision, Refusal) and ReasonCode.NODE_RESOURCES in decision.counts
+        if lacking and asking is not pod and work is not None:
+            # Where nothing but devices is looked at it may fit: kube-scheduler then says what nodes
+            # lack beside them, and may make room.
+            decision = books.cycle.hold(pod, among, now, Work(work.limit))
         asked_about = int(np.count_nonzero(engine.ledger.present if among is None else among))
         if isinstance(decision, Refusal):
             # Its own filters come afterwards: nothing but devices is known to be in the way.
@@ -667,6 +679,14 @@ class Attempts:
         while len(self._attempts) > _MOST:
             _, oldest = self._attempts.popitem(last=False)
             self._release(oldest)
+
+
+def _with_host(books: Books, entry: PodEntry) -> Pod:
+    """The pod with what it asks of a node beside devices, where it is known what nodes have left of that."""
+    if not books.cluster_cache.taken:
+        return entry.pod
+    host = {name: entry.host[name] for name in _TOLD if name in entry.host}
+    return replace(entry.pod, host=host)
 
 
 def _amounts(one: wire.Taken) -> Mapping[str, int]:

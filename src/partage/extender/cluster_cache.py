@@ -247,15 +247,20 @@ class ClusterCache:
         return events
 
     def taken_by_others(self) -> Mapping[str, int]:
-        """What pods take of all nodes but those for whose claims nodes were compared; empty where nothing was told."""
+        """What pods take of all nodes that were not compared for them, beside devices; empty where nothing was told."""
         total = Counter[str]()
         for some in self.taken.values():
             total.update(some)
-        for uid, pod in self.compared.items() if total else ():
-            if not self.claimants.knows(uid):
-                total.subtract(
-                    {"pods": 1} | {name: pod.host.get(name, 0) for name in ("cpu", "memory")}
-                )
+        if not total:
+            return total
+        mine = [pod.host for uid, pod in self.compared.items() if not self.claimants.knows(uid)]
+        mine += [
+            entry.host
+            for entry in self._entries.values()
+            if entry.pod.node is not None and not entry.pod.finished
+        ]
+        for host in mine:
+            total.subtract({"pods": 1} | {name: host.get(name, 0) for name in ("cpu", "memory")})
         return total
 
     def _recover(self, uids: Iterable[str], node: Node) -> list[Event]:

@@ -1,7 +1,7 @@
 """Nodes that kube-scheduler's own filters rejected for a pod, so that it is not offered them again at once.
 
-The engine knows devices alone. A node that it proposes may lack CPU, or refuse the pod by a taint;
-kube-scheduler says so, and for a while the pod is offered others. How many may be left out for one
+The engine knows of a node no more than devices, CPU, memory and what selects it. One that it proposes may lack something
+else; kube-scheduler says so, and for a while the pod is offered others. How many may be left out for one
 pod is bounded: beyond, it waits as kube-scheduler has it wait.
 """
 

@@ -27,6 +27,7 @@ from enum import StrEnum
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from partage.inventory.card import Suspicion
 from partage.inventory.plane import Bools, Ints
@@ -327,7 +328,8 @@ class Engine(Chooser):
         """Keep the predicted place of a pod that another program schedules (an extender's filter).
 
         A hold counts like a reservation, so that two pods that are filtered together do not get
-        the same room. It ends with `place_on`, `HoldEnded` or the pod; asking again moves it.
+        the same room. It ends with `place_on`, `HoldEnded` or the pod; asking again moves it. Where the driver
+        says what pods take of nodes beside devices (`Node.taken`), it will say so of this one too: nothing but devices is booked.
 
         Args:
             among: by node index, the nodes that may be chosen; None for all.
@@ -338,6 +340,9 @@ class Engine(Chooser):
         self._drop_hold(pod)
         decision = self.evaluate(pod, among=among, work=work)
         if isinstance(decision, Placement):
+            held = decision.allocation
+            if held.host and self.ledger.node_at(self.ledger.index[held.node]).taken:
+                decision = structs.replace(decision, allocation=structs.replace(held, host={}))
             self._reserve(pod, decision.allocation, State.HELD)
         return decision
 

@@ -11,7 +11,7 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -54,6 +54,7 @@ class PodEntry:
         nominated: the node that preemption makes room on for it; empty when there is none.
         preempts: less important pods may have to go for it.
         limits: what its node says of its limits: the condition's status and message; None without one.
+        host: what it asks of a node beside devices, which kube-scheduler books.
     """
 
     translated: TranslatedPod
@@ -61,11 +62,17 @@ class PodEntry:
     nominated: str = ""
     preempts: bool = True
     limits: tuple[str, str] | None = None
+    host: Mapping[str, int] = field(default_factory=lambda: _NO_HOST)
 
     @property
     def pod(self) -> Pod:
         """The pod for the engine."""
         return self.translated.pod
+
+    @property
+    def hosted(self) -> Pod:
+        """The pod with what it asks of a node beside devices."""
+        return replace(self.pod, host=self.host)
 
 
 class Translation:
@@ -182,7 +189,7 @@ class Translation:
         if record == pod.record:
             return entry
         told = TranslatedPod(replace(pod, record=record), entry.translated.view)
-        return PodEntry(told, entry.flexible, entry.nominated, entry.preempts, entry.limits)
+        return replace(entry, translated=told)
 
 
 def _key(
@@ -209,7 +216,7 @@ def _key(
 
 def _entry(translated: TranslatedPod, version: int) -> PodEntry:
     pod = replace(translated.pod, host=_NO_HOST, version=version)
-    return PodEntry(replace(translated, pod=pod))
+    return PodEntry(replace(translated, pod=pod), host=translated.pod.host)
 
 
 def _addressed(
@@ -260,6 +267,7 @@ def _renamed(
         (status.nominated_node_name if status else None) or "",
         shape.spec is None or shape.spec.preemption_policy != _NEVER,
         _limits(status),
+        known.host,
     )
 
 
