@@ -1,5 +1,7 @@
 """Holds: what an extender's filter keeps until bind. Not covered: how long (the driver's clock)."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from fakes.builders import card, make_node, make_pod, share, whole
@@ -148,3 +150,28 @@ def test_preemption_is_tried_on_the_books_and_leaves_them_as_they_were() -> None
     )
     assert engine.grants_without(make_pod("w", whole()), "nowhere", []) is None
     assert engine.ledger.picture() == before
+
+
+def test_what_pods_take_beside_devices_is_taken_in_alone() -> None:
+    """The columns are those of a ledger that had it from the start, and a hold books devices alone from then on."""
+    there = make_node("n1", [card(0), card(1)], allocatable={"cpu": 8000, "pods": 10}, version=1)
+    engine = Engine()
+    engine.handle(NodeSeen(there))
+    assert isinstance(
+        engine.schedule(make_pod("offline", share(50), host={"cpu": 1000})), Placement
+    )
+    changes = len(engine.ledger.node_changes)
+    told = replace(there, taken={"cpu": 3000, "pods": 4}, version=2)
+    assert engine.handle(NodeSeen(told)) == []
+    assert len(engine.ledger.node_changes) == changes, "nobody judges its labels anew"
+    assert engine.ledger.host_left(0, ("cpu", "pods")) == {"cpu": 4000, "pods": 6}
+    engine.ledger.validate()
+
+    decision = engine.hold(make_pod("web", share(50), host={"cpu": 4000}))
+    assert isinstance(decision, Placement)
+    assert decision.allocation.host == {}
+    assert engine.ledger.host_left(0, ("cpu",)) == {"cpu": 4000}
+    assert isinstance(engine.hold(make_pod("more", share(50), host={"cpu": 5000})), Refusal)
+    engine.handle(NodeSeen(replace(told, taken={}, version=3)))
+    assert engine.ledger.host_left(0, ("cpu", "pods")) == {"cpu": 7000, "pods": 10}
+    engine.ledger.validate()

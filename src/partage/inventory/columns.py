@@ -184,10 +184,8 @@ class Columns:
             if len(self._known_trees) > _MANY + 2 * len(self._trees):
                 self._known_trees = {one: one for one in self._trees.values()}
         self.bare[index] = not rows
-        self._write_host(index, node)
-        self._write_hosted(index, entries.values())
+        self._load_host(index)
         for uid, entry in entries.items():
-            self._book_host(index, entry.allocation.host, -1)
             for charge in entry.charges:
                 place = self._locate(index, charge)
                 if place is not None:
@@ -196,6 +194,15 @@ class Columns:
         self.changes.append(index)
         self.node_changes.append(index)
         self.made_room += 1
+
+    def _load_host(self, index: int) -> None:
+        """Write afresh what a node has beside devices."""
+        node = self.node_at(index)
+        entries = self._by_node.get(node.name, {}).values()
+        self._write_host(index, node)
+        self._write_hosted(index, entries)
+        for entry in entries:
+            self._book_host(index, entry.allocation.host, -1)
 
     def _note_width(self, index: int, devices: int) -> None:
         """A node has so many devices of one type, ghosts included."""

@@ -161,6 +161,14 @@ class Ledger(Columns):
         self.present[index] = True
         self._load(index)
 
+    def update_taken(self, node: Node) -> None:
+        """Take in what pods take of a node beside devices, where nothing else of it has changed."""
+        index = self.index[node.name]
+        self.nodes[index] = node
+        self._load_host(index)
+        self.changes.append(index)
+        self.made_room += 1
+
     def remove_node(self, name: str) -> None:
         """Forget a node; entries of its pods stay until the pods are gone."""
         index = self.index.pop(name, None)

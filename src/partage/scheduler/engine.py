@@ -173,7 +173,11 @@ class Engine(Chooser):
             return []
         self._node_versions[node.name] = node.version
         new = node.name not in self.ledger.index
-        if not new and _same(self.ledger.node_at(self.ledger.index[node.name]), node):
+        before = None if new else self.ledger.node_at(self.ledger.index[node.name])
+        if before is not None and _same(before, node):
+            return []
+        if before is not None and _same(replace(before, taken=node.taken), node):
+            self.ledger.update_taken(node)
             return []
         self.ledger.upsert_node(node)
         if new:
