@@ -99,6 +99,10 @@ class Model:
         for _ in range(3):
             self.world.clock.pass_time(60)
             await self.world.service.tick()
+        self.world.create(pod("last", dict(ASKS[1])))
+        self.world.propose("last", taken=self.taken(most=0))
+        self.world.attempts.disconnected()
+        self.gone("last")
         held = {one.uid for one in self.world.service.books.engine.ledger.allocations()}
         there = {
             f"uid-{name}"
@@ -118,7 +122,8 @@ class Model:
         name = f"p{self.made}"
         self.made += 1
         priority = self.chance.choice((0, 0, 10))
-        self.world.create(pod(name, dict(self.chance.choice(ASKS)), priority=priority))
+        asks = dict(self.chance.choice(ASKS)) | {"cpu": self.chance.choice(("1", "20"))}
+        self.world.create(pod(name, asks, priority=priority))
         self.pending.append(name)
 
     def nominated(self, name: str) -> str:
@@ -135,7 +140,7 @@ class Model:
         name = self._one()
         if name is None:
             return
-        answer = self.world.propose(name)
+        answer = self.world.propose(name, taken=self.taken())
         self.reverted.pop(name, None)
         if answer.preempt and self.chance.randrange(2):
             await self.preempt(name)
@@ -144,6 +149,11 @@ class Model:
         where = self.chance.choice(answer.nodes)
         if not self.world.reserve(name, where).code:
             self.reserved[name] = (self.world.number, where)
+
+    def taken(self, *, most: int = 32_000) -> list[wire.Taken]:
+        """What pods take of nodes beside devices, now and then."""
+        told = [] if most and self.chance.randrange(3) else NODES
+        return [wire.Taken(one, cpu=self.chance.randint(0, most)) for one in told]
 
     async def claimant(self) -> None:
         """A pod with claims: kube-scheduler's filters reject any of its proposals, and the third attempt is its own."""
