@@ -229,7 +229,13 @@ def definition(**version: Any) -> dict[str, Any]:
         "served": True,
         "storage": True,
         "schema": {"openAPIV3Schema": schema},
-        "subresources": {"status": {}},
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+            },
+        },
         "additionalPrinterColumns": [
             {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
             {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},

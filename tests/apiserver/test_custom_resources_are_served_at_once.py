@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions: registration, validation, defaults, status, columns."""
+"""CustomResourceDefinitions: registration, validation, defaults, status, scale, columns."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def test_a_definition_is_served_from_the_next_request_on() -> None:
         assert states == {"NamesAccepted": "True", "Established": "True"}
         assert one["spec"] == {"size": 3, "color": "red"}
         assert one["metadata"]["generation"] == 1
-        assert [r["name"] for r in resources] == ["widgets", "widgets/status"]
+        assert [r["name"] for r in resources] == ["widgets", "widgets/scale", "widgets/status"]
         assert "example.com" in groups
         assert "com.example.v1.Widget" in schema
         assert ok(await w.get(WIDGETS))["items"] == []
@@ -83,19 +83,28 @@ def test_unknown_fields_are_pruned_or_refused() -> None:
     run(story)
 
 
-def test_the_status_has_its_own_path() -> None:
-    """It changes no generation."""
+def test_status_and_scale_have_their_own_paths() -> None:
+    """The status changes no generation; the scale is the definition's paths."""
 
     async def story(w: World) -> None:
         ok(await w.post(DEFINITIONS, definition()), 201)
         made = ok(await w.post(WIDGETS, {**widget(replicas=2), "status": {"replicas": 9}}), 201)
         status = ok(await w.patch(f"{WIDGETS}/one/status", {"status": {"replicas": 2}}))
-        scale = await w.get(f"{WIDGETS}/one/scale")
+        scale = ok(await w.get(f"{WIDGETS}/one/scale"))
+        scale["spec"]["replicas"] = 4
+        scaled = ok(await w.put(f"{WIDGETS}/one/scale", scale))
+        again = ok(await w.patch(f"{WIDGETS}/one/scale", {"spec": {"replicas": 5}}))
+        negative = await w.patch(f"{WIDGETS}/one/scale", {"spec": {"replicas": -1}})
+        stale = await w.put(f"{WIDGETS}/one/scale", scale)
+        other = await w.put(f"{WIDGETS}/one/scale", named(scale, uid="x", resourceVersion=""))
 
         assert "status" not in made
         assert status["status"] == {"replicas": 2}
         assert status["metadata"]["generation"] == 1
-        assert scale.code == 404
+        assert (scaled["spec"], scaled["status"]) == ({"replicas": 4}, {"replicas": 2})
+        assert again["spec"] == {"replicas": 5}
+        assert (negative.code, stale.code, other.code) == (422, 409, 409)
+        assert ok(await w.get(f"{WIDGETS}/one"))["metadata"]["generation"] == 3
 
     run(story)
 

@@ -340,6 +340,7 @@ def test_custom_resources(binary: Path, tmp_path: Path) -> None:
         assert "should be less than or equal to 10" in wrong
         changed = await kubectl("apply", "-f", "-", text=yaml.safe_dump(widget(size=4)))
         assert "configured" in changed
+        await kubectl("scale", "wd", "one", "--replicas=3")
         assert (await kubectl("get", "wd")).split()[:3] == ["NAME", "SIZE", "AGE"]
         assert "size" in await kubectl("explain", "widget.spec")
         await kubectl("delete", "crd", "widgets.example.com")

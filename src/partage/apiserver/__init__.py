@@ -14,7 +14,7 @@ Not supported, on purpose: CEL (webhooks' matchConditions, ValidatingAdmissionPo
 definitions' validation rules are stored and not interpreted; `Admission.policies` takes hooks in
 their place), authorization (reviews say yes to everyone who is let in), exec, attach and
 port-forward, protobuf and CBOR answers (protobuf bodies are read), conversion webhooks,
-LimitRange, reinvocation of webhooks, token volumes in pods, scales of custom resources.
+LimitRange, reinvocation of webhooks, token volumes in pods.
 
 Field ownership is recorded from the first write that names a manager on, as kubectl's all do.
 """

@@ -156,7 +156,12 @@ def kinds(value: Mapping[str, Any]) -> Iterator[Kind]:
         if not version.get("served"):
             continue
         at, kind = version["name"], names["kind"]
-        status = Subresource("status", kind, group, at, _STATUS)
+        parts = version.get("subresources") or {}
+        subresources = []
+        if "status" in parts:
+            subresources.append(Subresource("status", kind, group, at, _STATUS))
+        if "scale" in parts:
+            subresources.append(Subresource("scale", "Scale", "autoscaling", "v1", _STATUS))
         yield Kind(
             group=group,
             version=at,
@@ -167,7 +172,7 @@ def kinds(value: Mapping[str, Any]) -> Iterator[Kind]:
             type=complete(version["schema"]["openAPIV3Schema"]),
             short=tuple(names.get("shortNames") or ()),
             categories=tuple(names.get("categories") or ()),
-            subresources=(status,) if "status" in (version.get("subresources") or {}) else (),
+            subresources=tuple(subresources),
             storage=qualified(names["plural"], group),
             generation=True,
             selectable=tuple(

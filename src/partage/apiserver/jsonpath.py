@@ -1,4 +1,4 @@
-"""The simple JSONPaths that definitions give for printer columns.
+"""The simple JSONPaths that definitions give for printer columns and scale subresources.
 
 Dotted names, quoted names, indexes, `[*]` and equality filters, as in
 `.status.conditions[?(@.type=="Ready")].status`; what is anything else finds nothing.
@@ -48,6 +48,12 @@ def find_all(value: Any, path: str) -> list[Any]:
     for kind, name, want in steps:
         found = [inner for outer in found for inner in _step(outer, kind, name, want)]
     return found
+
+
+def find(value: Any, path: str) -> Any:
+    """The first thing that `path` leads to; None when there is nothing."""
+    found = find_all(value, path)
+    return found[0] if found else None
 
 
 def _step(value: Any, kind: str, name: str, want: str) -> list[Any]:

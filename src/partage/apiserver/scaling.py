@@ -1,9 +1,10 @@
-"""The `scale` subresource: how many replicas, for built-in kinds that have them."""
+"""The `scale` subresource: how many replicas, for every kind that has them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from partage.apiserver import jsonpath
 from partage.apiserver.calls import Call, Cluster, accept, must_get
 from partage.apiserver.kinds import Kind
 from partage.apiserver.patch import PatchError, json_patch, merge_patch
@@ -13,6 +14,11 @@ from partage.apiserver.storage import Record
 from partage.apiserver.updating import update
 from partage.wire.field_types import catalogue
 
+_PATHS: Final = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": "",
+}
 _SCALE: Final = Kind(
     group="autoscaling",
     version="v1",
@@ -24,22 +30,36 @@ _SCALE: Final = Kind(
 )
 
 
+def _paths(kind: Kind) -> Mapping[str, str]:
+    if kind.definition is None:
+        return _PATHS
+    return {**_PATHS, **kind.definition["subresources"]["scale"]}
+
+
 def scale_of(kind: Kind, record: Record) -> dict[str, Any]:
     """An object's `Scale`."""
-    value, head = kind.outward(record.value), record.metadata
-    spec, status = value.get("spec") or {}, value.get("status") or {}
-    selector = _text(spec.get("selector"))
+    paths, value = _paths(kind), kind.outward(record.value)
+    head = record.metadata
+    selector = (
+        jsonpath.find(value, paths["labelSelectorPath"])
+        if kind.definition
+        else _text((value.get("spec") or {}).get("selector"))
+    )
     copied = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
         "metadata": {key: head[key] for key in copied if key in head},
-        "spec": {"replicas": spec.get("replicas") or 0},
+        "spec": {"replicas": _number(jsonpath.find(value, paths["specReplicasPath"]))},
         "status": {
-            "replicas": status.get("replicas") or 0,
-            **({"selector": selector} if selector else {}),
+            "replicas": _number(jsonpath.find(value, paths["statusReplicasPath"])),
+            **({"selector": selector} if isinstance(selector, str) and selector else {}),
         },
     }
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _text(selector: Any) -> str:
@@ -80,9 +100,20 @@ async def set_scale(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
         problems = Problems()
         problems.invalid("spec.replicas", replicas, "must be greater than or equal to 0")
         raise invalid("Scale", "autoscaling", call.name, problems.causes)
-    value = call.kind.outward(record.value)
-    value = {**value, "spec": {**(value.get("spec") or {}), "replicas": replicas}}
+    value = _with(call.kind.outward(record.value), _paths(call.kind)["specReplicasPath"], replicas)
     return scale_of(call.kind, await update(cluster, replace(call, sub=""), value))
+
+
+def _with(value: Mapping[str, Any], path: str, replicas: int) -> dict[str, Any]:
+    names = path.lstrip(".").split(".")
+    found = dict(value)
+    at = found
+    for name in names[:-1]:
+        inner = at.get(name)
+        at[name] = dict(inner) if isinstance(inner, Mapping) else {}
+        at = at[name]
+    at[names[-1]] = replicas
+    return found
 
 
 async def patch_scale(cluster: Cluster, call: Call, media: str, body: Any) -> dict[str, Any]:
