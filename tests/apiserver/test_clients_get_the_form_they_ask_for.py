@@ -182,7 +182,7 @@ def test_pods_and_nodes_are_shown_as_people_know_them() -> None:
 
 
 def test_other_kinds_are_shown_too() -> None:
-    """Deployments, jobs, leases, events, quotas, and those without own columns."""
+    """Deployments, jobs, leases, events, quotas, services, and those without own columns."""
 
     async def story(w: World) -> None:
         apps = "/apis/apps/v1/namespaces/default"
@@ -218,6 +218,11 @@ def test_other_kinds_are_shown_too() -> None:
         }
         ok(await w.post("/api/v1/namespaces/default/events", event), 201)
         ok(await w.post(CONFIGS, config(a="1")), 201)
+        services = "/api/v1/namespaces/default/services"
+        ok(
+            await w.post(services, {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}),
+            201,
+        )
 
         assert (await shown(w, f"{apps}/deployments", wide=True))["Ready"] == "0/2"
         job = await shown(w, batch)
@@ -226,6 +231,7 @@ def test_other_kinds_are_shown_too() -> None:
         found = await shown(w, "/api/v1/namespaces/default/events", wide=True)
         assert (found["Last Seen"], found["Object"], found["Source"]) == ("20s", "pod/web", "c, h")
         assert (await shown(w, CONFIGS))["Data"] == 1
+        assert (await shown(w, services))["Port(s)"] == "80/TCP"
         assert set(await shown(w, "/api/v1/namespaces/default/serviceaccounts")) == {"Name", "Age"}
 
     run(story)

@@ -23,6 +23,11 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         "status.capacity[nvidia.com/gpu]: Invalid value",
     ),
     "config key": (f"{CORE}/configmaps", {"data": {"a b": "x"}}, "a valid config key must"),
+    "service target": (
+        f"{CORE}/services",
+        {"spec": {"ports": [{"port": 1, "targetPort": 70000}]}},
+        "spec.ports[0].targetPort: Invalid value: 70000: must be between 1 and 65535",
+    ),
     "strategy": (
         "/apis/apps/v1/namespaces/default/deployments",
         {"spec": {"strategy": {"type": "X"}}},
@@ -39,6 +44,18 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         "duplicate of key present in data",
     ),
     "config size": (f"{CORE}/configmaps", {"data": {"a": "x" * 2**21}}, "Too long"),
+    "service": (f"{CORE}/services", {"spec": {}}, "spec.ports: Required value"),
+    "service type": (
+        f"{CORE}/services",
+        {"spec": {"type": "X", "ports": [{"port": 1}]}},
+        "spec.type: Unsupported value",
+    ),
+    "service ports": (
+        f"{CORE}/services",
+        {"spec": {"ports": [{"port": 1}, {"port": 0}]}},
+        "spec.ports[1].name: Required value",
+    ),
+    "service name": (f"{CORE}/services", {"metadata": {"name": "1a"}}, "a DNS-1035 label must"),
     "lease": (
         "/apis/coordination.k8s.io/v1/namespaces/default/leases",
         {"spec": {"leaseDurationSeconds": 0, "leaseTransitions": -1}},
@@ -53,6 +70,11 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         "/apis/scheduling.k8s.io/v1/priorityclasses",
         {"preemptionPolicy": "X"},
         "preemptionPolicy: Unsupported value",
+    ),
+    "role binding": (
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+        {"roleRef": {"kind": "X"}},
+        "roleRef.name: Required value",
     ),
     "role name": (
         "/apis/rbac.authorization.k8s.io/v1/clusterroles",
@@ -128,19 +150,30 @@ def test_what_is_fixed_stays() -> None:
 
 
 def test_objects_are_completed() -> None:
-    """Secrets' texts and nodes' allocatable; a kind on which nothing acts stays as its author wrote it."""
+    """Secrets' texts, services' addresses, nodes' allocatable, bindings' groups."""
 
     async def story(w: World) -> None:
         head = {"metadata": {"name": "x"}}
         secret = ok(await w.post(f"{CORE}/secrets", {**head, "stringData": {"a": "b"}}), 201)
-        written = {"ports": [{"port": 80}]}
-        service = ok(await w.post(f"{CORE}/services", {**head, "spec": written}), 201)
+        service = ok(
+            await w.post(f"{CORE}/services", {**head, "spec": {"ports": [{"port": 80}]}}), 201
+        )
         node = ok(await w.post("/api/v1/nodes", {**head, "status": {"capacity": {"cpu": 4}}}), 201)
+        claim = ok(await w.post(f"{CORE}/persistentvolumeclaims", head), 201)
+        rbac = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+        subjects = {
+            "roleRef": {"kind": "ClusterRole", "name": "r"},
+            "subjects": [{"kind": "User", "name": "u"}],
+        }
+        bound = ok(await w.post(rbac, {**head, **subjects}), 201)
 
         assert secret["data"] == {"a": "Yg=="}
         assert "stringData" not in secret
-        assert service["spec"] == written
+        assert service["spec"]["clusterIP"].startswith("10.96.")
+        assert service["spec"]["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 80}]
         assert node["status"] == {"capacity": {"cpu": "4"}, "allocatable": {"cpu": "4"}}
+        assert claim["status"] == {"phase": "Pending"}
+        assert bound["subjects"][0]["apiGroup"] == "rbac.authorization.k8s.io"
 
     run(story)
 

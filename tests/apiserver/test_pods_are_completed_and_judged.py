@@ -456,15 +456,21 @@ def test_malformed_workloads_are_refused(value: dict[str, Any], why: str) -> Non
 
 
 def test_workloads_are_completed_and_keep_their_selector() -> None:
-    """Both kinds that are acted upon get their defaults; a selector never changes."""
+    """All four kinds get their defaults; a selector never changes."""
 
     async def story(w: World) -> None:
         spec = {**deployment()["spec"]}
         spec.pop("replicas")
-        for plural, kind in (("deployments", "Deployment"), ("replicasets", "ReplicaSet")):
+        for plural, kind in (
+            ("deployments", "Deployment"),
+            ("replicasets", "ReplicaSet"),
+            ("statefulsets", "StatefulSet"),
+            ("daemonsets", "DaemonSet"),
+        ):
             body = {"kind": kind, "apiVersion": "apps/v1", "metadata": {"name": "w"}, "spec": spec}
             made = ok(await w.post(f"{APPS}/{plural}", body), 201)
-            assert made["spec"]["replicas"] == 1
+            if kind != "DaemonSet":
+                assert made["spec"]["replicas"] == 1
             assert made["spec"]["template"]["spec"]["dnsPolicy"] == "ClusterFirst"
             made["spec"]["selector"] = {"matchLabels": {"app": "web", "x": "y"}}
             made["spec"]["template"]["metadata"]["labels"]["x"] = "y"
@@ -490,6 +496,12 @@ def test_jobs_own_their_pods_by_uid() -> None:
         made = ok(await w.post(jobs, job("j", restartPolicy="Never")), 201)
         made["spec"]["template"]["spec"]["priority"] = 3
         fixed = await w.put(f"{jobs}/j", made)
+        cron = "/apis/batch/v1/namespaces/default/cronjobs"
+        planned = {"jobTemplate": {"spec": job("j", restartPolicy="Never")["spec"]}}
+        timeless = await w.post(cron, {"metadata": {"name": "c"}, "spec": planned})
+        odd = await w.post(
+            cron, {"metadata": {"name": "c"}, "spec": {"schedule": "now", "jobTemplate": {}}}
+        )
 
         assert 'Required value: valid values: "OnFailure", "Never"' in missing.message
         assert "Unsupported value" in always.message
@@ -499,5 +511,7 @@ def test_jobs_own_their_pods_by_uid() -> None:
         }
         assert made["spec"]["template"]["metadata"]["labels"]["job-name"] == "j"
         assert "spec.template: Invalid value" in fixed.message
+        assert "spec.schedule: Required value" in timeless.message
+        assert "expected exactly 5 fields" in odd.message
 
     run(story)

@@ -254,6 +254,17 @@ def _amounts(prefix: str) -> Callable[[Value, float], str]:
     return cell
 
 
+def _ports(value: Value, _now: float) -> str:
+    ports = (value.get("spec") or {}).get("ports") or ()
+    return ",".join(f"{one.get('port')}/{one.get('protocol', 'TCP')}" for one in ports) or _NONE
+
+
+def _node_selector(value: Value, _now: float) -> str:
+    template = (value.get("spec") or {}).get("template") or {}
+    labels = (template.get("spec") or {}).get("nodeSelector") or {}
+    return ",".join(f"{key}={text}" for key, text in labels.items()) or _NONE
+
+
 _REPLICAS: Final = ("spec", "replicas")
 
 
@@ -307,6 +318,15 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("Data", _count("data"), "integer"),
         AGE,
     ),
+    "services": (
+        NAME,
+        Column("Type", _at("spec", "type")),
+        Column("Cluster-IP", _at("spec", "clusterIP")),
+        Column("External-IP", _at("spec", "externalName")),
+        Column("Port(s)", _ports),
+        AGE,
+        Column("Selector", _selector, wide=True),
+    ),
     "events": (
         Column("Last Seen", _last_seen),
         Column("Type", _at("type", absent="")),
@@ -338,6 +358,23 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("Desired", _at(*_REPLICAS, absent=0), "integer"),
         Column("Current", _at("status", "replicas", absent=0), "integer"),
         Column("Ready", _at("status", "readyReplicas", absent=0), "integer"),
+        AGE,
+        *_TEMPLATE,
+    ),
+    "statefulsets.apps": (
+        NAME,
+        Column("Ready", _ratio("readyReplicas", "replicas")),
+        AGE,
+        *_TEMPLATE[:2],
+    ),
+    "daemonsets.apps": (
+        NAME,
+        Column("Desired", _at("status", "desiredNumberScheduled", absent=0), "integer"),
+        Column("Current", _at("status", "currentNumberScheduled", absent=0), "integer"),
+        Column("Ready", _at("status", "numberReady", absent=0), "integer"),
+        Column("Up-to-date", _at("status", "updatedNumberScheduled", absent=0), "integer"),
+        Column("Available", _at("status", "numberAvailable", absent=0), "integer"),
+        Column("Node Selector", _node_selector),
         AGE,
         *_TEMPLATE,
     ),

@@ -15,6 +15,7 @@ _KEY_TEXT: Final = (
     "'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
 )
 _LARGEST_DATA: Final = 2**20
+_RBAC: Final = "rbac.authorization.k8s.io"
 
 
 def fill_secret(value: dict[str, Any]) -> None:
@@ -134,6 +135,65 @@ def check_priority_class_update(
     for key in ("value", "preemptionPolicy"):
         if new.get(key) != old.get(key):
             problems.forbidden(key, "may not be changed in an update.")
+
+
+def fill_service(value: dict[str, Any]) -> None:
+    """Fills in a Service, in place."""
+    spec = value.setdefault("spec", {})
+    spec.setdefault("type", "ClusterIP")
+    spec.setdefault("sessionAffinity", "None")
+    for port in spec.get("ports") or ():
+        port.setdefault("protocol", "TCP")
+        port.setdefault("targetPort", port.get("port", 0))
+    if spec["type"] != "ExternalName":
+        spec.setdefault("internalTrafficPolicy", "Cluster")
+        spec.setdefault("ipFamilies", ["IPv4"])
+        spec.setdefault("ipFamilyPolicy", "SingleStack")
+
+
+def check_service(value: Mapping[str, Any], problems: Problems) -> None:
+    """Reports missing and impossible ports of a Service."""
+    spec = value["spec"]
+    types = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
+    if spec["type"] not in types:
+        problems.unsupported("spec.type", spec["type"], types)
+    ports = spec.get("ports") or ()
+    if not ports and spec["type"] != "ExternalName" and spec.get("clusterIP") != "None":
+        problems.required("spec.ports")
+    for index, port in enumerate(ports):
+        if not 1 <= port.get("port", 0) <= 65535:
+            problems.invalid(
+                f"spec.ports[{index}].port",
+                port.get("port", 0),
+                "must be between 1 and 65535, inclusive",
+            )
+        target = port.get("targetPort", 1)
+        if isinstance(target, int) and not 1 <= target <= 65535:
+            problems.invalid(
+                f"spec.ports[{index}].targetPort",
+                target,
+                "must be between 1 and 65535, inclusive",
+            )
+        if len(ports) > 1 and not port.get("name"):
+            problems.required(f"spec.ports[{index}].name")
+
+
+def fill_roles(value: dict[str, Any]) -> None:
+    """Fills in the API groups of a role binding, in place."""
+    if "roleRef" in value:
+        value["roleRef"].setdefault("apiGroup", _RBAC)
+    for subject in value.get("subjects") or ():
+        if subject.get("kind") in ("User", "Group"):
+            subject.setdefault("apiGroup", _RBAC)
+
+
+def check_role_reference(value: Mapping[str, Any], problems: Problems) -> None:
+    """Reports a role binding that names no role."""
+    reference = value.get("roleRef") or {}
+    if reference.get("kind") not in ("Role", "ClusterRole"):
+        problems.unsupported("roleRef.kind", reference.get("kind", ""), ["ClusterRole", "Role"])
+    if not reference.get("name"):
+        problems.required("roleRef.name")
 
 
 def fill_webhooks(value: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Which rules each built-in kind has, as one table; kinds on which nothing acts here have none."""
+"""Which rules each built-in kind has, as one table."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -55,6 +55,25 @@ def _begin_namespace(namespace: Document) -> None:
     namespace["status"] = {"phase": "Active"}
 
 
+def _begin_service(service: Document) -> None:
+    """An address of its own, made from the UID; nothing listens there."""
+    service["status"] = {"loadBalancer": {}}
+    spec = service["spec"]
+    if spec["type"] != "ExternalName" and not spec.get("clusterIP"):
+        digits = int(str(service["metadata"]["uid"]).replace("-", "")[:8] or "0", 16)
+        spec["clusterIP"] = f"10.96.{digits >> 8 & 255}.{digits & 255 or 1}"
+    if spec.get("clusterIP"):
+        spec["clusterIPs"] = [spec["clusterIP"]]
+
+
+def _begin_claim(claim: Document) -> None:
+    claim["status"] = {"phase": "Pending"}
+
+
+def _fill_claim(claim: Document) -> None:
+    claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+
+
 def _fill_priority_class(value: Document) -> None:
     value.setdefault("value", 0)
     value.setdefault("preemptionPolicy", "PreemptLowerPriority")
@@ -71,6 +90,9 @@ def _begin_empty(value: Document) -> None:
 
 
 _ROLE: Final = Rules(name=naming.path_segment)
+_BINDING: Final = Rules(
+    name=naming.path_segment, fill=objects.fill_roles, check=objects.check_role_reference
+)
 _BYTES: Final = Rules(check=objects.check_bytes, check_update=objects.check_data_update)
 _HOOKS: Final = Rules(fill=objects.fill_webhooks)
 
@@ -94,16 +116,26 @@ RULES: Final[Mapping[str, Rules]] = {
         check=objects.check_bytes,
         check_update=objects.check_data_update,
     ),
+    "services": Rules(
+        name=naming.service_name,
+        fill=objects.fill_service,
+        begin=_begin_service,
+        check=objects.check_service,
+    ),
     "events": Rules(check=objects.check_event),
     "resourcequotas": Rules(check=objects.check_quota),
+    "persistentvolumeclaims": Rules(fill=_fill_claim, begin=_begin_claim),
     "deployments.apps": _workload(workloads.fill_deployment),
     "replicasets.apps": _workload(workloads.fill_replica_set),
+    "statefulsets.apps": _workload(workloads.fill_stateful_set),
+    "daemonsets.apps": _workload(workloads.fill_daemon_set),
     "jobs.batch": Rules(
         fill=workloads.fill_job,
         begin=workloads.own_job,
         check=workloads.check_job,
         check_update=workloads.check_job_update,
     ),
+    "cronjobs.batch": Rules(fill=workloads.fill_cron_job, check=workloads.check_cron_job),
     "leases.coordination.k8s.io": Rules(check=objects.check_lease),
     "resourceclaims.resource.k8s.io": Rules(
         fill=claims.fill_claim,
@@ -125,7 +157,7 @@ RULES: Final[Mapping[str, Rules]] = {
     "validatingwebhookconfigurations.admissionregistration.k8s.io": _HOOKS,
     "roles.rbac.authorization.k8s.io": _ROLE,
     "clusterroles.rbac.authorization.k8s.io": _ROLE,
-    "rolebindings.rbac.authorization.k8s.io": _ROLE,
-    "clusterrolebindings.rbac.authorization.k8s.io": _ROLE,
+    "rolebindings.rbac.authorization.k8s.io": _BINDING,
+    "clusterrolebindings.rbac.authorization.k8s.io": _BINDING,
 }
-"""Kinds that are not here have names of the usual kind and no rules of their own: nothing acts on them."""
+"""Kinds that are not here have names of the usual kind and no rules of their own."""

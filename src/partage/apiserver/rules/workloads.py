@@ -1,4 +1,4 @@
-"""Deployments, replica sets and jobs: what is filled in and refused."""
+"""Deployments, replica sets, stateful sets, daemon sets, jobs: what is filled in and refused."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -49,9 +49,36 @@ def fill_replica_set(value: dict[str, Any]) -> None:
     _template(spec)
 
 
-def fill_job(value: dict[str, Any]) -> None:
-    """Fills in a Job, in place; its restartPolicy has no default."""
+def fill_stateful_set(value: dict[str, Any]) -> None:
+    """Fills in a StatefulSet, in place."""
     spec = _spec(value)
+    spec.setdefault("replicas", 1)
+    spec.setdefault("revisionHistoryLimit", 10)
+    spec.setdefault("podManagementPolicy", "OrderedReady")
+    strategy = spec.setdefault("updateStrategy", {})
+    strategy.setdefault("type", "RollingUpdate")
+    if strategy["type"] == "RollingUpdate":
+        strategy.setdefault("rollingUpdate", {}).setdefault("partition", 0)
+    retention = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
+    retention.setdefault("whenDeleted", "Retain")
+    retention.setdefault("whenScaled", "Retain")
+    _template(spec)
+
+
+def fill_daemon_set(value: dict[str, Any]) -> None:
+    """Fills in a DaemonSet, in place."""
+    spec = _spec(value)
+    spec.setdefault("revisionHistoryLimit", 10)
+    strategy = spec.setdefault("updateStrategy", {})
+    strategy.setdefault("type", "RollingUpdate")
+    if strategy["type"] == "RollingUpdate":
+        rolling = strategy.setdefault("rollingUpdate", {})
+        rolling.setdefault("maxUnavailable", 1)
+        rolling.setdefault("maxSurge", 0)
+    _template(spec)
+
+
+def _fill_job_spec(spec: dict[str, Any]) -> None:
     if "completions" not in spec and "parallelism" not in spec:
         spec["completions"] = 1
     spec.setdefault("parallelism", 1)
@@ -66,6 +93,21 @@ def fill_job(value: dict[str, Any]) -> None:
     fill_spec(inner)
     if not chosen:
         del inner["restartPolicy"]
+
+
+def fill_job(value: dict[str, Any]) -> None:
+    """Fills in a Job, in place; its restartPolicy has no default."""
+    _fill_job_spec(_spec(value))
+
+
+def fill_cron_job(value: dict[str, Any]) -> None:
+    """Fills in a CronJob, in place."""
+    spec = _spec(value)
+    spec.setdefault("concurrencyPolicy", "Allow")
+    spec.setdefault("suspend", False)
+    spec.setdefault("successfulJobsHistoryLimit", 3)
+    spec.setdefault("failedJobsHistoryLimit", 1)
+    _fill_job_spec(spec.setdefault("jobTemplate", {}).setdefault("spec", {}))
 
 
 def own_job(value: dict[str, Any]) -> None:
@@ -83,7 +125,7 @@ def own_job(value: dict[str, Any]) -> None:
 
 
 def check_workload(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports what is wrong with a Deployment or ReplicaSet."""
+    """Reports what is wrong with a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
     spec = value["spec"]
     _check_counts(spec, problems, "replicas", "minReadySeconds", "revisionHistoryLimit")
     strategy = (spec.get("strategy") or {}).get("type", "Recreate")
@@ -119,13 +161,13 @@ def _check_counts(spec: Mapping[str, Any], problems: Problems, *names: str) -> N
             problems.invalid(f"spec.{name}", spec[name], "must be greater than or equal to 0")
 
 
-def _check_template(template: Mapping[str, Any], problems: Problems) -> None:
+def _check_template(
+    template: Mapping[str, Any], problems: Problems, field: str = "spec.template"
+) -> None:
     metadata = template.get("metadata") or {}
-    naming.check_labels(metadata.get("labels") or {}, "spec.template.labels", problems)
-    naming.check_annotations(
-        metadata.get("annotations") or {}, "spec.template.annotations", problems
-    )
-    check_spec(template["spec"], "spec.template.spec", problems)
+    naming.check_labels(metadata.get("labels") or {}, f"{field}.labels", problems)
+    naming.check_annotations(metadata.get("annotations") or {}, f"{field}.annotations", problems)
+    check_spec(template["spec"], f"{field}.spec", problems)
 
 
 def check_workload_update(
@@ -160,3 +202,23 @@ def check_job_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: P
     counts = [spec["spec"].get("completions") for spec in (new, old)]
     if counts[0] != counts[1] and new["spec"].get("completionMode") != "Indexed":
         problems.invalid("spec.completions", counts[0], "field is immutable")
+
+
+def check_cron_job(value: Mapping[str, Any], problems: Problems) -> None:
+    """Reports what is wrong with a CronJob."""
+    spec = value["spec"]
+    if not spec.get("schedule"):
+        problems.required("spec.schedule")
+    elif len(spec["schedule"].split()) != 5 and not spec["schedule"].startswith("@"):
+        words = spec["schedule"].split()
+        found = f"expected exactly 5 fields, found {len(words)}: [{' '.join(words)}]"
+        problems.invalid("spec.schedule", spec["schedule"], found)
+    template = spec["jobTemplate"]["spec"]["template"]
+    policy = template["spec"].get("restartPolicy")
+    if policy not in ("OnFailure", "Never"):
+        problems.required(
+            "spec.jobTemplate.spec.template.spec.restartPolicy",
+            'valid values: "OnFailure", "Never"',
+        )
+    checked = {**template["spec"], "restartPolicy": policy or "Never"}
+    _check_template({**template, "spec": checked}, problems, "spec.jobTemplate.spec.template")
