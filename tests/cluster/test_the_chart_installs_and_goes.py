@@ -196,6 +196,18 @@ def left(plane: ControlPlane, found: list[Manifest]) -> list[str]:
     return have
 
 
+def gone(plane: ControlPlane, found: list[Manifest]) -> bool:
+    """Whether the server has none of these objects.
+
+    Raises:
+        OSError: it has some, which are named, for `eventually` to tell.
+    """
+    there = left(plane, found)
+    if there:
+        raise OSError(f"still there: {there}")
+    return True
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 def test_it_comes_changes_goes_back_and_leaves_nothing(plane: ControlPlane, profile: str) -> None:
     """Install, upgrade, roll back, uninstall; afterwards not one object of it is left."""
@@ -211,7 +223,7 @@ def test_it_comes_changes_goes_back_and_leaves_nothing(plane: ControlPlane, prof
     helm(plane, "rollback", "partage", "1", "-n", space)
     assert plane.call("GET", config)["data"]["policy"] != "binpack"
     helm(plane, "uninstall", "partage", "-n", space, "--no-hooks")  # nobody runs a Job here
-    eventually("all of it is gone", lambda: not left(plane, found))
+    eventually("all of it is gone", lambda: gone(plane, found))
     kinds = json.dumps(plane.call("GET", f"/api/v1/namespaces/{space}/secrets")["items"])
     assert "helm" not in kinds
 
