@@ -117,7 +117,7 @@ func TestWhereAllNodesForClaimsWereRejectedThePodIsTriedAgainWhateverTheEngineSa
 			ctx, state, pod := context.Background(), framework.NewCycleState(), claimant()
 			p.PreFilter(ctx, state, pod, nil)
 			if _, status := p.PostFilter(ctx, state, pod, nil); status.Code() != fwk.UnschedulableAndUnresolvable {
-				t.Error("nobody may be evicted before all nodes were looked at:", status)
+				t.Error("a pod is evicted before all nodes were looked at:", status)
 			}
 			if rejected := engine.last(protocol.VerbAnother).Rejected; !slices.Equal(rejected, []string{"n1"}) {
 				t.Error(rejected)

@@ -370,7 +370,7 @@ func (p *Plugin) propose(ctx context.Context, pod *v1.Pod, number int64, inGroup
 	if question.Pod, err = encoded(pod); err != nil {
 		return answer, err
 	}
-	question.Taken = nil // it is told
+	question.Taken = nil // the first question said it
 	return p.shared.timed(ctx, question)
 }
 

@@ -59,7 +59,7 @@ class Shelf:
         return SimpleNamespace(
             pods=lambda: self.known,
             compared=self.compared,
-            taken=self.taken,
+            asking=lambda one: one.hosted if self.taken else one.pod,
             taken_by_others=lambda: self.taken,
         )
 

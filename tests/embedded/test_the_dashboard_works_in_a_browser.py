@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -203,22 +203,28 @@ def test_the_page_is_told_in_roles_and_names() -> None:
     browse(tell)
 
 
+async def views(page: Page, url: str) -> AsyncIterator[tuple[str, int, str]]:
+    """Open every view in three widths and both themes."""
+    for width, theme in product((360, 1024, 1600), ("light", "dark")):
+        await page.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": theme}],
+        )
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        await page.call("Emulation.setDeviceMetricsOverride", **size)
+        for view in VIEWS:
+            await page.open(f"{url}/{view}", shown(view))
+            yield view, width, theme
+
+
 @pytest.mark.skipif(not AXE.exists(), reason="no axe-core: tests/tools/watching/fetch brings it")
 def test_axe_finds_nothing() -> None:
     """All rules of axe-core on every view, in three widths and both themes."""
     wrong = []
 
     async def tell(_world: World, page: Page, url: str) -> None:
-        for width, theme in product((360, 1024, 1600), ("light", "dark")):
-            await page.call(
-                "Emulation.setEmulatedMedia",
-                features=[{"name": "prefers-color-scheme", "value": theme}],
-            )
-            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-            await page.call("Emulation.setDeviceMetricsOverride", **size)
-            for view in VIEWS:
-                await page.open(f"{url}/{view}", shown(view))
-                wrong.extend((view, width, theme, one) for one in await page.axe())
+        async for view, width, theme in views(page, url):
+            wrong.extend((view, width, theme, one) for one in await page.axe())
         await page.value("document.querySelector('#view h1').remove()")
         assert await page.axe() != []  # the rules are asked
 
@@ -604,24 +610,16 @@ def test_each_view_looks_as_it_was_looked_at(tmp_path: Path) -> None:
 
     async def tell(_world: World, page: Page, url: str) -> None:
         await page.call("Emulation.setScrollbarsHidden", hidden=True)
-        for width, theme in product((360, 1024, 1600), ("light", "dark")):
-            await page.call(
-                "Emulation.setEmulatedMedia",
-                features=[{"name": "prefers-color-scheme", "value": theme}],
-            )
-            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-            await page.call("Emulation.setDeviceMetricsOverride", **size)
-            for view in VIEWS:
-                await page.open(f"{url}/{view}", shown(view))
-                if view == "#/pod/default/waits":
-                    await page.until("document.querySelector('.ways li')")
-                found = await page.value(LAYOUT)
-                seen.setdefault(theme, found["colours"])
-                assert seen[theme] == found["colours"], view
-                places = seen.setdefault(f"{view} {width}", found["places"])
-                assert places == found["places"], (view, width, theme)
-                name = view.strip("#/").replace("/", "-") or "overview"
-                pictures[f"{name}-{width}-{theme}"] = await page.picture(FONT)
+        async for view, width, theme in views(page, url):
+            if view == "#/pod/default/waits":
+                await page.until("document.querySelector('.ways li')")
+            found = await page.value(LAYOUT)
+            seen.setdefault(theme, found["colours"])
+            assert seen[theme] == found["colours"], view
+            places = seen.setdefault(f"{view} {width}", found["places"])
+            assert places == found["places"], (view, width, theme)
+            name = view.strip("#/").replace("/", "-") or "overview"
+            pictures[f"{name}-{width}-{theme}"] = await page.picture(FONT)
         await page.open("about:blank", "true")
         fonts.append(await page.value(HAS_FONT))
         for name, picture in pictures.items():

@@ -21,13 +21,11 @@ from typing import Final
 
 from partage.extender.books import Books
 from partage.kube.clock import Clock
-from partage.model.pod import Pod
 from partage.model.policy import Strategy
 from partage.placement.learning import Arrivals, Due, asks_of, tables_due
 from partage.placement.mix import Ask, Standing, Stock
 from partage.placement.tables import Tables
 from partage.scheduler.events import TablesChanged
-from partage.wire.translation import PodEntry
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _NICE: Final = 10
@@ -139,9 +137,7 @@ class Learning:
         cache, ledger = books.cluster_cache, books.engine.ledger
         pods = cache.pods()
         fresh = [uid for uid in (*pods, *cache.compared) if uid not in self._seen]
-        asking = [
-            _asking(books, pods[uid]) if uid in pods else cache.compared[uid] for uid in fresh
-        ]
+        asking = [cache.asking(pods[uid]) if uid in pods else cache.compared[uid] for uid in fresh]
         self.arrivals.add(asks_of(asking, ledger))
         self._seen = pods.keys() | cache.compared.keys()
         return len(fresh)
@@ -151,20 +147,16 @@ class Learning:
 
         A forgotten kind of pod holds what it holds, but none like it is rehearsed.
         """
-        pods, ledger = books.cluster_cache.pods(), books.engine.ledger
+        cache, ledger = books.cluster_cache, books.engine.ledger
+        pods = cache.pods()
         return Standing.of(
             ledger,
             names,
-            Counter(asks_of([_asking(books, pods[u]) for u in pods if u in ledger], ledger)),
+            Counter(asks_of([cache.asking(pods[u]) for u in pods if u in ledger], ledger)),
         )
 
     def _tell(self, tables: Tables) -> None:
         self._books().take([TablesChanged(tables)], self._clock.monotonic())
-
-
-def _asking(books: Books, entry: PodEntry) -> Pod:
-    """A pod with its CPU and memory, where those of all others are known too."""
-    return entry.hosted if books.cluster_cache.taken else entry.pod
 
 
 def _others(books: Books) -> Counter[Ask]:

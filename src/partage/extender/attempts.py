@@ -42,7 +42,6 @@ from partage.extender.rejected_nodes import REJECTED_SECONDS, RejectedNodes
 from partage.extender.service import SchedulerService
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError
-from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.placement.work import MOST, Work
 from partage.scheduler.engine import State
@@ -67,8 +66,6 @@ _TURN: Final = 0.004
 """Seconds after which others have their turn while plans are made."""
 _SENT_AWAY: Final = 10.0
 """Seconds after which what the API server says of a group's victims and nominations must be known."""
-_TOLD: Final = ("cpu", "memory", "pods")
-"""What kube-scheduler says that pods take of nodes."""
 _MOST: Final = 20_000
 """Attempts that are remembered; kube-scheduler binds far fewer at a time."""
 
@@ -429,7 +426,7 @@ class Attempts:
         fitting: Sequence[str] | None,
     ) -> wire.Answer:
         engine, pod, stories = books.engine, attempt.entry.pod, self._service.stories
-        asking = _with_host(books, attempt.entry)
+        asking = books.cluster_cache.asking(attempt.entry)
         start = stories.now()
         among = self._rejected.left(engine.ledger, question.uid, now, question.nominated)
         if fitting is not None:
@@ -679,14 +676,6 @@ class Attempts:
         while len(self._attempts) > _MOST:
             _, oldest = self._attempts.popitem(last=False)
             self._release(oldest)
-
-
-def _with_host(books: Books, entry: PodEntry) -> Pod:
-    """The pod with what it asks of a node beside devices, where it is known what nodes have left of that."""
-    if not books.cluster_cache.taken:
-        return entry.pod
-    host = {name: entry.host[name] for name in _TOLD if name in entry.host}
-    return replace(entry.pod, host=host)
 
 
 def _amounts(one: wire.Taken) -> Mapping[str, int]:

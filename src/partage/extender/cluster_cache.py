@@ -246,6 +246,10 @@ class ClusterCache:
                 events.append(NodeSeen(place.translated))
         return events
 
+    def asking(self, entry: PodEntry) -> Pod:
+        """A pod with what it asks beside devices, where it is known what nodes have left of that."""
+        return replace(entry.pod, host=entry.host) if self.taken else entry.pod
+
     def taken_by_others(self) -> Mapping[str, int]:
         """What pods take of all nodes that were not compared for them, beside devices; empty where nothing was told."""
         total = Counter[str]()

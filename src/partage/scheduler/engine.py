@@ -175,9 +175,8 @@ class Engine(Chooser):
         new = node.name not in self.ledger.index
         before = None if new else self.ledger.node_at(self.ledger.index[node.name])
         if before is not None and _same(before, node):
-            return []
-        if before is not None and _same(replace(before, taken=node.taken), node):
-            self.ledger.update_taken(node)
+            if before.taken != node.taken:
+                self.ledger.update_taken(node)
             return []
         self.ledger.upsert_node(node)
         if new:
@@ -446,4 +445,5 @@ class Engine(Chooser):
 
 
 def _same(one: Node, other: Node) -> bool:
-    return replace(one, version=0) == replace(other, version=0)
+    """Whether nodes differ in nothing but their version, and what pods take of them beside devices."""
+    return one == replace(other, version=one.version, taken=one.taken)

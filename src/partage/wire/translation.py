@@ -41,6 +41,8 @@ _MOST_BYTES: Final = 32 * 2**20
 _HASH: Final = 32
 _NEVER: Final = "Never"
 _NO_HOST: Final[Mapping[str, int]] = {}
+_TAKEN: Final = ("cpu", "memory", "pods")
+"""What kube-scheduler says that pods take of nodes."""
 _PACK: Final = msgspec.msgpack.Encoder()
 
 
@@ -54,7 +56,7 @@ class PodEntry:
         nominated: the node that preemption makes room on for it; empty when there is none.
         preempts: less important pods may have to go for it.
         limits: what its node says of its limits: the condition's status and message; None without one.
-        host: what it asks of a node beside devices, which kube-scheduler books.
+        host: what it asks of a node beside devices, as far as kube-scheduler says what others take of that.
     """
 
     translated: TranslatedPod
@@ -68,11 +70,6 @@ class PodEntry:
     def pod(self) -> Pod:
         """The pod for the engine."""
         return self.translated.pod
-
-    @property
-    def hosted(self) -> Pod:
-        """The pod with what it asks of a node beside devices."""
-        return replace(self.pod, host=self.host)
 
 
 class Translation:
@@ -215,8 +212,9 @@ def _key(
 
 
 def _entry(translated: TranslatedPod, version: int) -> PodEntry:
+    host = {name: translated.pod.host[name] for name in _TAKEN if name in translated.pod.host}
     pod = replace(translated.pod, host=_NO_HOST, version=version)
-    return PodEntry(replace(translated, pod=pod), host=translated.pod.host)
+    return PodEntry(replace(translated, pod=pod), host=host)
 
 
 def _addressed(

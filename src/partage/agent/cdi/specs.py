@@ -107,7 +107,7 @@ class Specifications:
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        """Nothing is read yet, and the runtime is told names. Of `folders` the last one goes before all others."""
+        """No file is read yet; the runtime gets names. Of `folders` the last one goes before all others."""
         self.inline = False
         self._folders = tuple(folders)
         self._files: dict[Path, _File] = {}

@@ -40,7 +40,7 @@ def key_of(pod: str, name: str, attempt: int) -> str:
 
 
 def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox, Container]:
-    """Pod and container of a request, in the words of NRI. Raises `Malformed`: it does not say who is to be made."""
+    """Pod and container of a request, in the words of NRI. Raises `Malformed`: it does not say which container."""
     config, pod = request.config, request.pod_config
     if config is None or pod is None or config.metadata is None or pod.metadata is None:
         raise Malformed("CreateContainer without a container or a pod")
