@@ -305,9 +305,17 @@ static int loads(void)
     return good ? 0 : 3;
 }
 
-/* 10 us of the card, then 300 of the host: NUMBER 0 with a fixed share of 20 %, else bursting. */
+/*
+ * 10 us of the card, then 300 of the host: NUMBER 0 with a fixed share of 20 %, else bursting. NUMBER 2: first the same function
+ * takes long, ten times, then short work is waited for, and pauses last 3 ms.
+ */
 static void pausing(void *argument)
 {
+    for (uint32_t i = 0; number == 2; i++) {
+        process_launch(argument, 0, 1, 0, 0x100, kernel(i < 10 ? 50 * MS : 200 * US, 1000));
+        if (i < 74) process_await(argument, 0, 1);
+        else world_sleep(3 * MS);
+    }
     for (;;) {
         process_launch(argument, 0, 1, 0, 0x100, kernel(10 * US, 1000));
         world_sleep(300 * US);

@@ -216,6 +216,8 @@ void batch_charge(struct gate *gate, uint64_t ns, uint64_t now)
     atomic_fetch_add(&gate->books->served, ns);
 }
 
+static uint64_t expected_of_one(const struct batch *batch) { return batch->expected / (batch->count ? batch->count : 1); }
+
 /* Notes which batches are open, so that a launch goes through these alone. */
 static void set_state(struct gate *gate, struct batch *batch, uint32_t state)
 {
@@ -267,8 +269,8 @@ static bool is_dry(const struct batch *batch)
 static bool ran_dry(const struct gate *gate, struct batch *batch, uint64_t now)
 {
     uint64_t apart = now > batch->last ? now - batch->last : 0;
-    if (batch->busy || apart <= gate->single_ns) return false;
-    uint64_t gap = apart - gate->single_ns;
+    uint64_t gap = apart > gate->single_ns ? apart - gate->single_ns : 0;
+    if (batch->busy || (!gap && !batch->awaited)) return false;
     if (!batch->awaited && batch->gaps + gap < GAPS_NS) {
         batch->gaps += gap;
         return false;
@@ -286,8 +288,10 @@ static bool ran_dry(const struct gate *gate, struct batch *batch, uint64_t now)
 static void estimate(struct gate *gate, struct batch *batch, uint64_t now)
 {
     gate->estimated++;
-    uint64_t least = gate->singles_learnt && batch->graph != GRAPH_KNOWN ? batch->count * gate->single_ns : batch->expected;
-    uint64_t most = now - batch->opened, span = batch->last - batch->opened + gate->single_ns;
+    /* Of fills and copies no function says what one takes. */
+    bool unnamed = !batch->graph && batch->known < batch->count && gate->singles_learnt;
+    uint64_t each = unnamed ? gate->single_ns : expected_of_one(batch), least = batch->count * each;
+    uint64_t most = now - batch->opened, span = batch->last - batch->opened + each;
     uint64_t other_time = batch->gaps + batch->counted;
     span = span > other_time ? span - other_time : 0;
     if (span < least) span = least;
@@ -356,7 +360,7 @@ void batch_close(struct gate *gate, struct batch *batch, uint64_t now)
         count_batch(gate, batch, batch->expected, now);
         return;
     }
-    if (!batch->marks && now - batch->last > gate->kernel_ns && is_dry(batch)) {
+    if (!batch->marks && now - batch->last > expected_of_one(batch) && is_dry(batch)) {
         estimate(gate, batch, now);
         return;
     }

@@ -12,6 +12,7 @@
 #define HOST_PATIENCE (20 * MS)  /* the same where a function of the host is among it: that may want the launching thread's lock */
 #define LEFT_MOST (2000 * MS)    /* nobody waits longer than this for work to end when it should */
 #define IDLE_NS (5 * MS)         /* without work for this long: it rests */
+#define SHORT_NS (MS / 2)        /* work that is waited for alone: its mark would take some percent of what takes less */
 #define NEAR_NS 10000ull        /* about to end: asked for again after this */
 #define SOON_NS 50000ull        /* the watch looks again after this at the earliest */
 #define RINGS 16                 /* so often a wait may be cut short; then it lasts */
@@ -326,8 +327,8 @@ void gate_settle(struct gate *gate)
 }
 
 /*
- * Alone, the end is not marked: the program would wait for the mark too, each time. The watch marks it where the wait lasts,
- * and what ended by then is estimated, or at the next launch.
+ * Alone, the end of short work is not marked: the program would wait for the mark too, each time. The watch marks it where the
+ * wait lasts, and what ended by then is estimated, or at the next launch.
  */
 void gate_await(struct gate *gate)
 {
@@ -336,7 +337,7 @@ void gate_await(struct gate *gate)
     uint64_t now = clock_now();
     for (uint64_t left = gate->wanting ? gate->open_batches : 0; left; left &= left - 1) {
         struct batch *batch = &gate->batches[__builtin_ctzll(left)];
-        if (gate->alone && !batch->alone) batch->awaited = true;
+        if (gate->alone && !batch->alone && batch->expected < SHORT_NS) batch->awaited = true;
         else if (batch->count && !batch->busy) batch_close(gate, batch, now);
     }
     lock_give(&gate->lock, LOCK_GATE);

@@ -174,6 +174,16 @@ def test_time_between_launches_is_not_charged(build: Path, model: str, policy: s
     assert found["launches"] > 0.98 * bare
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_what_took_long_before_is_soon_charged_as_what_it_takes_now(
+    build: Path, model: str
+) -> None:
+    """Kernels of 50 ms, then of 200 us of the same function, waited for; then 200 us every 3 ms, alone on the card."""
+    found = replay(build, "pauses", model, 2)
+
+    assert 0.97 * found["used"] < found["counted"] < 1.02 * found["used"]
+
+
 @pytest.mark.parametrize(
     ("model", "marks"), [("optimistic", 1.02), ("measured", 1.2), ("hostile", 1.8)]
 )
