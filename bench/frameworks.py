@@ -57,6 +57,37 @@ while time.monotonic() - begun < seconds:
     step(); torch.cuda.synchronize(); count += 1
     print("report", time.monotonic_ns(), count, flush=True)
 """
+STAYS = """
+import os, sys, time, cupy, numpy
+how, seconds, go = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+code = cupy.RawModule(code='''
+extern "C" __global__ void stay(volatile int *ended) { while (!*ended); }
+extern "C" __global__ void work(float *at, int rounds) {
+    float a = threadIdx.x; for (int i = 0; i < rounds; i++) a = a * 0.999f + 1e-7f;
+    at[blockIdx.x * blockDim.x + threadIdx.x] = a; }''')
+stay, work = code.get_function("stay"), code.get_function("work")
+memory = cupy.cuda.alloc_pinned_memory(4); ended = numpy.frombuffer(memory, numpy.int32, 1)
+at = cupy.empty(132 * 4 * 256, cupy.float32)
+one, two = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+def step():
+    ended[0] = 0
+    with one: stay((1,), (1,), (numpy.uint64(memory.ptr),))
+    for _ in range(8):
+        with two:
+            for _ in range(3): work((132 * 4,), (256,), (at, numpy.int32(20000)))
+        two.synchronize()
+        until = time.perf_counter() + 50e-6
+        while time.perf_counter() < until: pass
+    ended[0] = 1; one.synchronize()
+for _ in range(3): step()
+open(f"{go}.{os.getpid()}", "w")
+while not os.path.exists(go): time.sleep(0.005)
+begun, count = time.monotonic(), 0
+while time.monotonic() - begun < seconds:
+    step(); count += 1
+    print("report", time.monotonic_ns(), count, flush=True)
+"""
+"""Launches beside a kernel that the host ends after them."""
 FILL = """
 import torch
 shown, held = [one >> 20 for one in torch.cuda.mem_get_info()], []
@@ -104,13 +135,18 @@ def environment(
 
 
 def stepped(
-    card: gpu.Card, how: str, tenants: list[gpu.Limits | None], seconds: float
+    card: gpu.Card, hows: str, tenants: list[gpu.Limits | None], seconds: float
 ) -> list[float]:
-    """Steps a second of tenants that begin at the same time, over the later four fifths of the time when all ran."""
+    """Steps a second of tenants that begin at the same time, over the later four fifths of the time when all ran.
+
+    They do the same, or each what is named between `+`.
+    """
     with card.folder() as folder:
-        go, running = folder / "go", []
+        go, running, each = folder / "go", [], hows.split("+")
         for slot, limits in enumerate(tenants):
-            command = [sys.executable, "-c", STEPS, how, str(seconds), str(go)]
+            how = each[slot % len(each)]
+            program = STAYS if how == "stays" else STEPS
+            command = [sys.executable, "-c", program, how, str(seconds), str(go)]
             where = environment(card, folder, slot, limits)
             running.append(
                 gpu.start(command, where, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -145,6 +181,22 @@ def shares(card: gpu.Card, seconds: float) -> None:
             got = stepped(card, how, tenants, seconds)
             told = " / ".join(f"{100 * one / alone:.1f}" for one in got)
             print(f"PyTorch, {how}: {name}: {told} %", flush=True)
+
+
+def staying(card: gpu.Card, seconds: float) -> None:
+    """A program with a kernel that stays: two of it, and one beside PyTorch."""
+    rates = {how: stepped(card, how, [None], seconds)[0] for how in ("stays", "eager")}
+    cases: dict[str, list[gpu.Limits | None]] = {
+        "no library": [None, None],
+        "fixed-share 50/50": [card.limits(500, "fixed-share", CAP)] * 2,
+        "burst-share 50/50": [card.limits(500, "burst-share", CAP)] * 2,
+    }
+    for hows in ("stays+stays", "stays+eager"):
+        for name, tenants in cases.items():
+            got = stepped(card, hows, tenants, seconds)
+            each = zip(hows.split("+"), got, strict=True)
+            told = " / ".join(f"{100 * rate / rates[how]:.1f}" for how, rate in each)
+            print(f"{hows}: {name}: {told} %", flush=True)
 
 
 def allocated(card: gpu.Card) -> None:
@@ -190,6 +242,7 @@ def main() -> None:
     gpu.Clocks(card).start()
     for part in (
         lambda: shares(card, options.seconds),
+        lambda: staying(card, options.seconds),
         lambda: allocated(card),
         lambda: many(card),
     ):

@@ -3,7 +3,8 @@
  *
  * Usage: replay SCENE MODEL SEED [NUMBER [bare]]       prints "name value" lines; ends with 3 where all hang
  *        replay trace-NAME MODEL SEED TENANTS [bare|memory|best-effort|fixed-share|burst-share [MIB]]
- *                                              a framework's program in each tenant, with even quotas and parts of the memory
+ *                                              a framework's program in each tenant, with even quotas and parts of the memory;
+ *                                              trace-NAME+NAME: every second tenant has the other
  *        replay interleavings MODEL SEED COUNT         so many times few tenants with any programs and terms, each to its end
  */
 #include "traces.h"
@@ -648,12 +649,12 @@ static struct tenant_terms terms_of(uint32_t mode, uint32_t count)
 
 static uint64_t served_on(uint32_t i, uint32_t card) { return card_served(programs[i].whole->process.channels[card]); }
 
-static int framework(const struct trace *trace, uint32_t mode)
+static int framework(const struct trace *trace, const struct trace *other, uint32_t mode)
 {
     uint32_t count = number ? (uint32_t)number : 1;
     uint64_t steps_before[MODEL_WHOLE], served[MODEL_WHOLE][MODEL_CARDS], all = 0;
     for (uint32_t i = 0; i < count; i++) {
-        open_program(i, trace, terms_of(mode, count), 0);
+        open_program(i, i % 2 ? other : trace, terms_of(mode, count), 0);
         programs[i].among = modes[mode].bare ? count : 0;
     }
     bool good = world_run(world_now() + SECOND);
@@ -772,12 +773,14 @@ int main(int argc, char **argv)
         whole_prepare(argv[0], 4);
         return ended(interleavings(model, strtoull(argv[3], NULL, 10)));
     }
-    if (strncmp(argv[1], "trace-", 6) == 0 && trace_named(argv[1] + 6)) {
+    char *first = strncmp(argv[1], "trace-", 6) == 0 ? argv[1] + 6 : NULL, *beside = first ? strchr(first, '+') : NULL;
+    if (beside) *beside++ = 0;
+    if (first && trace_named(first) && (!beside || trace_named(beside))) {
         uint32_t mode = 0;
         while (mode < MODES - 1 && (argc < 6 || strcmp(argv[5], modes[mode].name) != 0)) mode++;
         cap = argc > 6 ? strtoull(argv[6], NULL, 10) << 20 : 0;
         whole_prepare(argv[0], number ? (uint32_t)number : 1);
-        return ended(framework(trace_named(argv[1] + 6), mode));
+        return ended(framework(trace_named(first), trace_named(beside ? beside : first), mode));
     }
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(scenes[i].name, argv[1]) == 0) return scenes[i].play();

@@ -7,7 +7,7 @@
 #define LATE_HOST_NS 20000ull /* a launch on an idle device takes less than this, unless it loads or the host is busy */
 #define LEAST_NS 1000      /* counted for a batch whose launches took as long to be made as it was on the device */
 #define ESTIMATES 4        /* batches that were not measured, until one is that holds a single launch */
-#define STAYS_NS (100 * MS) /* by this much a kernel is late that others pass */
+#define STAYS_NS (20 * MS)  /* by this much a kernel is late that others pass */
 #define GAPS_NS 20000ull /* so much time between launches is counted with them before the driver is asked */
 
 #define GRAPH_GONE UINT64_MAX /* in place of the name of a graph that ended while it ran */
@@ -332,7 +332,7 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
     fresh->opened = fresh->last = now;
     fresh->count = fresh->busy = fresh->known = 0;
     fresh->marks = fresh->thread || (!stream && atomic_load_explicit(&streams_join, memory_order_relaxed));
-    fresh->mixed = fresh->awaited = fresh->stays = false;
+    fresh->mixed = fresh->awaited = fresh->passed = fresh->stays = false;
     fresh->expected = fresh->lead = fresh->gaps = fresh->counted = 0;
     gate->batches_made++;
     return fresh;
@@ -419,20 +419,37 @@ static void insert(struct over *list, uint32_t count, struct batch *batch, const
     list[count] = (struct over){batch, end};
 }
 
+bool batch_stay(const struct gate *gate)
+{
+    for (uint32_t i = 0; i < BATCHES; i++)
+        if (gate->batches[i].state != BATCH_FREE && gate->batches[i].stays) return true;
+    return false;
+}
+
+/* Others on its stream wait for it, so that one of them alone can stay. */
+static bool has_one_that_stays(const struct gate *gate, const struct batch *batch)
+{
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        const struct batch *other = &gate->batches[i];
+        if (other->state != BATCH_FREE && other->stays && other->context == batch->context && other->stream == batch->stream &&
+            other->thread == batch->thread)
+            return true;
+    }
+    return false;
+}
+
 /*
  * A kernel that stays until the host ends it is known by what was launched after it and is over, while it is late itself: from
  * then on nothing waits for it. Work that merely takes long has what follows it wait too.
  */
-static void pass_by(struct gate *gate, uint64_t opened, uint64_t now)
+static void pass_by(struct gate *gate, struct batch *batch, uint64_t now)
 {
-    for (uint32_t i = 0; i < BATCHES; i++) {
-        struct batch *batch = &gate->batches[i];
-        if (batch->state != BATCH_FLYING || batch->stays || batch->opened >= opened) continue;
-        if (now - batch->opened < batch->expected + STAYS_NS || is_over(batch, batch->end)) continue;
-        batch->stays = true;
-        gate->pending -= batch->expected < gate->pending ? batch->expected : gate->pending;
-        batch->expected = 0;
-    }
+    if (!batch->passed || batch->stays || now - batch->opened < batch->expected + STAYS_NS) return;
+    if (has_one_that_stays(gate, batch)) return;
+    batch->stays = true;
+    if (batch->known) gate->functions[batch->functions[batch->known - 1]].stays = true;
+    gate->pending -= batch->expected < gate->pending ? batch->expected : gate->pending;
+    batch->expected = 0;
 }
 
 void batch_harvest(struct gate *gate, uint64_t now)
@@ -449,6 +466,7 @@ void batch_harvest(struct gate *gate, uint64_t now)
             continue;
         }
         gate->last_work = now;
+        pass_by(gate, batch, now);
         if (!batch->stays && (gate->oldest == 0 || batch->opened < gate->oldest)) gate->oldest = batch->opened;
     }
     for (uint32_t i = 0; i < count; i++) {
@@ -459,8 +477,10 @@ void batch_harvest(struct gate *gate, uint64_t now)
         uint64_t end = (batch->lead && batch->began > begun ? batch->began : begun) + fresh;
         gate->last_end = end < now ? end : now;
         if (gate->last_end > gate->last_work) gate->last_work = gate->last_end;
-        if (whole) learn(gate, batch, whole, fresh);
-        if (gate->oldest && gate->oldest < batch->opened) pass_by(gate, batch->opened, now);
+        if (batch->stays && !batch->passed && batch->known) gate->functions[batch->functions[batch->known - 1]].stays = false;
+        if (whole && !batch->stays) learn(gate, batch, whole, fresh);
+        for (uint32_t j = 0; gate->oldest && gate->oldest < batch->opened && j < BATCHES; j++)
+            gate->batches[j].passed |= gate->batches[j].opened < batch->opened;
         count_batch(gate, batch, fresh, now);
     }
 }

@@ -29,6 +29,8 @@ void batch_close_old(struct gate *gate, uint64_t age, uint64_t now);
 uint32_t batch_places(const struct gate *gate);
 /* Counts the batches that are over. */
 void batch_harvest(struct gate *gate, uint64_t now);
+/* Does a kernel that stays run? */
+bool batch_stay(const struct gate *gate);
 /* Counts device time: measured, or expected where it cannot be. */
 void batch_charge(struct gate *gate, uint64_t ns, uint64_t now);
 /* Drops a batch without measuring it. */

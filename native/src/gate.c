@@ -13,6 +13,7 @@
 #define LEFT_MOST (2000 * MS)    /* nobody waits longer than this for work to end when it should */
 #define IDLE_NS (5 * MS)         /* without work for this long: it rests */
 #define SHORT_NS (MS / 2)        /* work that is waited for alone: its mark would take some percent of what takes less */
+#define LINGER_NS (20 * MS)      /* launches beside a kernel that stays pass for this long when the turn has ended */
 #define NEAR_NS 10000ull        /* about to end: asked for again after this */
 #define SOON_NS 50000ull        /* the watch looks again after this at the earliest */
 #define RINGS 16                 /* so often a wait may be cut short; then it lasts */
@@ -104,13 +105,24 @@ static bool drains(struct gate *gate, uint64_t now, uint64_t *wait)
     return !is_late(gate, now);
 }
 
-static bool has_turn(struct gate *gate, uint64_t now, uint64_t *wait)
+/*
+ * The host ends a kernel that stays after launches beside it. Held back, these would keep it on the card through others' turns: they
+ * pass until it is over, for a while, and no further kernel of the kind does.
+ */
+static bool lingers(struct gate *gate, bool stays, uint64_t now)
+{
+    if (stays || !batch_stay(gate)) return false;
+    if (gate->lingers_since == 0) gate->lingers_since = now;
+    return now - gate->lingers_since < LINGER_NS;
+}
+
+static bool has_turn(struct gate *gate, const struct ticket *ticket, uint64_t now, uint64_t *wait)
 {
     for (int i = 0; i < 2; i++) {
         struct arbiter *arbiter = arbiters(gate, i);
         if (!arbiter) continue;
         if (arbiter_holds(arbiter, now)) {
-            if (arbiter_keep(arbiter, now, gate->pending)) continue;
+            if (arbiter_keep(arbiter, now, gate->pending) || lingers(gate, ticket->stays, now)) continue;
             /* What was launched while nobody waited is left to the driver, which shares the card: no turn lasts as long. */
             if (drains(gate, now, wait) && !gate->backlog) return false;
             gate->held_since = 0;
@@ -180,7 +192,7 @@ static bool may_pass(struct gate *gate, const struct ticket *ticket, uint64_t no
     batch_harvest(gate, now);
     if (gate->capped) {
         uint64_t unpaid = quota_wait(&gate->books->paid, gate->pending, gate->quota, now);
-        if (unpaid > 0 && gate->wanting) {
+        if (unpaid > 0 && gate->wanting && !lingers(gate, ticket->stays, now)) {
             gate->go_until = 0;
             if (drains(gate, now, wait)) return false;
             unpaid = quota_wait(&gate->books->paid, 0, gate->quota, now);
@@ -194,11 +206,12 @@ static bool may_pass(struct gate *gate, const struct ticket *ticket, uint64_t no
     want_all(gate, now);
     gate->alone = is_alone(gate, now);
     if (is_ahead(gate, expected, now) && drains(gate, now, wait) && is_ahead(gate, expected, now)) return false;
-    if (!has_turn(gate, now, wait)) {
+    if (!has_turn(gate, ticket, now, wait)) {
         gate->go_until = 0;
         return false;
     }
-    gate->go_until = is_late(gate, now) ? 0 : now + CHECK_NS;
+    if (!batch_stay(gate)) gate->lingers_since = 0;
+    gate->go_until = gate->lingers_since || is_late(gate, now) ? 0 : now + CHECK_NS;
     gate->held_since = 0;
     return true;
 }
@@ -242,6 +255,12 @@ static bool is_free(struct gate *gate)
     return free;
 }
 
+static void expect(struct gate *gate, struct ticket *ticket, uint64_t graph, const struct function_cost *cost)
+{
+    ticket->stays = cost && cost->stays && !graph;
+    ticket->expected = ticket->stays ? 0 : batch_expect(gate, graph, cost);
+}
+
 void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUstream stream, uint64_t graph,
                 uint64_t function)
 {
@@ -253,7 +272,7 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
     struct function_cost *cost = cost_of(gate, function);
     bell = atomic_load(&gate->outer.own->bell);
     ticket->begun = begun;
-    ticket->expected = batch_expect(gate, graph, cost);
+    expect(gate, ticket, graph, cost);
     gate->waiters++;
     while (!may_pass(gate, ticket, now, &wait)) {
         if (!queued) join_queue(gate, ticket);
@@ -264,21 +283,22 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
         rings = woke - now < wait / 2 ? rings + 1 : 0;
         now = woke;
         cost = cost_of(gate, function); /* another may have the free place by now */
-        ticket->expected = batch_expect(gate, graph, cost);
+        expect(gate, ticket, graph, cost);
     }
     gate->waiters--;
     if (queued) leave_queue(gate, ticket);
     if (now != begun) atomic_fetch_add(&gate->books->waited, now - begun);
     /* Its first launch may load it, which takes the host up to seconds. */
     bool alone = cost && cost->function == 0;
-    if (alone) *cost = (struct function_cost){function, 0};
+    if (alone) *cost = (struct function_cost){function, 0, false};
     ticket->gate = gate;
     ticket->called = alone || gate->pending == 0 ? clock_now() : 0;
     /* Nobody waits: graphs are measured one by one now and then only, as marks between short ones cost much. */
     if (gate->alone && graph && !alone && batch_knows(gate, graph) && !batch_is_sample(gate)) graph = GRAPH_KNOWN;
     batch_mix(gate, context, stream);
-    ticket->batch = batch_open(gate, context, stream, graph, alone, now);
+    ticket->batch = batch_open(gate, context, stream, graph, alone || ticket->stays, now);
     if (ticket->batch) {
+        ticket->batch->stays = ticket->stays;
         ticket->batch->busy++;
         ticket->batch->count++;
         if (cost && !graph && ticket->batch->known < BATCH_MOST)
@@ -421,7 +441,7 @@ uint64_t gate_watch(struct gate *gate)
                 arbiter_renew(arbiter, now);
                 if (arbiter_keep(arbiter, now, gate->pending)) continue;
                 gate->go_until = 0;
-                if (quiet || gate->backlog) pass_all(gate, now);
+                if ((quiet || gate->backlog) && !lingers(gate, false, now)) pass_all(gate, now);
             }
         }
     }

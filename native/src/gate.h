@@ -33,7 +33,8 @@ struct batch {
     uint32_t count, busy;  /* launches; launches being made right now */
     bool alone;            /* a first launch of its function, which no other joins */
     bool marks;            /* its end is marked after each launch: no other thread can, or later would be too late */
-    bool stays;            /* others that came after it are over: none waits for its end */
+    bool passed;           /* something that came after it is over */
+    bool stays;            /* it is late too, or its function was: none waits for its end */
     bool awaited;          /* the program waits for its end, or did */
     bool mixed;            /* another stream was launched on while one of its launches was made: that end is not marked */
     uint64_t graph;        /* of which graph, or 0 for kernels */
@@ -52,6 +53,7 @@ struct graph_costs {
 
 struct function_cost {
     uint64_t function, ns; /* what a launch of it took; 0: not known */
+    bool stays;            /* its latest ended after what came later, and was late once: the host ends it */
 };
 
 struct gate {
@@ -75,6 +77,7 @@ struct gate {
     uint64_t hosted_at;     /* when a function of the host came that may not be over, and want a lock of who launches; 0: none */
     CUcontext hosted_context; /* and where the latest is */
     CUstream hosted_stream;
+    uint64_t lingers_since; /* since when launches pass without a turn, so that a kernel that stays comes to its end; 0: none does */
     uint64_t held_since;    /* since when launches wait, nothing ended and none went by; 0 is not */
     struct ticket *oldest_waiter; /* and those after it, by when their launches began to wait */
     const _Atomic uint64_t *granted; /* what `quota` is to be now, by the agent's word; NULL: it stays */
@@ -97,6 +100,7 @@ struct ticket {
     uint64_t passed;     /* when the gate let it pass */
     uint64_t called;     /* the start was marked then, for a launch that may leave the device idle after it; 0: for none */
     uint64_t begun;      /* when it came to the gate */
+    bool stays;          /* of a function whose kernels stay */
     struct ticket *next; /* of those that wait */
 };
 

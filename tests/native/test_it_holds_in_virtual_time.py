@@ -295,6 +295,21 @@ def test_a_frameworks_program_alone_does_what_it_does_without(
         assert replay(build, f"trace-{trace}", model, 1, mode)["steps"] >= least * bare, mode
 
 
+@pytest.mark.parametrize("mode", ["fixed-share", "burst-share"])
+@pytest.mark.parametrize("model", ["measured", "crowded", "hostile"])
+def test_a_kernel_that_stays_keeps_no_launch_from_its_turn(
+    build: Path, model: str, mode: str
+) -> None:
+    """Of two tenants, each with launches beside a kernel that the host ends after them; and of one beside PyTorch's program."""
+    bare = replay(build, "trace-persistent", model, 2, "bare")["steps"]
+
+    both = replay(build, "trace-persistent", model, 2, mode)
+    beside = replay(build, "trace-persistent+eager", model, 2, mode)
+
+    assert both["steps"] > 0.35 * bare
+    assert beside["share-1"] > 0.4 * (beside["share-0"] + beside["share-1"])
+
+
 @pytest.mark.parametrize("model", ALL_MODELS)
 @pytest.mark.parametrize("trace", TRACES)
 def test_memory_of_frameworks_programs_is_counted(build: Path, trace: str, model: str) -> None:
