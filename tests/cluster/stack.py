@@ -42,6 +42,7 @@ SCHEDULER, BESIDE, WEBHOOK = "partage-scheduler", "partage-kube-scheduler", "par
 NONE = "scheduler.replicas=0,kubeScheduler.replicas=0,webhook.replicas=0"
 MERGE = "application/merge-patch+json"
 WAIT_SECONDS = 240
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,26 @@ def eventually(what: str, ask: Callable[[], Any], seconds: float = WAIT_SECONDS)
             last = error
         time.sleep(0.1)
     raise AssertionError(f"{what}: not within {seconds:g} s; last: {last!r}")
+
+
+def listed(plane: ControlPlane) -> None:
+    """Ask for every defined kind, as kube-controller-manager does half a minute after a definition came.
+
+    Until a client has, the API server has no cache of the kind, and its first try to delete the definition
+    fails. It writes that failure and tries again 5 ms later. Where its informer has not seen the write by
+    then, it conflicts and gives up until the informer's next resync, five minutes later.
+    """
+    for one in plane.call("GET", DEFINITIONS)["items"]:
+        spec = one["spec"]
+        path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+        # Without a limit it is answered from the cache alone.
+        eventually(f"{path} is served", lambda path=path: plane.call("GET", path))
+
+
+def deleted_at_first_try(plane: ControlPlane) -> bool:
+    """Whether the API server failed at no definition for want of a cache; see `listed`."""
+    log = plane.processes["kube-apiserver"].log.read_text(errors="replace")
+    return "failed with: storage is (re)initializing" not in log
 
 
 def own_address() -> str:

@@ -20,7 +20,7 @@ from kube_scheduler_config import (
     kube_scheduler_config,
     left_to_the_ledger,
 )
-from stack import MERGE, collection, eventually
+from stack import DEFINITIONS, MERGE, collection, deleted_at_first_try, eventually, listed
 
 from partage.vendors.catalog import FAMILIES
 from partage.webhook.installation import conditions
@@ -222,8 +222,10 @@ def test_it_comes_changes_goes_back_and_leaves_nothing(plane: ControlPlane, prof
     assert plane.call("GET", config)["data"]["policy"] == "binpack"
     helm(plane, "rollback", "partage", "1", "-n", space)
     assert plane.call("GET", config)["data"]["policy"] != "binpack"
+    listed(plane)
     helm(plane, "uninstall", "partage", "-n", space, "--no-hooks")  # nobody runs a Job here
     eventually("all of it is gone", lambda: gone(plane, found))
+    assert deleted_at_first_try(plane)
     kinds = json.dumps(plane.call("GET", f"/api/v1/namespaces/{space}/secrets")["items"])
     assert "helm" not in kinds
 
@@ -354,7 +356,6 @@ HELMS = [
         ),
     ),
 ]
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 BAD = 400
 """From this status on a request has changed nothing."""
 WEBHOOKS = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
@@ -409,6 +410,7 @@ def test_an_upgrade_brings_definitions_and_new_defaults(
     container, _ = plane.call("GET", path)["spec"]["template"]["spec"]["containers"]
     assert "--audit=61" in container["args"]
     helm(plane, "uninstall", "partage", "-n", space, "--no-hooks", program=program)
+    listed(plane)
     kubectl(
         plane,
         "delete",

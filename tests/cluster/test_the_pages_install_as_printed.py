@@ -12,7 +12,7 @@ import pytest
 import yaml
 from control_plane import HELM, KUBERNETES, ControlPlane, control_plane
 from page_blocks import BLOCKS, LINES, ROOT, TRANSLATED, on_genuine, untyped
-from stack import Stack
+from stack import Stack, deleted_at_first_try
 from typist import Typist
 
 RUNNING = "docs/how-to/stay-available.md"
@@ -48,8 +48,11 @@ ROLLED = (
     """"readyReplicas": 2, "availableReplicas": 2}}'"""
 )
 """What the Deployment's controller and two kubelets would report."""
-FORGOTTEN = "kubectl delete crd devices.scheduling.koordinator.sh gpus.elasticgpu.io"
-"""The definitions, which uninstalling keeps."""
+FORGOTTEN = (
+    "kubectl get devices.scheduling.koordinator.sh,gpus.elasticgpu.io && "
+    "kubectl delete crd devices.scheduling.koordinator.sh gpus.elasticgpu.io"
+)
+"""The definitions, which uninstalling keeps; listed first, as the page about it does."""
 STORIES = {
     "docs/from/hami.md": Story(
         before=(
@@ -60,8 +63,8 @@ STORIES = {
     "docs/from/koordinator.md": Story(
         before=(
             "kubectl create namespace koordinator-system",
-            "helm template p deploy/helm/partage -s templates/crds.yaml | kubectl apply -f -",
-            "kubectl delete crd gpus.elasticgpu.io",  # of which Koordinator knows nothing
+            # Koordinator brings no other definition of ours.
+            "helm template p deploy/helm/partage -s templates/crds.yaml --set crds.elasticgpu=false | kubectl apply -f -",
             deployment("koord-scheduler", "koordinator-system"),
         )
     ),
@@ -154,7 +157,7 @@ def prepared(reader: Typist) -> None:
 def test_every_line_of_a_page_does_what_it_says(
     page: str, plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """Each ends well, in order."""
+    """Each ends well, in order, and no definition lacked what its deletion needs; see `listed`."""
     reader = Typist(tmp_path, plane.kubeconfig(), helm=HELM, kubectl=KUBERNETES / "kubectl")
     prepared(reader)
     story = STORIES.get(page, Story())
@@ -166,6 +169,7 @@ def test_every_line_of_a_page_does_what_it_says(
                 if line.text.startswith(start):
                     reader.type(first)
             reader.type(line.text)
+    assert deleted_at_first_try(plane)
 
 
 @pytest.mark.parametrize("line", [one for one in LINES if one.page == RUNNING], ids=str)
