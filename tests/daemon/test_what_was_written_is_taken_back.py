@@ -20,6 +20,7 @@ from partage.kube.resources import NODES, Resource
 Manifest = dict[str, Any]
 DEVICES = "devices.scheduling.koordinator.sh"
 LEASES = "leases.coordination.k8s.io"
+CLAIMS = "resourceclaims.resource.k8s.io"
 MODEL = "node.koordinator.sh/gpu-model"
 REGISTERED = "hami.io/node-nvidia-register"
 WRITERS = {
@@ -280,6 +281,53 @@ def test_a_node_whose_devices_are_held_is_left_and_told(tmp_path: Any) -> None:
         assert "kubernetes.io/gpu" in used["status"]["allocatable"]
         assert "kubernetes.io/gpu" not in free["status"]["allocatable"]
         assert (await withdraw("--force"))[0] == 0
+        assert held(server, DEVICES, "n1") is None
+
+    run(story, tmp_path)
+
+
+def claim(name: str, driver: str, node: str, *pods: str) -> Manifest:
+    """An allocated ResourceClaim."""
+    result = {"driver": driver, "pool": node, "device": "gpu-0", "request": "r"}
+    reserved = [{"resource": "pods", "name": one, "uid": one} for one in pods]
+    requests = [{"name": "r", "exactly": {"deviceClassName": "x"}}]
+    return {
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"devices": {"requests": requests}},
+        "status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": reserved},
+    }
+
+
+def test_a_node_whose_devices_claims_hold_is_left_and_told(tmp_path: Any) -> None:
+    """Its pods cannot end without the driver; another driver's claims are no matter of ours."""
+
+    async def story(
+        server: ApiServer, withdraw: Callable[..., Awaitable[tuple[int, str]]]
+    ) -> None:
+        for one in (
+            claim("mine", "gpu.partage.io", "n1", "train", "serve"),
+            claim("theirs", "gpu.example.com", "n2", "other"),
+        ):
+            await server.create(CLAIMS, one, namespace="default")
+            head = one["metadata"]
+            await server.patch(
+                CLAIMS, "default", head["name"], {"status": one["status"]}, sub="status"
+            )
+
+        code, said = await withdraw()
+
+        assert code == 3
+        assert "left: node n1: ResourceClaims hold its devices" in said
+        assert "default/mine (train, serve)" in said
+        assert "n2: ResourceClaims" not in said
+        assert held(server, DEVICES, "n1") is not None
+        free = held(server, "nodes", "n2")
+        assert free is not None
+        assert "kubernetes.io/gpu" not in free["status"]["allocatable"]
+        await server.patch(
+            CLAIMS, "default", "mine", {"status": {"allocation": None}}, sub="status"
+        )
+        assert (await withdraw())[0] == 0
         assert held(server, DEVICES, "n1") is None
 
     run(story, tmp_path)

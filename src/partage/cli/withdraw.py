@@ -30,7 +30,7 @@ LEFT: Final = 3
 @click.option(
     "--force",
     is_flag=True,
-    help="Go on though Partage's pods run, and on nodes whose devices pods hold.",
+    help="Go on though Partage's pods run, and on nodes whose devices pods or claims hold.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 def withdraw(**given: Any) -> None:
@@ -44,7 +44,7 @@ def withdraw(**given: Any) -> None:
     Exit status:
       0  nothing of Partage is left on nodes
       2  the cluster cannot be read or changed; one line says why and what to try
-      3  something was left: Partage still runs, or pods hold devices
+      3  something was left: Partage still runs, or pods or ResourceClaims hold devices
     """  # noqa: D301 # click wants the control character itself
     try:
         outcome = asyncio.run(_withdrawn(given))
@@ -52,7 +52,7 @@ def withdraw(**given: Any) -> None:
         end(error)
     except Forbidden as error:
         end(
-            f"you may not do that: {error}. Name a user with --context who may list pods, and "
+            f"you may not do that: {error}. Name a user with --context who may list pods and resourceclaims, and "
             "patch nodes and their status, devices.scheduling.koordinator.sh and Leases"
         )
     except KubeError as error:

@@ -102,6 +102,19 @@ def users(pods: Iterable[Object]) -> dict[str, list[str]]:
     return {node: sorted(pods) for node, pods in sorted(found.items())}
 
 
+def claimed(claims: Iterable[Object]) -> dict[str, list[str]]:
+    """Nodes to the ResourceClaims that hold devices of our driver there, each with the pods that it is reserved for."""
+    found = defaultdict(list)
+    for claim in claims:
+        status = claim.get("status") or {}
+        devices = (status.get("allocation") or {}).get("devices") or {}
+        results = devices.get("results") or ()
+        pods = ", ".join(one["name"] for one in status.get("reservedFor") or ())
+        for node in {one["pool"] for one in results if one["driver"] == names.DRA_DRIVER}:
+            found[str(node)].append(f"{_name(claim)} ({pods or 'no pod'})")
+    return {node: sorted(held) for node, held in sorted(found.items())}
+
+
 def _asked(spec: Object) -> set[str]:
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     parts = [one.get("resources") or {} for one in containers]

@@ -1,24 +1,36 @@
 """Takes back what Partage wrote in a cluster, once none of its programs writes any more.
 
-Nodes whose devices pods still hold are left as they are, and told of: without its totals a node's
-kubelet may end such pods when it restarts, and a scheduler that knows no records may give their
-cards again either way.
+Nodes whose devices pods or ResourceClaims still hold are left as they are, and told of: without its
+totals a node's kubelet may end such pods when it restarts, and a scheduler that knows no records may
+give their cards again either way.
 """
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from partage.controllers.withdrawal import AGENT_LEASE, removals, reported_by, running, users
+from partage.controllers.withdrawal import (
+    AGENT_LEASE,
+    claimed,
+    removals,
+    reported_by,
+    running,
+    users,
+)
+from partage.daemon.watched import DEVICES, RESOURCE_CLAIMS
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import NotFound
 from partage.kube.resources import LEASES, NODES, PODS, Resource, Scope
 
 Object = dict[str, Any]
-_DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
 _LEASES: Final = Scope(LEASES, "kube-node-lease")
 _LOOK: Final = 1.0
 _SHOWN: Final = 3
+_PODS: Final = "pods that hold its devices run there:"
+_CLAIMS: Final = (
+    "ResourceClaims hold its devices, and their pods end only while an agent with --dra runs there, so install "
+    "Partage again before you delete these pods:"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +78,19 @@ async def withdraw(
     if ours and not force:
         return Outcome(running=tuple(ours))
     held = {} if force else users(pods)
+    claims = {} if force else claimed(await _listed(client, Scope(RESOURCE_CLAIMS)))
     done = 0
-    async for line in _done(client, set(held), dry_run=dry_run):
+    async for line in _done(client, {*held, *claims}, dry_run=dry_run):
         told(line)
         done += 1
-    return Outcome(left=tuple(_left(node, names) for node, names in held.items()), done=done)
+    left = [f"node {one}: {_PODS} {_shown(names)}" for one, names in held.items()]
+    left += [f"node {one}: {_CLAIMS} {_shown(names)}" for one, names in claims.items()]
+    return Outcome(left=tuple(left), done=done)
 
 
-def _left(node: str, pods: list[str]) -> str:
-    more = f" and {len(pods) - _SHOWN} more" if len(pods) > _SHOWN else ""
-    return f"node {node}: pods that hold its devices run there: {', '.join(pods[:_SHOWN])}{more}"
+def _shown(held: list[str]) -> str:
+    more = f" and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
+    return f"{', '.join(held[:_SHOWN])}{more}"
 
 
 async def _done(client: Client, held: set[str], *, dry_run: bool) -> AsyncIterator[str]:
@@ -86,14 +101,14 @@ async def _done(client: Client, held: set[str], *, dry_run: bool) -> AsyncIterat
             uid = lease["metadata"]["uid"]
             if await _deleted(client, LEASES, name, uid, _LEASES.namespace, dry_run=dry_run):
                 yield f"lease {name}: deleted"
-    for device in await _listed(client, Scope(_DEVICES)):
+    for device in await _listed(client, Scope(DEVICES)):
         name, uid = device["metadata"]["name"], device["metadata"]["uid"]
         if name in held:
             continue
         if not reported_by(device):
-            async for line in _taken(client, _DEVICES, "device", device, dry_run=dry_run):
+            async for line in _taken(client, DEVICES, "device", device, dry_run=dry_run):
                 yield line
-        elif await _deleted(client, _DEVICES, name, uid, None, dry_run=dry_run):
+        elif await _deleted(client, DEVICES, name, uid, None, dry_run=dry_run):
             yield f"device {name}: deleted"
     for node in await _listed(client, Scope(NODES)):
         if node["metadata"]["name"] not in held:
