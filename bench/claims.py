@@ -33,7 +33,15 @@ from partage.model.policy import Policy
 from partage.placement.learning import Arrivals, Due, tables_due
 from partage.placement.mix import Ask, Standing, Stock
 from partage.scheduler.engine import Engine
-from partage.scheduler.events import BindSucceeded, NodeSeen, Placement, PodSeen, TablesChanged
+from partage.scheduler.events import (
+    BindSucceeded,
+    HoldEnded,
+    NodeSeen,
+    Placement,
+    PodSeen,
+    RoomKept,
+    TablesChanged,
+)
 from partage.sim.openb import PodRow, Trace, read_sequence, read_trace
 from partage.sim.openb import Sequence as Order
 from partage.sim.replay import cluster, template
@@ -61,12 +69,15 @@ class Way:
         protocol: by the engine alone.
         engine: the engine's scores choose the node.
         ordered: the card with the least room is published first; else cards by number.
-        late: allocations of the whole cluster by which that order is late; where nodes are proposed, the engine's books too.
+        late: allocations of the whole cluster by which that order is late; where nodes are proposed, the engine's books of
+            cards too.
         taught: the engine learns from the pods with cards; in a cluster it learns from those of the protocols alone.
         everywhere: the engine chooses of all nodes that fit.
         proposed: as kube-scheduler's plugin does: the engine, which knows what kube-scheduler counts of CPU and memory,
             proposes nodes, and once more others where all of those are rejected; then kube-scheduler looks by itself.
             The engine learns from each pod with claims, and of all others from their average.
+        pending: the plugin says which cards kube-scheduler has allocated and not stored yet: the engine holds them
+            until it hears of them, and the order of cards alone is late.
         blind: by protocol, and the engine knows nothing of CPU and memory, as before the plugin told it what pods take of
             nodes: kube-scheduler rejects what it proposes, so many times.
     """
@@ -78,6 +89,7 @@ class Way:
     taught: bool = True
     everywhere: bool = False
     proposed: bool = False
+    pending: bool = False
     blind: bool = False
 
 
@@ -94,6 +106,9 @@ WAYS = {
     "claims, node by the engine of all nodes": Way(engine=True, ordered=True, everywhere=True),
     "claims, nodes proposed": Way(engine=True, ordered=True, proposed=True),
     "claims, nodes proposed, 100 late": Way(engine=True, ordered=True, proposed=True, late=100),
+    "claims, nodes proposed, 100 pending": Way(
+        engine=True, ordered=True, proposed=True, late=100, pending=True
+    ),
     "claims, node by the engine, least room first, 100 late": Way(
         engine=True, ordered=True, late=100
     ),
@@ -201,6 +216,8 @@ class Run:
         self.take(node, row, minors)
         if self.told:
             self.unheard.append((pod, row, node, minors))
+        if self.told and self.way.proposed:
+            self.pend(pod, row, node, minors if self.way.pending else ())
         if self.way.blind:
             self.unheard.clear()
         while len(self.unheard) > (self.way.late if self.way.proposed else 0):
@@ -318,11 +335,24 @@ class Run:
         self.rewritten += bool((after != before).any())
         self.published[node] = after
 
+    def pend(self, pod: Pod, row: PodRow, node: int, minors: Sequence[int]) -> None:
+        """The plugin says what pods request of nodes beside devices, and what kube-scheduler has allocated."""
+        pending = replace(pod, uid=f"{pod.uid}#pending")
+        self.engine.handle(
+            RoomKept(pending, self.nodes[node].name, self.grants(row, node, minors))
+        )
+
     def tell(self, pod: Pod, row: PodRow, node: int, minors: Sequence[int]) -> None:
         """The engine hears what became of the pod."""
+        self.engine.handle(HoldEnded(f"{pod.uid}#pending"))
+        record = Record(self.grants(row, node, minors))
+        self.engine.handle(PodSeen(replace(pod, node=self.nodes[node].name, record=record)))
+
+    def grants(self, row: PodRow, node: int, minors: Sequence[int]) -> tuple[Grant, ...]:
+        """What the pod has of cards of a node."""
         mode = GrantMode.WHOLE if row.milli >= MILLI else GrantMode.SHARE
         there = self.nodes[node]
-        grants = tuple(
+        return tuple(
             Grant(
                 "main",
                 DeviceType.GPU,
@@ -334,7 +364,6 @@ class Run:
             )
             for minor in minors
         )
-        self.engine.handle(PodSeen(replace(pod, node=there.name, record=Record(grants))))
 
 
 def main() -> None:

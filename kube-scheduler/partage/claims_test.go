@@ -11,6 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
@@ -21,10 +22,14 @@ import (
 type claims struct {
 	fwk.SharedDRAManager
 	fwk.ResourceClaimTracker
-	there map[string]*resourceapi.ResourceClaim
+	there   map[string]*resourceapi.ResourceClaim
+	pending map[types.UID]*resourceapi.AllocationResult
 }
 
 func (c *claims) ResourceClaims() fwk.ResourceClaimTracker { return c }
+func (c *claims) GetPendingAllocation(uid types.UID) *resourceapi.AllocationResult {
+	return c.pending[uid]
+}
 func (c *claims) Get(namespace, name string) (*resourceapi.ResourceClaim, error) {
 	if claim, found := c.there[namespace+"/"+name]; found {
 		return claim, nil
@@ -52,7 +57,7 @@ func withClaims(t *testing.T, answer func(protocol.Question) *protocol.Answer) (
 	h.claims = &claims{there: map[string]*resourceapi.ResourceClaim{}}
 	for _, name := range []string{"web-card-x7", "shared"} {
 		h.claims.there["team/"+name] = &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "team", Name: name, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x"}},
+			Namespace: "team", Name: name, UID: types.UID(name), ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x"}},
 		}}
 	}
 	engine.push(protocol.Answer{Vocabulary: &protocol.Vocabulary{Resources: []string{card}, Claims: true}})
@@ -87,15 +92,54 @@ func TestNodesAreTriedFirstForPodsWithClaims(t *testing.T) {
 	if status := p.Reserve(ctx, state, pod, "n2"); !status.IsSuccess() {
 		t.Error(status)
 	}
-	p.Unreserve(ctx, state, pod, "n2")
 	if status := p.Bind(ctx, state, pod, "n2"); !status.IsSkip() {
 		t.Error("kube-scheduler's own plugin binds the pod:", status)
 	}
 	if verbs := engine.verbs(); !slices.Equal(verbs, []string{protocol.VerbPropose}) {
-		t.Error(verbs)
+		t.Error("nothing is allocated that is not stored:", verbs)
 	}
 	if len(h.activated) > 0 {
 		t.Error(h.activated)
+	}
+}
+
+func TestTheEngineIsToldWhatIsAllocatedAndNotStoredYet(t *testing.T) {
+	for name, answer := range map[string]*protocol.Answer{"on a node that was proposed": {Nodes: []string{"n2"}}, "on any": {Skip: true}} {
+		t.Run(name, func(t *testing.T) {
+			p, engine, h := withClaims(t, func(q protocol.Question) *protocol.Answer {
+				if q.Verb == protocol.VerbPropose {
+					return answer
+				}
+				return nil
+			})
+			ctx, state, pod := context.Background(), framework.NewCycleState(), claimant()
+			p.PreFilter(ctx, state, pod, nil)
+			result := resourceapi.DeviceRequestAllocationResult{Pool: "n2", Device: "gpu-0"}
+			h.claims.pending = map[types.UID]*resourceapi.AllocationResult{
+				"shared": {Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{result}}},
+			}
+
+			if status := p.Reserve(ctx, state, pod, "n2"); !status.IsSuccess() {
+				t.Error(status)
+			}
+			until(t, "what was allocated", func() bool { return engine.last(protocol.VerbReserve).UID != "" })
+			said := engine.last(protocol.VerbReserve)
+			var sent resourceapi.ResourceClaim
+			if len(said.Claims) != 1 || json.Unmarshal(said.Claims[0], &sent) != nil || said.ID != 0 || said.Node != "n2" {
+				t.Fatalf("%+v", said)
+			}
+			if sent.Name != "shared" || len(sent.ManagedFields) > 0 || sent.Status.Allocation.Devices.Results[0].Device != "gpu-0" {
+				t.Errorf("%+v", sent)
+			}
+			if h.claims.there["team/shared"].Status.Allocation != nil {
+				t.Error("kube-scheduler's own claim is changed")
+			}
+			p.Unreserve(ctx, state, pod, "n2")
+			until(t, "the end", func() bool { return engine.last(protocol.VerbUnreserve).Attempt == said.Attempt })
+			if status := p.Bind(ctx, state, pod, "n2"); !status.IsSkip() {
+				t.Error("kube-scheduler's own plugin binds the pod:", status)
+			}
+		})
 	}
 }
 

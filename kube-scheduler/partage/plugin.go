@@ -340,9 +340,12 @@ func (p *Plugin) forClaims(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	spec := withoutClaims(&pod.Spec)
 	question := protocol.Question{
 		Verb: protocol.VerbPropose, UID: string(pod.UID), Attempt: p.shared.attempts.Add(1), Version: pod.ResourceVersion,
-		Wide: wide(spec), Claims: claims, Taken: p.shared.told.changed(nodes),
+		Wide: wide(spec), Taken: p.shared.told.changed(nodes),
 	}
 	question.Domains, _ = domains(spec)
+	if question.Claims, err = encodedClaims(claims); err != nil {
+		return nil, skip
+	}
 	if question.Pod, err = encoded(pod); err != nil {
 		return nil, skip
 	}
@@ -565,8 +568,16 @@ func (p *Plugin) NormalizeScore(_ context.Context, state fwk.CycleState, _ *v1.P
 func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (status *fwk.Status) {
 	defer guard(&status)
 	made := attemptOf(state)
-	if made == nil || made.claimed {
+	if made == nil && p.shared.words.Load().byClaims(pod) {
+		made = newAttempt(p.shared.attempts.Add(1), nil) // it was kube-scheduler's own, over all nodes
+		made.claimed = true
+		state.Write(stateKey, made)
+	}
+	if made == nil {
 		return nil
+	}
+	if made.claimed {
+		return p.sayAllocated(ctx, pod, made.number, node)
 	}
 	question := protocol.Question{
 		Verb: protocol.VerbReserve, UID: string(pod.UID), Attempt: made.number, Node: node,
@@ -591,12 +602,32 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	return nil
 }
 
+// sayAllocated tells the engine what kube-scheduler has allocated to the pod's claims, in its own memory: until that
+// is stored, the engine would propose these devices to others. Nothing depends on it.
+func (p *Plugin) sayAllocated(ctx context.Context, pod *v1.Pod, number int64, node string) *fwk.Status {
+	dra := p.handle.SharedDRAManager()
+	if dra == nil || p.shared.engine.away() != "" {
+		return nil
+	}
+	allocated, err := allocatedNow(dra.ResourceClaims(), pod)
+	if err == nil && len(allocated) > 0 {
+		question := protocol.Question{Verb: protocol.VerbReserve, UID: string(pod.UID), Attempt: number, Node: node}
+		if question.Claims, err = encodedClaims(allocated); err == nil {
+			err = p.shared.engine.tell(question)
+		}
+	}
+	if err != nil && !errors.Is(err, errAway) {
+		klog.FromContext(ctx).Error(err, "The engine could not be told what was allocated", "pod", klog.KObj(pod))
+	}
+	return nil
+}
+
 // Unreserve releases; it may come without Reserve, and more than once.
 func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ string) {
 	var status *fwk.Status
 	defer guard(&status)
 	made := attemptOf(state)
-	if made == nil || made.claimed {
+	if made == nil {
 		return
 	}
 	// An engine that is away has released it already.

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -145,8 +147,8 @@ func encoded(pod *v1.Pod) (json.RawMessage, error) {
 }
 
 // claimsOf gives the ResourceClaims that a pod names, as kube-scheduler knows them; nil where not all of them are there.
-func claimsOf(claims fwk.ResourceClaimTracker, pod *v1.Pod) ([]json.RawMessage, error) {
-	found := make([]json.RawMessage, 0, len(pod.Spec.ResourceClaims))
+func claimsOf(claims fwk.ResourceClaimTracker, pod *v1.Pod) ([]*resourceapi.ResourceClaim, error) {
+	found := make([]*resourceapi.ResourceClaim, 0, len(pod.Spec.ResourceClaims))
 	for i := range pod.Spec.ResourceClaims {
 		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
 		if err != nil || name == nil {
@@ -156,13 +158,45 @@ func claimsOf(claims fwk.ResourceClaimTracker, pod *v1.Pod) ([]json.RawMessage, 
 		if err != nil {
 			return nil, err
 		}
+		found = append(found, claim)
+	}
+	return found, nil
+}
+
+// pending is what kube-scheduler tells, since Kubernetes 1.36, of allocations that it has made and not stored yet.
+type pending interface {
+	GetPendingAllocation(claim types.UID) *resourceapi.AllocationResult
+}
+
+// allocatedNow gives those of a pod's claims that kube-scheduler has allocated and not stored yet, as it will store them.
+func allocatedNow(claims fwk.ResourceClaimTracker, pod *v1.Pod) ([]*resourceapi.ResourceClaim, error) {
+	tracker, tells := claims.(pending)
+	if !tells {
+		return nil, nil
+	}
+	named, err := claimsOf(claims, pod)
+	var found []*resourceapi.ResourceClaim
+	for _, claim := range named {
+		if allocation := tracker.GetPendingAllocation(claim.UID); allocation != nil {
+			allocated := *claim
+			allocated.Status.Allocation = allocation
+			found = append(found, &allocated)
+		}
+	}
+	return found, err
+}
+
+// encodedClaims are claims as they travel to the engine.
+func encodedClaims(claims []*resourceapi.ResourceClaim) ([]json.RawMessage, error) {
+	found := make([]json.RawMessage, len(claims))
+	for i, claim := range claims {
 		slim := *claim
 		slim.ManagedFields = nil
 		body, err := json.Marshal(&slim)
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, body)
+		found[i] = body
 	}
 	return found, nil
 }

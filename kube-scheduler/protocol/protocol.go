@@ -69,8 +69,6 @@ type Question struct {
 	Domains   []string        `json:"domains,omitempty"`
 	Nominated string          `json:"nominated,omitempty"`
 	Pod       json.RawMessage `json:"pod,omitempty"`
-	// The pod asks for devices by these ResourceClaims alone.
-	Claims []json.RawMessage `json:"claims,omitempty"`
 	// What pods request of nodes, where that has changed since it was told on this connection.
 	Taken []Taken `json:"taken,omitempty"`
 
@@ -82,6 +80,8 @@ type Question struct {
 
 	// propose, reserve
 	Simulated bool `json:"simulated,omitempty"`
+	// The pod asks for devices by these ResourceClaims alone; reserve: that were allocated for it and are not stored yet.
+	Claims []json.RawMessage `json:"claims,omitempty"`
 
 	// reserve
 	Filtered bool `json:"filtered,omitempty"`

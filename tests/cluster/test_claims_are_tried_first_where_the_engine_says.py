@@ -3,7 +3,10 @@
 The engine's nodes and the slices disagree on purpose: only one node has slices, with larger cards than the engine knows of.
 """
 
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from partage.vendors.names import SHARE_CLASS
 
 API = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
+HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 HALF = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
 FILLED = [f"filled-{number:02}" for number in range(PROPOSED + 1)]
 """Nodes that come first by binpack, more than one proposal has."""
@@ -59,8 +63,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
         yield made
 
 
-def claimant(cluster: Plugged, name: str, memory: str, **requests: str) -> None:
-    """A pod with a claim of its own for a third of a card's compute."""
+def claimant(
+    cluster: Plugged, name: str, memory: str, nodes: tuple[str, ...] = (), **requests: str
+) -> None:
+    """A pod with a claim of its own for a third of a card's compute; on some nodes, or on any."""
     exactly = {
         "deviceClassName": SHARE_CLASS,
         "capacity": {"requests": {"cores": "30", "memory": memory}},
@@ -68,11 +74,54 @@ def claimant(cluster: Plugged, name: str, memory: str, **requests: str) -> None:
     spec = {"devices": {"requests": [{"name": "card", "exactly": exactly}]}}
     cluster.plane.call("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
     resources: dict[str, Any] = {"claims": [{"name": "card"}], "requests": requests}
+    where = {"key": "kubernetes.io/hostname", "operator": "In", "values": [*nodes]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [where]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     cluster.pod(
         name,
         containers=[{"name": "main", "image": "x", "resources": resources}],
         resourceClaims=[{"name": "card", "resourceClaimName": name}],
+        **({"affinity": affinity} if nodes else {}),
     )
+
+
+@contextmanager
+def unanswered(cluster: Plugged) -> Iterator[None]:
+    """What is written of claims' status waits for a webhook that says nothing, and is then stored all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as threads:
+        rule = {
+            "apiGroups": ["resource.k8s.io"],
+            "apiVersions": ["v1"],
+            "operations": ["UPDATE"],
+            "resources": ["resourceclaims/status"],
+        }
+        webhook = {
+            "name": "silent.example.com",
+            "rules": [rule],
+            "clientConfig": {"url": f"https://127.0.0.1:{silent.getsockname()[1]}/"},
+            "failurePolicy": "Ignore",
+            "timeoutSeconds": 15,
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        }
+        body = {"metadata": {"name": "silent"}, "webhooks": [webhook]}
+        cluster.plane.call("POST", HOOKS, body)
+        silent.settimeout(0.5)
+
+        def asked() -> bool:
+            body, kind = {"status": {}}, "application/merge-patch+json"
+            path = f"{CLAIMS}/large/status?dryRun=All"
+            threads.submit(cluster.plane.call, "PATCH", path, body, kind=kind)
+            with suppress(TimeoutError):
+                silent.accept()[0].close()
+                return True
+            return False
+
+        cluster.eventually("the webhook is asked", asked)
+        try:
+            yield
+        finally:
+            cluster.plane.call("DELETE", f"{HOOKS}/silent")
 
 
 def test_other_nodes_are_tried_where_the_first_ones_have_no_devices(cluster: Plugged) -> None:
@@ -110,3 +159,21 @@ def test_a_pod_that_fits_nowhere_waits_for_what_kube_scheduler_says(cluster: Plu
     cluster.bound("larger")
     assert cluster.node_of("larger") == "b"
     assert not cluster.node_of("busy")
+
+
+def test_what_is_not_stored_yet_counts_for_the_next_pod(cluster: Plugged) -> None:
+    """Of two idle nodes, binpack sends the second pod after the first, whose claim the API server has not stored."""
+    for name in ("left", "right"):
+        cluster.node(name)
+        publish(cluster, name, 16)
+    with unanswered(cluster):
+        claimant(cluster, "ahead", "4Gi", ("right",))
+        cluster.eventually("the books hold it", lambda: "default/ahead" in cluster.booked())
+        claimant(cluster, "behind", "4Gi", ("left", "right"))
+        cluster.eventually("and that", lambda: "default/behind" in cluster.booked())
+        assert "allocation" not in cluster.plane.call("GET", f"{CLAIMS}/ahead").get("status", {})
+
+    cluster.bound("behind")
+    assert cluster.node_of("behind") == "right"
+    cluster.bound("ahead")
+    assert cluster.failures("ahead") == cluster.failures("behind") == 0

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 from plugin_world import Plugged
-from world import DONE, REFUSED, UNKNOWN, card, device, node, pod
+from world import DONE, REFUSED, UNKNOWN, card, device, document, node, pod
 
 from partage.extender.ports import Answered
 from partage.scheduler.engine import State
@@ -87,7 +87,8 @@ class Model:
             assert books.engine.states.get(uid) in (State.BOUND, State.UNKNOWN, None)
         for held in books.engine.ledger.allocations():
             pod_ = books.cluster_cache.pod(held.uid)
-            assert pod_ is not None, f"{held.uid} holds devices and is gone"
+            known = pod_ is not None or held.uid.endswith("#pending")
+            assert known, f"{held.uid} holds devices and is gone"
 
     async def rest(self) -> None:
         """Everything that was begun ends."""
@@ -162,7 +163,14 @@ class Model:
         asks: dict[str, Any] = {"deviceClassName": "share.gpu.partage.io"}
         asks["capacity"] = {"requests": {"cores": "30", "memory": "4Gi"}}
         spec = {"devices": {"requests": [{"name": "r", "exactly": asks}]}}
-        claim = {"metadata": {"name": "x", "namespace": "team"}, "spec": spec}
+        metadata = {
+            "name": "x",
+            "namespace": "team",
+            "uid": f"claim-{name}",
+            "resourceVersion": "1",
+        }
+        kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+        claim: dict[str, Any] = {**kind, "metadata": metadata, "spec": spec}
         more = {
             "pod": msgspec.Raw(json.dumps(body).encode()),
             "claims": [msgspec.Raw(json.dumps(claim).encode())],
@@ -171,10 +179,30 @@ class Model:
             answer = self.world.propose(name, **more)
             assert f"uid-{name}" not in self.world.states
             if not answer.nodes or self.chance.randrange(2):
-                return  # kube-scheduler allocates on one of them, or looks at all
+                # kube-scheduler allocates on one of them, or looks at all.
+                return self.allocated(name, claim, self.chance.choice(answer.nodes or NODES))
             rejected = wire.Another(1, f"uid-{name}", self.world.number, answer.nodes)
             assert self.world.attempts.another(rejected).again
         raise AssertionError("kube-scheduler is kept from looking by itself")
+
+    def allocated(self, name: str, claim: dict[str, Any], where: str) -> None:
+        """kube-scheduler reserves a pod with its claim, and gives it up, or says nothing more for now."""
+        result = {"request": "r", "driver": "gpu.partage.io", "pool": where, "device": "gpu-0"}
+        result["consumedCapacity"] = {"cores": "30", "memory": "4Gi"}
+        body = {**claim, "status": {"allocation": {"devices": {"results": [result]}}}}
+        raw = [msgspec.Raw(json.dumps(body).encode())]
+        number = self.world.number
+        self.world.attempts.reserve(wire.Reserve(0, f"uid-{name}", number, where, claims=raw))
+        end = self.chance.randrange(4)
+        if end == 0:
+            self.world.unreserve(name)
+        elif end == 1:
+            self.world.service.review_claim(document(body), dry_run=True)
+        elif end == 2:
+            self.world.service.pod_gone(f"uid-{name}")
+        else:
+            return
+        assert f"claim-{name}#pending" not in self.world.states
 
     async def preempt(self, name: str) -> None:
         """kube-scheduler nominates the pod where others make room, and deletes those."""

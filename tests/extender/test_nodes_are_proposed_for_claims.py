@@ -9,10 +9,13 @@ from plugin_world import Plugged
 from world import Manifest, device, document, node, pod, run, whole
 
 from claim_documents import claim, share
+from partage.extender import pending_allocations
 from partage.extender.node_offers import MOST_PROPOSED, PROPOSED
+from partage.extender.pending_allocations import LIFE
 from partage.model.device import MILLI, DeviceType, SliceMode
 from partage.model.policy import Policy
 from partage.model.request import CardFilter, DeviceRequest
+from partage.scheduler.engine import State
 from partage.scheduler.events import PolicyChanged
 from partage.vendors.names import MIG_CLASS, SHARE_CLASS, TRANSLATED
 from partage.wire import plugin as wire
@@ -94,9 +97,9 @@ async def test_the_node_of_the_same_pod_by_names_comes_first_and_nothing_is_held
     world.check()
 
 
-def _on(name: str, *results: Manifest) -> Manifest:
+def _on(name: str, *results: Manifest, version: int = 1) -> Manifest:
     """An allocated claim on a node."""
-    return claim(*({**one, "pool": name} for one in results))
+    return claim(*({**one, "pool": name} for one in results), version=version)
 
 
 @run
@@ -206,6 +209,194 @@ async def test_pods_with_claims_are_learnt_from() -> None:
     assert cache.taken_by_others() == {"cpu": 7000, "memory": 1 << 30, "pods": 3}, "it waits"
     world.service.pod_gone("uid-web")
     assert not world.service.books.cluster_cache.compared
+
+
+def allocated(
+    world: Plugged, *claims: Manifest, name: str = "web", attempt: int | None = None
+) -> wire.Answer:
+    """kube-scheduler has reserved a pod, with what it has allocated to its claims."""
+    raw = [msgspec.Raw(json.dumps(one).encode()) for one in claims]
+    number = world.number if attempt is None else attempt
+    return world.attempts.reserve(wire.Reserve(0, f"uid-{name}", number, "n1", claims=raw))
+
+
+def used(world: Plugged) -> dict[str, int]:
+    """Thousandths of compute that the books have given of each node's cards."""
+    found: dict[str, int] = {}
+    for held in world.service.books.engine.ledger.allocations():
+        found[held.node] = found.get(held.node, 0) + sum(one.core_milli for one in held.charges)
+    return found
+
+
+FULL = share("gpu-0", cores="100", memory="16Gi"), share("gpu-1", cores="100", memory="16Gi")
+"""Both cards of a node."""
+
+
+@run
+async def test_what_kube_scheduler_has_allocated_is_held_until_it_is_stored() -> None:
+    """The next pods are sent elsewhere, by claims and by names; the question before storage and the news count it once."""
+    world = await cluster("n1", "n2")
+    propose(world)
+
+    assert not allocated(world, _on("n1", *FULL)).code
+    assert used(world) == {"n1": 2000}
+    assert propose(world, user=claimant("other")).nodes == ["n2"]
+    world.create(pod("named", whole()))
+    assert world.propose("named").nodes == ["n2"]
+
+    assert world.service.review_claim(document(_on("n1", *FULL))) == ""
+    assert used(world)["n1"] == 2000
+    world.service.claim_changed(document({**waiting(exactly()), "metadata": _head(version=2)}))
+    assert world.service.review_claim(document(_on("n1", *FULL, version=2))) == ""
+    world.service.claim_changed(document(_on("n1", *FULL, version=3)))
+    assert used(world)["n1"] == 2000
+    assert world.states["claim-x"] is State.BOUND
+    world.check()
+
+
+def _head(**more: Any) -> Manifest:
+    metadata: Manifest = claim(**more)["metadata"]
+    return metadata
+
+
+@run
+async def test_the_question_and_the_news_take_the_place_of_what_was_held() -> None:
+    """Where all of them have room together too, and whichever comes first."""
+    world = await cluster("n1")
+    propose(world)
+    mine = _on("n1", share(cores="30", memory="1Gi"))
+    other = {**_on("n1", share(cores="20", memory="1Gi")), "metadata": _head(uid="y")}
+    allocated(world, mine)
+    allocated(world, other, name="other")
+    assert world.service.review_claim(document(mine)) == ""
+    assert used(world) == {"n1": 300 + 200}
+    world.service.claim_changed(document(_on("n1", share(cores="30", memory="1Gi"), version=2)))
+    allocated(world, mine)
+    assert used(world) == {"n1": 300 + 200}
+
+
+@run
+async def test_news_of_a_claim_ends_what_was_held_for_it_only_once_it_is_allocated() -> None:
+    """kube-scheduler writes a finalizer first; where no webhook asks, the allocation itself is the first word."""
+    world = await cluster("n1")
+    propose(world)
+    allocated(world, _on("n1", *FULL))
+
+    world.service.claim_changed(document({**waiting(exactly()), "metadata": _head(version=2)}))
+    assert used(world) == {"n1": 2000}
+    world.service.claim_changed(document(_on("n1", share(cores="10"), version=3)))
+    assert used(world) == {"n1": 100}
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["unreserve", "again", "anew", "pod", "claim", "time", "disconnect", "incarnation"],
+)
+@run
+async def test_what_is_not_stored_is_released(end: str) -> None:
+    """Whichever way the attempt ends; a pod that waits for the room is woken."""
+    world = await cluster("n1")
+    propose(world)
+    allocated(world, _on("n1", *FULL))
+    world.create(pod("named", whole()))
+    assert world.propose("named").code
+    mine = world.number - 1
+
+    match end:
+        case "unreserve":
+            world.unreserve("web", mine - 1)
+            assert used(world), "an older attempt's"
+            world.unreserve("web", mine)
+        case "again":
+            propose(world)
+        case "anew":
+            allocated(world, _on("n1", share(cores="10")))
+            assert used(world) == {"n1": 100}
+            world.unreserve("web")
+        case "pod":
+            world.service.pod_gone("uid-web")
+        case "claim":
+            world.service.claim_gone(document(waiting(exactly())))
+        case "time":
+            world.clock.pass_time(LIFE - 1)
+            await world.service.tick()
+            assert used(world)
+            world.clock.pass_time(1)
+            await world.service.tick()
+        case "disconnect":
+            world.attempts.disconnected()
+        case "incarnation":
+            world.attempts.forget()
+
+    assert not used(world)
+    assert "uid-named" in world.woken
+    assert not len(world.service.pending)
+    world.check()
+
+
+@run
+async def test_no_claim_is_refused_for_what_is_not_stored() -> None:
+    """Another scheduler's claim is stored first: it goes before what kube-scheduler has only in mind."""
+    world = await cluster("n1", "n2")
+    propose(world)
+    allocated(world, _on("n1", *FULL))
+    propose(world, user=claimant("far"))
+    allocated(world, {**_on("n2", *FULL), "metadata": _head(name="z", uid="z")}, name="far")
+    other = {**_on("n1", share(cores="60")), "metadata": _head(name="y", uid="y")}
+
+    assert world.service.review_claim(document(other)) == ""
+    assert used(world) == {"n1": 600, "n2": 2000}
+    assert "no room" in world.service.review_claim(document(_on("n1", *FULL)))
+
+
+@run
+async def test_only_what_can_be_stored_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not another driver's, what cannot be read, what has no room by the books, or comes late; and of so many the latest."""
+    world = await cluster("n1")
+    propose(world)
+    assert allocated(world, {"metadata": 1}).code == "InvalidRequest"
+    for nothing in (
+        _on("n1", share(driver="gpu.example.com")),
+        _on("n1", share(cores="many")),
+        _on("n1", share(cores="200")),
+        _on("n9", share()),
+        waiting(exactly()),
+    ):
+        allocated(world, nothing)
+        assert not used(world)
+    propose(world)
+    assert allocated(world, _on("n1", share()), attempt=world.number - 1).code == "StaleAttempt"
+    world.service.leading = False
+    assert allocated(world, _on("n1", share())).code == "EngineNotReady"
+    world.service.leading = True
+    assert not used(world)
+
+    monkeypatch.setattr(pending_allocations, "MOST", 2)
+    for number in range(3):
+        name = f"p{number}"
+        device_ = share(f"gpu-{number % 2}", cores=str(10 + number), memory="1Gi")
+        one = {**_on("n1", device_), "metadata": _head(uid=name)}
+        allocated(world, one, name=name, attempt=1)
+    assert used(world) == {"n1": 110 + 120}
+
+
+@run
+async def test_books_that_are_made_anew_hold_it_too() -> None:
+    """But for what is known to be stored by then."""
+    world = await cluster("n1", "n2")
+    propose(world)
+    allocated(world, _on("n1", *FULL))
+    propose(world, user=claimant("other"))
+    stored = {**_on("n2", share(cores="40")), "metadata": _head(name="y", uid="y")}
+    allocated(world, stored, name="other")
+
+    nodes = [
+        one for name in ("n1", "n2") for one in (document(node(name)), document(device(name)))
+    ]
+    await world.service.rebuild(nodes[::2], nodes[1::2], (), (), [document(stored)])
+    assert used(world) == {"n1": 2000, "n2": 400}
+    assert len(world.service.pending) == 1
+    world.check()
 
 
 def asked(*claims: Manifest, **annotations: str) -> list[DeviceRequest] | None:

@@ -13,9 +13,10 @@ kube-scheduler decides about one pod at a time, and binds in the background:
 * A place on which others still run that are leaving is provisional: it can never be bound.
 * Every question names its attempt. A question of an attempt that a newer one replaced changes
   nothing, and neither does a repeated one.
-* A pod that asks by ResourceClaims alone is kube-scheduler's to place, and nothing is held or reserved for
-  it here. Its proposal names nodes where its claims are best, by what the books have; where filters reject
-  all of them others are named once more, and then kube-scheduler looks at all nodes by itself.
+* A pod that asks by ResourceClaims alone is kube-scheduler's to place. Its proposal names nodes where its claims
+  are best, by what the books have, and holds none; where filters reject all of them others are named once more, and
+  then kube-scheduler looks at all nodes by itself. `reserve` says what it has allocated, which the books hold
+  until it is stored (`extender.pending_allocations`).
 * A pod that is refused may be told where less important pods could make room (`preempt`). Who goes,
   and that the pod is nominated, is kube-scheduler's own preemption's work; its victims hold those
   of the plan. What is free of a nominated place is kept as `extender.books` has it.
@@ -244,7 +245,10 @@ class Attempts:
     @_measured("reserve")
     def reserve(self, question: wire.Reserve) -> wire.Answer:
         """Take the proposed place, or the same place again."""
-        books, attempt = self._current(), self._of(question)
+        books = self._current()
+        if question.claims:
+            return self._allocated(books, question)
+        attempt = self._of(question)
         if isinstance(attempt, wire.Answer):
             return attempt
         if attempt.claimed:
@@ -268,7 +272,8 @@ class Attempts:
 
     def unreserve(self, question: wire.Unreserve) -> wire.Answer:
         """Release what `reserve` took."""
-        self._current()
+        books, now = self._current(), self._service.clock.monotonic()
+        self._service.pending.withdrawn(books, question.uid, now, question.attempt)
         attempt = self._attempts.get(question.uid)
         if attempt is not None and attempt.number == question.attempt:
             if self._proposal == question.uid:
@@ -369,8 +374,9 @@ class Attempts:
 
         A Binding on its way has an unknown end, and is read back.
         """
-        self._current()
+        books = self._current()
         self._end_proposal()
+        self._service.pending.clear(books, self._service.clock.monotonic())
         for attempt in list(self._attempts.values()):
             if attempt.outcome is not None:
                 if not attempt.outcome.done():
@@ -483,6 +489,7 @@ class Attempts:
     def _for_claims(self, books: Books, question: wire.Propose, now: float) -> wire.Answer:
         """Nodes where a pod's claims are best; `skip` where kube-scheduler has to look at all nodes by itself."""
         uid, left_out = question.uid, self._rejected.count(question.uid, now)
+        self._service.pending.withdrawn(books, uid, now)  # an attempt before this one is over
         entry = _claimant(books, question)
         work = books.cycle.allowed(entry.pod, now) if entry is not None else None
         rejected = left_out > (0 if question.wide else PROPOSED)
@@ -501,6 +508,21 @@ class Attempts:
         )
         scores = list(found.values()) if question.wide else []
         return wire.Answer(question.id, nodes=list(found), scores=scores)
+
+    def _allocated(self, books: Books, question: wire.Reserve) -> wire.Answer:
+        """Hold what kube-scheduler has allocated to a pod's claims; it needs no leave."""
+        known = self._attempts.get(question.uid)
+        if known is not None and question.attempt < known.number:
+            return _refused(question, STALE, "a newer attempt replaced this one")
+        if self._service.closed:
+            return _refused(question, CLOSED, self._service.closed)
+        try:
+            claims = [decode_claim(bytes(one)) for one in question.claims]
+        except InvalidDocument as error:
+            return _refused(question, ReasonCode.INVALID_REQUEST, str(error))
+        now = self._service.clock.monotonic()
+        self._service.pending.said(books, question.uid, question.attempt, claims, now)
+        return wire.Answer(question.id)
 
     def _may_preempt(self, books: Books, attempt: _Attempt) -> bool:
         """Whether it is worth asking who could make room."""

@@ -25,6 +25,7 @@ from partage.extender.claims_told import Known, explained, unknown
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.cycle import HOLD
 from partage.extender.meters import Meters
+from partage.extender.pending_allocations import PendingAllocations
 from partage.extender.ports import Binder, Hooks, NodeLocks
 from partage.extender.rebuild import filled, permuted
 from partage.extender.stories import SILENT, Stories
@@ -32,6 +33,7 @@ from partage.kube.clock import Clock
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.policy import Policy
 from partage.scheduler.engine import Engine
+from partage.scheduler.events import Event
 from partage.tracing.spans import PREEMPT, PRIORITIZE
 from partage.vendors import names
 from partage.wire.documents import Document
@@ -93,6 +95,7 @@ class SchedulerService:
         rebuilt: the books hold what the API server has.
         stories: hears what is decided, for traces.
         claims: reserves what claims are about to be allocated.
+        pending: what kube-scheduler has allocated to claims and not written yet, by its plugin's word.
         adjustments: follows what running pods ask their shares to be; None where nothing writes their records.
     """
 
@@ -126,6 +129,7 @@ class SchedulerService:
         self._allowance = Allowance(self._settings.allowance)
         self.books = self._new_books()
         self.claims = ClaimArbiter()
+        self.pending = PendingAllocations()
         amender = self._settings.amender
         self.adjustments = (
             None
@@ -191,6 +195,7 @@ class SchedulerService:
                 self._new_books(), self.books, inputs, self.clock.monotonic()
             )
             self.claims.renew(self.books, self.clock.monotonic())
+            self.pending.renew(self.books, self.clock.monotonic())
             if self.adjustments is not None:
                 self.adjustments.renew(self.books, self.clock.monotonic())
             before = True
@@ -237,6 +242,7 @@ class SchedulerService:
         The driver calls this every second or so.
         """
         self.books.tick(self.clock.monotonic())
+        self.pending.expire(self.books, self.clock.monotonic())
         for uid in list(self.books.unread):
             if uid not in self.bindings.busy:
                 await self.bindings.read_back(self.books, uid)
@@ -311,6 +317,7 @@ class SchedulerService:
         self._seen.pop(uid, None)
         self._plain.pop(uid, None)
         self.books.pod_gone(uid)
+        self.pending.withdrawn(self.books, uid, self.clock.monotonic())
         ended = [] if self.adjustments is None else self.adjustments.gone(uid)
         self.books.take([*ended, *events], self.clock.monotonic())
 
@@ -336,16 +343,18 @@ class SchedulerService:
         """A ResourceClaim is there, or has changed."""
         if self._postponed(lambda: self.claim_changed(document)):
             return
-        events = self.books.cluster_cache.claim_changed(document)
-        ended = self.claims.settled(self.books, document)
-        self.books.take([*ended, *events], self.clock.monotonic())
+        self._claim_told(document, self.books.cluster_cache.claim_changed(document))
 
     def claim_gone(self, document: Document) -> None:
         """A ResourceClaim is there no more."""
         if self._postponed(lambda: self.claim_gone(document)):
             return
-        events = self.books.cluster_cache.claim_gone(document)
+        self._claim_told(document, self.books.cluster_cache.claim_gone(document))
+
+    def _claim_told(self, document: Document, events: Iterable[Event]) -> None:
+        """What stood for a claim ends with what the API server tells of it."""
         ended = self.claims.settled(self.books, document)
+        ended += self.pending.settled(self.books, document)
         self.books.take([*ended, *events], self.clock.monotonic())
 
     async def _read_claims(self) -> None:
@@ -375,7 +384,12 @@ class SchedulerService:
         """
         if self.closed:
             return self.closed
-        return self.claims.review(self.books, document, self.clock.monotonic(), dry_run=dry_run)
+        now = self.clock.monotonic()
+        self.pending.asked(self.books, document)
+        refusal = self.claims.review(self.books, document, now, dry_run=dry_run)
+        if refusal and self.pending.gives_way(self.books, document, now):
+            refusal = self.claims.review(self.books, document, now, dry_run=dry_run)
+        return refusal
 
     # --- the verbs ---------------------------------------------------------------------------
 

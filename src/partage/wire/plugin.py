@@ -102,8 +102,8 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
         simulated: the cycle of a pod group, which may be confined to some nodes.
         pod: the pod, where the engine said that it has not seen it.
         claims: the pod asks for devices by these ResourceClaims alone, and comes with the question.
-            kube-scheduler allocates them: the answer says which nodes to try first, or `skip`, and no
-            other question follows but `another`.
+            kube-scheduler allocates them: the answer says which nodes to try first, or `skip`. Of further
+            questions `another` follows, or `reserve` with what was allocated, and `unreserve`.
         taken: what pods request of nodes, where that has changed since it was told on this
             connection; comes with claims.
     """
@@ -135,11 +135,14 @@ class Reserve(_About, frozen=True, omit_defaults=True, tag="reserve", gc=False):
         simulated: the cycle of a pod group, which is reverted before anything is bound.
         filtered: kube-scheduler's own filters rejected some of the nodes that were proposed as the best of their
             domains, so that others of a domain might have done.
+        claims: the pod asks by ResourceClaims alone, and kube-scheduler has allocated these, which are not stored yet;
+            it may be an attempt that was not asked about.
     """
 
     node: str
     simulated: bool = False
     filtered: bool = False
+    claims: list[msgspec.Raw] = []
 
 
 class Unreserve(_About, frozen=True, omit_defaults=True, tag="unreserve", gc=False):
