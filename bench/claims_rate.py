@@ -5,19 +5,20 @@
 
 One cluster with Partage by its chart: of our driver's claims the leader is asked by the webhook before one is stored, as in
 production; of the others nobody is. Each arm has nodes of its own, of eight cards each: slices of whole devices with the
-attributes that NVIDIA's driver publishes, and ours with amounts. Rounds of the arms take turns. kube-scheduler is stopped while
-pods and claims are made; what is measured is from its start to the last Binding, and the processor time of every process.
+attributes that NVIDIA's driver publishes, and ours with amounts, once by the cluster's own kube-scheduler and once by that with
+the plugin. Rounds of the arms take turns. The arm's DeviceClass is made once all pods and claims wait for it; what is measured is
+from then to the last Binding, and the processor time of every process.
 """
 
 import argparse
 import asyncio
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,33 @@ THEIRS, OURS = "gpu.nvidia.com", "share.gpu.partage.io"
 PATIENCE = 600.0
 TICKS = os.sysconf("SC_CLK_TCK")
 LAYOUT = Layout(options=("--set", "agent.enabled=true,agent.dra.enabled=true,scheduler.claims=true",
-                         "--set", "agent.nodeSelector.nowhere=here"))  # fmt: skip
-PROCESSES = ("default-scheduler", "kube-apiserver", "etcd", "scheduler", "webhook")
+                         "--set", "agent.nodeSelector.nowhere=here"), plugged=True, lease=15)  # fmt: skip
+PROCESSES = (
+    "default-scheduler",
+    "kube-scheduler",
+    "kube-apiserver",
+    "etcd",
+    "scheduler",
+    "webhook",
+)
+CALM = 5.0
+"""Seconds after which kube-scheduler tries a pod at once that it could not place before."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Whose nodes and DeviceClass pods use, and which kube-scheduler decides."""
+
+    nodes: str
+    class_: str
+    scheduler: str
+
+
+ARMS = {
+    "theirs": Arm("theirs", THEIRS, "default-scheduler"),
+    "ours": Arm("ours", OURS, "default-scheduler"),
+    "ours, plugin": Arm("plugin", OURS, "partage-scheduler"),
+}
 
 
 def whole_card(node: str, index: int) -> dict[str, Any]:
@@ -94,7 +120,7 @@ def device(node: str) -> dict[str, Any]:
 
 
 async def prepared(stack: Stack, count: int) -> None:
-    """Nodes of both arms with their slices, classes and templates."""
+    """Nodes of all arms with their slices, classes and templates."""
     selector = {"cel": {"expression": f"device.driver == '{THEIRS}'"}}
     class_ = {"metadata": {"name": THEIRS}, "spec": {"selectors": [selector]}}
     stack.plane.call("POST", f"{API}/deviceclasses", class_)
@@ -107,9 +133,9 @@ async def prepared(stack: Stack, count: int) -> None:
     offers = {"cpu": "640", "memory": "5Ti", "pods": "500"}
     async with Client(load_config({}, kubeconfig=stack.plane.kubeconfig())) as client:
         for number in range(count):
-            for arm in ("theirs", "ours"):
-                name = f"{arm}-{number}"
-                head = {"name": name, "labels": {"arm": arm}}
+            for arm in ARMS.values():
+                name = f"{arm.nodes}-{number}"
+                head = {"name": name, "labels": {"arm": arm.nodes}}
                 node = {"apiVersion": "v1", "kind": "Node", "metadata": head}
                 stack.add_nodes([{**node, "status": {"allocatable": offers}}])
             theirs = f"theirs-{number}"
@@ -123,15 +149,14 @@ async def prepared(stack: Stack, count: int) -> None:
                 },
             }
             stack.plane.call("POST", f"{API}/resourceslices", slice_)
-            stack.create(device(f"ours-{number}"))
             cards = tuple(
                 Device(DeviceType.GPU, n, f"GPU-{n}", "nvidia", "Tesla-T4", memory_bytes=2**34)
                 for n in range(CARDS)
             )
-            own = Publisher(
-                client, f"ours-{number}", Inventory, Tallies(), Notes(), instances=False
-            )
-            await own.once(Node(f"ours-{number}", devices=cards))
+            for name in (f"{arm.nodes}-{number}" for arm in ARMS.values() if arm.class_ == OURS):
+                stack.create(device(name))
+                own = Publisher(client, name, Inventory, Tallies(), Notes(), instances=False)
+                await own.once(Node(name, devices=cards))
 
 
 def processor(process: Process) -> float:
@@ -171,22 +196,25 @@ def bound(stack: Stack, since: str, count: int) -> float:
     raise RuntimeError(f"{len(there)} of {count} pods were bound within {PATIENCE:g} s")
 
 
-def played(stack: Stack, class_: str, arm: str, count: int) -> tuple[float, dict[str, float]]:
+def played(stack: Stack, arm: Arm, count: int) -> tuple[float, dict[str, float]]:
     """Seconds until so many pods were bound, and the processor time of each process; then all are gone."""
     processes = {name: stack.plane.processes[name] for name in PROCESSES}
-    scheduler = processes["default-scheduler"]
-    scheduler.signal(signal.SIGSTOP)
+    classes = f"{API}/deviceclasses"
+    class_ = stack.plane.call("GET", f"{classes}/{arm.class_}")
+    stack.plane.call("DELETE", f"{classes}/{arm.class_}")
     for number in range(count):
-        one = pod(f"{arm}-{number}", {}, nodeSelector={"arm": arm})
-        one["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimTemplateName": class_}]
+        one = pod(f"{arm.nodes}-{number}", {}, nodeSelector={"arm": arm.nodes})
+        one["spec"]["schedulerName"] = arm.scheduler
+        one["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimTemplateName": arm.class_}]
         one["spec"]["containers"][0]["resources"] = {"claims": [{"name": "card"}]}
         stack.create(one)
     made = lambda: all("resourceClaimStatuses" in one["status"] for one in listed(stack, PODS))  # noqa: E731
     eventually("claims are made", made, PATIENCE)
+    time.sleep(CALM)
     since = stack.revision()
     before = {name: processor(one) for name, one in processes.items()}
     began = time.monotonic()
-    scheduler.signal(signal.SIGCONT)
+    stack.plane.call("POST", classes, {"metadata": {"name": arm.class_}, "spec": class_["spec"]})
     took = bound(stack, since, count) - began
     used = {name: processor(one) - before[name] for name, one in processes.items()}
     stack.plane.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
@@ -212,14 +240,14 @@ def main() -> None:
         partage_stack.stack(Path(folder), layout=LAYOUT) as stack,
     ):
         asyncio.run(prepared(stack, given.nodes))
-        print("slices      bound a second   ms of processor time a pod", flush=True)
+        print("slices         bound a second   ms of processor time a pod", flush=True)
         for _ in range(given.rounds):
-            for arm, class_ in (("theirs", THEIRS), ("ours", OURS)):
-                took, used = played(stack, class_, arm, given.pods)
+            for name, arm in ARMS.items():
+                took, used = played(stack, arm, given.pods)
                 each = ", ".join(
-                    f"{name} {1000 * one / given.pods:.1f}" for name, one in used.items()
+                    f"{one} {1000 * spent / given.pods:.1f}" for one, spent in used.items()
                 )
-                print(f"{arm:12}{given.pods / took:14.1f}   {each}", flush=True)
+                print(f"{name:15}{given.pods / took:14.1f}   {each}", flush=True)
 
 
 if __name__ == "__main__":

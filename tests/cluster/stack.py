@@ -60,6 +60,7 @@ class Layout:
         read: its port for reading; 0 takes any that is free.
         pod: name of the first instance's pod.
         plugged: kube-scheduler asks by its plugin: each instance of the service has one of its own beside it.
+        lease: seconds that a leader's Lease lasts: short, for tests that wait for its end.
         routed: an address, not of loopback, by which the API server finds the webhook through its Service, as in
             production (with `--enable-aggregator-routing`); empty for a URL on loopback.
     """
@@ -75,6 +76,7 @@ class Layout:
     read: int = 0
     pod: str = "scheduler"
     plugged: bool = False
+    lease: int = 5
     routed: str = ""
 
 
@@ -199,7 +201,7 @@ class Stack:
             "--create-namespace",
             *self.layout.options,
             "--set",
-            f"{NONE},webhook.enabled={on},scheduler.leaseDuration=5,scheduler.seam={seam}",
+            f"{NONE},webhook.enabled={on},scheduler.leaseDuration={self.layout.lease},scheduler.seam={seam}",
         )
         eventually(
             "Devices are served",
@@ -265,7 +267,10 @@ class Stack:
         """Start the kube-scheduler of an instance's pod, with the chart's configuration and plugin."""
         config = self.config_beside()
         # As short as the Lease of the other seam is here.
-        config["leaderElection"].update(leaseDuration="5s", renewDeadline="3s", retryPeriod="1s")
+        lease = self.layout.lease
+        config["leaderElection"].update(
+            leaseDuration=f"{lease}s", renewDeadline=f"{lease * 3 // 5}s", retryPeriod="1s"
+        )
         token = self.token(self.layout.scheduler)
         own = self.plane.kubeconfig(token)
         self.plane.start_scheduler(
