@@ -65,6 +65,7 @@ _ELASTICGPU: Final[dict[str, Any]] = {
                 "schema": {
                     "openAPIV3Schema": {
                         "type": "object",
+                        "description": "One GPU as old versions of qGPU describe it. Partage neither writes nor reads it.",
                         "x-kubernetes-preserve-unknown-fields": True,
                     }
                 },

@@ -343,6 +343,9 @@ def test_custom_resources(binary: Path, tmp_path: Path) -> None:
         await kubectl("scale", "wd", "one", "--replicas=3")
         assert (await kubectl("get", "wd")).split()[:3] == ["NAME", "SIZE", "AGE"]
         assert "size" in await kubectl("explain", "widget.spec")
+        told = await kubectl("explain", "widget")
+        assert "What the object is." in told
+        assert "Name, labels and annotations." in told
         await kubectl("delete", "crd", "widgets.example.com")
         assert ok(await w.get(DEFINITIONS))["items"] == []
 

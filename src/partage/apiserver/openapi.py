@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from partage.apiserver.descriptions import SENTENCES
 from partage.apiserver.kinds import Kind, Registry
-from partage.wire.field_types import Field, Type
+from partage.wire.field_types import META, Field, Type, catalogue
 
 _SCALARS: Final[dict[str, dict[str, Any]]] = {
     "string": {"type": "string"},
@@ -112,10 +112,11 @@ def _schemas(kinds: list[Kind], prefix: str) -> dict[str, Any]:
 
 def _custom(schema: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """A definition's own schema, with what every object has."""
+    metadata = _type(catalogue()[f"{META}ObjectMeta"], prefix)
     head = {
-        "apiVersion": {"type": "string"},
-        "kind": {"type": "string"},
-        "metadata": {"$ref": f"{prefix}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"},
+        "apiVersion": {"type": "string", "description": SENTENCES["apiVersion"]},
+        "kind": {"type": "string", "description": SENTENCES["kind"]},
+        "metadata": metadata | {"description": SENTENCES["metadata"]},
     }
     return {**schema, "properties": {**(schema.get("properties") or {}), **head}}
 
