@@ -47,6 +47,11 @@ async def made(w: World, *specs: tuple[str, Document]) -> None:
         await w.create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
 
 
+def shown(w: World) -> dict[str, tuple[str, str]]:
+    """The cards and amounts that the table at the start shows of each pod with a node, by its name."""
+    return {one.name.split("/")[1]: (one.cards, one.given) for one in w.cluster.overview().placed}
+
+
 async def until(ask: Callable[[], Awaitable[Any]], true: Callable[[Any], object]) -> Any:
     """What is asked for, once something is true of it."""
     return await eventually(ask, true)
@@ -89,6 +94,7 @@ def test_a_claim_of_a_template_lives_with_its_pod() -> None:
             assert f"device gpu {device['device'][-1]} (GPU-" in told
             assert "env NVIDIA_VISIBLE_DEVICES=GPU-" in told
             assert f"file /dev/nvidia{device['device'][-1]}" in told
+            assert shown(w)[name] == (f"gpu {device['device'][-1]}", "60% + 40Gi")
         assert "asked 60%, most free 40%" in await w.refused("three")
         # A pod by a protocol's names finds what claims leave of the two cards, and no more.
         await w.create(
@@ -119,6 +125,7 @@ def test_a_claim_that_pods_share_stays_until_the_last_one_is_gone() -> None:
             await w.phase(name, "Running")
         claim = await w.get(f"{CLAIMS}/shared")
         assert len(claim["status"]["reservedFor"]) == 2
+        assert shown(w) == dict.fromkeys(("one", "two"), ("gpu 0", "50% + 20Gi"))
         await w.send("DELETE", f"{PODS}/one", {})
         await until(
             lambda: w.get(f"{CLAIMS}/shared"), lambda one: len(one["status"]["reservedFor"]) == 1

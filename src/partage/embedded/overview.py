@@ -1,11 +1,14 @@
 """What the embedded cluster looks like at one moment, in words and numbers for people."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from partage.apiserver import ApiServer, Record
+from partage.embedded.claim_lives import CLAIMS, claims_of
 from partage.extender.books import Books
 from partage.inventory.card import Card
+from partage.model.allocation import Grant
 from partage.model.device import DeviceType
 from partage.wire.outcomes import cards_text, closed_code, given_text, part_text, said
 
@@ -62,8 +65,7 @@ def overview(server: ApiServer, books: Books) -> Overview:
         node = (record.value.get("spec") or {}).get("nodeName")
         phase = str((record.value.get("status") or {}).get("phase") or "Pending")
         if node:
-            held = books.engine.ledger.allocation(record.uid)
-            grants = held.grants if held else ()
+            grants = [*_grants(server, books, record)]
             shown = _phase(record, phase)
             placed.append(PlacedLine(name, node, shown, cards_text(grants), given_text(grants)))
         elif not is_over(record):
@@ -73,6 +75,15 @@ def overview(server: ApiServer, books: Books) -> Overview:
         _node(books, record.name, running[record.name]) for record in server.store.all("nodes")
     )
     return Overview(nodes, tuple(placed), tuple(waiting))
+
+
+def _grants(server: ApiServer, books: Books, pod: Record) -> Iterator[Grant]:
+    """What a pod holds, by its record and by its ResourceClaims, of which several pods may have the same one."""
+    named = () if is_over(pod) else claims_of(pod.value)
+    claims = [server.store.get(CLAIMS, pod.namespace, name) for _, name in named]
+    for uid in (pod.uid, *(one.uid for one in claims if one is not None)):
+        held = books.engine.ledger.allocation(uid)
+        yield from held.grants if held else ()
 
 
 def _phase(record: Record, phase: str) -> str:
