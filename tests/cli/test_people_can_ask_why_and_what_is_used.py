@@ -103,6 +103,82 @@ def test_what_the_node_says_of_limits_is_told(tmp_path: Path, status: str, said:
     assert f"limits in force: {said}; container main: m" in result.stdout
 
 
+def ended(tmp_path: Path, status: dict[str, Any], **more: Any) -> str:
+    """A pod of manifests that has ended so, as the option for the file."""
+    limits = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+    spec = {"nodeName": "n0", "containers": [{"name": "main", "image": "x", **limits}], **more}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gone"}, "spec": spec}
+    file = tmp_path / "pods.yaml"
+    file.write_text(yaml.safe_dump(pod | {"status": status}))
+    return f"--filename={file}"
+
+
+def test_a_pod_that_failed_says_what_the_kubelet_says(tmp_path: Path) -> None:
+    """Its reason and message, and how each container ended, the init containers first."""
+    error = {"exitCode": 1, "reason": "Error", "message": "Traceback:\nCUDA error\n"}
+    status = {
+        "phase": "Failed",
+        "reason": "Evicted",
+        "message": "The node was low on memory.",
+        "containerStatuses": [
+            {"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}},
+            {"name": "log", "state": {"terminated": error}},
+            {"name": "unknown", "state": {"waiting": {"reason": "PodInitializing"}}},
+        ],
+        "initContainerStatuses": [{"name": "fetch", "state": {"terminated": {"exitCode": 2}}}],
+    }
+    file = ended(tmp_path, status)
+
+    said = ask("explain", "gone", file).stdout.splitlines()
+    told = json.loads(ask("explain", "gone", file, "-o", "json").stdout)["ended"]
+
+    assert said[:2] == [
+        "default/gone has failed on node n0; it holds nothing any more",
+        "Evicted: The node was low on memory.",
+    ]
+    rows = [line.split() for line in said]
+    at = rows.index(["CONTAINER", "EXIT", "CODE", "REASON", "MESSAGE"])
+    assert rows[at + 1 : at + 5] == [
+        ["fetch", "(init)", "2", "-"],
+        ["main", "137", "OOMKilled"],
+        ["log", "1", "Error", "Traceback:"],
+        ["CUDA", "error"],
+    ]
+    assert (told["phase"], told["reason"]) == ("Failed", "Evicted")
+    assert [(one["name"], one["init"], one["exit_code"]) for one in told["containers"]] == [
+        ("fetch", True, 2),
+        ("main", False, 137),
+        ("log", False, 1),
+    ]
+
+
+def test_a_pod_with_claims_alone_says_how_it_failed_too(tmp_path: Path) -> None:
+    """The books know nothing of such a pod."""
+    status = {
+        "phase": "Failed",
+        "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 3}}}],
+    }
+    claims = [{"name": "card", "resourceClaimName": "mine"}]
+    container = {"name": "main", "image": "x", "resources": {"claims": [{"name": "card"}]}}
+    file = ended(tmp_path, status, resourceClaims=claims, containers=[container])
+
+    said = ask("explain", "gone", file).stdout
+
+    assert ["main", "3", "-"] in [line.split() for line in said.splitlines()]
+
+
+def test_a_pod_that_succeeded_needs_no_reason(tmp_path: Path) -> None:
+    """Nor does it get a table of its containers."""
+    done = {"exitCode": 0, "reason": "Completed"}
+    statuses = [{"name": "main", "state": {"terminated": done}}]
+    file = ended(tmp_path, {"phase": "Succeeded", "containerStatuses": statuses})
+
+    said = ask("explain", "gone", file).stdout
+
+    assert said.startswith("default/gone has ended on node n0; it holds nothing any more\n")
+    assert "EXIT CODE" not in said
+
+
 def test_the_same_is_said_to_programs() -> None:
     """JSON and YAML hold the same document, with reason by node and card."""
     found = json.loads(ask("explain", "waiting/too-big-for-t4", "-f", MIXED, "-o", "json").stdout)

@@ -75,6 +75,19 @@ def test_every_view_shows_what_the_books_say() -> None:
         )
         await world.create(PODS, pod("later", HALF))
         await page.until("document.querySelector('#view').innerText.includes('default/later')")
+        container = {"command": ["sh", "-c", "exit 3"]}
+        await world.create(PODS, pod("ended", HALF, container=container, restartPolicy="Never"))
+        await world.phase("ended", "Failed")
+        await page.open(
+            f"{url}/#/pod/default/ended",
+            "document.querySelector('#view h1')?.textContent === 'default/ended'",
+        )
+        await page.until(
+            "document.querySelector('#view tbody tr')?.innerText.startsWith('main\\t3\\tError')"
+        )
+        assert "has failed on node" in await page.value(
+            "document.querySelector('#view').innerText"
+        )
 
     browse(tell)
 

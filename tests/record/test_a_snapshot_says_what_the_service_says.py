@@ -32,7 +32,14 @@ async def filled(world: World) -> None:
     meta = {"annotations": {"example.com/note": "hunter2"}, "labels": {"team": "payroll"}}
     await world.create(PODS, pod("fits", HALF, container=private, meta=meta))
     await world.phase("fits", "Running")
+    said = {"exitCode": 1, "reason": "hunter2", "message": "token hunter2"}
+    status = {"reason": "hunter2", "message": "token hunter2", "phase": "Pending"}
+    states = [{"name": "main", "state": {"terminated": said}}]
+    ended = {"status": status | {"initContainerStatuses": states, "containerStatuses": states}}
     await world.create(PODS, pod("waits", {"koordinator.sh/gpu": 500}))
+    media = "application/merge-patch+json"
+    code, told_ = await world.send("PATCH", f"{PODS}/waits/status", ended, media)
+    assert code == 200, told_
     await world.create(PODS, pod("broad", {"koordinator.sh/gpu": 800}))
     namespaced = "/api/v1/namespaces/default/"
     await world.create(

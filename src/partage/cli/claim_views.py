@@ -51,7 +51,7 @@ class ClaimViews(BookViews):
         if found is None:
             return None
         held, asks = allocator.held(document), allocator.asks(document)
-        return with_claims(found, held, asks, allocator.notes)
+        return with_claims(found, document, held, asks, allocator.notes)
 
 
 def read(books: Books, document: Document) -> PodEntry:

@@ -34,7 +34,8 @@ _STATES: Final = {
     "unknown": "its Binding was sent and never answered; the cards stay reserved",
     "bound": "is bound",
     "placed": "gets a place",
-    "finished": "has ended and holds nothing any more",
+    "finished": "has ended",
+    "failed": "has failed",
 }
 _MODES: Final = {
     "whole": "whole card",
@@ -125,18 +126,25 @@ def _missing(asked: Asked, key: str) -> str:
 
 def _print(console: Console, found: Document, in_force: str, *, wide: bool) -> None:
     head = Text(f"{found['namespace']}/{found['name']} ", style="bold")
-    head.append(str(_STATES.get(found["state"], found["state"])), style="not bold")
+    end = found.get("ended") or {}
+    state = "failed" if end.get("phase") == "Failed" else found["state"]
+    head.append(str(_STATES.get(state, state)), style="not bold")
     if found["node"]:
         head.append(f" on node {found['node']}")
+    if found["state"] == "finished":
+        head.append("; it holds nothing any more")
     console.print(head, soft_wrap=True)
+    if end.get("phase") not in (None, "Succeeded"):
+        _print_end(console, end)
     if found["quarantine"]:
         console.print(Text(f"quarantine: {found['quarantine']}", style="red"), soft_wrap=True)
     if found["reason"]:
         _print_refusal(console, found, wide=wide)
     elif found["fits_now_on"]:
         _print_possible(console, found)
-    console.print()
-    _print_request(console, found)
+    if found["request"] or found["notes"]:
+        console.print()
+        _print_request(console, found)
     if found["allocations"]:
         console.print()
         _print_cards(console, found, wide=wide)
@@ -149,6 +157,22 @@ def _print(console: Console, found: Document, in_force: str, *, wide: bool) -> N
     if found.get("annotations"):
         console.print()
         _print_annotations(console, found, wide=wide)
+
+
+def _print_end(console: Console, ended: Document) -> None:
+    """What the kubelet says of a pod that did not succeed, and how each container ended."""
+    said = ": ".join(one for one in (ended["reason"], ended["message"]) if one)
+    if said:
+        console.print(Text(said, style="red"))
+    if not ended["containers"]:
+        return
+    console.print()
+    table = PlainTable("CONTAINER", "EXIT CODE", "REASON", "MESSAGE")
+    for one in ended["containers"]:
+        name = f"{one['name']} (init)" if one["init"] else str(one["name"])
+        code = "-" if one["exit_code"] is None else str(one["exit_code"])
+        table.add_row(name, code, one["reason"] or "-", (one["message"] or "").strip())
+    console.print(table)
 
 
 def _print_refusal(console: Console, found: Document, *, wide: bool) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from partage.extender.books import Books
 from partage.extender.claimants import CLASSES
-from partage.extender.explain import explain
+from partage.extender.explain import ended, explain
 from partage.inventory.card import Card
 from partage.inventory.plane import Bools
 from partage.model.allocation import CLAIM, Grant
@@ -95,24 +95,27 @@ def explained(
     judged = any(ask.selectors for want in wants for ask in want.asks)
     notes = ["the service judges no selectors of claims; partage explain without it does"]
     asks = ((want.claim, ask) for want in wants for ask in want.asks)
-    return told and with_claims(told, held, asks, notes if judged else ())
+    return told and with_claims(told, document, held, asks, notes if judged else ())
 
 
 def with_claims(
     told: Mapping[str, Any],
+    document: Document,
     held: Iterable[tuple[str, Grant]],
     asks: Iterable[tuple[str, Ask]],
     notes: Iterable[str],
 ) -> dict[str, Any]:
-    """An explanation with what the pod's claims hold and ask.
+    """An explanation with what the pod's claims hold and ask, and how it ended.
 
     Args:
+        document: the pod, which the books do not keep where it has claims alone.
         held: grants of the claims, with the node of each.
         asks: the claim's name, and one of its requests.
         notes: what is to be known beside.
     """
     return {
         **told,
+        "ended": ended(document) if told["state"] == "finished" else None,
         "allocations": [*told["allocations"], *(grant_document(one, node) for node, one in held)],
         "request": [*told["request"], *(_asked(claim, ask) for claim, ask in asks)],
         "notes": [*told["notes"], *notes],

@@ -93,6 +93,7 @@ def explain(
             if allocation
             else []
         ),
+        "ended": ended(books.cluster_cache.document(pod.uid)) if pod.finished else None,
         "reason": reason,
         "next": advice(reason["code"], never=never) if reason else None,
         "claims": list(
@@ -192,6 +193,32 @@ def said_of(document: Document | None) -> str:
         if one.type == "PodScheduled" and one.status == "False":
             return one.message or ""
     return ""
+
+
+def ended(document: Document | None) -> dict[str, Any] | None:
+    """How a pod and its containers ended, as the kubelet says it; None where nothing is known of it."""
+    shape = document.shape if document is not None else None
+    status = shape.status if isinstance(shape, shapes.Pod) else None
+    if status is None:
+        return None
+    listed = ((status.init_container_statuses, True), (status.container_statuses, False))
+    return {
+        "phase": status.phase,
+        "reason": status.reason,
+        "message": status.message,
+        "containers": [
+            {
+                "name": one.name,
+                "init": init,
+                "exit_code": end.exit_code,
+                "reason": end.reason,
+                "message": end.message,
+            }
+            for containers, init in listed
+            for one in containers or ()
+            if (end := one.state and one.state.terminated)
+        ],
+    }
 
 
 def _kept_waiting(books: Books, pod: Pod) -> Iterator[str]:

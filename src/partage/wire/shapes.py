@@ -279,6 +279,8 @@ class Terminated(_Part, frozen=True):
     """How a container ended."""
 
     exit_code: int | None = None
+    reason: str | None = None
+    message: str | None = None
 
 
 class ContainerState(_Part, frozen=True):
@@ -298,6 +300,8 @@ class PodStatus(_Part, frozen=True):
     """What the kubelet says of a pod."""
 
     phase: str | None = None
+    reason: str | None = None
+    message: str | None = None
     conditions: list[Condition] | None = None
     nominated_node_name: str | None = None
     container_statuses: list[ContainerStatus] | None = None

@@ -122,6 +122,8 @@ def plain(document: Document, *, masked: bool = False) -> dict[str, Any] | None:
         "apiVersion": _VERSIONS.get(document.kind, "v1"),
         "kind": document.kind,
     } | found
+    if isinstance(shape, shapes.Pod):
+        _without_endings(found.get("status", {}))
     metadata = found.get("metadata", {})
     kept = {key: text for key, text in metadata.get("annotations", {}).items() if ours(key)}
     metadata.pop("annotations", None)
@@ -149,6 +151,15 @@ def _without_claims(pod: shapes.Pod) -> shapes.Pod:
         spec=replace(spec, resource_claims=None) if spec else None,
         status=replace(status, resource_claim_statuses=None) if status else None,
     )
+
+
+def _without_endings(status: dict[str, Any]) -> None:
+    """Take out what a pod and its containers said when they ended, which decides nothing and may hold anything."""
+    listed = (status.get(key, ()) for key in ("containerStatuses", "initContainerStatuses"))
+    ends = (one.get("state", {}).get("terminated", {}) for part in listed for one in part)
+    for said in (status, *ends):
+        said.pop("reason", None)
+        said.pop("message", None)
 
 
 def _pruned(value: Any) -> Any:

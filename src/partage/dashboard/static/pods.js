@@ -52,12 +52,14 @@ export const one = {
   path: ([namespace, name]) => `api/explain/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`,
   render: (pod) => {
     const waits = ["waiting", "held"].includes(pod.state);
+    const failed = pod.ended?.phase === "Failed";
     return [
       h("div", { class: "node-head" }, h("h1", {}, `${pod.namespace}/${pod.name}`), pod.reason ? saving(`${pod.namespace}-${pod.name}`, () => pictureOf(pod)) : null),
-      h("p", {}, h("span", { class: `badge ${waits ? "warn" : "good"}` }, pod.state), " ",
-        STATES[pod.state] ?? pod.state, pod.node ? [" on node ", link(["node", pod.node], pod.node)] : "",
+      h("p", {}, h("span", { class: `badge ${failed ? "bad" : waits ? "warn" : "good"}` }, failed ? "failed" : pod.state), " ",
+        failed ? "has failed" : STATES[pod.state] ?? pod.state, pod.node ? [" on node ", link(["node", pod.node], pod.node)] : "",
         pod.created ? [waits ? " for " : ", made ", since(pod.created), waits ? "" : " ago"] : ""),
       pod.quarantine ? h("p", { class: "alert" }, pod.quarantine) : null,
+      failed ? ending(pod.ended) : null,
       pod.reason ? refusal(pod) : null,
       pod.fits_now_on ? h("div", { class: "reason" }, h("p", {}, "Its devices are free on node ", link(["node", pod.fits_now_on], pod.fits_now_on), " now. ",
         pod.kube_scheduler ? `kube-scheduler says: ${pod.kube_scheduler}` : "A rule of kube-scheduler's own (CPU, memory, ports) is in the way, or its turn has not come.")) : null,
@@ -69,6 +71,17 @@ export const one = {
     ];
   },
 };
+
+/** What the kubelet says of a pod that failed, and how each container ended. */
+function ending({ reason, message, containers }) {
+  const said = [reason, message].filter(Boolean).join(": ");
+  return [
+    said ? h("p", { class: "alert" }, said) : null,
+    containers.length ? h("section", { class: "panel" }, h("h2", {}, "How its containers ended"), table("Ends of containers",
+      [["container"], ["exit code", "number"], ["reason"], ["message", "wide"]],
+      containers.map((one) => [one.name + (one.init ? " (init)" : ""), one.exit_code === null ? "" : `${one.exit_code}`, one.reason || "", one.message || ""]))) : null,
+  ];
+}
 
 /** Nodes with the same reason as one group, with all their cards; the nearest to fit first. */
 function groups(reason) {
