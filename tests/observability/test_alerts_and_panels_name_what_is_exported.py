@@ -1,5 +1,6 @@
 """Alerts and dashboards in deploy/observability stand on series and labels that programs export."""
 
+import ast
 import asyncio
 import json
 import re
@@ -34,6 +35,8 @@ REFERENCE = "".join(
 _VARIABLES = {"$__rate_interval": "5m", '=~"$node"': '=~".*"'}
 
 
+MAKERS = ("Gauge", "Counter", "Histogram", "MetricFamily", "_gauge")
+"""How the names of what makes a series end."""
 OTHERS = "DCGM_"
 """How the series of NVIDIA's exporter begin, which a panel joins with ours."""
 
@@ -50,6 +53,34 @@ class Use(NamedTuple):
 def live(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """What live programs export."""
     return asyncio.run(exported(tmp_path_factory.mktemp("tls")))
+
+
+def named() -> dict[str, str]:
+    """Every series that the program makes under a name that it spells, and the module that does."""
+    found = {}
+    for path in sorted((ROOT / "src/partage").rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                not isinstance(call, ast.Call)
+                or not isinstance(call.func, ast.Name)
+                or not call.args
+            ):
+                continue
+            first = call.args[0]
+            name = first.value if isinstance(first, ast.Constant) else None
+            if call.func.id.endswith(MAKERS) and str(name).startswith("partage_"):
+                found[str(name)] = path.name
+    return found
+
+
+def test_every_series_that_the_program_makes_is_asked_for(live: Exported) -> None:
+    """The page has what the programs that were asked export; none may be forgotten there."""
+    spelled = named()
+    exported_ = {name.removesuffix("_total") for _, name in live.families}
+
+    assert {"isolation_status.py", "mps.py", "metrics.py"} <= set(spelled.values())
+    missing = {name: where for name, where in spelled.items() if name not in exported_}
+    assert not missing, f"not on docs/reference/series.md: {missing}"
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,11 @@ class StatementSettings:
     proc: Path = Path("/proc")
 
 
-class _Series:
+class StatementSeries:
     """What is counted of the statements."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        """Series without a sample, on this registry."""
         labels = ["namespace", "pod", "container", "provider"]
         self.in_force = Gauge(
             "partage_agent_limits_in_force",
@@ -142,7 +143,7 @@ class Statements:
         self.said: tuple[Statement, ...] = ()
         self._written: dict[str, tuple[str, str]] = {}
         self._odd: dict[str, int] = {}
-        self._series = _Series(tallies.registry)
+        self._series = StatementSeries(tallies.registry)
 
     async def run(self) -> None:
         """Look and say until cancelled."""

@@ -21,7 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from partage.agent.discovery.found import CardUse
 from partage.agent.held_allocations import Holding
 from partage.agent.metrics import Books, NodeSeries, Tallies
+from partage.agent.notes import Notes
 from partage.agent.uses import Use
+from partage.daemon.isolation_status import StatementSeries
+from partage.daemon.mps import MpsDaemon
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.embedded.cluster import EmbeddedCluster, Plan
 from partage.embedded.examples import examples
@@ -189,6 +192,11 @@ def _agent() -> str:
     tallies.findings.labels(kind="PodGone").set(1)
     tallies.claim_failures.labels(rule="CardFull").inc()
     tallies.claim_seconds.labels(call="prepare", result="done").observe(0.1)
+    MpsDaemon(Path()).tell(tallies, Notes())
+    statements = StatementSeries(tallies.registry)
+    for series in (statements.in_force, statements.unenforced):
+        series.labels("team", "train", "main", "partage").set(1)
+    statements.excess.labels("team", "train", "main", "GPU-0").set(1)
     tallies.registry.register(SpanSeries(NO_TRACES))
     tallies.registry.register(NodeSeries(_books))
     return generate_latest(tallies.registry).decode()
