@@ -9,6 +9,7 @@ from fakes.builders import card, make_node, make_pod, share, whole
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
+from partage.model.request import DeviceRequest
 from partage.placement.capacity import CapacityGauge
 from partage.placement.fragmentation import Shape, Workload
 from partage.placement.tables import Tables
@@ -88,6 +89,32 @@ def test_whole_cards_and_models_count() -> None:
     found = engine.evaluate(make_pod("a", whole(1)))
     assert isinstance(found, Placement)
     assert found.allocation.node == "x"
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        pytest.param(share(30), 1, id="a-share-goes-beside-it"),
+        pytest.param(share(0, 4), 1, id="so-does-another-without-compute"),
+        pytest.param(share(0, 12), 0, id="unless-its-memory-is-short"),
+    ],
+)
+def test_a_card_with_a_tenant_of_memory_alone_is_whole_no_more(
+    asked: DeviceRequest, expected: int
+) -> None:
+    """All its compute is left, and whole cards are usual: what can share it does, and the idle one stays whole."""
+    usual = Workload.of([Shape(1000, 1000, 1)])
+    cards = [card(i, prefix="x", memory=16) for i in range(2)]
+    engine = Engine()
+    engine.handle(NodeSeen(make_node("x", cards)))
+    tenant = Grant("c", DeviceType.GPU, 1, "x-1", 0, 2**33, GrantMode.SHARE)
+    engine.ledger.apply(Allocation("t", "d", "t", "x", (tenant,)))
+    engine.handle(TablesChanged(Tables(expected=usual)))
+
+    assert CapacityGauge(usual, engine.ledger).capacity[0] == 1000.0
+    found = engine.evaluate(make_pod("a", asked))
+    assert isinstance(found, Placement)
+    assert found.allocation.grants[0].minor == expected
 
 
 def test_nodes_without_devices_take_pods_without() -> None:

@@ -6,7 +6,8 @@ usual requests (a `Workload`). FGD asks only whether one more fits, so it sees t
 it has run out. The loss is rounded to bins as that of prices is: among nearly equal places the
 fullest node wins, then the tightest card, then the order of nodes.
 
-Memory decides what fits, not what is better.
+Memory decides what fits, not what is better. But a card whose tenants hold memory alone is whole no
+more, though all its compute is left: no request for a whole card can use it.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from partage.model.request import DeviceRequest
 from partage.placement.baselines import demand, left_of
 from partage.placement.fragmentation import Index, Lens, Workload, summed
 from partage.placement.incremental_columns import Followed
-from partage.placement.kernel import Nodes
+from partage.placement.kernel import Nodes, at
 from partage.placement.priced import packed
 from partage.placement.tables import Floats
 
@@ -33,6 +34,7 @@ class CapacityGauge(Followed):
     Attributes:
         lens: the usual requests, for the kinds of card in the books.
         left: compute left by card and node, milli.
+        shared: whether the card has a tenant, by card and node.
         slots: by threshold of the lens and node, how often the cards have room for so much.
         total: compute left by node, milli.
         capacity: expected, by node, milli.
@@ -54,12 +56,14 @@ class CapacityGauge(Followed):
         count, milli = demand(request)
         if request is None or fits is None or not count or request.whole:
             return self._settled(host, index, count)
-        # Cards of one node with as much left score the same: one of them will do.
-        ordered = np.sort(np.where(fits, self.left[:, index], -1), axis=0)
+        # Cards of one node with as much left, all shared or all idle, score the same: one of them will do.
+        codes = 2 * self.left[:, index] + self.shared[:, index]
+        ordered = np.sort(np.where(fits, codes, -1), axis=0)
         fresh = ordered >= 0
         fresh[1:] &= ordered[1:] != ordered[:-1]
         row, column = np.nonzero(fresh)
-        score = self._shared(host, index[column], ordered[row, column], (count, milli))
+        left, shared = np.divmod(ordered[row, column], 2)
+        score = self._shared(host, index[column], (left, shared > 0), (count, milli))
         result: Ints = np.zeros(index.size, np.int64)
         np.maximum.at(result, column, score)
         return result
@@ -78,7 +82,8 @@ class CapacityGauge(Followed):
         _, milli = demand(request)
         rows = np.flatnonzero(self.left[:, index] >= milli if fits is None else fits[:, 0])
         nodes = np.full(rows.size, index)
-        score = self._shared(host, nodes, self.left[rows, index], demand(request))
+        card = self.left[rows, index], self.shared[rows, index]
+        score = self._shared(host, nodes, card, demand(request))
         return dict(zip(rows.tolist(), score.tolist(), strict=True))
 
     # --- columns ---------------------------------------------------------------------------------
@@ -88,17 +93,20 @@ class CapacityGauge(Followed):
         self.lens = Lens.of(self.workload, self.ledger)
         cards, size = self.ledger.planes[DeviceType.GPU].open.shape
         self.left: Ints = np.zeros((cards, size), np.int64)
+        self.shared: Bools = np.zeros((cards, size), np.bool_)
         self.slots: Ints = np.zeros((self.lens.thresholds.size, size), np.int64)
         self.total: Ints = np.zeros(size, np.int64)
         self.capacity: Floats = np.zeros(size)
 
     def write(self, nodes: Index) -> None:
         """Write the columns of some nodes."""
-        left = np.maximum(left_of(self.ledger.planes[DeviceType.GPU], nodes), 0)
+        plane = self.ledger.planes[DeviceType.GPU]
+        left, shared = np.maximum(left_of(plane, nodes), 0), at(plane.tenants, nodes) > 0
         slots = np.zeros((self.lens.thresholds.size, nodes.size), np.int64)
-        for card in left:
-            slots += card // self.lens.thresholds[:, None]
+        for card in zip(left, shared, strict=True):
+            slots += self._slots(*card)
         self.left[:, nodes] = left
+        self.shared[:, nodes] = shared
         self.slots[:, nodes] = slots
         self.total[nodes] = left.sum(axis=0)
         self.capacity[nodes] = self._expected({}, nodes, slots)
@@ -113,15 +121,27 @@ class CapacityGauge(Followed):
         return packed(loss, rest, np.zeros(nodes.size, np.int64))
 
     def _shared(
-        self, host: Mapping[str, int], nodes: Index, card: Ints, asked: tuple[int, int]
+        self,
+        host: Mapping[str, int],
+        nodes: Index,
+        card: tuple[Ints, Bools],
+        asked: tuple[int, int],
     ) -> Ints:
-        """Scores of taking a share of a card, for pairs of node and what that card has left."""
-        count, milli = asked
-        rest = np.maximum(card - milli, 0)
-        steps = self.lens.thresholds[:, None]
-        after = self.slots[:, nodes] - card // steps + rest // steps
+        """Scores of taking a share of a card, for pairs of node and what that card has left, and if it is shared."""
+        (count, milli), (left, shared) = asked, card
+        rest = np.maximum(left - milli, 0)
+        after = (
+            self.slots[:, nodes]
+            - self._slots(left, shared)
+            + self._slots(rest, np.ones_like(shared))
+        )
         loss = self.capacity[nodes] - self._expected(host, nodes, after)
         return packed(loss, np.maximum(self.total[nodes] - count * milli, 0), rest)
+
+    def _slots(self, left: Ints, shared: Bools) -> Ints:
+        """By threshold and card, how often a card has room for so much; a shared one never for all of it."""
+        steps = self.lens.thresholds[:, None]
+        return left // steps * ~(shared & (steps >= MILLI))
 
     def _expected(self, host: Mapping[str, int], nodes: Index, slots: Ints) -> Floats:
         """Expected capacity once `host` is taken off the nodes, and their cards have these slots.
