@@ -54,7 +54,7 @@ class Keeper:
 
     Attributes:
         unprotected: what was found running unserved, by the runtime's identity of the container.
-        suspected: what runs with devices without a record, by the kubelet's word; whoever reconciles sets it.
+        suspected: what has devices and no record, as the kubelet says; `partage.daemon.reconciling` sets it.
         books: what is held, and what the runtime has.
         isolation: the node's own enforcement library; None where another keeps shares.
         claims: what ResourceClaims hold here; None where this agent prepares none.
@@ -223,8 +223,8 @@ class Keeper:
     ) -> tuple[Given, Adjustment | None]:
         """Make and write down what a container gets.
 
-        In this order, so that a crash leaves too much and never too little, and no folder that nobody knows
-        of; the next comparison with the runtime clears it away.
+        In this order, so that a crash leaves too much and never too little; the next comparison with the runtime
+        removes what no container has.
         """
         given, allocation = found.given, found.allocation
         if allocation is None:
@@ -348,7 +348,7 @@ class Keeper:
     def _leave(self, gone: Collection[str]) -> None:
         """Give up folders of containers that have ended, unless their next attempt has them.
 
-        Before the journal forgets them: nobody else would know whose a young folder was.
+        Before the journal forgets them: only it knows whose a young folder was.
         """
         if self._folders is None:
             return
@@ -375,8 +375,7 @@ class Keeper:
     def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
         """Compare with all that the runtime has.
 
-        What cannot be written down is told and tried again: an agent that gave up here would leave the node to
-        whoever starts containers without asking.
+        Logs what it cannot write, and tries again: if the agent ended here, containers would start unchecked.
         """
         sandboxes = {pod.id: pod for pod in pods}
         there = {one.id: one for one in containers if one.state != _STOPPED}

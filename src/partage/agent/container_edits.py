@@ -137,7 +137,7 @@ def gifts(
 
     Raises:
         InvalidValue: the pod chose limits that cannot be.
-        FilesUnknown: it has a card of which nobody knows the device files.
+        FilesUnknown: the device files of one of its cards are not known.
     """
     env = render(placed, settings, families).env
     return {

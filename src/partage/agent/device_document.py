@@ -20,7 +20,7 @@ API_VERSION: Final = "scheduling.koordinator.sh/v1alpha1"
 LOST: Final = "DeviceLost"
 """Condition reason of a device that was there and is not found any more."""
 OWNED_LABELS: Final = (names.GPU_VENDOR, names.GPU_MODEL, names.GPU_DRIVER_VERSION)
-"""Labels of a Device object that say what was found; others are somebody else's."""
+"""Labels of a Device object that say what was found; the agent leaves others alone."""
 
 _PERCENT: Final = MILLI // 100
 _HEALTHY: Final = "device is healthy"

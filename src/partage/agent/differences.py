@@ -92,7 +92,7 @@ class Finding:
     """One thing that does not agree.
 
     Attributes:
-        namespace, pod, uid: of the pod; the UID is empty where nobody tells it.
+        namespace, pod, uid: of the pod; the UID is empty where it is not known.
     """
 
     kind: Kind

@@ -123,7 +123,7 @@ class Holdings:
             self.running.pop(container, None)
 
     def rename(self, before: str, after: str) -> None:
-        """A container has another identity now; whoever looks meanwhile sees one of both, or both."""
+        """A container has another identity now; a reader meanwhile sees one of the two, or both."""
         if (held := self._held.get(before)) is not None:
             self._held[after] = replace(held, container=after)
         if (lost := self.unknown.get(before)) is not None:
@@ -145,7 +145,7 @@ class Holdings:
         return container in self._held
 
     def closed_to(self, uid: str, namespace: str) -> str:
-        """Who holds what nobody can tell, beside the pod of this UID; empty usually.
+        """A container that holds unknown devices, of another pod than this UID's; empty usually.
 
         Args:
             uid: of the pod, or of its claim.

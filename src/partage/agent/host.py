@@ -64,7 +64,7 @@ class Host:
         container: Container,
         annotations: Mapping[str, str] = MappingProxyType({}),
     ) -> Adjustment | None:
-        """What the runtime is told; None where there is nothing to change.
+        """What the runtime has to change; None where that is nothing.
 
         Args:
             removed: variables that are made to say nothing.

@@ -92,7 +92,7 @@ class Injected:
     Attributes:
         removed: variables that are made to say nothing; NRI cannot take any away.
         allocation: of its pod, when it has one.
-        chose: variables by which it would have got cards that nobody granted it.
+        chose: variables by which it would have got cards without a grant.
     """
 
     given: Given
@@ -144,7 +144,7 @@ def inject(
 
     Args:
         held: allocations of pods whose containers are here already.
-        unknown: a container of another pod that holds what nobody can tell; empty usually.
+        unknown: a container of another pod that holds unknown devices; empty usually.
     """
     held = tuple(held)
     allocation = recorded(pod, place.node.name)
@@ -269,7 +269,7 @@ def _may_have(place: Place, vendor: str) -> bool:
 
 
 def _makers(place: Place) -> set[str]:
-    """Vendors of the node's cards, as they are told."""
+    """Vendors of the node's cards, as the node reports them."""
     return {
         said(place.node, one, "vendor") for one in place.node.devices if one.type is DeviceType.GPU
     }
@@ -277,7 +277,7 @@ def _makers(place: Place) -> set[str]:
 
 @lru_cache(maxsize=16)
 def _protected(makers: frozenset[str]) -> re.Pattern[str]:
-    """Device files that nobody has without a grant on a node with cards of some vendors."""
+    """Device files that a container needs a grant for, on a node with cards of these vendors."""
     shared = {traits_of(vendor).shared for vendor in makers} - {""}
     every = [row.tampering for row in ROWS if row.tampering]
     return re.compile("|".join([_NETWORK, *every, *sorted(shared)]))

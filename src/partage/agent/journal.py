@@ -97,7 +97,7 @@ class Journal:
         self._adjusted: dict[str, str] = {}
         self._spare = spare
         self._dead = 0
-        # Whoever closes it need not be the thread that writes: a number that is closed may be of another file.
+        # Another thread than the writer's may close it, and then its number may be another file's.
         self._writing = threading.Lock()
         self._file = self._held = _CLOSED
         self.damaged = 0

@@ -113,7 +113,7 @@ class Tallies:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What is known when somebody asks.
+    """What is known at the time of a scrape.
 
     Attributes:
         held: containers that hold devices, oldest first; of one that was tried again, the last attempt.
@@ -139,14 +139,14 @@ class _Held:
 
     @property
     def hami_labels(self) -> tuple[str, ...]:
-        """What HAMi's series of a container's part are told apart by."""
+        """Labels of HAMi's series of a container's part."""
         pod = self.allocation
         part = (str(self.position), self.grant.uuid)
         return (_ZONE, pod.namespace, pod.name, self.container, *part)
 
     @property
     def qgpu_labels(self) -> tuple[str, ...]:
-        """What qGPU's are."""
+        """Those of qGPU's."""
         pod, card = self.allocation, str(self.grant.minor)
         return (pod.namespace, pod.node, pod.name, self.container, card)
 
@@ -374,7 +374,7 @@ def _gauge(name: str, text: str, labels: Sequence[str], samples: _Samples) -> Me
 
 
 class Nameless(Collector):
-    """Series of which none names a pod: whoever reaches the port could read them, whatever they may read of pods."""
+    """Series of which none names a pod: readers of the port may have no right to read pods."""
 
     def __init__(self, inner: Collector) -> None:
         self._inner = inner

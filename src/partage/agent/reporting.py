@@ -105,8 +105,8 @@ class ReportingHooks:
         hami: asked for HAMi's settings in force.
         told: hears what is wrong, once for each time that it changes.
         restore: hears what the Device object says, None without one, before the first search.
-        born_with: asked for annotations of a Device object from the moment that it is made; somebody
-            else keeps them afterwards.
+        born_with: asked for the annotations with which a Device object is made; reporting does not
+            change them afterwards.
         heard: hears the Node, the Device object and what was found, after each search; None for
             what the API server has never told.
         notes: asked for what operators have to know, as the Node's annotation holds it.
@@ -187,12 +187,12 @@ class AgentReporting:
         try:
             wrote = await self._write(seen, inventory)
         except (AlreadyExists, Conflict, NotFound):
-            self._seen = _Seen()  # somebody was faster: the next round reads
+            self._seen = _Seen()  # another writer was faster: the next round reads
             raise
         return Round(inventory, wrote)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Report until told to stop; errors are told, and the next round tries again."""
+        """Report until `stop`; `told` hears errors, and the next round tries again."""
         async with asyncio.TaskGroup() as group:
             group.create_task(
                 self._every(self._settings.period, self.once, stop), name="agent:report"

@@ -54,7 +54,7 @@ SILENT: Final = Stories()
 
 
 def stories_of(tracer: Tracer, node: str, chance: Callable[[], str]) -> Stories:
-    """What tells the tracer; nothing where it tells nobody."""
+    """What tells the tracer; silent where it is off."""
     return NodeStories(tracer, node, chance) if tracer.on else SILENT
 
 

@@ -42,7 +42,7 @@ class Use:
 
 
 class Meter:
-    """Is told of rooms again and again; device time is told between two looks."""
+    """Looks at rooms again and again; device time is the difference of two looks."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """A meter that has not looked; `clock` gives seconds and never goes back."""
@@ -111,7 +111,7 @@ def told_by_drivers(
 
     Args:
         cards: what drivers say, by card.
-        known: what is measured already; time is told of those that lack it, as where the library holds memory alone.
+        known: what is measured already; those of them without time get it, as where the library holds memory alone.
     """
     wanted = {
         (one.container, grant.uuid)

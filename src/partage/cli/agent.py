@@ -64,7 +64,7 @@ from partage.wire.nodes import translate_node
 
 _USUAL: Final = AgentOptions()
 _OFTEN: Final = 2
-"""Rounds after which a simulated node is read anew: somebody waits for a fault that was asked for."""
+"""Rounds after which a simulated node is read anew: faults that its user sets show soon."""
 
 
 @click.command(cls=Sectioned)
@@ -125,9 +125,9 @@ class _Plan:
     """What the options come to.
 
     Attributes:
-        discovery: how devices are looked for; None where somebody else does.
+        discovery: how devices are looked for; None where another program does.
         mig: where instances are kept; None where none are made.
-        reporting: how the node's devices and the agent itself are told of.
+        reporting: how the node's devices and the agent itself are reported.
     """
 
     node: str

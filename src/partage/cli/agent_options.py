@@ -118,7 +118,7 @@ reporting_options = options(
     ),
     title="Reporting",
 )
-"""What is known of the node, and who is told."""
+"""What the agent reports of the node, and where."""
 
 runtime_options = options(
     option(
@@ -289,7 +289,7 @@ service_options = options(
 def isolation_of(given: dict[str, Any]) -> IsolationOptions:
     """The provider that was chosen. Raises `InvalidDocument`: shares would be evicted for ever."""
     if given["isolation"] == "none" and given["not_in_force"] == "evict":
-        # Whoever replaces an evicted pod would be evicted too.
+        # The pod that replaces an evicted one would be evicted too.
         raise InvalidDocument(
             "--not-in-force evict: with --isolation none no share is ever held to its limits, so each would "
             "be evicted again and again; choose who keeps them (--isolation partage) or --not-in-force report"

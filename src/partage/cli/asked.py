@@ -72,7 +72,7 @@ answer_options = options(
 def answered(
     given: dict[str, Any], question: Callable[[Asked], Awaitable[_T]], *, placing: bool = False
 ) -> _T:
-    """What somebody answers; ends the program where nobody does."""
+    """The answer; ends the program where there is none."""
     where = Where(
         scheduler=given["scheduler"],
         service=given["service"],

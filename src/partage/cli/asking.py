@@ -39,11 +39,11 @@ _T = TypeVar("_T")
 HEARD: Final = TransportSettings(heard=True, plugin_timeout=600.0)
 """Of a command that a person has typed, whom a credential plugin may ask to log in."""
 _SETTINGS: Final = ClientSettings(HEARD, attempts=2)
-"""Somebody waits for the answer: one retry, then say what is wrong."""
+"""A person waits for the answer: one retry, then say what is wrong."""
 
 
 class CannotAsk(PartageError):
-    """Nobody answers: no configuration, no right, nobody there; says what to try."""
+    """No answer: no configuration, no right or no server; says what to try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Where:
 
 
 def ask(where: Where, question: Callable[[Asked], Awaitable[_T]]) -> _T:
-    """What somebody answers. Raises `CannotAsk`."""
+    """The answer. Raises `CannotAsk`."""
 
     async def asking() -> _T:
         async with _answering(where) as asked:

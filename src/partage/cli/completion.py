@@ -68,7 +68,7 @@ def node_names(
 def _completed(
     context: click.Context, scope: Scope, begun: str, prefix: str
 ) -> list[CompletionItem]:
-    """Names that begin so; none where nobody answers in time, as there is nowhere to say why."""
+    """Names that begin so; none where no answer comes in time, as there is nowhere to say why."""
 
     async def names() -> list[str]:
         config = load_config(

@@ -26,7 +26,7 @@ _SECONDS: Final = 30
 def idle_shares(url: str, namespace: str) -> list[dict[str, Any]]:
     """Containers that received less than 5 % of their card's time in the last hour, the largest grant first.
 
-    Only those whose use is measured are told; the command ends where Prometheus does not answer.
+    Only those whose use is measured; the command ends where Prometheus does not answer.
 
     Args:
         url: of Prometheus, or of what answers its API.

@@ -25,7 +25,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
 
 
 def meaning(key: str) -> str:
-    """What an annotation of that name says; empty for one that is nobody's."""
+    """What an annotation of that name says; empty for an unknown one."""
     if key.startswith(names.QGPU_CARDS):
         return f"qGPU: cards of container {key.removeprefix(names.QGPU_CARDS)}"
     return _MEANINGS.get(key, "")

@@ -357,7 +357,7 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         TokenFile(tokens, SystemClock().monotonic) if tokens else None,
         certificates=certificates,
         plain=given["plain"],
-        # kube-scheduler speaks at the socket; without a credential the verbs answer nobody.
+        # kube-scheduler speaks at the socket; without a credential the verbs answer no caller.
         closed=plugin is not None and not (tokens or certificates or given["plain"]),
     )
     return SchedulerOptions(
@@ -475,7 +475,7 @@ def _own_of(given: dict[str, Any], config: Config) -> _OwnTls | None:
             "--tls-cert, --tls-key, --client-ca and --plain"
         )
     namespace = given["lease_namespace"] or config.namespace
-    # Where reads have a port of their own, everybody at this one shows a certificate.
+    # Where reads have a port of their own, every caller at this one shows a certificate.
     required = given["read_port"] is not None
     return _OwnTls(namespace, secret, hosts, required)
 

@@ -205,7 +205,7 @@ def _rate(trace: Trace, sequence: Sequence, offered: float) -> float:
 
 @contextmanager
 def _progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error while somebody looks at it."""
+    """A progress bar on standard error, where that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None

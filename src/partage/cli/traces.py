@@ -31,7 +31,7 @@ trace_options = options(
 
 @contextlib.contextmanager
 def sent_traces(service: str, *, wanted: bool) -> Iterator[Tracer]:
-    """Who is told of pods, as long as the context lasts.
+    """What traces pods, as long as the context lasts.
 
     Args:
         service: name of the service, where OTEL_SERVICE_NAME gives none.

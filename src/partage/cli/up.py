@@ -159,7 +159,7 @@ def _found(
 
 
 def _check_kubeconfig(path: Path | None) -> None:
-    """A kubeconfig of somebody else is not replaced."""
+    """Refuse to replace the kubeconfig of another cluster."""
     if path is None or not path.exists():
         return
     try:

@@ -108,7 +108,7 @@ class AgentOptions:
         exempt: namespaces whose pods without a record are left alone.
         asked: makes what is asked about containers; None for the NRI plugin.
         cdi: kind of NVIDIA's cards in the host's CDI specifications; empty for none.
-        tracer: is told what pods get.
+        tracer: traces what pods get.
         pod_series: whether `/metrics` has series that name pods.
     """
 
@@ -224,7 +224,7 @@ class AgentDaemon:
             tell(self._place)
 
     def follow(self, tell: Callable[[Place], None]) -> None:
-        """Tell somebody the node as it is now, and whenever it has changed."""
+        """Call `tell` with the node as it is now, and whenever it has changed."""
         self._followers.append(tell)
         tell(self._place)
 

@@ -150,7 +150,7 @@ class AgentSilence:
         await self._write(found, nodes)
 
     async def _marks(self) -> Mapping[str, str]:
-        """What each node's lease says; nothing where nobody is to be closed."""
+        """What each node's lease says; nothing where no node is to be closed."""
         if not self._settings.limit:
             return {}
         scope = Scope(LEASES, self._settings.namespace, labels=names.AGENT)

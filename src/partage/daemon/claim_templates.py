@@ -66,7 +66,7 @@ class _Stored:
     """A template that is there.
 
     Attributes:
-        uid: its own; empty where somebody else's has the name.
+        uid: its own; empty where it is not known, or another object has the name.
         mark: of the spec that it was made with.
     """
 
@@ -311,7 +311,7 @@ class ClaimTemplates:
                 refused.add(namespace)
 
     def _say(self, key: _Key, told: str) -> None:
-        """Log it, once for each that is told."""
+        """Log it, unless it is what was logged of the template last."""
         if self._told.get(key) != told:
             _LOG.warning("ResourceClaimTemplate %s %s", "/".join(key), told)
         self._told[key] = told

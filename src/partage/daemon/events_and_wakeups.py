@@ -50,8 +50,8 @@ class Notices:
     """Events and wake-ups of one instance.
 
     Attributes:
-        recorder: takes events of whoever else works beside the scheduler.
-        speaks: whether anything of the service's is told; a standby keeps silent.
+        recorder: takes events of the parts beside the scheduler.
+        speaks: whether the service's events and wake-ups are sent; a standby keeps silent.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Notices:
         if not self.speaks:
             return
         for uid in uids:
-            self._asleep[uid] = None  # who waits for it already keeps its turn
+            self._asleep[uid] = None  # a pod that is there already keeps its turn
         while len(self._asleep) > _MOST:
             dropped, _ = self._asleep.popitem(last=False)
             self._forget(dropped)
@@ -178,7 +178,7 @@ class Notices:
                 self._failed.pop(uid, None)
                 self._due.pop(uid, None)
                 continue
-            # Nobody else would: kube-scheduler looks at its waiting pods every five minutes.
+            # Kube-scheduler itself looks at its waiting pods every five minutes only.
             tries = self._failed[uid] = self._failed.get(uid, 0) + 1
             rest = min(_SELDOM, _AGAIN * 2.0 ** (tries - 1))
             self._put_off(uid, rest if tries < _FAILED else None)

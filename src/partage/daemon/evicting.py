@@ -22,7 +22,7 @@ class Evictions:
     name: Final = "evictions"
 
     def __init__(self, client: Client, keeper: Keeper, period: float = 5.0) -> None:
-        """Nobody is evicted yet. A `period` in seconds is lengthened by chance by up to a fifth."""
+        """No pod is evicted yet. A `period` in seconds is lengthened by chance by up to a fifth."""
         self._client = client
         self._keeper = keeper
         self._period = period

@@ -39,7 +39,7 @@ async def mutual_tls(
 
     Args:
         hosts: by which kube-scheduler reaches the service.
-        required: whether nobody is heard without a certificate; if not, only the verbs need one.
+        required: whether every caller needs a certificate; if not, only the verbs need one.
 
     Raises:
         InvalidValue: the Secret holds something that is not Partage's.

@@ -7,7 +7,7 @@ from partage.wire.documents import Document
 
 
 class Hearer(Protocol):
-    """Who is told facts, synchronously and in the order of each watch."""
+    """Hears facts, synchronously and in the order of each watch."""
 
     def node_changed(self, document: Document) -> None:
         """A Node is there, or has changed."""
@@ -48,7 +48,7 @@ class Companion(Hearer, Protocol):
 
 
 def tell_changed(hearers: Sequence[Hearer], document: Document) -> None:
-    """Tell everybody that an object is there, or has changed."""
+    """Tell all hearers that an object is there, or has changed."""
     for hearer in hearers:
         match document.kind:
             case "Node":
@@ -64,7 +64,7 @@ def tell_changed(hearers: Sequence[Hearer], document: Document) -> None:
 
 
 def tell_gone(hearers: Sequence[Hearer], document: Document) -> None:
-    """Tell everybody that an object is there no more."""
+    """Tell all hearers that an object is there no more."""
     for hearer in hearers:
         match document.kind:
             case "Node":

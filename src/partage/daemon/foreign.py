@@ -29,7 +29,7 @@ class ForeignReport:
     def __init__(
         self, client: Client, node: str, told: Callable[[Mapping[str, str]], Mapping[str, str]]
     ) -> None:
-        """A report that nobody keeps yet.
+        """A report that does not run yet.
 
         Args:
             client: an open client; its clock is used.

@@ -22,7 +22,7 @@ _LOG: Final = logging.getLogger("partage.daemon")
 
 
 class Facts(Protocol):
-    """Who is told what the API server says."""
+    """Hears what the API server says."""
 
     def changed(self, document: Document) -> None:
         """An object is there, or has changed."""

@@ -85,11 +85,11 @@ class NodeInstances:
         tracer: Tracer = NO_TRACES,
         notes: Notes | None = None,
     ) -> None:
-        """Instances that nobody makes yet. Raises `NvmlFailed`: the driver does not tell its cards.
+        """Does not run yet. Raises `NvmlFailed`: the driver does not list its cards.
 
         Args:
             specs: where the specifications of `node` are read again.
-            tracer: is told when pods have theirs.
+            tracer: traces when pods have theirs.
             notes: hear of cards of which nothing can be made.
         """
         self._notes = notes or Notes()

@@ -120,7 +120,7 @@ class Statements:
         notes: Notes | None = None,
         away: Callable[[], str] = str,
     ) -> None:
-        """Statements that nobody made yet.
+        """Nothing is stated yet.
 
         Args:
             tallies: on whose registry they are counted.

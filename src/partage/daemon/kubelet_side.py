@@ -125,7 +125,7 @@ class KubeletSide:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """What the kubelet is told of."""
+        """Resources and units that the agent tells the kubelet."""
         return self._offers
 
     @property
@@ -177,7 +177,7 @@ class KubeletSide:
             known = await self._resources.pods()
         except KubeletSilent as error:
             _LOG.debug("%s", error)
-            return ()  # without it, who waits is a guess
+            return ()  # without it, which container waits is a guess
         all_asked = asked_of(self._pods.objects.values(), self._node, known)
         return advise(offer, asked.size, asked.available, asked.must_include, all_asked)
 

@@ -28,7 +28,7 @@ _QUESTION: Final = b"get_default_active_thread_percentage\n"
 """Changes nothing, and is answered by every daemon that lives."""
 _PATIENCE: Final = 10.0
 _MODES: Final[Mapping[str, int]] = {"pipe": 0o755, "log": 0o755, "shm": 0o1777}
-"""Folders of the daemon; everybody may put files into shared memory and remove their own."""
+"""Folders of the daemon; every user may put files into shared memory and remove their own."""
 
 
 class MpsDaemon:

@@ -53,7 +53,7 @@ class NodeFacts:
         """The node as it is now.
 
         Raises:
-            KubeError: nobody answered, the node is not there, or we may not read it.
+            KubeError: no answer came, the node is not there, or we may not read it.
             InvalidDocument: an object does not have the shape of its kind.
         """
         node = await self._client.get(NODES, self._node, into=LiveNode)
@@ -91,11 +91,11 @@ class Heartbeat:
         node: str,
         settings: ReportingSettings = ReportingSettings(),  # noqa: B008 - a frozen value
     ) -> None:
-        """A lease that nobody renews yet, by the clock of an open client."""
+        """A lease that is not renewed yet, by the clock of an open client."""
         self._client, self._node, self._settings = client, node, settings
 
     async def run(self) -> None:
-        """Renew until cancelled; errors are told, and tried again."""
+        """Renew until cancelled; log errors, and try again."""
         problem = uid = ""
         while True:
             try:

@@ -75,7 +75,7 @@ class SchedulerOptions:
         read_port: a second port, without client certificates and with TLS only where the caller begins so, on which
             everything but the verbs is answered; None for none.
         health_port: a port for the two probes alone; None for none.
-        faces: access, limits, series and readers of the HTTP service; open to everybody by
+        faces: access, limits, series and readers of the HTTP service; open to every caller by
             default, which is for one machine only.
         tls: certificates; None serves without.
         service: holds, time-outs of Bindings, seed.
@@ -90,7 +90,7 @@ class SchedulerOptions:
         learning: how prices of the default policy are learnt while this instance leads; None
             learns none.
         preemption: how less important pods are sent away for those that only their devices keep
-            waiting; None sends nobody away.
+            waiting; None sends no pod away.
         silence: when a node whose agent is away is closed to new pods with devices.
         record: the file that keeps every decision with what led to it; None keeps none.
         writes: how many requests it sends of its own accord.
@@ -98,7 +98,7 @@ class SchedulerOptions:
         audit: seconds between two audits of the books against the pods that are watched.
         relist: seconds after which an audit lists everything afresh first, so that what a watch
             never told is found too.
-        tracer: is told what becomes of pods.
+        tracer: traces what becomes of pods.
         plugin: the socket of kube-scheduler's plugin; None where kube-scheduler asks as its
             extender. With it, `election` names the Lease that kube-scheduler itself holds.
         claims: ResourceClaims are followed, and what they hold of cards is counted.

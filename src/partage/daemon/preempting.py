@@ -50,7 +50,7 @@ class PreemptionSettings:
     """How room is made.
 
     Attributes:
-        period: seconds between two looks at who waits.
+        period: seconds between two looks at waiting pods.
         patience: seconds for which pods that ask alike are not planned for again where nothing
             helped one of them.
         slice: seconds after which others get their turn while plans are made.
@@ -101,7 +101,7 @@ class Preempting:
         return self._settings.period
 
     async def look(self) -> None:
-        """Make room for everybody who may have others sent away, once. Raises `KubeError`."""
+        """Make room once for every pod that may have others sent away. Raises `KubeError`."""
         books, now = self._books(), self._client.clock.monotonic()
         for uid in abandoned(books):
             books.give_up(uid, now)
@@ -176,10 +176,10 @@ class Preempting:
         message = room_made(plan.node, going)
         _LOG.info("pod %s (priority %d): %s", pod.key, pod.priority, message, extra=trace)
         await self._status(entry, {"nominatedNodeName": plan.node})
-        # First those who may be spared: then nobody has gone for nothing.
+        # First those that may be spared: then no pod has gone for nothing.
         for victim, other in sorted(victims, key=lambda one: not _asked(one[0], plan)):
             if not self._may():
-                # Whoever is left would count as leaving for ever.
+                # The victims that are left would count as leaving for ever.
                 self._books().give_up(pod.uid, self._client.clock.monotonic())
                 return
             await self._send_away(victim, other, entry, plan)
@@ -188,7 +188,7 @@ class Preempting:
         self, victim: Occupant, other: PodEntry, by: PodEntry, plan: Plan
     ) -> None:
         pod = other.pod
-        # Not by name: whose pod it was is nobody's business in another namespace.
+        # Not by name: users of another namespace must not learn it.
         message = f"Preempted by pod {by.pod.uid} on node {plan.node}"
         try:
             if _asked(victim, plan):

@@ -32,11 +32,11 @@ class Kubelet(Protocol):
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """Units that it is told of."""
+        """Resources and units that the agent tells it."""
 
     @property
     def pods(self) -> Sequence[shapes.Pod] | None:
-        """Pods of the node; None while nobody tells."""
+        """Pods of the node; None while they are not known."""
 
     async def held(self) -> tuple[PodResources, ...] | None:
         """Who holds which units; None while the kubelet does not tell."""

@@ -50,7 +50,7 @@ class Registration:
         Raises:
             KubeError: a configuration can be neither read nor written.
         """
-        # One after the other: what is missing is told for both.
+        # One after the other, so that the log says for both what is missing.
         return all([await self._keep(one, trusted, context) for one in CONFIGURATIONS])
 
     async def _keep(self, resource: Resource, trusted: bytes, context: Context) -> bool:

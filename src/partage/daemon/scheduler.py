@@ -65,7 +65,7 @@ _PARTING: Final = 1.5
 _WORDS: Final = ("ConfigMap", "Node")
 """Kinds of which the names of device resources depend."""
 _HEALING: Final = 60.0
-"""Seconds between two makings of the books that nobody but we ourselves asked for."""
+"""Seconds between two makings of the books of our own accord."""
 
 
 class SchedulerDaemon:
@@ -385,7 +385,7 @@ class SchedulerDaemon:
             if entry.pod.node is None and not entry.pod.finished
         ]
         _LOG.info("leading; %d pods with devices wait", len(waiting))
-        # Who was refused by an earlier leader, or by nobody at all, is known to us only like this.
+        # Only so are they woken where an earlier leader refused them, or no leader answered.
         if self._plugin is not None:
             self._plugin.activate(waiting)
         else:
@@ -519,7 +519,7 @@ class SchedulerDaemon:
     def _tell(
         self, tell: Callable[[Sequence[Hearer], Document], None], document: Document
     ) -> None:
-        """Tell everybody; a fault of ours in one fact must not end the watch of all others."""
+        """Tell all hearers; a fault of ours in one fact must not end the watch of all others."""
         for companion in self._companions:
             try:
                 tell((companion,), document)

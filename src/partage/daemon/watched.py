@@ -25,7 +25,7 @@ DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", na
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims")
 
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
-"""Not followed either: preemption lists them when it has somebody to send away."""
+"""Not followed either: preemption lists them when it has pods to send away."""
 
 _NOTHING: Final = shapes.Metadata()
 
@@ -96,7 +96,7 @@ PRIORITIES: Final = Watched(
     _live(shapes.PriorityClass),
     optional=True,
 )
-"""Not followed: a server writes the value into each pod. Whoever keeps manifests needs them."""
+"""Not followed: a server writes the value into each pod. Only manifests need them."""
 
 
 CLAIMS: Final = Watched(
@@ -115,7 +115,7 @@ CLAIM_OFFERS: Final = tuple(
         ("ResourceSlice", "resourceslices", _live(shapes.ResourceSlice)),
     )
 )
-"""What claims are allocated from. Not followed: whoever explains a claim that waits lists them."""
+"""What claims are allocated from. Not followed: an explanation of a claim that waits lists them."""
 
 
 def config_maps(namespaces: tuple[str, ...] = (), names: tuple[str, ...] = ()) -> list[Watched]:

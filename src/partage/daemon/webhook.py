@@ -61,7 +61,7 @@ class WebhookOptions:
         health_port: a port for the two probes alone, by plain HTTP; None for none.
         endpoint: where the API server finds it, and the name of the configurations.
         secret: the Secret with the certificates, in the endpoint's namespace.
-        tls: certificates that somebody else manages; nothing is written to the cluster then.
+        tls: certificates that another program manages; the webhook writes nothing to the cluster then.
         admission: schedulers, namespaces and users.
         claims: URL of the scheduler service that is asked about ResourceClaims; empty for none.
         config_namespaces: whose ConfigMaps set anything; empty for those of all.

@@ -34,7 +34,7 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def plain_model(model: str) -> str:
-    """A card's model as one text, whoever reported it: the driver puts the vendor in front."""
+    """A card's model without the vendor, which drivers put in front and other reports do not."""
     return _MAKER.sub("", model).replace(" ", "-")
 
 
@@ -103,7 +103,7 @@ class Catalogue:
         return found & self.known()
 
     def closed(self, ledger: Ledger) -> Bools:
-        """Nodes that are cordoned or have a card that a fault or somebody's order closes."""
+        """Nodes that are cordoned or have a card that a fault or an operator closes."""
         found = self.cordoned.copy()
         for plane in ledger.planes.values():
             shut = ((plane.closed > 0) & (plane.closed != _HELD)).any(axis=0)

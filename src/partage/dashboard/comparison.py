@@ -29,7 +29,7 @@ from partage.scheduler.events import NodeSeen, QuotasChanged, TablesChanged
 MOST: Final = 3000
 """Pods up to which this is done beside live decisions."""
 _NODES: Final = 32
-"""Nodes that are told before others get their turn."""
+"""Nodes that are read before other tasks get their turn."""
 
 
 async def comparison_document(books: Books, most: int = MOST) -> dict[str, Any]:

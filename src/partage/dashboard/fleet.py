@@ -28,7 +28,7 @@ STATES: Final = (
     "whole",
     *(code.value for code in CLOSED[1:_HELD] if code),
 )
-"""What a card's byte of `state` stands for: in use, or why it takes nobody."""
+"""What a card's byte of `state` stands for: in use, or why it takes no pod."""
 
 
 async def fleet_document(books: Books, standing: Standing | None = None) -> dict[str, Any]:

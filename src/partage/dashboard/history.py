@@ -26,9 +26,9 @@ _LOG: Final = logging.getLogger("partage.dashboard")
 KEPT: Final = 20_000
 """Changes that are kept, of all cards together."""
 SHOWN: Final = 50
-"""Changes of one card that are told, the newest first."""
+"""Changes of one card that are shown, the newest first."""
 _PIECE: Final = 8
-"""Nodes that are looked at before others get their turn."""
+"""Nodes that are read before other tasks get their turn."""
 _EVERY: Final = 1.0
 
 
@@ -52,7 +52,7 @@ class Change:
         at: when it was seen.
         what: `given`, `given back`, `closed` or `opened`.
         tenant: whose part it was; None where the card itself changed.
-        code: why it takes nobody; empty otherwise.
+        code: why it takes no pod; empty otherwise.
         detail: what was reported of the fault, such as an Xid.
     """
 
@@ -71,7 +71,7 @@ _Seen = tuple[Mapping[_Key, _Tenant], Mapping[tuple[DeviceType, int], tuple[str,
 
 
 class History:
-    """The latest changes of all cards; `trend` is what is used and who waits, over time."""
+    """The latest changes of all cards; `trend` is what is used and how much waits, over time."""
 
     def __init__(self, now: Callable[[], datetime], kept: int = KEPT) -> None:
         """Nothing is known yet; what is there at the first look is no change. So many changes are `kept`."""

@@ -18,10 +18,10 @@ from partage.inventory.plane import Bools
 from partage.model.device import DeviceType
 
 SEVERAL: Final = 255
-"""Stands for more than one protocol on a card, or for one beyond the number that is told apart."""
+"""Stands for more than one protocol on a card, or for one beyond the number that a byte holds."""
 
 _PIECE: Final = 32
-"""Nodes that are summed before others get their turn."""
+"""Nodes that are summed before other tasks get their turn."""
 _Sums = Counter[tuple[str, str]]
 """Pods, thousandths of cards and bytes: by protocol and by which of them it is."""
 

@@ -24,9 +24,9 @@ from partage.model.device import DeviceType
 from partage.model.reason import ReasonCode
 
 _PIECE: Final = 1024
-"""Pods that are summed before others get their turn."""
+"""Pods that are summed before other tasks get their turn."""
 _EXAMPLES: Final = 20
-"""Waiting pods, closed cards and pods with doubtful records that are told in full."""
+"""Waiting pods, closed cards and pods with doubtful records that are listed."""
 _NAMESPACES: Final = 500
 """Namespaces that are listed."""
 _HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
@@ -47,7 +47,7 @@ async def overview_document(
     claimants = await _first_claimants(books) if names else []
     by_claims = books.cluster_cache.claimants.count
     waiting[""] += by_claims
-    await kept.nodes(books)  # from here on nobody else has a turn
+    await kept.nodes(books)  # from here on no other task has a turn
     ledger, catalogue = books.engine.ledger, kept.catalogue
     plane = ledger.planes[DeviceType.GPU]
     total = int(catalogue.order.size)
@@ -76,7 +76,7 @@ async def overview_document(
 
 
 def _attention(books: Books, catalogue: Catalogue, *, names: bool) -> dict[str, Any]:
-    """What somebody should look at: cards and nodes that take nobody, records that are in doubt."""
+    """What an operator should look at: cards and nodes that take no pod, records that are in doubt."""
     ledger = books.engine.ledger
     cards: list[dict[str, Any]] = []
     for type_, plane in ledger.planes.items():
@@ -192,7 +192,7 @@ def _turn(claimant: dict[str, Any]) -> tuple[int, str, str, str]:
 def _first(
     books: Books, roster: Roster, claimants: Iterable[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Who waits first in line, and why."""
+    """The first pods in line, and why they wait."""
     found = []
     by_claims = {one["uid"]: one for one in claimants}
     turns = map(_turn, by_claims.values())

@@ -37,7 +37,7 @@ from partage.serving.limits import json_response
 
 _Q = TypeVar("_Q", NodeQuery, PodQuery)
 _FRESH: Final = 1.0
-"""Seconds for which an overview is given to everybody who asks."""
+"""Seconds for which all callers get the same overview."""
 _COMPARED: Final = 60.0
 """The same of a comparison of policies."""
 _TRIED: Final = 10.0
@@ -92,9 +92,9 @@ def document_routes(
 
     Args:
         source: whose books are shown.
-        readers: who may read names of pods; None lets everybody who reaches the port.
+        readers: who may read names of pods; None lets every caller.
         monotonic: seconds on a steady clock.
-        history: of the cards, kept by somebody else; None tells none.
+        history: of the cards, which the caller keeps; None shows none.
     """
     documents = _Documents(source, readers, monotonic, history)
     return [
@@ -149,7 +149,7 @@ class _Documents:
         return self._answer(request, kept.document | state | {"trend": trend})
 
     async def fleet(self, request: web.Request) -> web.Response:
-        """Every card in a few bytes; it names no pod, so everybody may ask."""
+        """Every card in a few bytes; it names no pod, so every caller may ask."""
         return self._answer(request, await fleet_document(self._source.books, self._standing))
 
     async def ways(self, request: web.Request) -> web.Response:
@@ -210,7 +210,7 @@ class _Documents:
         )
 
     async def comparison(self, request: web.Request) -> web.Response:
-        """How the cluster would stand under other policies; sums only, so everybody may ask."""
+        """How the cluster would stand under other policies; sums only, so every caller may ask."""
         async with self._comparing:
             kept = self._compared
             if kept is None or kept.until <= self._monotonic():
@@ -240,7 +240,6 @@ class _Documents:
 
 
 def _query(request: web.Request, into: type[_Q]) -> _Q:
-    """The query of a request."""
     known = {field.name: field.type for field in fields(into)}
     given: dict[str, Any] = {}
     for key, value in request.query.items():

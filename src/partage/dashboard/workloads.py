@@ -73,7 +73,7 @@ async def _claimants(books: Books, query: PodQuery) -> dict[Key, Document]:
 
 
 def claimant_document(pod: Document) -> dict[str, Any]:
-    """A pod that waits by ResourceClaims alone; why is told where it is asked for by name."""
+    """A pod that waits by ResourceClaims alone; only the answer about a single pod says why."""
     said = said_of(pod)
     spec = pod.shape.spec if isinstance(pod.shape, shapes.Pod) else None
     return {

@@ -50,12 +50,12 @@ _OWN: Final = "partage"
 _EACH: Final = 32
 """Pods that were refused and are looked at again in one round."""
 _KEEP: Final = 60.0
-"""Seconds after which what is told of a pod is told anew where only its figures differ."""
+"""Seconds after which a pod's refusal is written again where only its figures differ."""
 _PAUSE: Final = 0.5
 _A_WRITE: Final = 0.25
 _AT_ONCE: Final = 20
 """Seconds of a namespace that a write for its pods takes, and how many it may have at once; what its users ask
-beyond that is looked at in a while. Bindings go the same way, so whoever asks without an end must not fill it."""
+beyond that is looked at in a while. Bindings go the same way, so one namespace's endless wishes must not fill it."""
 
 
 class Amender(Protocol):

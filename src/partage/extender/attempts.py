@@ -600,8 +600,8 @@ class Attempts:
         if attempt.reserved and state is State.RESERVED:
             books.take([BindFailed(uid)], now)
         elif attempt.provisional and uid in books.making_room:
-            # Its victims are being sent away. Until watches show that, and whom it is for, nobody
-            # else may be sent away for it.
+            # Its victims are being sent away. Until watches show that, and for which pod, no
+            # other may be sent away for it.
             self._sent_away.setdefault(uid, now + _SENT_AWAY)
         elif attempt.provisional and state in (State.HELD, State.CLEARING):
             books.take([HoldEnded(uid)], now)
@@ -615,7 +615,7 @@ class Attempts:
                 books.give_up(uid, now)
                 entry = books.cluster_cache.pod(uid)
                 if entry is not None:
-                    books.pod_seen(entry, now)  # it is nominated by now, or nobody went for it
+                    books.pod_seen(entry, now)  # it is nominated by now, or no pod went for it
 
     # --- binding -------------------------------------------------------------------------------
 

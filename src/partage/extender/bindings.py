@@ -65,7 +65,7 @@ class BindLimits:
         read: for the API server to answer a read.
         lock: waiting for a vendor's lock; less than the extender's time-out in kube-scheduler.
         pause: between two attempts for a lock or a read.
-        late: for which a Binding that nobody answered may still arrive. Until then a pod that is
+        late: for which a Binding without an answer may still arrive. Until then a pod that is
             read back without a node keeps its reservation.
     """
 
@@ -94,7 +94,7 @@ class Bindings:
 
         Args:
             locks: of vendors' plugins; None where none are taken.
-            adapts: whether vendors' plugins are told of pods.
+            adapts: whether Bindings carry the annotations that vendors' own plugins read.
             asked: whether our kube-scheduler has asked about a pod, by its uid.
         """
         self._binder = binder
@@ -324,7 +324,7 @@ class Bindings:
         if books.engine.states.get(uid) is State.BOUND:
             self._placed(books, entry)
         elif pod is not None:
-            # Kube-scheduler was refused because nobody knew; it may wait minutes by itself.
+            # We refused kube-scheduler as the outcome was unknown; it may wait minutes by itself.
             books.hooks.wake([uid])
         return True
 
@@ -345,7 +345,7 @@ class Bindings:
     # --- vendors' locks ----------------------------------------------------------------------
 
     async def settle_locks(self, books: Books) -> None:
-        """Give back what could not be given back before."""
+        """Release locks that could not be released before."""
         if self._locks is not None:
             await self._locks.settle(partial(_whereabouts, books))
 
@@ -355,7 +355,7 @@ class Bindings:
             self._locks.forget()
 
     def _ours(self, books: Books, uid: str) -> bool:
-        """Whether a pod is bound by nobody but us, and none of our Bindings of it is on its way.
+        """Whether only we bind this pod, and none of our Bindings of it is on its way.
 
         What another leader sent has arrived, or never will: that was waited for before this one
         began to serve.

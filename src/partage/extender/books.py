@@ -117,7 +117,7 @@ class Books:
         self.settle(now)
 
     def digest(self, events: Iterable[Event]) -> None:
-        """Tell the engine only; whoever fills the books settles once, at the end."""
+        """Tell the engine only; the caller that fills the books settles once, at the end."""
         for event in events:
             # A quota's status changes with every pod; only its limits count.
             if isinstance(event, QuotasChanged) and event.quotas != self.engine.quotas.quotas:
@@ -142,7 +142,7 @@ class Books:
             return
         held = self.engine.ledger.allocation(pod.uid)
         if not entry.nominated and held is not None and held.node == before:
-            self.give_up(pod.uid, now)  # nobody points it there any more: others may have the room
+            self.give_up(pod.uid, now)  # it is no longer nominated there: others may have the room
             return
         self._withdraw(pod.uid)
         if entry.nominated:
@@ -162,7 +162,7 @@ class Books:
         return where is not None and node in {"", where}
 
     def postpone(self, uid: str) -> None:
-        """Nobody is sent away for a pod now, as enough were for others of its namespace."""
+        """Send no pod away for this one now, as enough were for others of its namespace."""
         if uid not in self.postponed:
             self.counts["preemption postponed"] += 1
             self.postponed[uid] = None
@@ -290,7 +290,7 @@ class Books:
     def refuse(
         self, entry: PodEntry, refusal: Refusal, now: float, among: Bools | None = None
     ) -> None:
-        """A pod was refused: it waits, and whoever listens is told when that is news.
+        """A pod was refused: it waits, and the hooks hear it when that is news.
 
         Args:
             now: seconds on the service's steady clock.

@@ -52,7 +52,7 @@ class ClaimBook:
 
         Args:
             nodes: the node of a name, beside whose cards allocations are read.
-            version: the next number of what is told to the engine.
+            version: the next number of what the engine hears.
             problems: what is wrong with each claim is kept there, by kind and name.
         """
         self._nodes, self._version, self._problems = nodes, version, problems

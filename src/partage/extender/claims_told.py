@@ -123,7 +123,7 @@ def with_claims(
 
 
 def _asked(claim: str, ask: Ask) -> dict[str, Any]:
-    """A request of a claim, as other requests are told."""
+    """A request of a claim, in the shape of other requests."""
     return {
         "protocol": CLAIM,
         "dialect": f"{claim}, request {ask.name}: {ask.device_class}",

@@ -133,11 +133,11 @@ class ClusterCache:
         return place.device if place else None
 
     def is_gone(self, uid: str) -> bool:
-        """Whether the pod was deleted lately; somebody else may not have heard of it yet."""
+        """Whether the pod was deleted lately; a caller may not know it yet."""
         return uid in self._gone
 
     def past(self, entry: PodEntry, node: str | None = None) -> str:
-        """Why a pod cannot be placed any more, which whoever asks has not heard yet; else empty.
+        """Why a pod cannot be placed any more, which the caller may not know yet; else empty.
 
         Args:
             entry: the pod as the request has it.

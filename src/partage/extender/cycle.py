@@ -142,7 +142,7 @@ class Cycle:
         return False
 
     def _moved(self, actions: Iterable[Action]) -> None:
-        """Room that a change of holds left is told with that of other holds that moved."""
+        """Add the room that a change of holds left to that of other holds that moved."""
         self.vacated |= {action.node for action in actions if isinstance(action, Released)}
 
     def expire(self, now: float) -> list[Action]:

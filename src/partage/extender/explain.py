@@ -47,7 +47,7 @@ def explain(
     Args:
         settled: every pod had its turn, so that the reason is that of the pod's own turn.
         now: seconds on the clock of the books; what is searched for then counts for the pod's namespace, so that
-            nobody asks for more than the decisions that it may have. None counts nothing.
+            its users do not ask for more than the decisions that it may have. None counts nothing.
         claimant: the pod, where it names ResourceClaims, and who decides about it and them.
 
     `state` is `waiting`, `held` (its place is kept while kube-scheduler decides), `reserved`,

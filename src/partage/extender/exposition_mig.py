@@ -55,7 +55,7 @@ def mig_series(ledger: Ledger, *, hami: bool, legacy: bool) -> bytes:
 
 
 def foreign_series(ledger: Ledger) -> bytes:
-    """One series for each instance that is nobody's here; also on cards that give no instances."""
+    """One series for each instance that no pod of ours has; also on cards that give no instances."""
     text = f"# HELP {_FOREIGN} {_FOREIGN_HELP}\n# TYPE {_FOREIGN} gauge\n"
     for name, index in sorted(ledger.index.items()):
         node = ledger.node_at(index)

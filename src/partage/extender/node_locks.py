@@ -31,7 +31,7 @@ from partage.wire.pod_phase import finished
 
 _LOG = logging.getLogger("partage.extender")
 _SOON: Final = 1.0
-"""Seconds until a lock that could not be given back is tried again; doubled every time."""
+"""Seconds until the keeper tries again to release a lock; doubled every time."""
 _SELDOM: Final = 30.0
 """The longest that becomes."""
 _LONGEST: Final = 300.0
@@ -78,7 +78,7 @@ class Left:
         since: when it was left, seconds on a steady clock.
         sure: until when a write of it may still arrive; the same clock.
         due: when it is tried next.
-        tries: how often it could not be given back since that last went well.
+        tries: failed attempts to release it since the last that went well.
     """
 
     annotations: Mapping[str, str]
@@ -89,7 +89,7 @@ class Left:
     tries: int = 0
 
     def failed(self, now: float) -> None:
-        """It could not be given back; say when it is tried next."""
+        """It could not be released; set when it is tried next."""
         self.due = now + min(_SELDOM, _SOON * 2.0 ** min(self.tries, 16))
         self.tries += 1
 
@@ -104,12 +104,11 @@ def fate(left: Left, node: str, pod: Whereabouts, now: float) -> Fate:
 
 
 def abandoned(holder: Document | None, node: str, *, ours: bool) -> bool:
-    """Whether nobody comes for a lock any more.
+    """Whether no plugin will use a lock any more.
 
     Args:
         holder: its pod, read after the lock was; None where there is none.
-        ours: whether the pod is bound by nobody but us, and none of our Bindings of it is on its
-            way.
+        ours: whether only we bind the pod, and none of our Bindings of it is on its way.
     """
     if holder is None or not isinstance(holder.shape, shapes.Pod):
         return holder is None
@@ -127,7 +126,7 @@ class LockTimes:
         wait: for a lock that another has.
         pause: between two attempts meanwhile.
         read: for the API server to answer.
-        late: for which a write that nobody answered may still arrive.
+        late: for which a write without an answer may still arrive.
     """
 
     wait: float
@@ -151,7 +150,7 @@ class NodeLockKeeper:
     """Takes locks and sees that they come off again; one pod at a time on a node.
 
     Attributes:
-        left: by node, what could not be given back yet.
+        left: by node, locks that could not be released yet.
     """
 
     def __init__(
@@ -181,7 +180,7 @@ class NodeLockKeeper:
     async def take(
         self, want: Want, where: Callable[[str], Whereabouts], ours: Callable[[str], bool]
     ) -> Answered:
-        """Take a lock, waiting for whoever has it as long as the caller can wait.
+        """Take a lock; while another pod has it, wait as long as the caller can.
 
         Args:
             where: where a pod is, by its uid.
@@ -222,12 +221,12 @@ class NodeLockKeeper:
         await self._settle(want.node, where)
 
     async def settle(self, where: Callable[[str], Whereabouts]) -> None:
-        """Try again to give back what is due; for the driver to call every second or so."""
+        """Try again to release what is due; for the driver to call every second or so."""
         now = self._clock.monotonic()
         nodes = [
             node
             for node, kept in self.left.items()
-            # Whoever has the turn sees to it first.
+            # The task that has the turn sees to it first.
             if any(left.due <= now for left in kept) and not self.turn(node).locked()
         ]
         async with asyncio.TaskGroup() as group:
@@ -243,7 +242,7 @@ class NodeLockKeeper:
     async def _settle(
         self, node: str, where: Callable[[str], Whereabouts], *, due: bool = True
     ) -> bool:
-        """Give back what was left on a node, where only what is `due`; whether nothing of it is there now."""
+        """Release the locks that were left on a node, or only those `due`; whether none is left."""
         clear = True
         for left in list(self.left.get(node, ())):
             now = self._clock.monotonic()
@@ -304,7 +303,7 @@ class NodeLockKeeper:
         return taken
 
     async def _is_free(self, want: Want, text: str, ours: Callable[[str], bool]) -> bool:
-        """Whether a lock may be taken over: it is the pod's own, or nobody comes for it."""
+        """Whether a lock may be taken over: it is the pod's own, or `abandoned`."""
         lock = read_lock(text)
         if not lock.pod:
             return False

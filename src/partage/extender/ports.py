@@ -51,7 +51,7 @@ class Binding:
 
 
 class Binder(Protocol):
-    """Sends Bindings, and reads a pod back when nobody knows what became of one."""
+    """Sends Bindings, and reads a pod back where the outcome of one is unknown."""
 
     async def bind(self, binding: Binding) -> Answered:
         """Send the Binding. Whatever is raised counts as an unknown outcome."""
@@ -91,7 +91,7 @@ class NodeLocks(Protocol):
 
 
 def _nothing(*_: object) -> None:
-    """Nobody listens."""
+    """No hook."""
 
 
 def _always() -> bool:
@@ -100,13 +100,13 @@ def _always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Who is told what; every one is called synchronously and must not block.
+    """What the service calls on news; each is called synchronously and must not block.
 
     Attributes:
         wake: these pods may fit now; kube-scheduler must be made to try them again.
         refused: a pod waits, or waits for another reason than before.
         quarantined: capacity was closed because of a pod.
-        unserviceable: cards are configured so that they serve nobody.
+        unserviceable: cards are configured so that they serve no pod.
         cut: a pod was bound that does not get all of its wishes; says what.
         not_adjusted: a bound pod asks for other amounts of its shares and does not get them.
         leads: asked whether this instance is known to lead at this very moment. The books of one that

@@ -39,7 +39,7 @@ _ENOUGH: Final = 100
 MOST_PLANNING: Final = 50 * MOST
 """Units of work that plans for one pod may take over all nodes: others have their turn meanwhile."""
 _MOST_BUDGETS: Final = 200
-"""Disruption budgets of one namespace that are told apart; with more, its pods count as spared by one of them."""
+"""Disruption budgets of one namespace that are read; with more, its pods count as spared by one of them."""
 _BUDGETS_A_UNIT: Final = 10
 """Comparisons of a pod with a budget that cost as much as one unit of work."""
 _HOPELESS: Final = frozenset(
@@ -65,7 +65,7 @@ def abandoned(books: Books) -> list[str]:
 
 
 def preemptors(books: Books) -> list[WaitingPod]:
-    """Pods for whom others may have to go, most important first, then who waits longest."""
+    """Pods for which others may have to go, most important first, then the longest wait."""
     highest, lowest = books.waiting.highest, min(books.priorities, default=None)
     if highest is None or lowest is None or highest <= lowest:
         return []
@@ -180,7 +180,7 @@ class _Rules:
         """Keys of the budgets that count a pod."""
         mine = self._of.get(held.namespace, ())
         if len(mine) > _MOST_BUDGETS:
-            # Kubernetes evicts no pod that several count; nobody compares each pod with thousands.
+            # Kubernetes evicts no pod that several count; comparing each pod with thousands costs too much.
             self.allowed[held.namespace] = 0
             return (held.namespace,)
         return tuple(one.key for one in mine if one.counts(held.namespace, held.name, labels))

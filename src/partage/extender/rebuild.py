@@ -43,7 +43,7 @@ async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Boo
             books.digest(take(document))
             if not number % _BREATH:
                 await asyncio.sleep(0)
-    # What is nominated is told by the pods themselves.
+    # Nominations come from the pods themselves.
     for waiting in before.waiting:
         if cluster_cache.pod(waiting.entry.pod.uid) is not None:
             books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)

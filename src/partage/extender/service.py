@@ -237,7 +237,7 @@ class SchedulerService:
         return self.last_audit
 
     async def tick(self) -> None:
-        """What time brings: holds end, who waits is woken, what nobody told of is read, locks go back.
+        """What time brings: end holds, wake waiting pods, read what no watch told of, release locks.
 
         The driver calls this every second or so.
         """
@@ -394,7 +394,7 @@ class SchedulerService:
     # --- the verbs ---------------------------------------------------------------------------
 
     def filter(self, body: bytes) -> bytes:
-        """Answer filter; what is wrong with the request is told in the answer."""
+        """Answer filter; the answer says what is wrong with the request."""
         start = self.stories.now()
         try:
             args = decode_filter(body)
@@ -437,7 +437,7 @@ class SchedulerService:
         return prioritize_reply(zip(listed.names, scores.tolist(), strict=True))
 
     async def bind(self, body: bytes) -> bytes:
-        """Answer bind, once its outcome is known or nobody can tell."""
+        """Answer bind, once its outcome is known or counts as unknown."""
         try:
             args = decode_bind(body)
             entry = self._seen.get(args.uid) or self.books.cluster_cache.pod(args.uid)

@@ -98,7 +98,7 @@ SILENT: Final = Stories()
 
 
 def stories_of(tracer: Tracer) -> Stories:
-    """What tells the tracer; nothing where it tells nobody."""
+    """What tells the tracer; silent where it is off."""
     return PodStories(tracer) if tracer.on else SILENT
 
 

@@ -37,7 +37,7 @@ from partage.wire.routing import KOORDINATOR
 _PERCENT: Final = MILLI // 100
 _WHOLE: Final = 100
 _PIECE: Final = 16
-"""Nodes that are told at a time."""
+"""Nodes that are summed at a time."""
 _UNNAMED: Final = "-"
 """In the place of a namespace that the caller may not read."""
 _OTHERS: Final[Mapping[DeviceType, str]] = {

@@ -92,7 +92,7 @@ class WaitingPod:
 
 
 class UnschedulablePods:
-    """Who waits, and where room appeared that nobody has been woken for yet."""
+    """Waiting pods, and where room appeared for which none has been woken yet."""
 
     def __init__(self, batch: int = 64) -> None:
         self._batch = batch
@@ -111,7 +111,7 @@ class UnschedulablePods:
         return len(self._pods)
 
     def __iter__(self) -> Iterator[WaitingPod]:
-        """Everybody who waits, in the order of arrival."""
+        """All waiting pods, in the order of arrival."""
         return iter(self._pods.values())
 
     def get(self, uid: str) -> WaitingPod | None:
@@ -120,7 +120,7 @@ class UnschedulablePods:
 
     @property
     def highest(self) -> int | None:
-        """The highest priority of all who wait; None when nobody does."""
+        """The highest priority of all waiting pods; None where none waits."""
         return max(self._priorities, default=None)
 
     def counts(self) -> Counter[ReasonCode]:
@@ -206,7 +206,7 @@ class UnschedulablePods:
             heapq.heappush(self._unheard, (due, waiting.entry.pod.uid, waiting.woken))
 
     def to_wake(self, engine: Engine, now: float) -> list[str]:
-        """The next pods to wake, most important first; nobody twice for the same room.
+        """The next pods to wake, most important first; none twice for the same room.
 
         A pod that was woken and has not come yet is left alone for five seconds, and not forgotten:
         the room is looked at again until every pod has been asked about. One look takes as much

@@ -28,7 +28,7 @@ _VERSION: Final = re.compile(r"0\.[2-8]\.0|1\.[01]\.0")
 class _Strict(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True
 ):
-    """As runtimes read them: a field that nobody knows spoils the file."""
+    """As runtimes read them: one unknown field spoils the file."""
 
 
 class DeviceNode(_Strict, frozen=True):

@@ -53,13 +53,13 @@ _OPEN: Final = frozenset(
         grpc.StatusCode.CANCELLED,
     }
 )
-"""How a call ends of which nobody knows whether it was done."""
+"""Ends of a call that leave open whether the runtime did it."""
 M = TypeVar("M", bound=Message)
 _T = TypeVar("_T")
 
 
 class RenamingDecider(Decider, Protocol):
-    """A decider that is told the identity of a container after it was made."""
+    """A decider that learns a container's identity after the runtime has made it."""
 
     def start(
         self, pod: PodSandbox, container: Container, layers: Sequence[Path] = (), why: str = ""
@@ -351,7 +351,7 @@ class Proxy:
         self._decider.remove(container)
 
     def _left_open(self, container: Container) -> None:
-        """Nobody knows whether it was made: a look that begins after this will tell."""
+        """It may have been made or not: a look that begins after this will tell."""
         if decided := self._making.pop(container.id, None):
             self._fresh[container.id] = decided
 

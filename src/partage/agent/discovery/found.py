@@ -43,7 +43,7 @@ class CardUse:
     """What a card's driver says is used of it.
 
     Attributes:
-        memory_bytes: by everybody.
+        memory_bytes: by all processes.
         busy: part of the time in which anything ran, 0 to 1; None where that is not told.
         milliwatts: drawn now; None where that is not told.
         processes: bytes by process of the host; None where that is not told.

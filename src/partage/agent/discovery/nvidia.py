@@ -268,8 +268,8 @@ class Nvidia:
             except nvml.NVMLError:
                 return  # none is left: that is a time-out
             if event.eventType & _XID:
-                # A card that fell off its bus tells no name any more, so it is known by its handle.
-                # An error of nobody knows which card is everybody's.
+                # A card that fell off its bus has no name any more; its handle still finds it.
+                # An error of an unknown card counts for every card.
                 uuid = self._known.get(_key(event.device))
                 for suspect in (uuid,) if uuid else tuple(self._uuids.values()):
                     self._health.reported(suspect, int(event.eventData), self._clock())

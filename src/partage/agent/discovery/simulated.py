@@ -88,7 +88,7 @@ def discover_simulated(roots: Roots, name: str, more: str = "") -> Inventory:
 
     Args:
         roots: `simulated` is the file.
-        more: faults beside those of the file, as `faulty` reads them; what cannot be read is told.
+        more: faults beside those of the file, as `faulty` reads them; `Inventory.problems` has what cannot be read.
     """
     if roots.simulated is None:
         return Inventory()

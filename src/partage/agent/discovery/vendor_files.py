@@ -75,7 +75,6 @@ def discover_vendor_files(roots: Roots) -> Inventory:
 
 
 def _found(card: _Card) -> Found:
-    """One card."""
     if not _DIGITS.fullmatch(card.minor) or not card.uuid or not card.vendor:
         raise ValueError(f"minor {card.minor!r}, uuid {card.uuid!r}, vendor {card.vendor!r}")
     amounts = {_full(name): _amount(name, text) for name, text in card.resources.items()}

@@ -31,7 +31,7 @@ _LOG: Final = logging.getLogger("partage.agent")
 _MOST_CLAIMS: Final = 256
 """Of one call; a pod has fewer, and a kubelet asks for one pod at a time."""
 _AGAIN: Final = 10.0
-"""Seconds after which health is told again though nothing has changed: the kubelet counts on 30 s."""
+"""Seconds after which it sends the same health again: the kubelet counts on 30 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class DriverPlugin:
                 one.set()
 
     async def run(self) -> None:
-        """Serve until cancelled; sockets that somebody removed are made again. Raises `OSError`."""
+        """Serve until cancelled; makes sockets again that were removed. Raises `OSError`."""
         while True:
             await self._serve()
             _LOG.info("%s: a socket was removed; serving again", DRA_DRIVER)

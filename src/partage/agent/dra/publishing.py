@@ -172,7 +172,7 @@ class Publisher:
         try:
             wrote = await self._write(wanted, stored)
         except (AlreadyExists, Conflict, NotFound):
-            self._news.set()  # somebody was faster, or the Node is another one: look again
+            self._news.set()  # another writer was faster, or the Node is another one: look again
             self._uid = ""
             raise
         devices = sum(len(one["spec"].get("devices", ())) for one in wanted)

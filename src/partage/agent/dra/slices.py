@@ -60,7 +60,7 @@ class Offered:
 
     Attributes:
         instances: hardware instances; only where this agent makes them and the API server keeps counters.
-        taints: devices that nobody may get are marked; without, they are left out.
+        taints: mark devices that must not be allocated; without, leave them out.
     """
 
     instances: bool = False
@@ -255,7 +255,7 @@ class _Card:
         return attributes
 
     def _taint(self) -> Body | None:
-        """Why nobody may get it now; None where one may."""
+        """The taint of a device that must not be allocated now; None where it may be."""
         device = self.device
         if not device.healthy:
             reason = self.found.reason if self.found else LOST

@@ -80,7 +80,7 @@ def _left(card: Device, charge: Charge) -> Device:
         return _closed(card)
     if charge.instances:
         if charge.slots > len(charge.instances) or card.mode is SliceMode.SHARE:
-            return _closed(card)  # shares and instances at once: nobody knows what is left
+            return _closed(card)  # shares and instances at once: what is left is not known
         there = {one.instance for one in card.foreign}
         mine = tuple(ForeignInstance(one) for one in charge.instances if one not in there)
         return replace(card, mode=SliceMode.MIG, foreign=(*card.foreign, *mine))
@@ -99,5 +99,5 @@ def _left(card: Device, charge: Charge) -> Device:
 
 
 def _closed(card: Device) -> Device:
-    """The card keeps its name and its amounts, so that who holds it stays known, and takes nobody."""
+    """The card takes no pod, and keeps its name and amounts: so its holder stays known."""
     return replace(card, doubt=card.doubt or HELD)

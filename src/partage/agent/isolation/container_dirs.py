@@ -244,7 +244,7 @@ class Rooms:
         self._files.close_account(container)
 
     def _freed(self, room: Room) -> None:
-        """Give back the seats of a room that is not there (any more)."""
+        """Release the seats of a room that is not there (any more)."""
         for card in room.limits.cards:
             if room.seats_of(card) is not None:
                 self._files.close_seat(card)
@@ -303,7 +303,7 @@ class Rooms:
         draft.replace(note)
 
     def _tidy(self) -> None:
-        """Remove what a crash left half made, and libraries that nobody uses any more."""
+        """Remove what a crash left half made, and libraries that no room uses any more."""
         for folder in ("containers", "lib"):
             for path in (self._here / folder).glob(".*"):
                 if path.is_dir():

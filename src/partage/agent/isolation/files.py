@@ -157,8 +157,8 @@ class TenantFiles:
 def _removed(folder: Path) -> None:
     """Remove a folder, mounted or not; who has its files mounted or mapped keeps them.
 
-    Nothing is removed through a mount that stays: what is behind it may be another's, or in use. It
-    is told, and tried again when folders are tidied.
+    Nothing is removed through a mount that stays: what is behind it may be another's, or in use. A
+    warning names the folder; the next tidying tries again.
     """
     try:
         unbind(folder)

@@ -28,7 +28,7 @@ _GONE: Final = re.compile(r"\.partage-gone-[0-9]{1,18}")
 _PREFIX: Final = ".partage-gone-"
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _AGE: Final = 300.0
-"""Seconds for which a folder that nobody here made is left alone: another plugin may have made it for a pod that
+"""Seconds for which a folder that this agent did not make stays: another plugin may have made it for a pod that
 the runtime does not have yet. HAMi's own monitor waits as long."""
 _MOST: Final = 20_000
 """Files that one sweep removes."""
@@ -132,11 +132,11 @@ class Folders:
             found = os.stat(name, dir_fd=home, follow_symlinks=False)
         except OSError:
             return False
-        # Whoever may write into a folder can set one of its times to anything, and not the other.
+        # A tenant that may write into a folder can set its mtime to anything, and not its ctime.
         return self._clock() - found.st_ctime >= self._age
 
     def _fresh(self, home: int) -> str:
-        """A name that nobody has."""
+        """A name that is free."""
         while True:
             name = f"{_PREFIX}{next(self._numbers)}"
             try:

@@ -21,8 +21,6 @@ _MOST: Final = 128
 
 
 class _Look(Generic[T]):
-    """One look."""
-
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
         self._outcome: T | BaseException | None = None
@@ -50,7 +48,7 @@ class Lookers(Generic[T]):
     """Looks at one container after the other; for one caller at a time."""
 
     def __init__(self, waits: Callable[[threading.Event], bool] = _in_time) -> None:
-        """Nobody looks yet; `waits` waits for the end of a look, and is false where it is given up."""
+        """No look is under way; `waits` waits for the end of one, and is false where it stops waiting."""
         self._waits = waits
         self._asked: SimpleQueue[_Look[T] | None] | None = None
         self._late: dict[str, _Look[T]] = {}

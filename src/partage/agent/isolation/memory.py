@@ -55,7 +55,7 @@ def unbind(folder: Path) -> None:
 
 
 def is_seen(path: str, mounts: Path) -> bool:
-    """Whether somebody else sees a mount at a path."""
+    """Whether another process sees a mount at a path."""
     try:
         return _spelled(path) in _points(mounts)
     except (OSError, TooMuch):
@@ -70,7 +70,7 @@ def mounted(folder: Path) -> str:
     Raises:
         OSError: it cannot be told.
     """
-    # Of the folder itself a link is not followed: nobody who removes it does.
+    # The last part of the path is not followed where it is a link: what removes the folder does not either.
     here = _spelled(os.path.join(os.path.realpath(folder.parent), folder.name))  # noqa: PTH118 # text
     try:
         for point in _points(_OWN):

@@ -138,7 +138,7 @@ def _found(read: _Read, tags: dict[int, int], wanted: re.Pattern[bytes]) -> str:
         read(tags[_SYMBOLS], count * _SYMBOL.size)
     ):
         if not section or not info >> 4:
-            continue  # defined elsewhere, or nobody else's business
+            continue  # defined elsewhere, or local
         if name >= len(text):
             raise InvalidDocument("a name beyond the table of names")
         if text.startswith(_BEGINNINGS[wanted], name) and (found := wanted.match(text, name)):

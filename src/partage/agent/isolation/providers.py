@@ -43,7 +43,7 @@ class Bind:
         source: on the host.
         target: in the container.
         writable: whether the container may write there.
-        folder: made on the host if it is missing, writable by everybody.
+        folder: made on the host if it is missing, writable for all users.
     """
 
     source: str
@@ -127,7 +127,7 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """As it is told in the journal, in metrics and to people."""
+        """Its name in the journal, in metrics and in messages."""
 
     @property
     def memory(self) -> bool:
@@ -143,14 +143,14 @@ class Provider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoIsolation:
-    """Nobody: shares are a promise among friends."""
+    """No provider: shares are a promise among friends."""
 
     name: str = "none"
     memory: bool = False
     compute: bool = False
 
     def keep(self, shares: Shares) -> Kept:
-        """The protocols' variables, without a library that nobody supplies."""
+        """The protocols' variables, without those that load a library."""
         return Kept(_unloaded(shares.env))
 
 

@@ -52,7 +52,7 @@ def seat_file(folder: Path, slot: int) -> Path:
 
 
 def make_seats(folder: Path) -> None:
-    """Make all seats of a card, and the terms; those that are there stay, whoever maps them goes on.
+    """Make all seats of a card, and the terms. Seats that exist stay, and processes that map them go on.
 
     Raises:
         OSError: the folder cannot be written, or has no room.
@@ -101,7 +101,7 @@ def tell_terms(folder: Path, card: CardLimits) -> None:
 
 
 def free_seat(folder: Path, slot: int) -> None:
-    """A tenant has gone: its seat is nobody's.
+    """A tenant has gone: free its seat.
 
     Raises:
         InvalidDocument: the file is none of the agent's.
@@ -128,7 +128,7 @@ def mend_seats(folder: Path) -> tuple[int, ...]:
 
 
 def read_seat(folder: Path, slot: int) -> Seat | None:
-    """What the tenant of a seat says; None when nobody said anything.
+    """What the tenant of a seat says; None where it says nothing.
 
     Raises:
         InvalidDocument: the file was cut off or added to, or is of another version.

@@ -15,18 +15,18 @@ from typing import Final
 from partage.model.errors import InvalidDocument
 
 _PATIENCE: Final = 2.0
-"""Seconds to go on asking for a file that somebody has a lease on; the kernel ends a lease after 45."""
+"""Seconds to go on asking for a file on which a process has a lease; the kernel ends a lease after 45."""
 _PAUSE: Final = 0.02
 _EVERYBODY: Final = 0o666
 
 
 def make(path: Path, size: int, head: bytes = b"", *, sparse: bool = False) -> None:
-    """Make a file for everybody to write, whole or not at all; one that exists is kept as it is.
+    """Make a file that all users may write, whole or not at all; one that exists stays as it is.
 
     Args:
         size: in bytes.
         head: its first bytes; the rest are zero.
-        sparse: leave its blocks to who touches them, else they are taken now, and nobody can use them up.
+        sparse: allocate a block when a process touches it. Else allocate all now, so that no other file takes them.
 
     Raises:
         OSError: the folder cannot be written, or there is no room.

@@ -120,7 +120,7 @@ class DevicePlugins:
 
 @dataclass(eq=False)
 class _Served:
-    """The plugin of one resource; `watchers` are streams on which the kubelet is told of its units."""
+    """The plugin of one resource; `watchers` are streams that tell the kubelet its units."""
 
     offer: Offer
     advise: Advise

@@ -97,7 +97,7 @@ class Registrar:
         """Nothing is served yet.
 
         Args:
-            asked: what it is told; `endpoint` is the plugin's socket in the same folder.
+            asked: the request to the kubelet; its `endpoint` is the plugin's socket in the same folder.
             serve: gRPC's handler of the plugin's calls for one registration.
             chance: between 0 and 1; spreads what is tried again.
         """

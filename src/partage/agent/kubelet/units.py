@@ -189,9 +189,9 @@ def advise(
 ) -> tuple[str, ...]:
     """Units for a container that the kubelet does not name; nothing where no record tells.
 
-    Containers that ask for as many units are alike here. Of what their records say, what some of them
-    hold already is left out, whoever holds it: so in the end as many units of each card are used as the
-    records say, in whatever order the kubelet takes them.
+    Containers that ask for as many units are alike here: a record whose units one of them holds already is
+    left out. So in the end they hold as many units of each card as their records say, in whatever order
+    the kubelet takes them.
 
     Args:
         must: which have to be among them.

@@ -15,7 +15,7 @@ from partage.model.mig import MigAxis
 class Failure(StrEnum):
     """Why a call failed, as far as it decides what to do next."""
 
-    IN_USE = "in use"  # somebody holds the card or the instance: try again
+    IN_USE = "in use"  # a process holds the card or the instance: try again
     INSUFFICIENT = "insufficient resources"  # the place is taken, or an engine is short
     NOT_FOUND = "not found"  # what was named is gone
     RESET_REQUIRED = "reset required"  # the mode changes at the next reset only

@@ -70,7 +70,7 @@ class Step:
     """One thing to do.
 
     Attributes:
-        entry: for which instance; None for the mode and for specifications of nobody.
+        entry: for which instance; None for the mode and for specifications without an entry.
         profile: the driver's number of the profile, for `MAKE_GPU`.
     """
 
@@ -87,7 +87,7 @@ class Obstacle(StrEnum):
     CONFLICT = "Conflict"  # another pod's record has the place
     PROFILE = "Profile"  # the card has no such profile or place
     MODE = "Mode"  # MIG mode must be changed by an operator
-    SHARED = "Shared"  # somebody else's compute instance is inside ours
+    SHARED = "Shared"  # a compute instance that is not ours is inside ours
     DRIVER = "Driver"  # the driver refuses; see the message
 
 

@@ -101,7 +101,7 @@ class Outcome:
     Attributes:
         ready: what is wanted and there, as seen in the last look.
         hindrances: what is in the way of the rest.
-        foreign: instances that are not ours: occupied for everybody.
+        foreign: instances that are not ours; no pod can have their place.
         fault: why nothing at all could be done; empty usually.
         again: when to come back, on the clock of `now`; None: when something changes.
         axis: what the driver says that the card can be cut into; None where it was not asked.
@@ -245,7 +245,7 @@ class Runner:
         return held is None or held.until <= now
 
     def _forgive(self, planned: Plan) -> None:
-        """Forget what was tried for steps that nobody plans any more."""
+        """Forget what was tried for steps that are no longer planned."""
         keys = {_key(step) for step in planned.steps}
         self._held = {key: held for key, held in self._held.items() if key in keys}
 

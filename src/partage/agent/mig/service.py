@@ -14,7 +14,7 @@ from partage.agent.mig.runner import Outcome, Ready, Runner
 from partage.kube.clock import Clock, sleep_until
 
 _LOOK: Final = 60.0
-"""Seconds after which a quiet card is looked at again: somebody else may have changed it."""
+"""Seconds after which a quiet card is looked at again: another program may have changed it."""
 
 InThread = Callable[[Callable[[], Outcome]], Awaitable[Outcome]]
 

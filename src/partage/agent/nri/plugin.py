@@ -287,7 +287,7 @@ class _Connection:
                 adjustment = await self._decided(lambda: self._decider.create(pod, container))
         except TimeoutError:
             self._decider.late(pod, container)
-            # What is decided after all, in the same thread, is given to nobody.
+            # If the same thread decides after all, no container gets what it decided.
             self._thread.submit(self._decider.remove, container)
             raise Refused(
                 f"pod {pod.namespace}/{pod.name}, container {container.name}: not decided within "

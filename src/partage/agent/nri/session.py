@@ -29,7 +29,7 @@ class Called:
 
     Attributes:
         service: in full.
-        timeout: seconds after which nobody waits any more; 0 where that was not told.
+        timeout: seconds after which the runtime stops waiting; 0 where it did not say.
     """
 
     stream: int
