@@ -51,8 +51,8 @@ _UP: Final = "apiserver/test_no_client_holds_the_server.py"
 ATTACKS: Final = (
     Attack(
         "tenant",
-        "pods whose places take long to search, and a search for slower ones",
-        "50 ms of CPU at most, each, at 5,000 nodes; the pod waits with a reason",
+        "pods that are hard to place, and a search for harder ones",
+        "at most 50 ms of CPU each at 5,000 nodes; the pod waits with a reason",
         (
             f"{_HARD}::test_a_hard_pod_is_answered_within_its_bound",
             f"{_HARD}::test_no_pod_that_is_searched_for_is_harder",
@@ -60,15 +60,15 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "nonsense in every field of a pod: nested, endless, thousands of everything",
-        "nothing: an answer that clients can read",
+        "nonsense in every field of a pod",
+        "none: clients get readable answers",
         (
             "embedded/test_hard_pods_hold_up_nobody.py::test_odd_pods_are_answered_and_hold_up_nobody",
         ),
     ),
     Attack(
         "tenant",
-        "hundreds of hard pods at once, in one namespace and in many, by a workload too",
+        "hundreds of hard pods at once, in one namespace or many",
         "an ordinary pod of another namespace has its turn after a bounded amount of work",
         (
             f"{_CROWDS}::test_an_ordinary_pod_behind_a_row_has_its_turn_soon",
@@ -78,8 +78,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "preemption beside many small pods, and plans that would not end",
-        "as few victims as will do, or none; a decision's work at a time",
+        "preemption beside many small pods, and plans without an end",
+        "as few victims as will do, or none; planning pauses after a decision's work",
         (
             "laws/test_a_plan_asks_no_more_than_a_decision_at_a_time.py",
             f"{_ROOM}::test_rows_of_pods_for_which_nothing_helps_leave_time_to_others",
@@ -89,8 +89,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "20,000 pods at once, thousands that wait",
-        "events, wake-ups and looks have their rate and memory its bound; another namespace has its turn within seconds",
+        "20,000 pods at once, thousands waiting",
+        "rates and memory are bounded; other namespaces have their turn within seconds",
         (
             _WRITES,
             f"{_BURST}::test_only_so_many_are_woken_a_second",
@@ -101,8 +101,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "important pods that are made and deleted, so that others are sent away",
-        "240 victims a minute for a namespace at most",
+        "important pods, created and deleted so that others are evicted",
+        "at most 240 victims a minute for a namespace",
         (
             f"{_BURST}::test_victims_of_a_namespace_are_bounded_a_minute",
             f"{_BURST}::test_the_plugin_offers_nobody_beyond_the_bound",
@@ -112,8 +112,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "nominations that hoard cards: pods that never come, victims that never end",
-        "two minutes, or ten",
+        "nominations that hold cards for pods that never come, or victims that never end",
+        "at most two minutes, or ten",
         (
             f"{_BURST}::test_room_is_not_kept_for_ever_for_who_never_comes",
             f"{_BURST}::test_what_is_free_is_not_kept_for_ever_beside_a_victim_that_stays",
@@ -121,16 +121,16 @@ ATTACKS: Final = (
     ),
     Attack(
         "node",
-        "a card that falls ill and recovers all the time",
-        "a write each 15 s",
+        "a card that fails and recovers all the time",
+        "one write each 15 s",
         (
             "agent/test_reports_are_written_on_change_only.py::test_a_card_that_falls_ill_and_recovers_all_the_time_is_written_now_and_then",
         ),
     ),
     Attack(
         "tenant",
-        "mappings, descriptors, threads, names, groups, objects and lists without an end, and files that never answer, before the agent's look",
-        "nothing: the container reads as not in force, the others are judged",
+        "endless mappings, descriptors, threads, names, groups, objects and lists; files that never answer the agent",
+        "the container counts as not in force; the agent judges the others",
         (
             f"{_LOOKS}::test_a_process_costs_no_memory",
             f"{_LOOKS}::test_a_crowd_is_not_looked_into",
@@ -141,8 +141,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "device nodes, pipes, links, mazes, races and mounts where the agent reads and writes files",
-        "nothing is opened but regular files below the container's root, and no disk is filled",
+        "device nodes, pipes, links, mazes, races and mounts in the agent's way",
+        "the agent opens only regular files below the container's root, and fills no disk",
         (
             f"{_LOOKS}::test_nothing_but_regular_files_is_opened",
             f"{_LOOKS}::test_no_race_leads_out_of_a_root",
@@ -152,8 +152,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "control groups that are named after a neighbour's container, programs whose first thread has ended",
-        "each container is judged by its own processes, and these are seen",
+        "control groups named after a neighbour's container, programs whose first thread has ended",
+        "the agent sees each container's own processes",
         (
             f"{_LOOKS}::test_a_process_is_of_the_container_whose_group_holds_the_others",
             f"{_LOOKS}::test_a_process_outlives_its_first_thread",
@@ -168,13 +168,13 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "a policy or precedence that takes the whole card",
-        "it gets what the node grants, and its condition says so",
+        "the pod gets what the node allows, and its condition says so",
         ("agent/test_no_pod_takes_more_than_its_node_grants.py",),
     ),
     Attack(
         "tenant",
-        "more pods at once than may go before others, other service accounts, permits of its own making",
-        "as many as the operator's rule lets go before others; the rest are ordinary pods and say why",
+        "more `online` pods than allowed, other service accounts, forged permits",
+        "as many as allowed; the rest are ordinary pods and say why",
         (
             "laws/test_no_more_go_before_others_than_may.py",
             "extender/test_wishes_are_cut_down_and_told.py",
@@ -183,8 +183,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "forged records by every reserved key, pods that name their node, mirrors, other schedulers",
-        "refused inside the API server",
+        "forged records under every reserved key, pods that name their node, mirror pods, other schedulers",
+        "the API server rejects them",
         (
             f"{_CEL}::test_a_pod_with_devices_names_no_node_whatever_scheduler_it_names",
             f"{_CEL}::test_forging_is_refused_without_the_webhook",
@@ -194,13 +194,13 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "a namespace of Partage's usual name, where Partage is elsewhere",
-        "its pods are judged as all others",
+        "a namespace with Partage's usual name, where Partage is elsewhere",
+        "its pods are judged like all others",
         (f"{_CEL}::test_only_the_namespace_that_partage_runs_in_is_left_out",),
     ),
     Attack(
         "tenant",
-        "privileged containers with a part of a card, by five protocols",
+        "privileged containers with a share, by five protocols",
         "refused",
         (
             f"{_FORGED}::test_a_privileged_container_shares_by_no_protocol",
@@ -209,44 +209,44 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "pods of thousands of containers, names and annotations at admission",
-        "answered within a bounded amount of work; the probes meanwhile",
+        "pods with thousands of containers, names and annotations, at admission",
+        "a bounded amount of work; probes are answered meanwhile",
         ("webhook/test_large_pods_are_judged_in_time.py",),
     ),
     Attack(
         "tenant",
-        "explanations of hard pods, and pods written again with 200 KiB of other annotations, without an end",
-        "the namespace's part of search, and 32 MiB",
+        "endless explanations of hard pods, and endless updates with 200 KiB of annotations",
+        "at most the namespace's part of search, and 32 MiB",
         ("extender/test_questions_of_people_are_counted.py",),
     ),
     Attack(
         "tenant",
-        "a pod in which the engine has a fault",
-        "it waits, and the books name it as a problem; kube-scheduler's connection and the lead stay",
+        "a pod that triggers a fault of the engine",
+        "it waits and is listed as a problem; the service goes on",
         ("extender/test_a_fault_in_one_pod_ends_no_connection.py",),
     ),
     Attack(
         "thief",
-        "one node with 15,000 cards, 20,000 virtual functions or 5,000 resources, or others in each report",
-        "the books have room for 80 devices of a type and 256 resources on each node, and forget what is gone",
+        "a node that reports 15,000 cards, 20,000 virtual functions or 5,000 resources",
+        "the books keep 80 devices of a type and 256 resources a node",
         ("wire/test_no_node_makes_the_books_of_all_large.py",),
     ),
     Attack(
         "thief",
-        "one node with as many cards as it may report, and pods that are hard to place",
-        "a pod costs what it costs without that node, and what its own cards add",
+        "a node with as many cards as it may report, and pods that are hard to place",
+        "a pod costs only that node's own cards more",
         ("laws/test_large_nodes_cost_others_little.py",),
     ),
     Attack(
         "tenant",
-        "escape sequences, line ends and marks of direction in names and annotations",
-        "numbers on the terminal and in logs",
+        "terminal escapes, line ends and direction marks in names and annotations",
+        "terminal and logs show them as numbers",
         ("cli/test_no_object_commands_the_terminal.py",),
     ),
     Attack(
         "stranger",
-        "sockets that are held, half a head, body or handshake, answers unread, a port held beside the probes",
-        "the next caller is served; probes have a port of their own",
+        "held sockets, half a head, body or handshake, unread answers, a held port beside the probes",
+        "the next caller is served; probes have their own port",
         (
             f"{_SERVING}::test_both_ports_answer_while_one_is_held",
             f"{_SERVING}::test_who_does_not_go_on_is_closed",
@@ -256,8 +256,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "bodies that are never whole, compressed bodies, requests behind one that closes the connection",
-        "64 MiB at most, and who holds most is closed; nothing is inflated (415); not carried out",
+        "endless bodies, compressed bodies, requests behind one that closes the connection",
+        "at most 64 MiB, and the largest holder is closed; not inflated (415); not carried out",
         (
             f"{_SERVING}::test_bodies_that_are_never_whole_have_a_bound_together",
             f"{_SERVING}::test_no_body_is_inflated",
@@ -266,8 +266,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "requests in segments of a few bytes, heads of thousands of lines, thousands of requests at once, requests that are no HTTP",
-        "the connection ends, or asks for one thing at a time; a line of the log a minute",
+        "tiny segments, heads of thousands of lines, thousands of requests at once, other protocols than HTTP",
+        "the connection ends, or is served one request at a time; one log line a minute",
         (
             "serving/test_requests_cost_what_they_carry.py",
             "serving/test_what_is_no_http_fills_no_log.py",
@@ -275,8 +275,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "pages asked for by hundreds of connections, slow readers, metrics that are never read, reviews without an end",
-        "each address in turn, and four readers of metrics of one",
+        "hundreds of connections for pages, slow readers, unread metrics, endless reviews",
+        "addresses take turns, with four readers of metrics each",
         (
             "serving/test_callers_have_turns.py",
             "extender/test_few_read_the_metrics_at_a_time.py",
@@ -286,15 +286,15 @@ ATTACKS: Final = (
     Attack(
         "stranger",
         "the verbs without a certificate",
-        "no word where a certificate is required, else 401",
+        "no answer where a certificate is required, else 401",
         (
             "daemon/test_the_extender_has_certificates_of_its_own.py::test_who_shows_the_secret_may_call_and_nobody_else",
         ),
     ),
     Attack(
         "stranger",
-        "made-up tokens, by the thousand",
-        "20 questions a second to the API server; another address, or a token that was good, has the next turn",
+        "thousands of made-up tokens",
+        "at most 20 reviews a second; other addresses and known good tokens have the next turn",
         (
             f"{_READERS}::test_made_up_tokens_cost_the_api_server_little",
             f"{_READERS}::test_a_flood_from_one_address_delays_no_other",
@@ -305,8 +305,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "the plugin's unix socket as another user, half or giant frames, connections without an end",
-        "turned away before a byte is read; 64 connections, and who is there goes on",
+        "the plugin's unix socket as another user, half or giant frames, endless connections",
+        "refused before a byte is read; at most 64 connections; existing ones go on",
         (
             "serving/test_a_unix_socket_knows_its_caller.py::test_who_is_not_named_is_turned_away_before_a_byte_is_read",
             "serving/test_a_unix_socket_knows_its_caller.py::test_a_caller_that_floods_has_a_bound_and_the_log_too",
@@ -315,7 +315,7 @@ ATTACKS: Final = (
     Attack(
         "neighbour",
         "the agent's sockets for the kubelet and the runtime, as another user of the node",
-        "they are root's, whatever the umask",
+        "only root may open them, whatever the umask",
         ("agent/test_root_alone_speaks_to_the_agent.py",),
     ),
     Attack(
@@ -326,8 +326,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "names of others' pods, in refusals, events, Bindings and containers that are refused",
-        "what is in the way, and not whose",
+        "names of others' pods in refusals, events, Bindings and refused containers",
+        "they say what is in the way, not whose",
         (
             "scheduler/test_refusals_name_no_other_pod.py",
             f"{_ROOM}::test_victims_of_other_namespaces_are_counted_and_not_named",
@@ -336,8 +336,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "shares of a running pod that are asked to be others again and again",
-        "20 writes at once and four a second for a namespace; the last wish is met",
+        "endless changes of a running pod's share",
+        "at most 20 writes at once, four a second for a namespace; the last wish is met",
         (
             "extender/test_shares_are_adjusted_through_any_crash.py::test_who_asks_without_an_end_costs_a_bounded_number_of_writes",
         ),
@@ -345,7 +345,7 @@ ATTACKS: Final = (
     Attack(
         "reader",
         "names of pods, namespaces and quotas in metrics and node summaries; planted words in a masked snapshot",
-        "cards, amounts and sums; none is left",
+        "only cards, amounts and sums; none is left",
         (
             "agent/test_limits_are_told_and_acted_on.py::test_nobody_is_named_where_nobody_is_asked_who_reads",
             "extender/test_debug_api_prints_what_seed_003_prints.py::test_names_are_shown_to_those_who_may_read_all_pods",
@@ -354,13 +354,13 @@ ATTACKS: Final = (
     ),
     Attack(
         "thief",
-        "the scheduler's and an agent's token: images, taints, finalizers, owners, phases, labels",
-        "refused inside the API server",
+        "with the scheduler's or an agent's token: images, taints, finalizers, owners, phases, labels",
+        "the API server rejects them",
         ("packaging/test_stolen_tokens_change_no_spec.py",),
     ),
     Attack(
         "listener",
-        "tokens, passwords and plugins' credentials by plain HTTP",
+        "tokens, passwords and plugins' credentials over plain HTTP",
         "none is sent, or reviewed",
         (
             f"{_WAY}::test_a_server_by_plain_http_is_told_of_nobody",
@@ -370,8 +370,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "neighbour",
-        "another program of the name that a kubeconfig's plugin has, in PATH",
-        "the one beside the file runs",
+        "another program in PATH with the name of a kubeconfig's plugin",
+        "the program beside the file runs",
         (f"{_WAY}::test_a_plugin_beside_its_document_is_that_program",),
     ),
 )
@@ -411,8 +411,10 @@ class Tally:
 
 def table() -> str:
     """The attacks for docs/reliability.md."""
-    rows = ["| by | what is tried | what others notice |", "| --- | --- | --- |"]
-    rows += [f"| {one.by} | {one.tried} | {one.noticed} |" for one in ATTACKS]
+    rows = ["| attack | effect on others |", "| --- | --- |"]
+    for one in ATTACKS:
+        by = "" if one.by == "tenant" else f"*{one.by}*: "
+        rows.append(f"| {by}{one.tried} | {one.noticed} |")
     return "\n".join(rows)
 
 
