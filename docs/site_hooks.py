@@ -35,6 +35,7 @@ PARTS = {
     "how-to": "Operate",
     "reference": "Reference",
     "from": "Coming from",
+    "compatibility": "Coming from",
     "decisions": "Design",
     "design": "Design",
     "sources": "Design",

@@ -37,7 +37,7 @@ def program(name: str) -> Path:
 
 
 def told(name: str, what: object) -> None:
-    """Keep what was found, for docs/compatibility.md, as build/neighbours/NAME.json."""
+    """Keep what was found, for docs/compatibility, as build/neighbours/NAME.json."""
     folder = Path(__file__).parents[2] / "build" / "neighbours"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(what, indent=1) + "\n")

@@ -2,7 +2,7 @@
 
 The worlds are those of tests/fidelity, where HAMi's rules are written anew; here its program is asked. The state is what
 Partage's earlier decisions led to, which HAMi reads from the annotations that Partage writes. PARTAGE_CASES says how many
-worlds; what came out goes to build/neighbours/hami.json, of which docs/compatibility.md has the table.
+worlds; what came out goes to build/neighbours/hami.json, of which docs/compatibility/hami.md has the table.
 """
 
 import json
@@ -254,7 +254,7 @@ def play(hami: Hami, world: World) -> Iterator[tuple[str, str, Json]]:
 
 
 def test_hami_itself_decides_what_partage_decides(hami: Hami) -> None:
-    """Fit, node and cards; where they differ a row of docs/compatibility.md says so."""
+    """Fit, node and cards; where they differ a row of docs/compatibility/hami.md says so."""
     table: Counter[tuple[str, str]] = Counter()
     unexplained: list[Json] = []
     number = 0

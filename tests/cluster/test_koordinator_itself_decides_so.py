@@ -2,7 +2,7 @@
 
 The worlds are those of tests/fidelity, where Koordinator's rules are written anew; here its program is asked. The state is what
 Partage's earlier decisions led to, which Koordinator reads from the annotations that Partage writes. PARTAGE_CASES says how many
-worlds; what came out goes to build/neighbours/koordinator.json, of which docs/compatibility.md has the table.
+worlds; what came out goes to build/neighbours/koordinator.json, of which docs/compatibility/koordinator.md has the table.
 """
 
 import json
@@ -275,7 +275,7 @@ def play(koordinator: Koordinator, world: World) -> Iterator[tuple[str, str, Jso
 
 
 def test_koordinator_itself_decides_what_partage_decides(koordinator: Koordinator) -> None:
-    """Fit, node and devices; where they differ a row of docs/compatibility.md says so."""
+    """Fit, node and devices; where they differ a row of docs/compatibility/koordinator.md says so."""
     table: Counter[tuple[str, str]] = Counter()
     unexplained: list[Json] = []
     number = 0

@@ -1,6 +1,6 @@
 """Which node and which card: cases of the originals' own tables, through the real command.
 
-Each row stands in docs/compatibility.md. Pods come in the order in which they are written.
+Each row stands in docs/compatibility. Pods come in the order in which they are written.
 """
 
 import pytest

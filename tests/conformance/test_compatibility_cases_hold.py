@@ -1,4 +1,4 @@
-"""Cases of docs/compatibility.md hold from manifest to decision, through the real command."""
+"""Cases of docs/compatibility hold from manifest to decision, through the real command."""
 
 import pytest
 from original_manifests import (

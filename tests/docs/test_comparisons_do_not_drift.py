@@ -1,6 +1,6 @@
 """Pages that compare with the originals say what the program does: their tests exist, and what is later does not.
 
-A row of docs/compatibility.md whose last cell says *same* names the tests that show it, as `test_name` or
+A row of docs/compatibility whose last cell says *same* names the tests that show it, as `test_name` or
 `test_name[id]`. One that says *later* names a word, in backticks, that would be in the program if the thing were.
 """
 
@@ -19,17 +19,19 @@ from published.cases import ELSEWHERE
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "compatibility.md"
+PAGES: Final = sorted(PAGE.with_suffix("").glob("*.md"))
 _NAMED: Final = re.compile(r"`(test_\w+)(?:\[([^`\]]+)\])?`")
 
 
-def _rows() -> Iterator[tuple[int, str, str]]:
-    """Line number, first cell and last cell of each row, heads and rules left out."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        if not line.startswith("| ") or line.startswith("| ---"):
-            continue
-        cells = [cell.strip() for cell in line.strip().strip("|").split(" |")]
-        yield number, cells[0], cells[-1]
+def _rows() -> Iterator[tuple[str, str, str]]:
+    """Page and line, first cell and last cell of each row, heads and rules left out."""
+    for page in PAGES:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, start=1):
+            if not line.startswith("| ") or line.startswith("| ---"):
+                continue
+            cells = [cell.strip() for cell in line.strip().strip("|").split(" |")]
+            yield f"{page.name}:{number}", cells[0], cells[-1]
 
 
 @cache
@@ -58,33 +60,39 @@ LATER: Final = [row for row in _rows() if re.match(r"later\b", row[2])]
 
 
 @pytest.mark.parametrize(("line", "first", "last"), SAME)
-def test_a_row_that_says_same_names_its_tests(line: int, first: str, last: str) -> None:
+def test_a_row_that_says_same_names_its_tests(line: str, first: str, last: str) -> None:
     """And each of them exists."""
-    assert _NAMED.search(last), f"docs/compatibility.md:{line}: {first}: no test is named"
-    assert not _missing(last), f"docs/compatibility.md:{line}: {first}"
+    assert _NAMED.search(last), f"{line}: {first}: no test is named"
+    assert not _missing(last), f"{line}: {first}"
 
 
 @pytest.mark.parametrize(("line", "first", "last"), LATER)
-def test_what_a_row_calls_later_is_not_there(line: int, first: str, last: str) -> None:
+def test_what_a_row_calls_later_is_not_there(line: str, first: str, last: str) -> None:
     """The word that it names occurs nowhere in the program."""
     (word,) = re.findall(r"`([^`]+)`", last)
     places = [p for p in (ROOT / "src").rglob("*.py") if word in p.read_text(encoding="utf-8")]
 
-    assert not places, f"docs/compatibility.md:{line}: {first}: {word} is in {places[0]}"
+    assert not places, f"{line}: {first}: {word} is in {places[0]}"
 
 
 def test_the_summary_counts_the_rows() -> None:
     """By system: what is the same, fixed and later."""
-    head, *parts = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     counted = re.findall(
-        r"^\| \[([^\]]+)\]\([^)]+\) \| (\d+) \| (\d+) \| (\d+) \|$", head, re.MULTILINE
+        r"^\| \[([^\]]+)\]\(([^)#]+)#?([^)]*)\) \| (\d+) \| (\d+) \| (\d+) \|$",
+        PAGE.read_text(encoding="utf-8"),
+        re.MULTILINE,
     )
-    sections = {part.split("\n", maxsplit=1)[0]: part for part in parts}
 
-    assert len(counted) == 6
-    for name, *numbers in counted:
+    assert {PAGE.parent / page for _, page, *_ in counted} == set(PAGES)
+    for name, page, section, *numbers in counted:
+        text = (PAGE.parent / page).read_text(encoding="utf-8")
+        parts = re.split(r"^## ", text, flags=re.MULTILINE)
+        titles = {
+            re.sub(r"\W+", "-", part.split("\n", maxsplit=1)[0].lower()): part for part in parts
+        }
+        rows = titles[section] if section else text
         found = [
-            len(re.findall(rf"^\| .* \| {word}\b[^|]*\|$", sections[name], re.MULTILINE))
+            len(re.findall(rf"^\| .* \| {word}\b[^|]*\|$", rows, re.MULTILINE))
             for word in ("same", "fixed", "later")
         ]
         assert [int(one) for one in numbers] == found, name

@@ -2,7 +2,7 @@
 
 Each rule names the file and function that it was read from, under
 https://github.com/Project-HAMi/HAMi/tree/v2.10.0/ . A rule that Partage keeps otherwise on purpose is marked with the row
-of docs/compatibility.md that says so.
+of docs/compatibility/hami.md that says so.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,10 +11,10 @@ from fractions import Fraction
 from itertools import combinations
 
 EQUAL_CARDS = "20 equal cards, NUMA groups"
-"""Row of docs/compatibility.md: the lowest number first, where upstream takes the highest or the last."""
+"""Row of docs/compatibility/hami.md: the lowest number first, where upstream takes the highest or the last."""
 
 ONE_AFTER_ANOTHER = "several containers"
-"""Row of docs/compatibility.md: other cards are tried for an earlier container, where upstream tries one set for each."""
+"""Row of docs/compatibility/hami.md: other cards are tried for an earlier container, where upstream tries one set for each."""
 
 Group = frozenset[str]
 

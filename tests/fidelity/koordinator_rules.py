@@ -2,7 +2,7 @@
 
 Each rule names the function that it was read from, in
 https://github.com/koordinator-sh/koordinator/tree/master/pkg/scheduler/plugins/deviceshare . A rule that Partage keeps
-otherwise on purpose is marked with the row of docs/compatibility.md that says so. Scores are LeastAllocated, the default, or
+otherwise on purpose is marked with the row of docs/compatibility/koordinator.md that says so. Scores are LeastAllocated, the default, or
 MostAllocated.
 """
 
@@ -19,7 +19,7 @@ NODE_SCOPE = "scope `Node` on a node whose topology is not known"
 DEVICE_SCOPE = "scope `Device`"
 SHARED_SCOPE = "shares of several cards with a scope"
 UNSEEN = "`SamePCIe` on a node whose topology is not known"
-"""Rows of docs/compatibility.md that the rules and the worlds keep to."""
+"""Rows of docs/compatibility/koordinator.md that the rules and the worlds keep to."""
 
 SCOPES = {"": 0, "Node": 1, "NUMANode": 2, "PCIe": 3, "Device": 4}
 _HARM = {8: 10_000, 4: 100, 2: 1}

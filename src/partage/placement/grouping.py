@@ -129,7 +129,7 @@ def partitions(
     """Free partitions of `count` cards, best first: highest score, then least harm to larger ones.
 
     Upstream walks the scores upwards, against its own API text; here the highest come first
-    (docs/compatibility.md, Q5). `Restricted` looks at the highest score only.
+    (docs/compatibility/koordinator.md, Q5). `Restricted` looks at the highest score only.
     """
     by_minor = {card.device.minor: card for card in fitting}
     table = node.partitions.get(count, ())
