@@ -129,7 +129,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "endless mappings, descriptors, threads, names, groups, objects and lists; files that never answer the agent",
+        "endless mappings, descriptors, threads, names, groups, objects and lists; files that never answer",
         "the container counts as not in force; the agent judges the others",
         (
             f"{_LOOKS}::test_a_process_costs_no_memory",
@@ -141,7 +141,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "device nodes, pipes, links, mazes, races and mounts in the agent's way",
+        "device nodes, pipes, links, mazes, races and mounts where the agent reads and writes",
         "the agent opens only regular files below the container's root, and fills no disk",
         (
             f"{_LOOKS}::test_nothing_but_regular_files_is_opened",
@@ -209,7 +209,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "pods with thousands of containers, names and annotations, at admission",
+        "admission of pods with thousands of containers, names and annotations",
         "a bounded amount of work; probes are answered meanwhile",
         ("webhook/test_large_pods_are_judged_in_time.py",),
     ),
@@ -234,7 +234,7 @@ ATTACKS: Final = (
     Attack(
         "thief",
         "a node with as many cards as it may report, and pods that are hard to place",
-        "a pod costs only that node's own cards more",
+        "a pod costs only what that node's cards add",
         ("laws/test_large_nodes_cost_others_little.py",),
     ),
     Attack(
@@ -337,7 +337,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "endless changes of a running pod's share",
-        "at most 20 writes at once, four a second for a namespace; the last wish is met",
+        "at most 20 writes at once, four a second a namespace; the last wish is met",
         (
             "extender/test_shares_are_adjusted_through_any_crash.py::test_who_asks_without_an_end_costs_a_bounded_number_of_writes",
         ),
