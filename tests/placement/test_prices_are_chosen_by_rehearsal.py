@@ -7,6 +7,7 @@ import pytest
 
 from fakes.builders import card, make_node
 from partage.model.policy import Strategy
+from partage.placement import selection
 from partage.placement.learning import Arrivals, Due, due, fits_history, in_sight, refreshed
 from partage.placement.mix import Ask, Mix, Stock
 from partage.placement.price_candidates import CANDIDATES
@@ -86,22 +87,29 @@ def test_the_list_of_candidates_stays() -> None:
 
 
 @needs_solver
-def test_the_choice_is_the_same_with_compiled_loops_and_without() -> None:
-    """And the same again."""
+def test_the_choice_is_the_same_again() -> None:
+    """Whoever makes prices anew gets those of the record."""
     mix = Mix.of(SEEN, stock())
 
-    fast, plain = (chosen(mix, stock(), fast=fast) for fast in (True, False))
+    once, again = (chosen(mix, stock()) for _ in range(2))
 
-    assert fast is not None
-    assert plain is not None
-    assert (fast.candidate, fast.stand_in) == (plain.candidate, plain.stand_in)
+    assert once is not None
+    assert again is not None
+    assert (once.candidate, once.stand_in) == (again.candidate, again.stand_in)
+
+
+def test_without_numba_nothing_is_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rehearsal would take minutes; FGD goes on with the requests in sight."""
+    monkeypatch.setattr(selection, "COMPILED", False)
+
+    assert learned(Tables(), SEEN, stock()) is None
 
 
 def test_without_a_solver_a_stand_in_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables say which, and know the usual requests where it is FGD."""
     monkeypatch.setitem(sys.modules, "highspy", None)
 
-    found = learned(Tables(), SEEN, stock(), fast=False)
+    found = learned(Tables(), SEEN, stock())
 
     assert found is not None
     assert found.prices is None

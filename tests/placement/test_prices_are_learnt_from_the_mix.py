@@ -74,19 +74,6 @@ def test_the_knapsack_is_the_best_filling(items: list[tuple[int, float]], room: 
     assert best[room, 0] == pytest.approx(max(values))
 
 
-@given(st.integers(0, 10_000))
-def test_the_knapsack_is_the_same_with_compiled_loops_and_without(seed: int) -> None:
-    """To the last bit, ties and items without profit included."""
-    chance = np.random.default_rng(seed)
-    size = chance.integers(1, 101, 9)
-    profit = chance.choice([-3.0, 0.0, 7.5, 20.0, 1 / 3], (5, 9)) * size
-
-    (value, last), (other, its) = (knapsack(size, profit, fast=fast) for fast in (True, False))
-
-    assert (value == other).all()
-    assert (last == its).all()
-
-
 @needs_solver
 def test_equal_mixes_give_equal_prices() -> None:
     """The order in which requests came does not matter, to the last bit."""

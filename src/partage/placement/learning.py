@@ -180,7 +180,6 @@ def tables_due(
     *,
     trend: float = 1.0,
     rules: "Rules | None" = None,
-    fast: bool | None = None,
 ) -> Tables | None:
     """The tables that are due; prices take seconds, and belong in a process of their own.
 
@@ -192,7 +191,6 @@ def tables_due(
         standing: what is placed already; prices alone ask for it.
         trend: whether requests grow, see `Arrivals`.
         rules: how gain and cost are weighed when prices are chosen.
-        fast: use compiled loops; None for where numba is installed. The tables are the same.
 
     Returns:
         None where the old ones stay.
@@ -203,7 +201,7 @@ def tables_due(
         return refreshed(tables, counts, stock, trend)
     from partage.placement.selection import learned  # noqa: PLC0415 # imports the compiled loops
 
-    return learned(tables, counts, stock, standing, rules=rules, fast=fast)
+    return learned(tables, counts, stock, standing, rules=rules)
 
 
 def ask_of(pod: Pod, ledger: Ledger) -> Ask:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from partage.inventory.plane import Bools, Ints
 from partage.model.device import MILLI
 from partage.model.errors import PartageError
-from partage.placement.jit import COMPILED
 from partage.placement.knapsack_loops import knapsack_loops
 from partage.placement.mix import Mix, Stock
 from partage.placement.reserves import reserves_of
@@ -118,37 +117,20 @@ class Items:
         )
 
 
-def knapsack(size: Ints, profit: Floats, *, fast: bool | None = None) -> tuple[Floats, Ints]:
+def knapsack(size: Ints, profit: Floats) -> tuple[Floats, Ints]:
     """Best value of 0 to 100 hundredths for each row of profits, and the item taken last.
 
     Args:
         size: hundredths of each item, at least 1.
         profit: (rows, items); items without profit are never taken.
-        fast: use compiled loops; None for where numba is installed. The result is the same.
 
     Returns:
         (101, rows) values, and as many items; -1 where a hundredth is left over.
     """
     order = np.argsort(size, kind="stable")
     sizes, gains = size[order], np.where(profit > 0, profit, -1.0)[:, order]
-    if COMPILED if fast is None else fast:
-        worth, taken_last = knapsack_loops(sizes, np.ascontiguousarray(gains), UNITS, _BETTER)
-        return worth, np.where(taken_last >= 0, order[taken_last], -1)
-    rows, gains = profit.shape[0], gains.T.copy()
-    best: Floats = np.zeros((UNITS + 1, rows))
-    last: Ints = np.full((UNITS + 1, rows), -1, np.int64)
-    fits = np.searchsorted(sizes, np.arange(UNITS + 1), side="right")
-    every = np.arange(rows)
-    for room in range(1, UNITS + 1):
-        best[room] = best[room - 1]
-        if fits[room]:
-            value = best[room - sizes[: fits[room]]] + gains[: fits[room]]
-            item = value.argmax(axis=0)
-            found = value[item, every]
-            better = found > best[room] + _BETTER
-            best[room] = np.where(better, found, best[room])
-            last[room] = np.where(better, order[item], -1)
-    return best, last
+    best, last = knapsack_loops(sizes, np.ascontiguousarray(gains), UNITS, _BETTER)
+    return best, np.where(last >= 0, order[last], -1)
 
 
 def solver_there() -> bool:
@@ -173,8 +155,8 @@ def solver() -> Any:
 class _Programme:
     """The linear programme; between scenarios only bounds and costs change, patterns stay."""
 
-    def __init__(self, mix: Mix, stock: Stock, items: Items, *, fast: bool | None) -> None:
-        self.mix, self.items, self._fast = mix, items, fast
+    def __init__(self, mix: Mix, stock: Stock, items: Items) -> None:
+        self.mix, self.items = mix, items
         self.cards = stock.by_model(stock.cards)
         self.cpu = stock.by_model(stock.cpu) / 1000
         self.memory = stock.by_model(stock.memory) / 1024
@@ -275,7 +257,7 @@ class _Programme:
         items, kinds, models = self.items, self.items.size.size, self.cards.size
         per_card, per_core, per_gib = price[kinds + 1 :].reshape(3, models)
         profit = price[:kinds] - per_core[:, None] * items.cores - per_gib[:, None] * items.gib
-        best, last = knapsack(items.size, np.where(items.allowed, profit, 0.0), fast=self._fast)
+        best, last = knapsack(items.size, np.where(items.allowed, profit, 0.0))
         added = False
         for model in range(models):
             if best[UNITS, model] > per_card[model] + _WORTHWHILE:
@@ -300,18 +282,11 @@ def taken(size: Ints, last: Ints) -> dict[int, int]:
 class Learner:
     """Makes prices for one mix, in as many configurations as wanted."""
 
-    def __init__(self, mix: Mix, stock: Stock, *, fast: bool | None = None) -> None:
-        """Prepare the programme. Raises `SolverMissing`: no solver is installed.
-
-        Args:
-            mix: what is asked.
-            stock: the cluster.
-            fast: use compiled loops; None for where numba is installed. Prices are the same.
-        """
+    def __init__(self, mix: Mix, stock: Stock) -> None:
+        """Prepare the programme. Raises `SolverMissing`: no solver is installed."""
         self.mix, self.stock = mix, stock
         self.items = Items.of(mix)
-        self._fast = fast
-        self._programme = _Programme(mix, stock, self.items, fast=fast)
+        self._programme = _Programme(mix, stock, self.items)
         self._chances: Floats = mix.counts / mix.counts.sum()
         self._reserves = reserves_of(mix, stock)
         # The patterns that the mix itself needs are there from the first candidate on.
@@ -342,7 +317,7 @@ class Learner:
         items = self.items
         net = price - PAIRS[:, :1] * items.cores - PAIRS[:, 1:] * items.gib
         profit = np.where(items.allowed[:, None, :], net, 0.0).reshape(-1, items.size.size)
-        best, _ = knapsack(items.size, profit, fast=self._fast)
+        best, _ = knapsack(items.size, profit)
         result: NDArray[np.float64] = best.reshape(UNITS + 1, -1, PAIRS.shape[0])
         return result.transpose(1, 0, 2)
 

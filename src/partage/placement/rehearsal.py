@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from partage.inventory.plane import Bools, Ints
 from partage.model.device import MILLI
-from partage.placement import rehearsal_loops, rehearsal_plain
+from partage.placement import rehearsal_loops
 from partage.placement.fragmentation import Workload, score_steps
-from partage.placement.jit import COMPILED
 from partage.placement.mix import Mix, Standing, Stock, workload_of
 from partage.placement.priced import SCARCE, set_bonus
 from partage.placement.rehearsal_loops import Asked, Books, Kept, Usual, Worth
@@ -136,18 +135,11 @@ def _drawn(mix: Mix, capacity: int, load: float, chance: np.random.Generator) ->
 
 
 class Theatre:
-    """Plays courses for one mix and cluster; outcomes are the same whether `compiled` or not."""
+    """Plays courses for one mix and cluster."""
 
-    def __init__(self, mix: Mix, stock: Stock, *, fast: bool | None = None) -> None:
-        """Prepare.
-
-        Args:
-            mix: what arrives.
-            stock: the cluster; courses may be on a part of it.
-            fast: use compiled loops; None for where numba is installed.
-        """
+    def __init__(self, mix: Mix, stock: Stock) -> None:
+        """Prepare for courses on `stock` or a part of it."""
         self.mix = mix
-        self.compiled = COMPILED if fast is None else fast
         self._asked = Asked(
             mix.cpu, mix.memory, mix.cards, np.minimum(mix.milli, MILLI), mix.allowed
         )
@@ -156,9 +148,8 @@ class Theatre:
     def prices(self, course: Course, prices: Prices) -> Ints:
         """Row of the node of each arrival under prices, -1 for none; 0 for what ran already."""
         worth, kept = _worth(prices, course.stock), _kept(prices, self.mix)
-        play = rehearsal_loops.play_priced if self.compiled else rehearsal_plain.play_priced
         arrivals, books, node, rest = _start(course, anew=False)
-        play(arrivals, books, self._asked, worth, kept, rest)
+        rehearsal_loops.play_priced(arrivals, books, self._asked, worth, kept, rest)
         return node
 
     def fragmentation(self, course: Course, *, anew: bool = True) -> Ints:
@@ -169,19 +160,14 @@ class Theatre:
             anew: from the empty cluster, what runs already being placed first; otherwise from the
                 books as they stand.
         """
-        if self.compiled:
-            play = rehearsal_loops.play_fragmentation
-        else:
-            play = rehearsal_plain.play_fragmentation
         arrivals, books, node, rest = _start(course, anew=anew)
-        play(arrivals, books, self._asked, self._usual, rest)
+        rehearsal_loops.play_fragmentation(arrivals, books, self._asked, self._usual, rest)
         return node
 
     def first_fit(self, course: Course, *, anew: bool = True) -> Ints:
         """The same under first fit."""
-        play = rehearsal_loops.play_first_fit if self.compiled else rehearsal_plain.play_first_fit
         arrivals, books, node, rest = _start(course, anew=anew)
-        play(arrivals, books, self._asked, rest)
+        rehearsal_loops.play_first_fit(arrivals, books, self._asked, rest)
         return node
 
     def outcome(self, course: Course, node: Ints) -> Outcome:

@@ -1,9 +1,8 @@
 """Replays arrivals on arrays alone, node by node: the loops in which rehearsals run.
 
-Compiled where numba (the extra `fast`) is installed. They take the decisions that the engine takes
-for such pods (a law under test): the same checks, and the same floating-point operations in the
-same order as `priced`, `slot_reservation` and `fragmentation`. `rehearsal_plain` is the twin in NumPy, which
-is used where numba is missing.
+They take the decisions that the engine takes for such pods (a law under test): the same checks, and
+the same floating-point operations in the same order as `priced`, `slot_reservation` and
+`fragmentation`. Without numba nothing is rehearsed: a rehearsal would take minutes.
 
 Nodes stand in the order of preference. No pod leaves during a rehearsal, so a node without room
 for a request never has room for it again.

@@ -6,9 +6,9 @@ larger parts, and the last on the whole cluster, from the books as they stand. W
 gains is held against what it costs: kinds of pod that fail more often than under FGD are charged;
 in the last round, where both are known well, only beyond a limit, but steeply.
 
-Follows docs/design/rehearsed-prices.md, section 2.5. Runs off the decision path, is deterministic,
-and gives the same choice with compiled loops and without. Importing this module imports the compiled
-loops where numba is installed, which takes a second; a service that decides has a process of its own do it.
+Follows docs/design/rehearsed-prices.md, section 2.5. Runs off the decision path and is deterministic.
+Importing this module imports numba where it is installed, which takes a second; a service that decides
+has a process of its own do it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +21,7 @@ from partage.inventory.plane import Ints
 from partage.model.device import MILLI
 from partage.model.policy import Strategy
 from partage.placement.fragmentation import Workload
+from partage.placement.jit import COMPILED
 from partage.placement.mix import Ask, Mix, Standing, Stock, workload_of
 from partage.placement.price_candidates import CANDIDATES
 from partage.placement.prices import Learner, SolverMissing
@@ -127,9 +128,9 @@ class _Tried:
 class _Selection:
     """One choice: the candidates, and the stages they play on."""
 
-    def __init__(self, mix: Mix, stock: Stock, rules: Rules, *, fast: bool | None) -> None:
+    def __init__(self, mix: Mix, stock: Stock, rules: Rules) -> None:
         self.mix, self.stock, self.rules = mix, stock, rules
-        self.theatre = Theatre(mix, stock, fast=fast)
+        self.theatre = Theatre(mix, stock)
         self.thinner = max(1, round(stock.capacity / MILLI / _LARGE))
 
     def narrowed(self, candidates: dict[int, Prices]) -> dict[int, Prices]:
@@ -206,7 +207,6 @@ def chosen(
     standing: Standing | None = None,
     *,
     rules: Rules | None = None,
-    fast: bool | None = None,
 ) -> Choice | None:
     """The best prices for a mix, by rehearsal.
 
@@ -215,15 +215,14 @@ def chosen(
         stock: the empty cluster.
         standing: what is placed already; None for nothing.
         rules: how gain and cost are weighed.
-        fast: use compiled loops; None for where numba is installed. The choice is the same.
 
     Returns:
         Without a solver a choice between FGD and first fit; None where the mix has no request for
-        cards, or the cluster no cards.
+        cards, the cluster no cards, or numba is missing.
     """
-    if not mix.demand.any() or not stock.cards.any():
+    if not (COMPILED and mix.demand.any() and stock.cards.any()):
         return None
-    selection = _Selection(mix, stock, rules or Rules(), fast=fast)
+    selection = _Selection(mix, stock, rules or Rules())
     try:
         learner = Learner(mix, stock)
     except SolverMissing:
@@ -240,7 +239,6 @@ def learned(
     standing: Standing | None = None,
     *,
     rules: Rules | None = None,
-    fast: bool | None = None,
 ) -> Tables | None:
     """Tables with the best prices for the requests seen, or with the best stand-in.
 
@@ -250,13 +248,12 @@ def learned(
         stock: the empty cluster.
         standing: what is placed already.
         rules: how gain and cost are weighed.
-        fast: use compiled loops; None for where numba is installed.
 
     Returns:
-        None where nothing can be learnt: no pod asks for cards, or there are none.
+        None where nothing can be learnt, see `chosen`.
     """
     mix = Mix.of(seen, stock)
-    choice = chosen(mix, stock, standing, rules=rules, fast=fast)
+    choice = chosen(mix, stock, standing, rules=rules)
     if choice is None:
         return None
     usual = workload_of(mix) if choice.stand_in is Strategy.FGD else tables.workload

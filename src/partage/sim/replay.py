@@ -269,7 +269,7 @@ def replay(
         lives: arrivals and ends in virtual time; None for the published protocol.
         seed: of the policy's own draws, if it makes any.
         progress: told after each arrival.
-        accelerate: use compiled loops; None for where numba is installed. Results are the same.
+        accelerate: decide in compiled loops; None for where numba is installed. Results are the same.
         lesson: what the default policy knows; None for nothing, and the usual rules.
     """
     fast = find_spec("numba") is not None if accelerate is None else accelerate
@@ -292,7 +292,7 @@ def replay(
         np.full(len(mine), np.nan),
     )
     run.accelerated = fast and policy.node in STRATEGIES
-    driver = _Driver(run, waits=lives is not None, lesson=lesson or Lesson(), fast=fast)
+    driver = _Driver(run, waits=lives is not None, lesson=lesson or Lesson())
     driver.warm_up()
     driver.learn()
     apart, apart_used = run.tables_seconds, run.tables_cpu_seconds
@@ -313,12 +313,12 @@ def _compiled() -> Scorers:
 class _Driver:
     """Stands where the cluster would: brings pods, takes their places down, ends them."""
 
-    def __init__(self, run: Run, *, waits: bool, lesson: Lesson, fast: bool) -> None:
+    def __init__(self, run: Run, *, waits: bool, lesson: Lesson) -> None:
         self.run = run
         priced = Strategy.PARTAGE in (run.policy.node, run.policy.card)
         stock = Stock.of(cluster(run.trace))
         self.stock, self.cards = stock, int(stock.cards.sum())
-        self.lesson, self.fast = lesson, fast
+        self.lesson = lesson
         self.arrivals, self.running = Arrivals(lesson.history), Counter[Ask]()
         self.learns = priced
         self.asks = [row.ask for row in run.trace.pods]
@@ -406,7 +406,6 @@ class _Driver:
             standing,
             trend=self.arrivals.trend,
             rules=self.lesson.rules,
-            fast=self.fast,
         )
 
     def _place(self, number: int) -> bool:
