@@ -328,6 +328,9 @@ func TestASpreadPodAsksForTheBestOfEachDomain(t *testing.T) {
 		if q.Verb == protocol.VerbPropose {
 			return &protocol.Answer{Nodes: []string{"n1", "n2", "n3"}, Scores: []int64{100, 20, 10}}
 		}
+		if q.Verb == protocol.VerbReserve {
+			return &protocol.Answer{}
+		}
 		return nil
 	})
 	ctx := context.Background()
