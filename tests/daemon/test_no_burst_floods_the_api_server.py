@@ -76,8 +76,7 @@ class Told:
         """Objects that notices keep of what they were told."""
         recorder = self.notices.recorder._book
         lists = [recorder._records, recorder._later, recorder._budgets]
-        lists += [self.notices._asleep, self.notices._late, self.notices._due]
-        lists += [self.notices._missed, self.notices._failed]
+        lists += [self.notices._queue, self.notices._queue._failures]
         return sum(map(len, lists))
 
 

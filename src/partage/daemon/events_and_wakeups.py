@@ -8,10 +8,8 @@ all pending pods through the queue.
 """
 
 import asyncio
-import heapq
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -22,6 +20,9 @@ from partage.kube.errors import Conflict, KubeError, NotFound
 from partage.kube.events import EventRecorder
 from partage.kube.recorder import Regarding
 from partage.kube.resources import PODS
+from partage.kube.retry import Backoff
+from partage.kube.workqueue import WorkQueue, work
+from partage.model.errors import PartageError
 from partage.model.reason import Refusal
 from partage.scheduler.events import Quarantined, Unserviceable
 from partage.vendors import names
@@ -31,19 +32,21 @@ _LOG: Final = logging.getLogger("partage.daemon")
 _COMPONENT: Final = "partage-scheduler"
 _WRITERS: Final = 8
 """Wake-ups on their way at a time."""
-_AGAIN: Final = 1.0
-"""Seconds after which a wake-up that could not be written is tried again."""
-_SELDOM: Final = 30.0
-"""What that becomes, doubled with every failure, so that an API server in trouble is left alone."""
+_AGAIN: Final = Backoff(base=1.0, cap=30.0, jitter=0.0)
+"""When a wake-up that could not be written is tried again; seldom in the end, to leave an API server in trouble alone."""
 _FAILED: Final = 14
-"""Tries of a wake-up that cannot be written: five minutes, then kube-scheduler has looked itself."""
-_UNHEARD: Final = 10
-"""Tries for a pod of which no watch has told: kube-scheduler may have asked about it before."""
+"""Tries: five minutes, then kube-scheduler has looked itself."""
+_UNHEARD: Final = 4
+"""The same for a pod of which no watch has told: kube-scheduler may have asked about it before."""
 _AT_ONCE: Final = 64
 _IN_TURN: Final = 50.0
 """Of all pods that wait when an instance begins to lead, how many are woken at once, and then a second."""
 _MOST: Final = 10_000
-"""Wake-ups that wait to be written; beyond, the oldest is dropped: the pod is woken again later."""
+"""Wake-ups that wait to be written; beyond, none is added: the pod is woken again later."""
+
+
+class _NotWritten(PartageError):
+    """A wake-up has to be written later."""
 
 
 class Notices:
@@ -82,13 +85,9 @@ class Notices:
             speaks=leads,
             crowded=_events_dropped,
         )
-        self._asleep: OrderedDict[str, None] = OrderedDict()
-        self._missed: dict[str, int] = {}
-        self._failed: dict[str, int] = {}
-        self._late: list[tuple[float, str]] = []
-        self._due: dict[str, float] = {}
-        self._came_late = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._queue: WorkQueue[str] = WorkQueue(
+            clock=client.clock, chance=lambda: 0.0, backoff=_AGAIN
+        )
         self.speaks = False
 
     @property
@@ -111,9 +110,13 @@ class Notices:
         """Write until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.recorder.run(), name="notices:events")
-            for number in range(_WRITERS):
-                group.create_task(self._wake_all(), name=f"notices:wake:{number}")
-            group.create_task(self._wake_late(), name="notices:late")
+            await work(
+                self._queue,
+                self._wake,
+                workers=_WRITERS,
+                name="notices:wake",
+                failed=_wake_up_failed,
+            )
 
     # --- told by the service -----------------------------------------------------------------
 
@@ -144,78 +147,29 @@ class Notices:
 
     def wake(self, uids: Sequence[str]) -> None:
         """Have kube-scheduler try these pods again."""
-        if not self.speaks:
-            return
-        for uid in uids:
-            self._asleep[uid] = None  # a pod that is there already keeps its turn
-        while len(self._asleep) > _MOST:
-            dropped, _ = self._asleep.popitem(last=False)
-            self._forget(dropped)
-        self._changed.set()
+        self._wake_after((uid, 0.0) for uid in uids)
 
     def wake_in_turn(self, uids: Sequence[str]) -> None:
         """Have kube-scheduler try many pods again, so slowly that wake-ups for room come between."""
-        if self.speaks:
-            for number, uid in enumerate(uids):
-                self._put_off(uid, max(0, number - _AT_ONCE) / _IN_TURN)
+        rests = (max(0, number - _AT_ONCE) / _IN_TURN for number in range(len(uids)))
+        self._wake_after(zip(uids, rests, strict=True))
+
+    def _wake_after(self, rests: Iterable[tuple[str, float]]) -> None:
+        """Wake each pod after so many seconds, once however often it is asked for meanwhile."""
+        for uid, rest in rests:
+            if self.speaks and len(self._queue) < _MOST:
+                self._queue.add_after(uid, rest)
 
     # --- written in the background -----------------------------------------------------------
 
-    async def _wake_all(self) -> None:
-        while True:
-            while not self._asleep:
-                self._changed.clear()
-                await self._changed.wait()
-            uid, _ = self._asleep.popitem(last=False)
-            entry = self._find(uid)
-            # No writer waits for any of them: of many that fail, others' wake-ups would wait too.
-            if entry is None:
-                tries = self._missed[uid] = self._missed.get(uid, 0) + 1
-                self._put_off(uid, _AGAIN if tries <= _UNHEARD else None)
-                continue
-            self._missed.pop(uid, None)
-            if entry.pod.node is not None or await self._touch(entry):
-                self._failed.pop(uid, None)
-                self._due.pop(uid, None)
-                continue
-            # Kube-scheduler itself looks at its waiting pods every five minutes only.
-            tries = self._failed[uid] = self._failed.get(uid, 0) + 1
-            rest = min(_SELDOM, _AGAIN * 2.0 ** (tries - 1))
-            self._put_off(uid, rest if tries < _FAILED else None)
-
-    def _put_off(self, uid: str, seconds: float | None) -> None:
-        """Wake a pod later, once however often it is put off meanwhile; None: no more."""
-        if seconds is None or len(self._late) >= _MOST:
-            self._forget(uid)
-        elif uid not in self._due:
-            self._due[uid] = self._client.clock.monotonic() + seconds
-            heapq.heappush(self._late, (self._due[uid], uid))
-            self._came_late.set()
-
-    def _forget(self, uid: str) -> None:
-        for kept in (self._missed, self._failed, self._due):
-            kept.pop(uid, None)
-
-    async def _wake_late(self) -> None:
-        """Wake those once more whose wake-up was put off, each when it is time."""
-        while True:
-            while not self._late:
-                self._came_late.clear()
-                await self._came_late.wait()
-            due, uid = self._late[0]
-            left = due - self._client.clock.monotonic()
-            if left > 0:
-                # What comes meanwhile is due no earlier than after this.
-                await self._client.clock.sleep(min(left, _AGAIN))
-                continue
-            heapq.heappop(self._late)
-            if self._due.get(uid) != due:
-                continue  # it was woken meanwhile
-            del self._due[uid]
-            if self.speaks:
-                self.wake([uid])
-            else:
-                self._forget(uid)
+    async def _wake(self, uid: str) -> None:
+        """Wake one pod. Raises `_NotWritten`: it has to be tried again."""
+        entry, tries = self._find(uid), self._queue.failures(uid)
+        # Kube-scheduler itself looks at its waiting pods every five minutes only.
+        if not self.speaks or tries >= (_UNHEARD if entry is None else _FAILED):
+            return
+        if entry is None or (entry.pod.node is None and not await self._touch(entry)):
+            raise _NotWritten
 
     async def _touch(self, entry: PodEntry) -> bool:
         """Change a pod; whether that is settled. A conflict is not: the pod may still be this one."""
@@ -250,6 +204,11 @@ def _events_dropped(number: int) -> None:
     _LOG.warning(
         "%d events were not written: more pods and nodes had one than may be told", number
     )
+
+
+def _wake_up_failed(uid: str, error: Exception) -> None:
+    if not isinstance(error, _NotWritten):
+        _LOG.error("pod %s cannot be woken yet", uid, exc_info=error)
 
 
 def _event_failed(error: KubeError) -> None:
