@@ -25,7 +25,6 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
 from partage.placement.layouts import NOWHERE, Layouts, tabulate
-from partage.placement.mig import Choice, choose
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement, PodGone
 from partage.vendors.mig import MIG_CARDS
@@ -133,13 +132,13 @@ def run(layouts: Layouts, cards: int, decisions: int) -> tuple[list[int], list[i
     for number in range(decisions):
         (wish,) = chance.choices(wishes, weights)
         began = time.perf_counter_ns()
-        found = choose(layouts, states, wish)
+        found = layouts.cheapest(states, layouts.column(wish))
         times.append(time.perf_counter_ns() - began)
         if number % 100 == 0:
             began = time.perf_counter_ns()
             same = loop(layouts, states.tolist(), wish)
             plain.append(time.perf_counter_ns() - began)
-            if same != (None if found is None else (found.card, found.instance)):
+            if same != (None if found is None else found[:2]):
                 raise SystemExit(f"the plain loop disagrees: {same}, {found}")
         placed += keep(states, running, found)
         if found is None or chance.random() < 0.5:
@@ -149,11 +148,15 @@ def run(layouts: Layouts, cards: int, decisions: int) -> tuple[list[int], list[i
     return times, plain, placed
 
 
-def keep(states: np.ndarray, running: deque[tuple[int, MigSlice]], found: Choice | None) -> int:
+def keep(
+    states: np.ndarray,
+    running: deque[tuple[int, MigSlice]],
+    found: tuple[int, MigSlice, int] | None,
+) -> int:
     if found is None:
         return 0
-    states[found.card] = found.state
-    running.append((found.card, found.instance))
+    card, one, states[found[0]] = found
+    running.append((card, one))
     return 1
 
 

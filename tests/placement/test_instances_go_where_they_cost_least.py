@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from partage.model.errors import InvalidValue
 from partage.model.mig import Engines, MigAxis, MigProfile, MigSlice
 from partage.placement.layouts import Allowed, Layouts, tabulate
-from partage.placement.mig import choose, choose_all
 from partage.vendors.mig import MIG_CARDS
 from plain_instances import Plain
 
@@ -55,9 +54,16 @@ def _states(tables: Layouts, *cards: str) -> np.ndarray:
     return np.array(rows, np.int32)
 
 
-def _text(place: object) -> str:
-    card, one = getattr(place, "card", None), getattr(place, "instance", None)
-    assert isinstance(one, MigSlice)
+def choose(
+    tables: Layouts, states: np.ndarray, wish: tuple[str, ...]
+) -> tuple[int, MigSlice] | None:
+    """The best place for one instance on cards in these states, or None when no card has room."""
+    found = tables.cheapest(states, tables.column(wish))
+    return None if found is None else found[:2]
+
+
+def _text(place: tuple[int, MigSlice]) -> str:
+    card, one = place
     return f"{card}:{one.profile}@{one.start}"
 
 
@@ -85,16 +91,9 @@ def test_an_instance_goes_where_least_is_lost(
     assert (None if found is None else _text(found)) == place
 
 
-def test_closed_cards_are_left_out() -> None:
-    """Only usable cards are considered."""
-    states = _states(TABLES, "1g.10gb@6", "")
-
-    found = choose(TABLES, states, ("1g.10gb",), np.array([False, True]))
-
-    assert found is not None
-    assert found.card == 1
-    assert choose(TABLES, states, ("1g.10gb",), np.array([False, False])) is None
-    assert choose(TABLES, states[:0], ("1g.10gb",)) is None
+def test_without_cards_there_is_no_place() -> None:
+    """Nothing is chosen of nothing."""
+    assert choose(TABLES, np.zeros(0, np.int32), ("1g.10gb",)) is None
 
 
 def test_an_allowlist_bounds_what_is_made() -> None:
@@ -136,39 +135,6 @@ def test_a_busy_card_moves_to_another_geometry() -> None:
 
     assert tables.geometry[0, tables.positions.index(A100.profile("1g.10gb").at(6))] == 0
     assert tables.geometry[state, bit] == 1
-
-
-def test_several_instances_are_placed_together() -> None:
-    """The one with the fewest legal starts first; answers are in the order asked."""
-    wishes = [("1g.10gb",), ("1g.10gb",), ("2g.20gb",), ("3g.40gb",)]
-
-    found = choose_all(TABLES, _states(TABLES, ""), wishes)
-
-    assert found is not None
-    assert [one.instance.profile for one in found] == [wish[0] for wish in wishes]
-    assert A100.valid(one.instance for one in found)
-
-
-def test_several_instances_may_need_a_second_thought() -> None:
-    """A place that is best alone is given up where the rest would not fit."""
-    alternatives = ("1g.10gb", "2g.20gb")
-    tables = tabulate(A100, Allowed(geometries=((("2g.20gb", 3),), (("1g.10gb", 7),))))
-    wishes = [alternatives] * 3
-
-    found = choose_all(tables, _states(tables, ""), wishes)
-
-    assert found is not None
-    assert {one.instance.profile for one in found} == {"2g.20gb"}
-    assert choose_all(tables, _states(tables, ""), [alternatives] * 4) is None
-
-
-def test_what_cannot_fit_together_is_refused_and_nothing_is_changed() -> None:
-    """Three 3g do not fit one card; the caller's states stay as they were."""
-    states = _states(TABLES, "")
-
-    assert choose_all(TABLES, states, [("3g.40gb",)] * 3) is None
-    assert choose_all(TABLES, states, []) == ()
-    assert states.tolist() == [0]
 
 
 def test_states_follow_and_return() -> None:
@@ -263,20 +229,4 @@ def test_decisions_are_what_the_twin_says(data: st.DataObject) -> None:
     found = choose(tables, np.array(states, np.int32), wish)
 
     expected = plain.choose([frozenset(tables.instances(state)) for state in states], wish)
-    assert (None if found is None else (found.card, found.instance)) == expected
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.integers(0, len(TABLES.masks) - 1), min_size=1, max_size=3),
-    st.lists(
-        st.sampled_from([p.name for p in A100.profiles]).map(lambda name: (name,)), max_size=5
-    ),
-)
-def test_several_instances_never_overlap(states: list[int], wishes: list[tuple[str, ...]]) -> None:
-    """What is placed together is a layout of each card with what was there."""
-    found = choose_all(TABLES, np.array(states, np.int32), wishes)
-
-    for number, state in enumerate(states):
-        added = [one.instance for one in found or () if one.card == number]
-        assert A100.valid([*TABLES.instances(state), *added])
+    assert found == expected

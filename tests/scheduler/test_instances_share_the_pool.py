@@ -23,7 +23,6 @@ from partage.model.request import (
     PodRequest,
     RequestGroup,
 )
-from partage.placement import mig
 from partage.placement.layouts import tabulate
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement, PodGone, PodSeen, Unserviceable
@@ -101,22 +100,22 @@ SHARES = CardFilter(modes=(SliceMode.SHARE,))
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(sorted(SIZES)), max_size=9), st.integers(1, 3))
 def test_the_engine_and_the_simulator_choose_alike(sizes: list[str], cards: int) -> None:
-    """Live scheduling and `placement.mig`, which simulation runs, put every instance alike."""
+    """Live scheduling, and the tables that simulation asks by themselves, put every instance alike."""
     engine = _engine(*(_card(i) for i in range(cards)))
     layouts = tabulate(CUTTING.axis)
     states = np.zeros(cards, np.int32)
 
     for number, size in enumerate(sizes):
         wish = tuple(p.name for p in CUTTING.axis.profiles if p.plain and p.name.startswith(size))
-        choice = mig.choose(layouts, states, wish)
+        choice = layouts.cheapest(states, layouts.column(wish))
         decision = engine.schedule(_pod(f"p{number}", _ask(profile=size, filter=ONLY)))
         if choice is None:
             assert isinstance(decision, Refusal)
             continue
-        states[choice.card] = choice.state
+        card, one, states[choice[0]] = choice
         assert isinstance(decision, Placement)
         (grant,) = decision.allocation.grants
-        assert (grant.minor, grant.mig) == (choice.card, choice.instance)
+        assert (grant.minor, grant.mig) == (card, one)
 
 
 def test_an_unmarked_pod_takes_a_share_before_an_instance() -> None:

@@ -1,4 +1,4 @@
-"""The plain twin of `placement.mig` and `placement.layouts`: the same rule, said with sets.
+"""The plain twin of `placement.layouts`: the same rule, said with sets.
 
 It knows cards by their instances and asks the model what is valid; no numbers for states, no
 tables. It is slow, and only there to be compared with.

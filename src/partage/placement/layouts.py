@@ -124,6 +124,18 @@ class Layouts:
             known = self._columns[wish] = column_of(self.costs(wish))
         return known
 
+    def cheapest(
+        self, states: NDArray[np.int32], column: Column
+    ) -> tuple[int, MigSlice, int] | None:
+        """Which of the cards in these states serves a column's wish best, by what instance, and its state then."""
+        costs = column.cost[states]
+        card = int(costs.argmin()) if len(costs) else -1
+        if card < 0 or costs[card] == NOWHERE:
+            return None
+        state = int(states[card])
+        bit = int(column.position[state])
+        return card, self.positions[bit], int(self.after[state, bit])
+
     def costs(self, wish: Wish) -> NDArray[np.int64]:
         """What each position would cost a wish, by state; `NOWHERE` where it cannot be.
 

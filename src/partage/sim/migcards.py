@@ -1,6 +1,6 @@
 """Cards that are cut into instances under one policy: ours, and the baselines to compare it with.
 
-Ours is the function that places live instances. Most baselines differ from it in one thing only,
+Ours goes by the tables that place live instances. Most baselines differ from it in one thing only,
 what a place costs, so they are tables of costs over the same states. Two are not: templates, which
 cut an idle card once and for all, and the bound that may move instances within a card. All are
 rebuilt from descriptions (docs/sources/mig.md 4 and docs/sources/hami.md 5); none is anybody's code.
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from partage.model.errors import InvalidValue
 from partage.model.mig import MigAxis, MigSlice
 from partage.placement.layouts import NOWHERE, Column, Layouts, column_of, tabulate
-from partage.placement.mig import pick
 
 Place = tuple[int, object]
 """A card, and what the pool needs to know to take the instance away again."""
@@ -49,11 +48,11 @@ class _Cells:
         self._states = np.zeros(cards, np.int32)
 
     def place(self, profile: str) -> Place | None:
-        found = pick(self._layouts, self._states, self._columns[profile])
+        found = self._layouts.cheapest(self._states, self._columns[profile])
         if found is None:
             return None
-        self._states[found.card] = found.state
-        return found.card, found.instance
+        card, one, self._states[found[0]] = found
+        return card, one
 
     def remove(self, place: Place) -> None:
         card, one = place

@@ -1,35 +1,31 @@
 """Which pods to restart so that one that waits for an instance gets it: a dry run for an operator.
 
-`placement.repack` finds the fewest instances in the way; then the engine itself plays it through: those
+Pods whose end makes room on a card are tried, the fewest first, and the engine itself plays it through: those
 pods go, the waiting pod comes, and they come again. Only a plan in which everyone finds a place is
 shown, with the places that the engine chose. Nothing is restarted here.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, combinations
 from typing import Final
 
-import numpy as np
-
-from partage.inventory.card import Card
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation
-from partage.model.cutting import Cutting
-from partage.model.mig import MigSlice
-from partage.model.pod import Pod
+from partage.model.pod import Pod, Record
 from partage.model.policy import Policy
 from partage.model.request import RequestGroup
 from partage.placement.card import unsuitable
-from partage.placement.instances import sized, tables_of, wished
-from partage.placement.repack import Plan, repack
+from partage.placement.instances import places, sized
 from partage.scheduler.engine import Engine
-from partage.scheduler.events import Placement, PodGone
+from partage.scheduler.events import Placement, PodGone, PodSeen
 from partage.sim.offline import queue, schedule, started
 from partage.wire.cluster import Cluster
 
 MOST: Final = 3
-"""Instances that one plan moves at most."""
+"""Pods that one plan restarts at most."""
+_MOST_WAYS: Final = 500
+"""Ways to make room for a pod that are played through before giving up."""
 
 MayMove = Callable[[Pod], bool]
 
@@ -50,14 +46,6 @@ class Proposal:
     place: Allocation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Spot:
-    """A card that could serve the request, whatever is on it now."""
-
-    card: Card
-    holders: dict[MigSlice, str]
-
-
 def propose(
     cluster: Cluster, may_move: MayMove, policy: Policy | None = None
 ) -> tuple[Proposal, ...]:
@@ -70,6 +58,7 @@ def propose(
     outcome = schedule(cluster, policy)
     pods = {one.pod.pod.uid: one.pod.pod for one in outcome.pods}
     movable = {uid for uid, pod in pods.items() if uid in outcome.ledger and may_move(pod)}
+    engine = _now(cluster, outcome.policy)
     found: list[Proposal] = []
     for waiting in outcome.waiting:
         pod = waiting.pod.pod
@@ -77,13 +66,11 @@ def propose(
         if group is None or waiting.refusal is None:
             continue
         proposal = Proposal(pod, waiting.refusal.message)
-        for uids in _ways(outcome.ledger, group, movable):
-            engine = _now(cluster, outcome.policy)
-            played = _played(engine, proposal, [pods[uid] for uid in uids])
-            if played is not None:
-                proposal = played
-                break
-        found.append(proposal)
+        played = (
+            _played(engine, proposal, [pods[uid] for uid in uids])
+            for uids in _ways(outcome.ledger, group, movable)
+        )
+        found.append(next(filter(None, played), proposal))
     return tuple(found)
 
 
@@ -96,41 +83,31 @@ def _asked(pod: Pod) -> RequestGroup | None:
     return groups[0] if request.instances and request.count == 1 else None
 
 
-def _ways(ledger: Ledger, group: RequestGroup, movable: set[str]) -> Iterator[list[str]]:
-    """Pods to restart, one list for each way that cards are cut; the fewest first."""
-    spots: dict[Cutting, list[_Spot]] = defaultdict(list)
+def _ways(ledger: Ledger, group: RequestGroup, movable: set[str]) -> list[tuple[str, ...]]:
+    """Pods of one card whose end makes room on it, the fewest and smallest first; of cards that are alike the first."""
     type_, asked = group.request.type, sized(group.request)
+    ways: dict[tuple[object, ...], tuple[tuple[int, ...], tuple[str, ...]]] = {}
     for index, node in enumerate(ledger.nodes):
-        if node is None:
-            continue
-        for card in ledger.cards(type_, index):
+        for card in ledger.cards(type_, index) if node is not None else ():
             cutting = card.device.cutting
             if cutting is None or not card.takes_instances:
                 continue
-            if unsuitable(card, group.request, group.protocol, by_instance=True) is None:
-                tenants = ledger.tenants(type_, index, card.row)
-                holders = {one: uid for uid, charge in tenants.items() for one in charge.instances}
-                spots[cutting].append(_Spot(card, holders))
-    plans: list[tuple[int, int, list[str]]] = []
-    for number, (cutting, those) in enumerate(spots.items()):
-        wish = wished(cutting, asked)
-        plan = _plan(cutting, those, wish, movable) if wish else None
-        if plan is not None and plan.moves:
-            uids = [those[move.card].holders[move.instance] for move in plan.moves]
-            plans.append((len(plan.moves), number, list(dict.fromkeys(uids))))
-    for _, _, uids in sorted(plans):
-        yield uids
-
-
-def _plan(
-    cutting: Cutting, spots: Sequence[_Spot], wish: tuple[str, ...], movable: set[str]
-) -> Plan | None:
-    layouts = tables_of(cutting)
-    states = np.array([layouts.state(spot.card.occupied) for spot in spots], np.int32)
-    restartable = [
-        frozenset(one for one, uid in spot.holders.items() if uid in movable) for spot in spots
-    ]
-    return repack(layouts, states, restartable, wish, MOST)
+            if unsuitable(card, group.request, group.protocol, by_instance=True) is not None:
+                continue
+            held = {
+                uid: charge.instances
+                for uid, charge in ledger.tenants(type_, index, card.row).items()
+                if uid in movable and charge.instances
+            }
+            for chosen in chain.from_iterable(combinations(held, n) for n in range(1, MOST + 1)):
+                gone = {one for uid in chosen for one in held[uid]}
+                left = tuple(one for one in card.occupied if one not in gone)
+                found = places(cutting, left, asked)
+                if found:
+                    units = sum(one.size for one in gone)
+                    rank = (len(chosen), units, found[0].cost, index, card.row)
+                    ways.setdefault((cutting, card.occupied, left), (rank, chosen))
+    return [chosen for _, chosen in sorted(ways.values())][:_MOST_WAYS]
 
 
 def _now(cluster: Cluster, policy: Policy) -> Engine:
@@ -142,22 +119,23 @@ def _now(cluster: Cluster, policy: Policy) -> Engine:
 
 
 def _played(engine: Engine, proposal: Proposal, moved: Sequence[Pod]) -> Proposal | None:
-    """The proposal with places, if the engine finds one for every pod."""
-    before: list[tuple[Pod, Allocation]] = []
-    for pod in moved:
-        held = engine.ledger.allocation(pod.uid)
-        if held is None:
-            return None
-        before.append((pod, held))
+    """The proposal with places, if the engine finds one for every pod; then all is as it was before."""
+    before = [(pod, held) for pod in moved if (held := engine.ledger.allocation(pod.uid))]
+    for pod, _ in before:
         engine.handle(PodGone(pod.uid))
-    place = engine.schedule(proposal.pod, reasons=False)
-    if not isinstance(place, Placement):
-        return None
-    restarts: list[tuple[Pod, Allocation, Allocation]] = []
-    for pod, held in before:
+    tried: list[Placement] = []
+    for pod in (proposal.pod, *(pod for pod, _ in before)):
         again = replace(pod, uid=f"{pod.uid}/again", node=None, record=None, finished=False)
         found = engine.schedule(again, reasons=False)
         if not isinstance(found, Placement):
-            return None
-        restarts.append((pod, held, found.allocation))
-    return replace(proposal, restarts=tuple(restarts), place=place.allocation)
+            break
+        tried.append(found)
+    for one in tried:
+        engine.handle(PodGone(one.allocation.uid))
+    for pod, held in before:
+        engine.handle(PodSeen(replace(pod, node=held.node, record=Record(held.grants))))
+    if len(tried) <= len(before):
+        return None
+    place, *then = (one.allocation for one in tried)
+    restarts = tuple((*one, after) for one, after in zip(before, then, strict=True))
+    return replace(proposal, restarts=restarts, place=place)
