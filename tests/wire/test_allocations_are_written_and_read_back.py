@@ -73,7 +73,7 @@ def test_a_lone_count_is_written_by_its_nodes_protocol() -> None:
 
 
 def test_families_are_merged() -> None:
-    """Annotations, labels and node annotations side by side; environment by container."""
+    """Annotations, labels and node annotations side by side; environment by container. Others are not asked."""
 
     def said(text: str) -> Family:
         rendering = Rendering(
@@ -81,7 +81,8 @@ def test_families_are_merged() -> None:
         )
         return Family(text, render=lambda _placed, _settings: rendering)
 
-    found = render(placed(pod("p"), whole("x")), Settings(), (said("y"), said("x")))
+    mine = placed(pod("p"), whole("x"), whole("y"))
+    found = render(mine, Settings(), (said("y"), said("x"), said("z")))
 
     assert [*found.annotations] == ["a/x", "a/y", MINE]
     assert found.labels == {"l/x": "x", "l/y": "y"}

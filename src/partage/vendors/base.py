@@ -151,6 +151,18 @@ class PlacedPod:
                 return device
         return None
 
+    def maker(self, device: Device | None) -> str:
+        """Who made a device: what it says itself, else what its node says."""
+        own = device.vendor if device is not None else ""
+        return own or self.node.properties.get("vendor", "")
+
+    @property
+    def concerned(self) -> frozenset[str]:
+        """Names of the families that write something: of the grants' protocols, and of the devices' makers."""
+        grants = self.allocation.grants
+        protocols = {grant.protocol for grant in grants}
+        return frozenset(protocols | {self.maker(self.device(grant)) for grant in grants})
+
 
 @dataclass(frozen=True, slots=True)
 class Rendering:

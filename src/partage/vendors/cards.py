@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from partage.model.allocation import Charge, Grant, GrantMode, charges_of
-from partage.model.device import MILLI, Device, DeviceType
+from partage.model.device import MILLI, DeviceType
 from partage.model.request import DeviceRequest, RequestGroup
 from partage.vendors.base import NodeView, PlacedPod, PodView, Reading, Registration
 
@@ -96,12 +96,6 @@ def _request(placed: PlacedPod, protocol: str, grants: Iterable[Grant]) -> Devic
     return found[0] if len(found) == 1 else None
 
 
-def vendor_of(placed: PlacedPod, device: Device | None) -> str:
-    """Who made a device: what it says itself, else what its node says."""
-    own = device.vendor if device is not None else ""
-    return own or placed.node.properties.get("vendor", "")
-
-
 def percent_of(part: int, total: int) -> int:
     """Bytes as percent of a card, truncated in floating point as upstream computes it.
 
@@ -167,7 +161,7 @@ def _card(
         type=charge.type,
         minor=charge.minor,
         uuid=charge.uuid,
-        vendor=vendor_of(placed, device),
+        vendor=placed.maker(device),
         model=(device.model if device else "") or placed.node.properties.get("model", ""),
         core=core // _PERCENT,
         memory_bytes=memory,

@@ -30,7 +30,10 @@ def render(placed: PlacedPod, settings: Settings, families: Sequence[Family]) ->
     labels: dict[str, str] = {}
     env: dict[str, dict[str, str]] = {}
     on_node: dict[str, str] = {}
+    concerned = placed.concerned
     for family in families:
+        if family.name not in concerned:
+            continue
         said = family.render(placed, settings)
         annotations |= said.annotations
         labels |= said.labels
