@@ -9,7 +9,6 @@ from wire_client import Running
 from world import World, card, device, document, half, node, pod, run, whole
 
 from partage.extender.explain import explain
-from partage.extender.exposition import Exposition
 from partage.extender.server import may_read
 from partage.extender.summaries import summaries, summary
 
@@ -262,8 +261,7 @@ def test_names_are_shown_to_those_who_may_read_all_pods(path: str) -> None:
         "metadata": {"name": "q", "namespace": "team"},
         "spec": {"hard": {"limits.nvidia.com/gpu": "8"}},
     }
-    series = Exposition(pods=True)
-    with Running(node("n1"), device("n1"), quota, readers=Everybody(), series=series) as site:
+    with Running(node("n1"), device("n1"), quota, readers=Everybody(), pod_series=True) as site:
         site.run(site.world.place(pod("web", whole())))
         told = site.get(path)[2].decode()
         named = site.get(path, Authorization="Bearer me")[2].decode()

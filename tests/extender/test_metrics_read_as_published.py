@@ -8,7 +8,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from wire_client import Running
 from world import Manifest, device, document, half, node, pod, whole
 
-from partage.extender.exposition import Exposition
 from partage.extender.meters import Meters
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
@@ -30,8 +29,8 @@ def _scrape(site: Running) -> Samples:
     return found
 
 
-def _scene(pods: Iterable[Manifest] = (), series: Exposition | None = None) -> Running:
-    return Running(node(), device("n1", **MODEL), *pods, series=series)
+def _scene(pods: Iterable[Manifest] = (), *, pod_series: bool = False) -> Running:
+    return Running(node(), device("n1", **MODEL), *pods, pod_series=pod_series)
 
 
 def test_namespaces_are_told_what_their_pods_hold_by_protocol(
@@ -127,7 +126,7 @@ def test_series_of_pods_are_written_where_asked_for() -> None:
     with _scene() as site:
         site.run(site.world.place(web))
         default = _scrape(site)
-    with _scene(series=Exposition(pods=True)) as site:
+    with _scene(pod_series=True) as site:
         site.run(site.world.place(web))
         found = _scrape(site)
 
@@ -155,25 +154,17 @@ def test_series_of_pods_are_written_where_asked_for() -> None:
     assert found["gpu_mem_allocated"] == [(qgpu, 4096)]
 
 
-@pytest.mark.parametrize(
-    ("series", "absent"),
-    [
-        (Exposition(hami=False), "hami_gpu_shared_count"),
-        (Exposition(legacy=False), "GPUDeviceSharedNum"),
-        (Exposition(qgpu=False), "gpu_core_available"),
-        (Exposition(most_cards=1), "hami_gpu_shared_count"),
-        (Exposition(hami=False, legacy=False), "hami_resource_quota_used"),
-    ],
-    ids=["no hami", "no legacy", "no qgpu", "too many cards", "no quotas"],
-)
-def test_series_that_are_not_wanted_are_left_out(series: Exposition, absent: str) -> None:
-    """And how many cards are left out is told."""
-    with _scene(series=series) as site:
+def test_cards_beyond_the_bound_have_no_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many are left out is told."""
+    with _scene() as site:
         found = _scrape(site)
+        monkeypatch.setattr("partage.extender.exposition._MOST_CARDS", 1)
+        bounded = _scrape(site)
 
-    assert absent not in found
-    omitted = 2 if series.most_cards == 1 else 0
-    assert found["partage_metrics_cards_omitted"] == [({}, omitted)]
+    assert "hami_gpu_shared_count" in found
+    assert found["partage_metrics_cards_omitted"] == [({}, 0)]
+    assert "hami_gpu_shared_count" not in bounded
+    assert bounded["partage_metrics_cards_omitted"] == [({}, 2)]
 
 
 def test_quotas_are_told_by_their_device_keys() -> None:
@@ -275,7 +266,7 @@ def test_two_services_do_not_share_their_series() -> None:
 def test_every_series_is_in_the_reference() -> None:
     """What is written is documented."""
     page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text("utf-8")
-    with _scene(series=Exposition(pods=True)) as site:
+    with _scene(pod_series=True) as site:
         body = site.get("/metrics")[2].decode()
 
     for family in text_string_to_metric_families(body):

@@ -61,19 +61,27 @@ def _ledger(
     return ledger
 
 
+def _old(ledger: Ledger) -> str:
+    return mig_series(ledger).decode().partition("# HELP hami")[0]
+
+
+def _today(ledger: Ledger) -> str:
+    return mig_series(ledger).decode().removeprefix(_old(ledger))
+
+
 def test_a_geometrys_slots_are_printed_as_the_document_prints_them() -> None:
     """Every slot of a card in use, 1 used and 0 free; nothing of an idle card."""
     high, low = MigSlice("3g.20gb", 4, 4), MigSlice("3g.20gb", 0, 4)
     ledger = _ledger(HamiSettings(geometries=(TABLE,)), {FIRST: [high], SECOND: [low, high]})
 
-    assert mig_series(ledger, hami=False, legacy=True).decode() == PRINTED
+    assert _old(ledger) == PRINTED
 
 
 def test_a_slot_keeps_its_number_in_the_tables_order() -> None:
     """Slots of the second geometry: three 2g from the highest start down, then the 1g."""
     ledger = _ledger(HamiSettings(geometries=(TABLE,)), {FIRST: [MigSlice("2g.10gb", 2, 2)]})
 
-    lines = mig_series(ledger, hami=False, legacy=True).decode().splitlines()[2:]
+    lines = _old(ledger).splitlines()[2:]
 
     found = [(line.split('migname="')[1].split('"')[0], line[-1]) for line in lines]
     assert found == [("2g.10gb-0", "0"), ("2g.10gb-1", "1"), ("2g.10gb-2", "0"), ("1g.5gb-3", "0")]
@@ -84,7 +92,7 @@ def test_without_a_table_the_instances_are_numbered_by_start() -> None:
     held = {FIRST: [MigSlice("1g.5gb", 6, 1), MigSlice("3g.20gb", 0, 4)]}
     ledger = _ledger(HamiSettings(), held)
 
-    lines = mig_series(ledger, hami=False, legacy=True).decode().splitlines()[2:]
+    lines = _old(ledger).splitlines()[2:]
 
     found = [(line.split('migname="')[1].split('"')[0], line[-1]) for line in lines]
     assert found == [("3g.20gb-0", "1"), ("1g.5gb-1", "1")]
@@ -94,7 +102,7 @@ def test_todays_name_tells_the_place() -> None:
     """HAMi 2.10's series: one for each instance, with its exact place."""
     ledger = _ledger(HamiSettings(), {FIRST: [MigSlice("3g.20gb", 4, 4)]})
 
-    line = mig_series(ledger, hami=True, legacy=False).decode().splitlines()[2]
+    line = _today(ledger).splitlines()[2]
 
     assert line.startswith("hami_node_gpu_mig_instance_info{")
     assert line.endswith("} 1")
@@ -111,13 +119,13 @@ def test_anothers_instance_is_used_and_has_a_series_of_its_own() -> None:
         (table, [("3g.20gb-0", "1"), ("3g.20gb-1", "0")]),
         (exact, [("3g.20gb-0", "1")]),
     ):
-        lines = mig_series(_ledger(settings, {}, (other,)), hami=False, legacy=True).decode()
+        lines = _old(_ledger(settings, {}, (other,)))
         found = [
             (line.split('migname="')[1].split('"')[0], line[-1]) for line in lines.splitlines()[2:]
         ]
         assert found == wanted
     ledger = _ledger(exact, {}, (other,))
-    assert len(mig_series(ledger, hami=True, legacy=False).decode().splitlines()) == 2
+    assert len(_today(ledger).splitlines()) == 2
     (line,) = foreign_series(ledger).decode().splitlines()[2:]
     assert line == (
         f'partage_foreign_instance_info{{device_index="0",device_uuid="{FIRST}",mig_uuid="MIG-x",'
@@ -130,5 +138,5 @@ def test_an_instance_that_a_pods_record_names_is_no_others() -> None:
     here = MigSlice("3g.20gb", 4, 4)
     ledger = _ledger(HamiSettings(), {FIRST: [here]}, (ForeignInstance(here, ("MIG-x",)),))
 
-    assert len(mig_series(ledger, hami=False, legacy=True).decode().splitlines()) == 3
+    assert len(_old(ledger).splitlines()) == 3
     assert len(foreign_series(ledger).decode().splitlines()) == 2

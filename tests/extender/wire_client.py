@@ -13,7 +13,6 @@ from typing import Any, Self, TypeVar
 from aiohttp import web
 from world import Manifest, World
 
-from partage.extender.exposition import Exposition
 from partage.extender.server import Faces, Readers, scheduler_site
 from partage.serving.access import Access
 from partage.serving.limits import Limits
@@ -37,16 +36,14 @@ class Running:
         *manifests: Manifest,
         access: Access | None = None,
         limits: Limits | None = None,
-        series: Exposition | None = None,
+        pod_series: bool = False,
         readers: Readers | None = None,
         routes: Sequence[web.RouteDef] = (),
         tls: ServerTls | None = None,
     ) -> None:
         self.world = World()
         self._manifests = manifests
-        self._faces = Faces(
-            access or Access(plain=True), limits or Limits(), series or Exposition(), readers
-        )
+        self._faces = Faces(access or Access(plain=True), limits or Limits(), pod_series, readers)
         self._routes, self._tls = routes, tls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)

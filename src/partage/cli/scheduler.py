@@ -35,7 +35,6 @@ from partage.daemon.preempting import PreemptionSettings
 from partage.daemon.recording import RecordSettings
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.bindings import BindLimits
-from partage.extender.exposition import Exposition
 from partage.extender.server import Faces
 from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
@@ -368,7 +367,7 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         health_port=given["health_port"],
         faces=Faces(
             access,
-            series=Exposition(pods=given["pod_series"]),
+            pod_series=given["pod_series"],
             published=given["published_reads"],
         ),
         tls=tls,

@@ -48,7 +48,6 @@ from partage.embedded.workloads import Workloads
 from partage.extender.attempts import Attempts
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
-from partage.extender.exposition import Exposition
 from partage.extender.server import Faces
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
@@ -181,7 +180,7 @@ class EmbeddedCluster:
                 host=_HOST,
                 port=plan.scheduler_port,
                 tick=_TICK,
-                faces=Faces(Access(plain=True, here=True), series=Exposition(pods=True)),
+                faces=Faces(Access(plain=True, here=True), pod_series=True),
                 controllers=ControllerSettings(grace=_GRACE),
                 claims=True,
                 record=plan.record,

@@ -11,9 +11,9 @@ series of MIG instances are in `exposition_mig`. Source: docs/sources/hami.md 8.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from partage.extender.books import Books
 from partage.extender.exposition_mig import foreign_series, label_text, mig_series
@@ -27,26 +27,9 @@ _MIB: Final = 2**20
 _PIECE: Final = 512
 _NAMESPACES: Final = 1000
 """Namespaces that have series, in the order of their names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exposition:
-    """Which series of cards and pods are written.
-
-    Attributes:
-        hami: HAMi's families of today.
-        legacy: HAMi's older names for them.
-        qgpu: qGPU's allocation gauges.
-        pods: series of single pods: one for each container and card, so as many as the cluster
-            has pods, and new ones with every pod.
-        most_cards: with more cards than this none of the series of cards are written.
-    """
-
-    hami: bool = True
-    legacy: bool = True
-    qgpu: bool = True
-    pods: bool = False
-    most_cards: int = 8192
+_MOST_CARDS: Final = 8192
+"""With more cards than this none of the series of cards are written."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +49,31 @@ class CardRow:
     memory_used: int
     sharers: int
 
+    @property
+    def core_left(self) -> int:
+        """Percent."""
+        return max(0, self.core - self.core_used)
+
+    @property
+    def mib(self) -> int:
+        """Memory in MiB."""
+        return self.memory // _MIB
+
+    @property
+    def mib_used(self) -> int:
+        """The same of what is used."""
+        return self.memory_used // _MIB
+
+    @property
+    def mib_left(self) -> int:
+        """The same of what is left."""
+        return max(0, self.memory - self.memory_used) // _MIB
+
+    @property
+    def part(self) -> str:
+        """Of its memory, what is used."""
+        return f"{self.memory_used / self.memory:g}" if self.memory else "0"
+
 
 @dataclass(frozen=True, slots=True)
 class _PodRow:
@@ -81,15 +89,28 @@ class _PodRow:
     core: int
     memory: int
 
+    @property
+    def mib(self) -> int:
+        return self.memory // _MIB
 
-_Family = tuple[str, str, Callable[[CardRow], str]]
+
+_Family = tuple[str, str, Callable[[T], str], str]
+"""Name, meaning, labels, and the attribute of a row that is the value."""
 
 
-def _base(row: CardRow) -> str:
+def _card(row: CardRow) -> str:
     return (
         f'device_index="{row.index}",device_type="{row.model}",device_uuid="{row.uuid}",'
         f'node="{row.node}",zone="vGPU"'
     )
+
+
+def _cores(row: CardRow) -> str:
+    return f'device_cores="{row.core}",{_card(row)}'
+
+
+def _overview(row: CardRow) -> str:
+    return f'device_cores="{row.core}",device_memory_limit="{row.mib}",{_card(row)}'
 
 
 def _old(row: CardRow) -> str:
@@ -99,141 +120,83 @@ def _old(row: CardRow) -> str:
     )
 
 
-def _overview(row: CardRow) -> str:
-    return (
-        f'{{device_cores="{row.core}",device_memory_limit="{row.memory // _MIB}",{_base(row)}}} '
-        f"{row.memory_used}"
-    )
+def _old_cores(row: CardRow) -> str:
+    return f'devicecores="{row.core_used}",{_old(row)}'
 
 
 def _old_overview(row: CardRow) -> str:
     return (
-        f'{{devicecores="{row.core_used}",devicememorylimit="{row.memory // _MIB}",'
-        f'sharedcontainers="{row.sharers}",{_old(row)}}} {row.memory_used}'
+        f'devicecores="{row.core_used}",devicememorylimit="{row.mib}",'
+        f'sharedcontainers="{row.sharers}",{_old(row)}'
     )
 
 
-def _part(row: CardRow) -> str:
-    return f"{row.memory_used / row.memory:g}" if row.memory else "0"
+def _old_part(row: CardRow) -> str:
+    return f'deviceidx="{row.index}",deviceuuid="{row.uuid}",nodeid="{row.node}",zone="vGPU"'
 
 
-_TODAY: Final[tuple[_Family, ...]] = (
-    (
-        "hami_gpu_memory_limit_bytes",
-        "Memory of the card, scaling included.",
-        lambda r: f"{{{_base(r)}}} {r.memory}",
-    ),
-    (
-        "hami_gpu_core_limit_ratio",
-        "Compute of the card in percent.",
-        lambda r: f"{{{_base(r)}}} {r.core}",
-    ),
+def _qgpu(row: CardRow) -> str:
+    return f'card="{row.index}",node="{row.node}"'
+
+
+_MEMORY, _SHARED, _OLD_PART = (
+    "Memory of the card, scaling included.",
+    "Containers that share the card.",
+    "GPU Memory Allocated Percentage on a certain GPU",
+)
+_ALLOCATED: Final = "Compute of the card that is allocated, in percent."
+_OVERVIEW: Final = "Allocated memory in bytes, with the card's limits as labels."
+_PART: Final = "Allocated part of the card's memory, 0 to 1."
+_OF_CARDS: Final[tuple[_Family[CardRow], ...]] = (
+    ("hami_gpu_memory_limit_bytes", _MEMORY, _card, "memory"),
+    ("hami_gpu_core_limit_ratio", "Compute of the card in percent.", _card, "core"),
     (
         "hami_gpu_memory_allocated_bytes",
         "Memory of the card that is allocated.",
-        lambda r: f'{{device_cores="{r.core}",{_base(r)}}} {r.memory_used}',
+        _cores,
+        "memory_used",
     ),
-    (
-        "hami_gpu_shared_count",
-        "Containers that share the card.",
-        lambda r: f"{{{_base(r)}}} {r.sharers}",
-    ),
-    (
-        "hami_gpu_core_allocated_ratio",
-        "Compute of the card that is allocated, in percent.",
-        lambda r: f"{{{_base(r)}}} {r.core_used}",
-    ),
-    (
-        "hami_node_gpu_overview",
-        "Allocated memory in bytes, with the card's limits as labels.",
-        _overview,
-    ),
-    (
-        "hami_node_gpu_memory_allocated_ratio",
-        "Allocated part of the card's memory, 0 to 1.",
-        lambda r: f"{{{_base(r)}}} {_part(r)}",
-    ),
-)
-
-_LEGACY: Final[tuple[_Family, ...]] = (
-    (
-        "GPUDeviceMemoryLimit",
-        "Device memory limit for a certain GPU",
-        lambda r: f"{{{_old(r)}}} {r.memory}",
-    ),
-    (
-        "GPUDeviceCoreLimit",
-        "Device memory core limit for a certain GPU",
-        lambda r: f"{{{_old(r)}}} {r.core}",
-    ),
+    ("hami_gpu_shared_count", _SHARED, _card, "sharers"),
+    ("hami_gpu_core_allocated_ratio", _ALLOCATED, _card, "core_used"),
+    ("hami_node_gpu_overview", _OVERVIEW, _overview, "memory_used"),
+    ("hami_node_gpu_memory_allocated_ratio", _PART, _card, "part"),
+    ("GPUDeviceMemoryLimit", "Device memory limit for a certain GPU", _old, "memory"),
+    ("GPUDeviceCoreLimit", "Device memory core limit for a certain GPU", _old, "core"),
     (
         "GPUDeviceMemoryAllocated",
         "Device memory allocated for a certain GPU",
-        lambda r: f'{{devicecores="{r.core_used}",{_old(r)}}} {r.memory_used}',
+        _old_cores,
+        "memory_used",
     ),
-    (
-        "GPUDeviceSharedNum",
-        "Number of containers sharing this GPU",
-        lambda r: f"{{{_old(r)}}} {r.sharers}",
-    ),
-    (
-        "GPUDeviceCoreAllocated",
-        "Device core allocated for a certain GPU",
-        lambda r: f"{{{_old(r)}}} {r.core_used}",
-    ),
-    ("nodeGPUOverview", "GPU overview on a certain node", _old_overview),
-    (
-        "nodeGPUMemoryPercentage",
-        "GPU Memory Allocated Percentage on a certain GPU",
-        lambda r: (
-            f'{{deviceidx="{r.index}",deviceuuid="{r.uuid}",nodeid="{r.node}",zone="vGPU"}} {_part(r)}'
-        ),
-    ),
+    ("GPUDeviceSharedNum", "Number of containers sharing this GPU", _old, "sharers"),
+    ("GPUDeviceCoreAllocated", "Device core allocated for a certain GPU", _old, "core_used"),
+    ("nodeGPUOverview", "GPU overview on a certain node", _old_overview, "memory_used"),
+    ("nodeGPUMemoryPercentage", _OLD_PART, _old_part, "part"),
+    ("gpu_core_allocatable", "Compute of the card in percent.", _qgpu, "core"),
+    ("gpu_core_available", "Compute that is left, in percent.", _qgpu, "core_left"),
+    ("gpu_mem_allocatable", "Memory of the card in MiB.", _qgpu, "mib"),
+    ("gpu_mem_available", "Memory that is left, in MiB.", _qgpu, "mib_left"),
 )
-
-
-def _qgpu(value: Callable[[CardRow], int]) -> Callable[[CardRow], str]:
-    return lambda row: f'{{card="{row.index}",node="{row.node}"}} {value(row)}'
-
-
-_QGPU: Final[tuple[_Family, ...]] = (
-    ("gpu_core_allocatable", "Compute of the card in percent.", _qgpu(lambda r: r.core)),
-    (
-        "gpu_core_available",
-        "Compute that is left, in percent.",
-        _qgpu(lambda r: max(0, r.core - r.core_used)),
-    ),
-    ("gpu_mem_allocatable", "Memory of the card in MiB.", _qgpu(lambda r: r.memory // _MIB)),
-    (
-        "gpu_mem_available",
-        "Memory that is left, in MiB.",
-        _qgpu(lambda r: max(0, r.memory - r.memory_used) // _MIB),
-    ),
-)
-
-_QGPU_CARDS: Final[tuple[_Family, ...]] = (
-    ("gpu_core_allocated", "Compute that is allocated, in percent.", _qgpu(lambda r: r.core_used)),
-    (
-        "gpu_mem_allocated",
-        "Memory that is allocated, in MiB.",
-        _qgpu(lambda r: r.memory_used // _MIB),
-    ),
+_QGPU_OF_CARDS: Final[tuple[_Family[CardRow], ...]] = (
+    ("gpu_core_allocated", "Compute that is allocated, in percent.", _qgpu, "core_used"),
+    ("gpu_mem_allocated", "Memory that is allocated, in MiB.", _qgpu, "mib_used"),
 )
 
 
 async def exposition(
-    books: Books, wanted: Exposition, *, names: bool = True
+    books: Books, *, of_pods: bool = False, names: bool = True
 ) -> AsyncIterator[bytes]:
     """The series in Prometheus' text format, in pieces; others run between two of them.
 
     Args:
+        of_pods: write series of single pods: one for each container and card, so as many as the cluster
+            has pods, and new ones with every pod.
         names: whether namespaces and pods are named; their series are left out otherwise.
     """
-    if not names:
-        wanted = replace(wanted, pods=False)
+    of_pods = of_pods and names
     nodes = [node for node in books.engine.ledger.nodes if node is not None]
     cards = sum(d.type is DeviceType.GPU for node in nodes for d in node.devices)
-    left_out = cards if cards > wanted.most_cards else 0
+    left_out = cards if cards > _MOST_CARDS else 0
     yield (
         "# HELP partage_metrics_cards_omitted Cards whose own series are left out, because "
         "there are more than the bound.\n# TYPE partage_metrics_cards_omitted gauge\n"
@@ -251,27 +214,19 @@ async def exposition(
         if books.engine.ledger.index.get(node.name) is None:
             continue  # it went away between two pieces
         rows += _rows(books, node)
-        if wanted.pods:
+        if of_pods:
             pods += _pod_rows(books, node)
-    families: list[_Family] = []
-    families += _TODAY if wanted.hami else ()
-    families += _LEGACY if wanted.legacy else ()
-    families += _QGPU if wanted.qgpu else ()
-    families += _QGPU_CARDS if wanted.qgpu and not wanted.pods else ()
-    for name, text, line in families:
+    for name, text, labels, value in (*_OF_CARDS, *(() if of_pods else _QGPU_OF_CARDS)):
         yield _head(name, text)
         for start in range(0, len(rows), _PIECE):
             await asyncio.sleep(0)
-            piece = rows[start : start + _PIECE]
-            yield "".join(f"{name}{line(row)}\n" for row in piece).encode()
-    if wanted.pods:
-        for part in _pod_series(pods, wanted):
-            await asyncio.sleep(0)
-            yield part
-    if wanted.hami or wanted.legacy:
-        yield mig_series(books.engine.ledger, hami=wanted.hami, legacy=wanted.legacy)
-        if names:
-            yield _quotas(books, wanted)
+            yield _lines(name, labels, value, rows[start : start + _PIECE])
+    for name, text, of_pod, value in _OF_PODS if of_pods else ():
+        await asyncio.sleep(0)
+        yield _head(name, text) + _lines(name, of_pod, value, pods)
+    yield mig_series(books.engine.ledger)
+    if names:
+        yield _quotas(books)
     await asyncio.sleep(0)
     yield foreign_series(books.engine.ledger)
 
@@ -310,6 +265,10 @@ async def _namespaces(books: Books, most: int) -> AsyncIterator[bytes]:
 
 def _head(name: str, text: str) -> bytes:
     return f"# HELP {name} {text}\n# TYPE {name} gauge\n".encode()
+
+
+def _lines(name: str, labels: Callable[[T], str], value: str, rows: Iterable[T]) -> bytes:
+    return "".join(f"{name}{{{labels(row)}}} {getattr(row, value)}\n" for row in rows).encode()
 
 
 def _rows(books: Books, node: Node) -> Iterator[CardRow]:
@@ -362,9 +321,6 @@ def _pod_rows(books: Books, node: Node) -> Iterator[_PodRow]:
                 )
 
 
-_PodFamily = tuple[bool, str, str, Callable[[_PodRow], str]]
-
-
 def _vgpu(row: _PodRow) -> str:
     return (
         f'container_index="{row.position}",device_uuid="{row.uuid}",namespace="{row.namespace}",'
@@ -386,51 +342,22 @@ def _qgpu_pod(row: _PodRow) -> str:
     )
 
 
-def _pod_series(rows: Sequence[_PodRow], wanted: Exposition) -> Iterator[bytes]:
-    families: tuple[_PodFamily, ...] = (
-        (
-            wanted.hami,
-            "hami_vgpu_memory_allocated_bytes",
-            "Memory that a container was given.",
-            lambda r: f"{{{_vgpu(r)}}} {r.memory}",
-        ),
-        (
-            wanted.hami,
-            "hami_vgpu_core_allocated_ratio",
-            "Compute that a container was given, in percent.",
-            lambda r: f"{{{_vgpu(r)}}} {r.core}",
-        ),
-        (
-            wanted.legacy,
-            "vGPUMemoryAllocated",
-            "vGPU memory allocated from a container",
-            lambda r: f"{{{_old_vgpu(r)}}} {r.memory}",
-        ),
-        (
-            wanted.legacy,
-            "vGPUCoreAllocated",
-            "vGPU core allocated from a container",
-            lambda r: f"{{{_old_vgpu(r)}}} {r.core}",
-        ),
-        (
-            wanted.qgpu,
-            "gpu_core_allocated",
-            "Compute that is allocated, in percent.",
-            lambda r: f"{{{_qgpu_pod(r)}}} {r.core}",
-        ),
-        (
-            wanted.qgpu,
-            "gpu_mem_allocated",
-            "Memory that is allocated, in MiB.",
-            lambda r: f"{{{_qgpu_pod(r)}}} {r.memory // _MIB}",
-        ),
-    )
-    for on, name, text, line in families:
-        if on:
-            yield _head(name, text) + "".join(f"{name}{line(row)}\n" for row in rows).encode()
+_OF_PODS: Final[tuple[_Family[_PodRow], ...]] = (
+    ("hami_vgpu_memory_allocated_bytes", "Memory that a container was given.", _vgpu, "memory"),
+    (
+        "hami_vgpu_core_allocated_ratio",
+        "Compute that a container was given, in percent.",
+        _vgpu,
+        "core",
+    ),
+    ("vGPUMemoryAllocated", "vGPU memory allocated from a container", _old_vgpu, "memory"),
+    ("vGPUCoreAllocated", "vGPU core allocated from a container", _old_vgpu, "core"),
+    ("gpu_core_allocated", "Compute that is allocated, in percent.", _qgpu_pod, "core"),
+    ("gpu_mem_allocated", "Memory that is allocated, in MiB.", _qgpu_pod, "mib"),
+)
 
 
-def _quotas(books: Books, wanted: Exposition) -> bytes:
+def _quotas(books: Books) -> bytes:
     """Quotas of device keys that HAMi counts: MiB or percent that the namespaces were given."""
     used: list[str] = []
     limits: list[str] = []
@@ -452,10 +379,9 @@ def _quotas(books: Books, wanted: Exposition) -> bytes:
                 f'QuotaUsed{{limit="{hard}",quotaName="{name}",quotanamespace="{place}",'
                 f'zone="vGPU"}} {amount}\n'
             )
-    parts = []
-    if wanted.hami:
-        parts += [_head("hami_resource_quota_used", "What of a quota is used.").decode(), *used]
-        parts += [_head("hami_resource_quota_limit", "A quota's limit.").decode(), *limits]
-    if wanted.legacy:
-        parts += [_head("QuotaUsed", "resourcequota usage for a certain device").decode(), *old]
+    parts = [
+        *(_head("hami_resource_quota_used", "What of a quota is used.").decode(), *used),
+        *(_head("hami_resource_quota_limit", "A quota's limit.").decode(), *limits),
+        *(_head("QuotaUsed", "resourcequota usage for a certain device").decode(), *old),
+    ]
     return "".join(parts).encode()

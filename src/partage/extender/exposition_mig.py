@@ -31,26 +31,18 @@ _FOREIGN: Final = "partage_foreign_instance_info"
 _FOREIGN_HELP: Final = "Hardware instances that Partage did not make and no pod's record names."
 
 
-def mig_series(ledger: Ledger, *, hami: bool, legacy: bool) -> bytes:
-    """The series of all cards that are cut into instances.
-
-    Args:
-        hami: write today's name.
-        legacy: write the name of HAMi up to 2.8.
-    """
+def mig_series(ledger: Ledger) -> bytes:
+    """The series of all cards that are cut into instances, by the name of HAMi up to 2.8 and by today's."""
     cards = [
         (ledger.node_at(index).name, card)
         for index in sorted(ledger.cut_nodes)
         for card in ledger.cards(DeviceType.GPU, index)
         if card.occupied
     ]
-    text = ""
-    if legacy:
-        text += f"# HELP {_OLD} {_OLD_HELP}\n# TYPE {_OLD} gauge\n"
-        text += "".join(line for node, card in cards for line in _slots(node, card))
-    if hami:
-        text += f"# HELP {_TODAY} {_TODAY_HELP}\n# TYPE {_TODAY} gauge\n"
-        text += "".join(line for node, card in cards for line in _instances(node, card))
+    text = f"# HELP {_OLD} {_OLD_HELP}\n# TYPE {_OLD} gauge\n"
+    text += "".join(line for node, card in cards for line in _slots(node, card))
+    text += f"# HELP {_TODAY} {_TODAY_HELP}\n# TYPE {_TODAY} gauge\n"
+    text += "".join(line for node, card in cards for line in _instances(node, card))
     return text.encode()
 
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 from aiohttp import web
 
-from partage.extender.exposition import Exposition, exposition
+from partage.extender.exposition import exposition
 from partage.extender.metrics import ServiceMetrics
 from partage.extender.service import SchedulerService
 from partage.extender.summaries import summaries, summary
@@ -61,15 +61,16 @@ class Faces:
 
     Attributes:
         access: who may call the verbs.
-        series: which series of cards and pods `/metrics` writes.
-        readers: who may read explanations, and names of pods and namespaces; None lets every caller.
-        published: metrics and node summaries name pods and namespaces to every caller, as the
-            published documents print them.
+        pod_series: `/metrics` writes series of single pods.
+        readers: who may read explanations, and names of pods and namespaces; None lets everybody who
+            reaches the port.
+        published: metrics and node summaries name pods and namespaces to everybody, as the published
+            documents print them.
     """
 
     access: Access
     limits: Limits = Limits()
-    series: Exposition = Exposition()
+    pod_series: bool = False
     readers: Readers | None = None
     published: bool = False
 
@@ -211,7 +212,8 @@ class _Pages:
         response = web.StreamResponse(headers={"Content-Type": _METRICS})
         await response.prepare(request)
         await response.write(self._metrics.text())
-        async for piece in exposition(self._service.books, self._faces.series, names=names):
+        of_pods = self._faces.pod_series
+        async for piece in exposition(self._service.books, of_pods=of_pods, names=names):
             if piece:
                 async with waiting_elsewhere(
                     request
