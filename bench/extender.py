@@ -319,7 +319,7 @@ async def main() -> None:
     nodes = documents([node(i) for i in range(options.nodes)])
     devices = documents([device(i) for i in range(options.nodes)])
     start = time.perf_counter()
-    await service.rebuild(nodes, devices, [])
+    await service.rebuild([*nodes, *devices])
     print(f"{options.nodes} nodes x 8 cards rebuilt in {time.perf_counter() - start:.2f} s")
     service.lead()
     faces = Faces(Access(plain=True))

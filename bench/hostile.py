@@ -427,7 +427,7 @@ async def measure(nodes: int, only: str, limit: float, rounds: int, *, used: boo
     plenty = ServiceSettings(allowance=AllowanceSettings(10**9, 60_000, 2 * 10**9))
     service = SchedulerService(cluster.Instant(), cluster.Clock(), settings=plenty)
     listed = cluster.documents([cluster.node(i) for i in range(nodes)])
-    await service.rebuild(listed, cluster.documents([device(i) for i in range(nodes)]), [])
+    await service.rebuild([*listed, *cluster.documents([device(i) for i in range(nodes)])])
     if used:
         use(service.books.engine.ledger)
     service.lead()

@@ -225,7 +225,7 @@ async def search(given: argparse.Namespace) -> float:
     service = SchedulerService(cluster.Instant(), cluster.Clock(), settings=plenty)
     nodes = range(given.nodes)
     listed = cluster.documents([cluster.node(i) for i in nodes])
-    await service.rebuild(listed, cluster.documents([hostile.device(i) for i in nodes]), [])
+    await service.rebuild([*listed, *cluster.documents([hostile.device(i) for i in nodes])])
     hostile.use(service.books.engine.ledger)
     service.lead()
     names = [f"node-{i:05d}" for i in nodes]

@@ -44,7 +44,7 @@ async def measure(count: int, calls: int, more: dict[str, Any]) -> Times:
     """Seconds of each verb that one call in ten stays below, and of the process for a pod."""
     service = SchedulerService(Instant(), Clock(), **more)
     nodes = documents([node(i) for i in range(count)])
-    await service.rebuild(nodes, documents([device(i) for i in range(count)]), [])
+    await service.rebuild([*nodes, *documents([device(i) for i in range(count)])])
     service.lead()
     names = names_json(count)
     found: dict[str, list[float]] = {"filter": [], "bind": []}

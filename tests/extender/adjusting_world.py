@@ -217,7 +217,7 @@ class AdjustingWorld:
         )
         self.told = len(self.store.history) - 1
         pods = [document(one) for one in self.store.pods.values()]
-        await self.service.rebuild([document(NODE)], [document(DEVICE)], pods)
+        await self.service.rebuild([document(NODE), document(DEVICE), *pods])
         self.service.lead()
         self.given = Place(
             self.service.books.engine.ledger.node_at(0),

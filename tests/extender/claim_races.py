@@ -91,11 +91,15 @@ class Races:
     async def _list(self, service: SchedulerService) -> None:
         self._heard[str(self.services.index(service))].clear()
         await service.rebuild(
-            [document(node(name)) for name in NODES],
-            [document(device(name)) for name in NODES],
-            [document(one) for one in self.api.pods.values()],
-            (),
-            [document(one) for one in self.claims.values()],
+            [
+                document(one)
+                for one in (
+                    *map(node, NODES),
+                    *map(device, NODES),
+                    *self.api.pods.values(),
+                    *self.claims.values(),
+                )
+            ]
         )
 
     async def _read(self, _namespace: str, name: str) -> Document | None:

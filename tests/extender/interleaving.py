@@ -125,7 +125,7 @@ class Interleaving:
             for kind, found in kinds.items()
             for one in found
         }
-        await self.service.rebuild(kinds["Node"], kinds["Device"], kinds["Pod"])
+        await self.service.rebuild([one for found in kinds.values() for one in found])
         self.service.lead()
 
     async def step(self, step: Step) -> None:
@@ -533,8 +533,8 @@ class Interleaving:
             raise Broken(f"the audit finds {found}")
         self._reasons()
         fresh = self._made()
-        kinds = [self.api.listed(kind) for kind in ("Node", "Device", "Pod")]
-        await fresh.rebuild(*kinds)
+        kinds = ("Node", "Device", "Pod")
+        await fresh.rebuild([one for kind in kinds for one in self.api.listed(kind)])
         for uid in [u for u, state in books.engine.states.items() if state is State.HELD]:
             pod = self.api.pods.get(uid)
             if pod is None or not pod.nominated:

@@ -275,9 +275,5 @@ def test_any_order_of_news_ends_in_the_books_of_a_rebuild(steps: list[Any], chan
 
 
 def _fresh(nodes: list[Manifest], claims: list[Manifest]) -> Books:
-    documents = [document(one) for one in nodes]
-    by = {kind: [one for one in documents if one.kind == kind] for kind in ("Node", "Device")}
-    inputs = ([], by["Device"], by["Node"], [], [document(one) for one in claims])
-    return asyncio.run(
-        filled(Books(ClusterCache(), Hooks()), Books(ClusterCache(), Hooks()), inputs, 0.0)
-    )
+    documents = [document(one) for one in (*nodes, *claims)]
+    return asyncio.run(filled(Books(ClusterCache(), Hooks()), documents))

@@ -227,17 +227,10 @@ class World:
     async def start(self, *manifests: Manifest) -> "World":
         """Rebuild from these, and lead."""
         found = [document(manifest) for manifest in manifests]
-        by_kind: Callable[[str], list[Document]] = lambda kind: [  # noqa: E731 # short and local
-            one for one in found if one.kind == kind
-        ]
-        configs = [*by_kind("ConfigMap"), *by_kind("ResourceQuota")]
-        await self.service.rebuild(
-            by_kind("Node"), by_kind("Device"), by_kind("Pod"), configs, by_kind("ResourceClaim")
-        )
-        for one in by_kind("Pod"):
-            self.api.pods[one.name] = next(
-                m for m in manifests if m["metadata"]["name"] == one.name
-            )
+        await self.service.rebuild(found)
+        for one, manifest in zip(found, manifests, strict=True):
+            if one.kind == "Pod":
+                self.api.pods[one.name] = manifest
         self.service.lead()
         return self
 

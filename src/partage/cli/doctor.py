@@ -27,7 +27,7 @@ from partage.doctor.machine import examined
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
-from partage.extender.rebuild import filled, permuted
+from partage.extender.rebuild import filled
 from partage.kube.client import Client
 from partage.kube.errors import ConfigError, Forbidden, KubeError, NotFound
 from partage.kube.loading import load_config
@@ -271,7 +271,7 @@ async def facts_of(
     """
     namespaces = _config_namespaces(objects.get("Pod") or ())
     documents = list(_documents(objects))
-    books = await _books(documents, namespaces)
+    books = await filled(Books(ClusterCache(namespaces=namespaces), Hooks()), documents, seed=0)
     entries = books.cluster_cache.pods().values()
     runtimes, classes = objects.get("RuntimeClass"), objects.get("DeviceClass")
     templates = objects.get("ResourceClaimTemplate")
@@ -363,21 +363,6 @@ def _config_namespaces(pods: Iterable[Object]) -> tuple[str, ...]:
     )
     found = {one.removeprefix(_CONFIG_OPTION) for one in given if one.startswith(_CONFIG_OPTION)}
     return tuple(sorted(found))
-
-
-async def _books(documents: list[Document], namespaces: tuple[str, ...]) -> Books:
-    by: dict[str, list[Document]] = {}
-    for document in documents:
-        by.setdefault(document.kind, []).append(document)
-    inputs = (
-        by.get("ConfigMap", []),
-        by.get("Device", []),
-        permuted(by.get("Node", []), 0),
-        by.get("Pod", []),
-        by.get("ResourceClaim", []),
-    )
-    first, second = (Books(ClusterCache(namespaces=namespaces), Hooks()) for _ in range(2))
-    return await filled(first, second, inputs, 0.0)
 
 
 def _schedulers(configs: Iterable[Object]) -> dict[str, Object]:

@@ -11,7 +11,7 @@ from partage.dashboard.workloads import waiting_pods
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
-from partage.extender.rebuild import filled, permuted
+from partage.extender.rebuild import filled
 from partage.kube.client import Client
 from partage.kube.config import Config
 from partage.kube.errors import Forbidden, NotFound
@@ -136,11 +136,8 @@ async def _over(
             stand for its node.
         placing: pods get their places in the order of `partage schedule`, so that both say the same.
     """
-    by: dict[str, list[Document]] = {}
-    for document in documents:
-        by.setdefault(document.kind, []).append(document)
-    books = await _books(by, written=written)
-    pods = by.get("Pod", [])
+    books = await _books(documents, written=written)
+    pods = [one for one in documents if one.kind == "Pod"]
     claimants = {f"{one.namespace}/{one.name}": one for one in pods if claims_named(one)}
 
     async def allocator() -> ClaimAllocator:
@@ -171,23 +168,16 @@ async def _over(
     )
 
 
-async def _books(by: Mapping[str, Sequence[Document]], *, written: bool) -> Books:
-    """Books of the documents of each kind; `written` as `_over` has it."""
-    nodes, devices, pods = (by.get(kind, ()) for kind in ("Node", "Device", "Pod"))
+async def _books(documents: Sequence[Document], *, written: bool) -> Books:
+    """Books of the documents; `written` as `_over` has it."""
+    more: list[Document] = []
     if written:
-        known = {node.name for node in nodes}
-        tellers = [*devices, *by.get("ResourceSlice", ())]
+        known = {one.name for one in documents if one.kind == "Node"}
+        tellers = (one for one in documents if one.kind in ("Device", "ResourceSlice"))
         alone = {name: one for one in tellers if (name := node_told(one)) and name not in known}
-        nodes = [*nodes, *(bare_node(name, one) for name, one in alone.items())]
-    else:
-        nodes = list(permuted(nodes, 0))
-    configs = [*by.get("ConfigMap", ()), *by.get("ResourceQuota", ())]
-    return await filled(
-        Books(ClusterCache(), Hooks()),
-        Books(ClusterCache(), Hooks()),
-        (configs, devices, nodes, pods, by.get("ResourceClaim", ())),
-        0.0,
-    )
+        more = [bare_node(name, one) for name, one in alone.items()]
+    books = Books(ClusterCache(), Hooks())
+    return await filled(books, [*documents, *more], seed=None if written else 0)
 
 
 def _placed(

@@ -121,10 +121,10 @@ class Feed:
         return None
 
     def documents(self, *kinds: str) -> list[Document]:
-        """All objects of these kinds as they are known at this moment."""
+        """All objects of these kinds, or of all, as they are known at this moment."""
         return [
             document
             for followed in self._followed
-            if followed.watched.kind in kinds
+            if not kinds or followed.watched.kind in kinds
             for document in followed.documents()
         ]

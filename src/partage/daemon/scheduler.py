@@ -324,13 +324,10 @@ class SchedulerDaemon:
         with collecting_later():
             await self._feed.refresh()
             listed = self._clock.monotonic()
-            nodes, devices = self._feed.documents("Node"), self._feed.documents("Device")
-            pods = self._feed.documents("Pod")
-            configs = self._feed.documents("ConfigMap", "ResourceQuota")
-            claims = self._feed.documents("ResourceClaim")
+            documents = self._feed.documents()
             # From here on facts go to the service, which keeps them until the books are there.
             self._loaded = True
-            await self.service.rebuild(nodes, devices, pods, configs, claims)
+            await self.service.rebuild(documents)
             if self._plugin is not None:
                 self._plugin.rebuilt()
         _LOG.info(

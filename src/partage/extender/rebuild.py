@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import Final
 
 from partage.extender.books import Books
@@ -12,45 +13,50 @@ from partage.wire.documents import Document
 _BREATH: Final = 512
 """Documents that are taken in before others get their turn: probes, and the lease."""
 
-Inputs = tuple[
-    Iterable[Document],
-    Iterable[Document],
-    Iterable[Document],
-    Iterable[Document],
-    Iterable[Document],
-]
 
-
-async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Books:
-    """The books, with everything taken in.
+async def filled(
+    books: Books,
+    documents: Iterable[Document],
+    *,
+    seed: int | None = None,
+    before: Books | None = None,
+    now: float = 0.0,
+) -> Books:
+    """The books, with everything taken in, kind by kind.
 
     Args:
         books: empty ones.
+        documents: of a cluster, or of manifests; kinds that say nothing of devices are left out.
+        seed: of the order of nodes (`permuted`); None keeps that of the documents.
         before: those that they replace; who waited there is not forgotten.
-        inputs: ConfigMaps and ResourceQuotas, Device objects, Nodes, pods, and ResourceClaims.
         now: seconds on the service's steady clock.
     """
+    by: defaultdict[str, list[Document]] = defaultdict(list)
+    for document in documents:
+        by[document.kind].append(document)
+    if seed is not None:
+        by["Node"] = permuted(by["Node"], seed)
     cluster_cache = books.cluster_cache
-    takes = (
-        cluster_cache.config_changed,
-        cluster_cache.device_changed,
-        cluster_cache.node_changed,
-        cluster_cache.pod_changed,
-        cluster_cache.claim_changed,
-    )
-    for take, documents in zip(takes, inputs, strict=True):
-        for number, document in enumerate(documents, 1):
+    for kind, take in (
+        ("ConfigMap", cluster_cache.config_changed),
+        ("ResourceQuota", cluster_cache.config_changed),
+        ("Device", cluster_cache.device_changed),
+        ("Node", cluster_cache.node_changed),
+        ("Pod", cluster_cache.pod_changed),
+        ("ResourceClaim", cluster_cache.claim_changed),
+    ):
+        for number, document in enumerate(by[kind], 1):
             books.digest(take(document))
             if not number % _BREATH:
                 await asyncio.sleep(0)
     # Nominations come from the pods themselves.
-    for waiting in before.waiting:
+    for waiting in before.waiting if before is not None else ():
         if cluster_cache.pod(waiting.entry.pod.uid) is not None:
             books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
             if waiting.deferred:
                 late = deferred(waiting.entry.pod.namespace)
                 books.waiting.enter(waiting.entry, late, waiting.since)
-    books.counts += before.counts
+    books.counts += before.counts if before is not None else Counter()
     for entry in list(cluster_cache.pods().values()):
         books.pod_seen(entry, now)
     # New books may have room that the old ones had not, and no event will ever say so.
@@ -60,7 +66,7 @@ async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Boo
     return books
 
 
-def permuted(nodes: Iterable[Document], seed: int) -> Sequence[Document]:
+def permuted(nodes: Iterable[Document], seed: int) -> list[Document]:
     """Nodes in the explicit order: a seeded permutation over creation time and uid."""
     ordered = sorted(
         nodes, key=lambda d: (d.metadata.creation_timestamp or "", d.metadata.uid or d.name)

@@ -62,10 +62,9 @@ class Faces:
     Attributes:
         access: who may call the verbs.
         pod_series: `/metrics` writes series of single pods.
-        readers: who may read explanations, and names of pods and namespaces; None lets everybody who
-            reaches the port.
-        published: metrics and node summaries name pods and namespaces to everybody, as the published
-            documents print them.
+        readers: who may read explanations, and names of pods and namespaces; None lets every caller.
+        published: metrics and node summaries name pods and namespaces to every caller, as the
+            published documents print them.
     """
 
     access: Access

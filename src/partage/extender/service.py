@@ -27,7 +27,7 @@ from partage.extender.cycle import HOLD
 from partage.extender.meters import Meters
 from partage.extender.pending_allocations import PendingAllocations
 from partage.extender.ports import Binder, Hooks, NodeLocks
-from partage.extender.rebuild import filled, permuted
+from partage.extender.rebuild import filled
 from partage.extender.stories import SILENT, Stories
 from partage.kube.clock import Clock
 from partage.model.errors import InvalidDocument, LedgerError
@@ -166,22 +166,11 @@ class SchedulerService:
 
     # --- start and leadership ----------------------------------------------------------------
 
-    async def rebuild(
-        self,
-        nodes: Iterable[Document],
-        devices: Iterable[Document],
-        pods: Iterable[Document],
-        configs: Iterable[Document] = (),
-        claims: Iterable[Document] = (),
-    ) -> None:
+    async def rebuild(self, documents: Sequence[Document]) -> None:
         """Make the books anew from a fresh list of everything; Bindings on their way end first.
 
         Facts that come in meanwhile are kept, and taken in last. The order in which equal nodes are preferred is a seeded permutation over creation time and
         uid, so that it does not depend on names and is the same after a restart.
-
-        Args:
-            configs: ConfigMaps and ResourceQuotas.
-            claims: ResourceClaims, where they are followed.
         """
         before, self.rebuilt = self.rebuilt, False
         late: list[Callable[[], object]] = []
@@ -190,9 +179,12 @@ class SchedulerService:
             await self.bindings.drain()
             if self.adjustments is not None:
                 await self.adjustments.drain()
-            inputs = (configs, devices, permuted(nodes, self._settings.seed), pods, claims)
             self.books = await filled(
-                self._new_books(), self.books, inputs, self.clock.monotonic()
+                self._new_books(),
+                documents,
+                seed=self._settings.seed,
+                before=self.books,
+                now=self.clock.monotonic(),
             )
             self.claims.renew(self.books, self.clock.monotonic())
             self.pending.renew(self.books, self.clock.monotonic())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
-from partage.extender.rebuild import filled, permuted
+from partage.extender.rebuild import filled
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.scheduler.events import Placement, PolicyChanged
@@ -39,27 +39,13 @@ async def predicted(
         force: the policy holds whatever a ConfigMap names.
         seed: of the order of nodes, as the service's; None keeps the order of the documents.
     """
-    by: dict[str, list[Document]] = {}
-    for document in with_pods(documents):
-        by.setdefault(document.kind, []).append(document)
-    nodes = by.get("Node", [])
-    ordered = nodes if seed is None else permuted(nodes, seed)
-    configs = [*by.get("ConfigMap", []), *by.get("ResourceQuota", [])]
-    inputs = (
-        configs,
-        by.get("Device", []),
-        ordered,
-        by.get("Pod", []),
-        by.get("ResourceClaim", []),
-    )
-    books = await filled(
-        Books(ClusterCache(policy=policy), Hooks()), Books(ClusterCache(), Hooks()), inputs, 0.0
-    )
+    known = list(with_pods(documents))
+    books = await filled(Books(ClusterCache(policy=policy), Hooks()), known, seed=seed)
     if force:
         books.engine.handle(PolicyChanged(policy))
     age = {
         document.metadata.uid or "": (document.metadata.creation_timestamp or "", place)
-        for place, document in enumerate(by.get("Pod", []))
+        for place, document in enumerate(known)
     }
     waiting = sorted(
         (
