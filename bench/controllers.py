@@ -126,7 +126,7 @@ async def heartbeats(controllers: Controllers, nodes: tuple[Document, ...]) -> f
     """CPU seconds of one round."""
     started = time.process_time()
     for one in nodes:
-        controllers.node_changed(one)
+        controllers.changed(one)
     await at_rest(controllers)
     return time.process_time() - started
 
@@ -138,11 +138,11 @@ async def measure(nodes: int, pods: int, runs: int) -> None:
         controllers = Controllers(client, Nobody())
         started = time.process_time()
         for document in facts[0]:
-            controllers.node_changed(document)
+            controllers.changed(document)
         for document in facts[1]:
-            controllers.device_changed(document)
+            controllers.changed(document)
         for document in bound:
-            controllers.pod_changed(document)
+            controllers.changed(document)
         taken_in = time.process_time() - started
         started, wall = time.process_time(), time.perf_counter()
         task = asyncio.create_task(controllers.run())

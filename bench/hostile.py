@@ -449,9 +449,7 @@ async def measure(nodes: int, only: str, limit: float, rounds: int, *, used: boo
                 continue
             pod["metadata"] |= {"name": f"p{round_}", "uid": f"{name}-{round_}"}
             body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
-            read, _ = timed(
-                lambda pod=pod: [service.pod_changed(d) for d in cluster.documents([pod])]
-            )
+            read, _ = timed(lambda pod=pod: [service.changed(d) for d in cluster.documents([pod])])
             first, answer = timed(lambda body=body: service.filter(body))
             again, _ = timed(lambda body=body: service.filter(body))
             scores, _ = timed(lambda body=body: service.prioritize(body))

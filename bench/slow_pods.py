@@ -240,7 +240,7 @@ async def search(given: argparse.Namespace) -> float:
         body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
         offered = {"Pod": pod, "NodeNameToMetaVictims": {one: {"Pods": []} for one in names[:100]}}
         verbs = {
-            "read": lambda: [service.pod_changed(one) for one in cluster.documents([pod])],
+            "read": lambda: [service.changed(one) for one in cluster.documents([pod])],
             "filter": lambda: service.filter(body),
             "prioritize": lambda: service.prioritize(body),
             "preempt": lambda: service.preempt(json.dumps(offered).encode()),

@@ -473,8 +473,8 @@ async def test_controllers_write_what_a_genuine_server_takes(plane: Plane) -> No
         controllers = Controllers(client, ears, settings=ControllerSettings(grace=0.1))
 
         async def tell() -> None:
-            controllers.node_changed(document(await read(client, NODES, "n1", "Node")))
-            controllers.pod_changed(document(await read(client, PODS, "bypassing", "Pod")))
+            controllers.changed(document(await read(client, NODES, "n1", "Node")))
+            controllers.changed(document(await read(client, PODS, "bypassing", "Pod")))
 
         async def rest() -> None:
             async with asyncio.timeout(PATIENCE):
@@ -482,7 +482,7 @@ async def test_controllers_write_what_a_genuine_server_takes(plane: Plane) -> No
                     await asyncio.sleep(0.02)
 
         await tell()
-        controllers.device_changed(document(DEVICE))
+        controllers.changed(document(DEVICE))
         task = asyncio.create_task(controllers.run())
         await rest()
         node = await read(client, NODES, "n1", "Node")
@@ -511,7 +511,7 @@ async def test_controllers_write_what_a_genuine_server_takes(plane: Plane) -> No
         await client.delete(NODES, "n1")
         await client.create(NODES, {"metadata": {"name": "n1"}}, into=msgspec.Raw)
         grown = json.loads(json.dumps(DEVICE).replace("16Gi", "32Gi"))
-        controllers.device_changed(document(grown))
+        controllers.changed(document(grown))
         conflicts = {"what": "node_status", "outcome": "conflict"}
         async with asyncio.timeout(PATIENCE):
             while not controllers.meters.registry.get_sample_value(  # noqa: ASYNC110 # the same

@@ -77,19 +77,12 @@ class World:
                 **change.record.value,
             }
         )
-        told = self.controllers
-        if resource == "nodes":
-            told.node_gone(found.name) if gone else told.node_changed(found)
-        elif resource == "pods":
-            told.pod_gone(found.metadata.uid or "") if gone else told.pod_changed(found)
-        elif gone:
-            told.config_gone(found)
-        else:
-            told.config_changed(found)
+        tell = self.controllers.gone if gone else self.controllers.changed
+        tell(found)
 
     def tell(self, manifest: Manifest) -> None:
         """A Device object is there; the server does not know the kind, nor do controllers write it."""
-        self.controllers.device_changed(document(manifest))
+        self.controllers.changed(document(manifest))
 
     async def create(self, resource: str, manifest: Manifest) -> Manifest:
         """Create an object, with its status, and give it back as it is then."""

@@ -148,7 +148,7 @@ def test_a_removed_device_object_takes_its_totals_along() -> None:
         )
         world.tell(device("n1", **{VENDOR: "nvidia", MODEL: "T4", DRIVER: "535.1.1"}))
         async with world.leading():
-            world.controllers.device_gone("n1")
+            world.controllers.gone(document(device()))
             await world.settled()
             assert world.totals() == {"nvidia.com/gpu": "2", "huawei.com/npu-core": "8"}
             labels = world.get("nodes", "n1")["metadata"]["labels"]
@@ -170,9 +170,7 @@ def test_nothing_is_written_while_nothing_changes() -> None:
         async with world.leading():
             for _ in range(3):
                 world.tell(device(**{VENDOR: "nvidia"}))
-                world.controllers.node_changed(
-                    document({**world.get("nodes", "n1"), "kind": "Node"})
-                )
+                world.controllers.changed(document({**world.get("nodes", "n1"), "kind": "Node"}))
                 await world.settled()
         assert world.version("nodes", "n1") == version
         assert world.writes() == 2
@@ -360,7 +358,7 @@ def test_native_units_go_with_the_device_object_of_their_vendor(vendor: str) -> 
         world.tell(device("n1", card(0) | {"resources": npu}, **{VENDOR: vendor}))
         async with world.leading():
             await world.settled()
-            world.controllers.device_gone("n1")
+            world.controllers.gone(document(device()))
             await world.settled()
             assert ("huawei.com/npu-core" in world.totals()) is (vendor == "nvidia")
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from controllers_world import Manifest, World, card, device, node, run
+from controllers_world import Manifest, World, card, device, document, node, run
 
 CONDITION = "partage.io/DeviceProblem"
 HALF = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
@@ -97,8 +97,9 @@ def test_a_pod_that_bypassed_admission_is_flagged_once() -> None:
             await world.clock.advance(120)
             await world.settled()
             assert world.version("pods", "web", "default") == version
-            uid = world.get("pods", "web", "default")["metadata"]["uid"]
-            world.controllers.pod_gone(uid)
+            world.controllers.gone(
+                document({"kind": "Pod", **world.get("pods", "web", "default")})
+            )
             assert world.sample("partage_flagged_pods", problem="NoAllocationRecord") == 0
 
     run(story)
@@ -193,7 +194,7 @@ def test_a_device_that_is_back_in_time_is_never_told() -> None:
         world.tell(device())
         await bound(world, pod(), record())
         async with world.leading():
-            world.controllers.device_gone("n1")
+            world.controllers.gone(document(device()))
             await world.settled()
             await world.clock.advance(20)
             world.tell(device(version=3))

@@ -220,7 +220,7 @@ def test_a_flood_of_templates_holds_up_no_controller() -> None:
             }
             pod = {"kind": "Pod", "metadata": {"name": "p", **meta}}
             (document,) = decode("test", json.dumps(pod).encode()).documents
-            templates.pod_changed(document)
+            templates.changed(document)
         daemon.service.rebuilt = True
         making = asyncio.create_task(templates.look())
         await told.clock.advance(2)

@@ -266,7 +266,7 @@ class AdjustingWorld:
             before, now = self.store.history[self.told - 1], self.store.history[self.told]
             for name, manifest in now.items():
                 if before.get(name) != manifest:
-                    self.service.pod_changed(document(manifest))
+                    self.service.changed(document(manifest))
             self.check()
             if not all_of_it:
                 break

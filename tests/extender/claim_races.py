@@ -148,7 +148,7 @@ class Races:
         self._version += 1
         self.api.pods[name]["metadata"]["resourceVersion"] = str(self._version)
         text = json.dumps(self.api.pods[name])
-        self._tell(lambda service: service.pod_changed(document(json.loads(text))))
+        self._tell(lambda service: service.changed(document(json.loads(text))))
 
     async def _end_pod(self, one: int, _two: int, _three: int) -> None:
         if self.api.pods:
@@ -219,7 +219,7 @@ class Races:
         manifest["metadata"]["resourceVersion"] = str(self._version)
         self.claims[manifest["metadata"]["name"]] = manifest
         text = json.dumps(manifest)
-        self._tell(lambda service: service.claim_changed(document(json.loads(text))))
+        self._tell(lambda service: service.changed(document(json.loads(text))))
         self._news.append((manifest["metadata"]["uid"], _results(manifest)))
 
     async def _land(self, one: int, _two: int, _three: int) -> None:
@@ -259,7 +259,7 @@ class Races:
     async def _delete_claim(self, one: int, _two: int, _three: int) -> None:
         stored = self.claims.pop(f"claim-{one % 5}", None)
         if stored is not None:
-            self._tell(lambda service: service.claim_gone(document(stored)))
+            self._tell(lambda service: service.gone(document(stored)))
             self._news.append((stored["metadata"]["uid"], []))
 
     # --- time, news and leaders ----------------------------------------------------------------

@@ -367,20 +367,12 @@ class Interleaving:
         elif fact.kind != "Pod":
             return  # an informer tells nodes in order; pods are what must bear anything
         service = self.service
-        match fact.kind, fact.gone:
-            case "Pod", True:
-                service.pod_gone(fact.key)
-                self.reasons.pop(fact.key, None)
-            case "Pod", False:
-                service.pod_changed(fact.document)
-            case "Node", True:
-                service.node_gone(fact.key)
-            case "Node", False:
-                service.node_changed(fact.document)
-            case "Device", True:
-                service.device_gone(fact.key)
-            case _:
-                service.device_changed(fact.document)
+        if not fact.gone:
+            service.changed(fact.document)
+            return
+        service.gone(fact.document)
+        if fact.kind == "Pod":
+            self.reasons.pop(fact.key, None)
 
     # --- time and restarts -------------------------------------------------------------------
 

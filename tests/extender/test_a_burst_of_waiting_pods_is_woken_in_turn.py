@@ -38,7 +38,7 @@ async def test_only_so_many_are_woken_a_second() -> None:
     world.service.pod_gone("uid-full")
     woken = []
     for _ in range(100):
-        world.service.node_changed(document(node(version=len(woken) + 2)))
+        world.service.changed(document(node(version=len(woken) + 2)))
         await world.service.tick()
         woken.append(len(world.woken))
         world.clock.pass_time(0.1)
@@ -65,7 +65,7 @@ async def test_who_never_comes_is_woken_after_the_others() -> None:
     world.service.pod_gone("uid-full")
     for version in range(60):
         world.clock.pass_time(1)
-        world.service.node_changed(document(node(version=version + 2, labels={"v": str(version)})))
+        world.service.changed(document(node(version=version + 2, labels={"v": str(version)})))
         await world.service.tick()
     assert "uid-web" in world.woken
 
@@ -79,7 +79,7 @@ async def test_of_many_it_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(UnschedulablePods, "_to_ask", lambda pods: (looks.append(1), ask(pods))[1])
     for version in range(1000):
         world.service.books.waiting.room_on("n1")
-        world.service.node_changed(document(node(version=version + 2)))
+        world.service.changed(document(node(version=version + 2)))
         world.clock.pass_time(0.001)
     assert len(looks) <= 1 / 0.02 + 1
 

@@ -161,7 +161,7 @@ async def test_repeated_and_late_questions_change_nothing(world: Plugged) -> Non
 @plugged
 async def test_a_node_that_was_not_proposed_is_not_reserved(world: Plugged) -> None:
     """Whatever kube-scheduler chose it by."""
-    world.service.node_changed(document(node("n2")))
+    world.service.changed(document(node("n2")))
     world.create(pod("web", half()))
     world.propose("web")
 

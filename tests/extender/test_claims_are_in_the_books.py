@@ -26,7 +26,7 @@ def _free(world: World, name: str = "n1") -> list[tuple[int, int] | None]:
 
 def _told(world: World, *manifests: Manifest) -> None:
     for one in manifests:
-        world.service.claim_changed(document(one))
+        world.service.changed(document(one))
 
 
 async def _started(*manifests: Manifest) -> World:
@@ -84,7 +84,7 @@ async def test_a_claim_holds_until_its_allocation_or_itself_is_gone() -> None:
     assert _free(world)[0] == (1000, 16)
     _told(world, claim(share("gpu-1"), version=4))
     assert _free(world) == [(1000, 16), (700, 6)]
-    world.service.claim_gone(document(claim(share("gpu-1"), version=5)))
+    world.service.gone(document(claim(share("gpu-1"), version=5)))
     _told(world, claim(share("gpu-1"), version=4))
     assert _free(world) == [(1000, 16), (1000, 16)]
     assert world.service.audit().clean
@@ -131,12 +131,12 @@ async def test_an_audit_finds_a_claim_that_is_not_counted_as_it_should_be() -> N
 async def test_a_claim_keeps_its_card_when_cards_change() -> None:
     """Its device is a number; who has that number now has the claim, and what is gone stays counted."""
     world = await _started(claim(share("gpu-1")))
-    world.service.device_changed(document(device("n1", card(0), version=2)))
+    world.service.changed(document(device("n1", card(0), version=2)))
     assert world.service.books.cluster_cache.problems == {
         "ResourceClaim team/x": "ResourceClaim team/x: request gpu: device gpu-1 of node n1: "
         "there is no such card on the node"
     }
-    world.service.device_changed(document(device("n1", card(0), card(1), version=3)))
+    world.service.changed(document(device("n1", card(0), card(1), version=3)))
     assert world.service.books.cluster_cache.problems == {}
     assert _free(world) == [(1000, 16), (700, 6)]
     assert world.service.audit().clean

@@ -63,7 +63,7 @@ async def test_what_is_admitted_is_nobodys_elses_at_once() -> None:
     waiting = world.create(pod("web", half()))
     assert world.filter(waiting)["NodeNames"] == []
 
-    world.service.claim_changed(
+    world.service.changed(
         document(claim(share(cores="60"), share("gpu-1", cores="60"), version=2))
     )
     assert _used(world) == 1200
@@ -132,9 +132,9 @@ async def test_a_claim_that_is_believed_to_be_allocated_waits_for_the_news() -> 
     assert "still allocated by what is known" in _review(world, share("gpu-1"))
     # The same devices again, over a version that is not known here: it was deallocated in between.
     assert "still allocated by what is known" in _review(world, share(), version=3)
-    world.service.claim_changed(document(claim(version=2)))
+    world.service.changed(document(claim(version=2)))
     assert _review(world, share("gpu-1"), version=2) == ""
-    world.service.claim_gone(document(claim(version=3)))
+    world.service.gone(document(claim(version=3)))
     assert _used(world) == 0
     assert "is gone" in _review(world, share())
 
@@ -144,11 +144,11 @@ async def test_old_news_of_a_claim_ends_no_newer_reservation() -> None:
     """What it was allocated before may be heard after what it is about to be allocated is reserved."""
     world, _store = await _started()
     assert _review(world, share("gpu-1"), version=3) == ""
-    world.service.claim_changed(document(claim(share(), version=2)))
+    world.service.changed(document(claim(share(), version=2)))
     assert _used(world) == 600
-    world.service.claim_changed(document(claim(version=3)))
+    world.service.changed(document(claim(version=3)))
     assert _used(world) == 300
-    world.service.claim_changed(document(claim(share("gpu-1"), version=4)))
+    world.service.changed(document(claim(share("gpu-1"), version=4)))
     assert _used(world) == 300
     assert world.service.claims.reserved == {}
 
@@ -212,7 +212,7 @@ async def test_a_card_is_cut_as_its_node_has_it() -> None:
     world.create(pod("web", whole()))
     assert await world.bind("web") == ""
     assert "held by one pod alone" in _review(world, share(cores="1", memory="1Mi"))
-    world.service.device_changed(document(device("n1", card(0), card(1, health=False), version=2)))
+    world.service.changed(document(device("n1", card(0), card(1, health=False), version=2)))
     assert "no room" in _review(world, share("gpu-1"))
 
 

@@ -148,7 +148,7 @@ async def test_a_device_that_vanished_under_a_pod_does_not_break_the_summary() -
     world = await World().start(node(), device())
     await world.place(pod("web", whole(2)))
 
-    world.service.device_changed(document(device("n1", card(0), version=2)))
+    world.service.changed(document(device("n1", card(0), version=2)))
 
     found = summary(world.service.books, "n1")
     assert found is not None

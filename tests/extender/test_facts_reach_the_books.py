@@ -41,13 +41,13 @@ async def test_a_node_needs_its_node_and_gets_its_cards_from_its_device_object()
     """A Device object alone is no place for pods; it is remembered until its Node comes."""
     world = await World().start()
 
-    world.service.device_changed(document(device()))
+    world.service.changed(document(device()))
     assert world.service.books.engine.ledger.index == {}
-    world.service.node_changed(document(node()))
+    world.service.changed(document(node()))
     assert _free(world) == [1000, 1000]
-    world.service.device_gone("n1")
+    world.service.gone(document(device()))
     assert _free(world) == []
-    world.service.node_gone("n1")
+    world.service.gone(document(node()))
     assert world.service.books.engine.ledger.index == {}
 
 
@@ -56,12 +56,12 @@ async def test_an_older_state_of_an_object_is_left_out() -> None:
     """Watches restart; what was delivered late must not undo what is known."""
     world = await World().start(node(version=5), device("n1", card(0), card(1), version=5))
 
-    world.service.device_changed(document(device("n1", card(0), version=4)))
+    world.service.changed(document(device("n1", card(0), version=4)))
     assert len(_free(world)) == 2
-    world.service.device_changed(document(device("n1", card(0), version=6)))
+    world.service.changed(document(device("n1", card(0), version=6)))
     assert len(_free(world)) == 1
-    world.service.device_gone("nobody")
-    world.service.node_gone("nobody")
+    world.service.gone(document(device("nobody")))
+    world.service.gone(document(node("nobody")))
 
 
 @run
@@ -69,7 +69,7 @@ async def test_a_device_that_becomes_unhealthy_is_closed_at_once() -> None:
     """Health flips reach the next decision."""
     world = await World().start(node(), device())
 
-    world.service.device_changed(document(device("n1", card(0, health=False), card(1), version=2)))
+    world.service.changed(document(device("n1", card(0, health=False), card(1), version=2)))
 
     assert _free(world) == [1000]
     assert world.filter(world.create(pod("web", whole(2))))["NodeNames"] == []
@@ -86,10 +86,10 @@ async def test_a_bound_pod_that_comes_before_its_node_is_booked_when_the_node_co
         nodeName="n1",
     )
     world = await World().start()
-    world.service.pod_changed(document(bound))
-    world.service.device_changed(document(device()))
+    world.service.changed(document(bound))
+    world.service.changed(document(device()))
 
-    world.service.node_changed(document(node()))
+    world.service.changed(document(node()))
 
     assert _free(world) == [500, 1000]
     assert world.service.audit().clean
@@ -100,11 +100,11 @@ async def test_a_bound_pod_without_a_record_closes_what_it_may_use() -> None:
     """Fail closed and loud: which card it has is not known, but that it has one at most."""
     world = await World().start(node(), device())
 
-    world.service.pod_changed(document(pod("rogue", whole(), nodeName="n1")))
+    world.service.changed(document(pod("rogue", whole(), nodeName="n1")))
 
     assert _free(world) == [1000]
     assert "has no record" in world.quarantined[0]
-    world.service.pod_changed(document(pod("other", whole(), nodeName="n1")))
+    world.service.changed(document(pod("other", whole(), nodeName="n1")))
     assert _free(world) == []
     assert world.service.audit().clean
     world.service.pod_gone("uid-rogue")
@@ -146,7 +146,7 @@ def test_a_pod_that_asks_for_part_of_a_card_closes_one_idle_card(shape: Manifest
         for number in range(100):
             head = {**shape["metadata"], "name": f"rogue-{number}", "uid": f"uid-{number}"}
             spec = {**shape["spec"], "nodeName": "n1"}
-            world.service.pod_changed(document({**shape, "metadata": head, "spec": spec}))
+            world.service.changed(document({**shape, "metadata": head, "spec": spec}))
             assert _free(world) == [500]
         assert world.service.audit().clean
         for number in range(100):
@@ -173,7 +173,7 @@ def test_a_pod_that_can_use_no_card_closes_none(shape: Manifest) -> None:
         known = {"node.koordinator.sh/gpu-vendor": "nvidia"}
         world = await World().start(node(), device("n1", card(0), card(1), **known))
         spec = {**shape["spec"], "nodeName": "n1"}
-        world.service.pod_changed(document({**shape, "spec": spec}))
+        world.service.changed(document({**shape, "spec": spec}))
         assert _free(world) == [1000, 1000]
 
     asyncio.run(scene())
@@ -230,7 +230,7 @@ async def test_a_pod_that_cannot_be_decoded_keeps_what_it_holds() -> None:
         "containers": [{"name": "main", "resources": {"limits": {"cpu": "much", **whole()}}}],
     }
 
-    world.service.pod_changed(document(broken))
+    world.service.changed(document(broken))
 
     assert _free(world) == [1000]
     assert "much" in world.service.books.cluster_cache.problems["Pod team/web"]
@@ -246,12 +246,12 @@ async def test_a_bound_pod_that_cannot_be_read_holds_what_its_record_says() -> N
     broken["spec"] = {**broken["spec"], "containers": [{"name": "main", "resources": resources}]}
 
     fresh = await World().start(node(), device())
-    fresh.service.pod_changed(document(broken))
+    fresh.service.changed(document(broken))
     assert _free(fresh) == [1000]
     assert "much" in fresh.service.books.cluster_cache.problems["Pod team/web"]
     assert [one.name for one in fresh.service.books.engine.ledger.on_node("n1")] == ["web"]
 
-    fresh.service.pod_changed(
+    fresh.service.changed(
         document(
             world.api.pods["web"]
             | {"metadata": {**world.api.pods["web"]["metadata"], "resourceVersion": "99"}}
@@ -263,13 +263,13 @@ async def test_a_bound_pod_that_cannot_be_read_holds_what_its_record_says() -> N
     kept = {names.DEVICE_ALLOCATED: "{}"}
     theirs = {**broken, "metadata": {**broken["metadata"], "uid": "other", "annotations": kept}}
     strange = await World().start(node(), device())
-    strange.service.pod_changed(document(theirs))
+    strange.service.changed(document(theirs))
     assert _free(strange) == []
     strange.service.pod_gone("other")
     assert _free(strange) == [1000, 1000]
 
     bare = {**broken, "metadata": {**broken["metadata"], "uid": "bare", "annotations": {}}}
-    strange.service.pod_changed(document(bare))
+    strange.service.changed(document(bare))
     assert _free(strange) == [1000, 1000]
 
 
@@ -280,10 +280,10 @@ async def test_a_node_that_cannot_be_read_takes_no_pods() -> None:
     odd = node(version=2)
     odd["status"]["allocatable"]["cpu"] = "many"
 
-    world.service.node_changed(document(odd))
+    world.service.changed(document(odd))
     assert world.service.books.engine.ledger.index == {}
     assert "many" in world.service.books.cluster_cache.problems["Node n1"]
-    world.service.node_changed(document(node(version=3)))
+    world.service.changed(document(node(version=3)))
     assert world.service.books.cluster_cache.problems == {}
     assert _free(world) == [1000, 1000]
 
@@ -297,7 +297,7 @@ async def test_a_config_map_applies_to_pods_and_nodes_that_are_there() -> None:
     world = await World().start(node(), device())
     renamed = DEVICE_CONFIG.format(name="example.com/vgpu")
 
-    problem = world.service.config_changed(
+    problem = world.service.changed(
         document(config("hami-scheduler-device", device_config__yaml=renamed))
     )
     asked = world.filter(world.create(pod("web", {"example.com/vgpu": "1"})))
@@ -313,14 +313,14 @@ async def test_a_bad_config_map_is_refused_and_the_last_good_one_stays() -> None
     world = await World().start(node(), device())
     good = config("partage-config", 1, policy="spread")
     bad = config("partage-config", 2, policy="sideways")
-    world.service.config_changed(document(good))
+    world.service.changed(document(good))
 
-    problem = world.service.config_changed(document(bad))
+    problem = world.service.changed(document(bad))
 
     assert "sideways" in problem
     assert world.service.books.engine.policy == Policy.parse("spread")
     assert world.service.books.cluster_cache.problems
-    world.service.config_gone(document(bad))
+    world.service.gone(document(bad))
     assert world.service.books.cluster_cache.problems == {}
     assert world.service.books.engine.policy == Policy()
 
@@ -330,7 +330,7 @@ async def test_a_config_map_of_another_namespace_sets_nothing() -> None:
     """Whoever may write ConfigMaps in a team's namespace may not configure the cluster."""
     world = await World().start(node(), device())
 
-    world.service.config_changed(document(config("partage-config", 1, "team", policy="spread")))
+    world.service.changed(document(config("partage-config", 1, "team", policy="spread")))
 
     assert world.service.books.engine.policy == Policy()
 
@@ -342,9 +342,7 @@ async def test_bound_pods_are_read_again_when_settings_change() -> None:
     await world.place(pod("web", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"}))
     scaled = "nvidia:\n  deviceSplitCount: 3\n"
 
-    world.service.config_changed(
-        document(config("hami-scheduler-device", device_config__yaml=scaled))
-    )
+    world.service.changed(document(config("hami-scheduler-device", device_config__yaml=scaled)))
 
     assert world.service.audit().clean
 
@@ -361,9 +359,9 @@ async def test_a_quota_holds_for_pods_that_come_after_it() -> None:
     world = await World().start(node(), device())
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2000"}
 
-    world.service.config_changed(document(quota))
+    world.service.changed(document(quota))
     refused = world.filter(world.create(pod("web", limits)))
-    world.service.config_gone(document(quota))
+    world.service.gone(document(quota))
     passed = world.filter(pod("web", limits))
 
     assert refused["NodeNames"] == []
@@ -504,10 +502,10 @@ async def _play(steps: list[tuple[str, int, int]]) -> None:
         version += 1
         match what:
             case "node":
-                service.node_changed(document(node(place, version)))
+                service.changed(document(node(place, version)))
             case "device":
                 cards = [card(0), card(1, health=other < 2)]
-                service.device_changed(document(device(place, *cards, version=version)))
+                service.changed(document(device(place, *cards, version=version)))
             case "pod":
                 old = world.api.pods.pop(name, None)
                 if old is not None:  # a name is free once its pod is gone
@@ -527,7 +525,7 @@ async def _play(steps: list[tuple[str, int, int]]) -> None:
                 world.clock.pass_time(20.0)
                 await service.tick()
             case "odd" if name in world.api.pods:
-                service.pod_changed(document(world.api.pods[name]))
+                service.changed(document(world.api.pods[name]))
         service.books.engine.ledger.validate()
     known = service.books.cluster_cache.pods()
     assert all(uid in known for uid in service.books.cycle.holds)
@@ -561,17 +559,16 @@ def test_the_same_document_twice_changes_nothing(kind: str) -> None:
     async def scene() -> None:
         world = await World().start(node(), device())
         bound = pod("web", whole(), nodeName="n1")
-        documents = {
-            "node": (world.service.node_changed, node()),
-            "device": (world.service.device_changed, device()),
-            "pod": (world.service.pod_changed, bound),
-            "config": (world.service.config_changed, config("partage-config", policy="spread")),
-        }
-        deliver, manifest = documents[kind]
-        deliver(document(manifest))
+        manifest = {
+            "node": node(),
+            "device": device(),
+            "pod": bound,
+            "config": config("partage-config", policy="spread"),
+        }[kind]
+        world.service.changed(document(manifest))
         before = world.service.books.engine.ledger.picture()
 
-        deliver(document(manifest))
+        world.service.changed(document(manifest))
 
         assert world.service.books.engine.ledger.picture() == before
 

@@ -339,8 +339,8 @@ def test_verbs_need_a_token_and_probes_do_not(tmp_path: Path) -> None:
 
 def test_a_document_that_changes_between_calls_changes_the_answer(running: Running) -> None:
     """The books behind the socket are those that facts go into."""
-    running.world.service.device_gone("n1")
-    running.world.service.node_changed(document(node("n3")))
+    running.world.service.gone(document(device()))
+    running.world.service.changed(document(node("n3")))
 
     answer = json.loads(running.post("/scheduler/filter", _args(pod("web", whole())))[2])
 

@@ -218,7 +218,7 @@ def test_our_own_series_tell_decisions_waits_and_the_state_of_the_books() -> Non
 def test_quarantined_capacity_is_counted() -> None:
     """So that it can be alerted on."""
     with _scene() as site:
-        site.world.service.pod_changed(document(pod("rogue", whole(), nodeName="n1")))
+        site.world.service.changed(document(pod("rogue", whole(), nodeName="n1")))
         found = _scrape(site)
 
     pool = {(s["dimension"], s["state"]): v for s, v in found["partage_pool_units"]}

@@ -517,7 +517,7 @@ def test_waiting_pods_cost_a_bounded_look(world: World) -> None:
     try:
         labels = {"kubernetes.io/hostname": "late"}
         with bounded():
-            world.service.node_changed(document(node("n0", 2, labels=labels)))
+            world.service.changed(document(node("n0", 2, labels=labels)))
             world.service.books.tick(world.clock.monotonic())
         assert last in world.woken
         for _ in range(200):

@@ -82,7 +82,7 @@ async def test_the_node_of_the_same_pod_by_names_comes_first_and_nothing_is_held
     """Of nodes with room for the amounts; kube-scheduler's own allocator takes the devices."""
     world = await cluster("n1", "n2", "n3")
     world.service.books.take([PolicyChanged(Policy.parse("binpack"))], 0.0)
-    world.service.claim_changed(document(_on("n3", share(cores="50", memory="8Gi"))))
+    world.service.changed(document(_on("n3", share(cores="50", memory="8Gi"))))
     await world.place(pod("whole", whole(2)), "n2")
 
     answer = propose(world)
@@ -164,7 +164,7 @@ async def test_nodes_without_cpu_are_not_proposed() -> None:
 
     assert propose(world, user=asks, taken=[*full]).nodes == ["n3"]
     assert propose(world, user=asks).nodes == ["n3"]
-    world.service.node_changed(document(node("n1", 2)))
+    world.service.changed(document(node("n1", 2)))
     assert propose(world, user=asks).nodes == ["n3"]
     world.check()
     await world.start(*(one for name in ("n1", "n2", "n3") for one in (node(name), device(name))))
@@ -205,7 +205,7 @@ async def test_pods_with_claims_are_learnt_from() -> None:
     assert not cache.taken_by_others()
     propose(world, user=asks, taken=[wire.Taken("n1", cpu=7000, memory=1 << 30, pods=3)])
     assert cache.taken_by_others() == {"cpu": 5000, "memory": 1 << 30, "pods": 2}
-    world.service.pod_changed(document(asks))
+    world.service.changed(document(asks))
     assert cache.taken_by_others() == {"cpu": 7000, "memory": 1 << 30, "pods": 3}, "it waits"
     world.service.pod_gone("uid-web")
     assert not world.service.books.cluster_cache.compared
@@ -246,9 +246,9 @@ async def test_what_kube_scheduler_has_allocated_is_held_until_it_is_stored() ->
 
     assert world.service.review_claim(document(_on("n1", *FULL))) == ""
     assert used(world)["n1"] == 2000
-    world.service.claim_changed(document({**waiting(exactly()), "metadata": _head(version=2)}))
+    world.service.changed(document({**waiting(exactly()), "metadata": _head(version=2)}))
     assert world.service.review_claim(document(_on("n1", *FULL, version=2))) == ""
-    world.service.claim_changed(document(_on("n1", *FULL, version=3)))
+    world.service.changed(document(_on("n1", *FULL, version=3)))
     assert used(world)["n1"] == 2000
     assert world.states["claim-x"] is State.BOUND
     world.check()
@@ -270,7 +270,7 @@ async def test_the_question_and_the_news_take_the_place_of_what_was_held() -> No
     allocated(world, other, name="other")
     assert world.service.review_claim(document(mine)) == ""
     assert used(world) == {"n1": 300 + 200}
-    world.service.claim_changed(document(_on("n1", share(cores="30", memory="1Gi"), version=2)))
+    world.service.changed(document(_on("n1", share(cores="30", memory="1Gi"), version=2)))
     allocated(world, mine)
     assert used(world) == {"n1": 300 + 200}
 
@@ -282,9 +282,9 @@ async def test_news_of_a_claim_ends_what_was_held_for_it_only_once_it_is_allocat
     propose(world)
     allocated(world, _on("n1", *FULL))
 
-    world.service.claim_changed(document({**waiting(exactly()), "metadata": _head(version=2)}))
+    world.service.changed(document({**waiting(exactly()), "metadata": _head(version=2)}))
     assert used(world) == {"n1": 2000}
-    world.service.claim_changed(document(_on("n1", share(cores="10"), version=3)))
+    world.service.changed(document(_on("n1", share(cores="10"), version=3)))
     assert used(world) == {"n1": 100}
 
 
@@ -316,7 +316,7 @@ async def test_what_is_not_stored_is_released(end: str) -> None:
         case "pod":
             world.service.pod_gone("uid-web")
         case "claim":
-            world.service.claim_gone(document(waiting(exactly())))
+            world.service.gone(document(waiting(exactly())))
         case "time":
             world.clock.pass_time(LIFE - 1)
             await world.service.tick()
@@ -393,7 +393,7 @@ async def test_books_that_are_made_anew_hold_it_too() -> None:
     nodes = [
         one for name in ("n1", "n2") for one in (document(node(name)), document(device(name)))
     ]
-    await world.service.rebuild(nodes[::2], nodes[1::2], (), (), [document(stored)])
+    await world.service.rebuild([*nodes, document(stored)])
     assert used(world) == {"n1": 2000, "n2": 400}
     assert len(world.service.pending) == 1
     world.check()

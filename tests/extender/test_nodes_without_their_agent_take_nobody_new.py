@@ -29,7 +29,7 @@ async def test_a_new_pod_waits_with_the_reason_and_no_eviction_would_help() -> N
     """kube-scheduler is told that preemption is in vain there; explain has the numbers."""
     world = await World().start(node(), device())
 
-    world.service.node_changed(document(_silent()))
+    world.service.changed(document(_silent()))
     answer = world.filter(world.create(pod("web", whole())))
 
     assert not answer["NodeNames"]
@@ -57,7 +57,7 @@ async def test_who_runs_there_keeps_everything() -> None:
     await world.place(pod("web", half()))
     before = world.service.books.engine.ledger.allocation("uid-web")
 
-    world.service.node_changed(document(_silent()))
+    world.service.changed(document(_silent()))
 
     engine = world.service.books.engine
     assert engine.ledger.allocation("uid-web") == before
@@ -72,7 +72,7 @@ async def test_a_place_that_was_kept_there_is_given_up_at_bind() -> None:
     world = await World().start(node(), device())
     world.filter(world.create(pod("web", whole())))
 
-    world.service.node_changed(document(_silent()))
+    world.service.changed(document(_silent()))
 
     assert "AgentSilent" in await world.bind("web")
     assert world.service.books.engine.ledger.allocation("uid-web") is None
@@ -82,14 +82,14 @@ async def test_a_place_that_was_kept_there_is_given_up_at_bind() -> None:
 async def test_who_was_refused_is_woken_when_the_agent_is_back() -> None:
     """And nobody when it goes, or when its silence is told anew."""
     world = await World().start(node(), device())
-    world.service.node_changed(document(_silent()))
+    world.service.changed(document(_silent()))
     manifest = world.create(pod("web", whole()))
     world.filter(manifest)
     later = node(version=3, annotations={names.AGENT_SILENT: "2026-11-22T09:00:00Z 60"})
-    world.service.node_changed(document(later))
+    world.service.changed(document(later))
     assert world.woken == []
 
-    world.service.node_changed(document(node(version=4)))
+    world.service.changed(document(node(version=4)))
 
     assert world.woken == ["uid-web"]
     assert world.filter(manifest)["NodeNames"] == ["n1"]

@@ -77,7 +77,7 @@ async def test_a_node_that_comes_or_grows_wakes_waiting_pods() -> None:
     world = await World().start(node(), device("n1", card(0)))
     world.filter(world.create(pod("web", whole(2))))
 
-    world.service.device_changed(document(device("n1", card(0), card(1), version=2)))
+    world.service.changed(document(device("n1", card(0), card(1), version=2)))
 
     assert world.woken == ["uid-web"]
 
@@ -115,7 +115,7 @@ async def test_a_woken_pod_has_its_turn_before_it_is_woken_again() -> None:
     world.service.pod_gone("uid-b")
     assert world.woken == ["uid-web"]
     world.clock.pass_time(10.0)
-    world.service.node_changed(document(node(version=2, labels={"zone": "a"})))
+    world.service.changed(document(node(version=2, labels={"zone": "a"})))
 
     assert world.woken == ["uid-web", "uid-web"]
 
@@ -126,7 +126,7 @@ async def test_a_pod_with_a_broken_request_is_never_woken() -> None:
     world = await World().start(node(), device())
     world.filter(world.create(pod("broken", {"koordinator.sh/gpu": "101"})))
 
-    world.service.device_changed(document(device("n1", card(0), version=2)))
+    world.service.changed(document(device("n1", card(0), version=2)))
 
     assert world.told == [("broken", "InvalidRequest")]
     assert world.woken == []
@@ -172,9 +172,9 @@ async def test_a_quota_that_is_raised_wakes_whom_it_kept_waiting() -> None:
         world.filter(world.create(pod(name, limits)))
     world.filter(world.create(pod("huge", whole(4))))
 
-    world.service.config_changed(document(gpumem(3000, 2)))
+    world.service.changed(document(gpumem(3000, 2)))
     assert world.woken == []
-    world.service.config_changed(document(gpumem(4000, 3)))
+    world.service.changed(document(gpumem(4000, 3)))
 
     assert world.woken == ["uid-second", "uid-third"]
     assert world.filter(world.api.pods["second"])["NodeNames"] == ["n1"]
@@ -192,9 +192,9 @@ async def test_who_waited_for_a_quota_is_woken_to_hear_what_it_waits_for_now() -
     await world.place(pod("full", whole(2)))
     world.filter(world.create(pod("second", limits)))
 
-    world.service.config_gone(document(gpumem(1000, 2)))
+    world.service.gone(document(gpumem(1000, 2)))
     world.filter(world.api.pods["second"])
-    world.service.config_changed(document(gpumem(1000, 3)))
+    world.service.changed(document(gpumem(1000, 3)))
     await world.service.tick()
 
     assert world.woken == ["uid-second"]
@@ -210,7 +210,7 @@ async def test_a_reason_is_told_when_it_changes_and_not_before() -> None:
     for _ in range(3):
         world.filter(waiting)
 
-    world.service.device_changed(document(device("n1", card(0, health=False), version=2)))
+    world.service.changed(document(device("n1", card(0, health=False), version=2)))
     world.filter(waiting)
 
     assert len(world.told) == 2

@@ -131,7 +131,7 @@ async def test_rules_that_change_leave_what_runs_and_judge_what_comes() -> None:
     for version, rules in ((2, "[]"), (3, "[{name: shop}]")):
         manifest = config(rules)
         manifest["metadata"]["resourceVersion"] = str(version)
-        world.service.config_changed(document(manifest))
+        world.service.changed(document(manifest))
     await world.place(online("b"))
 
     assert written(world, "a")["online"]

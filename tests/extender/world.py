@@ -237,12 +237,12 @@ class World:
     def create(self, manifest: Manifest) -> Manifest:
         """A pod comes into being."""
         self.api.pods[manifest["metadata"]["name"]] = manifest
-        self.service.pod_changed(document(manifest))
+        self.service.changed(document(manifest))
         return manifest
 
     def seen(self, name: str) -> None:
         """The service hears what the API server has of a pod."""
-        self.service.pod_changed(document(self.api.pods[name]))
+        self.service.changed(document(self.api.pods[name]))
 
     def filter(self, manifest: Manifest, *names: str) -> Manifest:
         """Ask filter, names only."""

@@ -127,62 +127,48 @@ class Controllers:
 
     # --- facts of the API server -------------------------------------------------------------
 
-    def node_changed(self, document: Document) -> None:
-        """A Node is there, or has changed."""
-        if self.picture.node_changed(document):
-            self._look("node", document.name)
+    def changed(self, document: Document) -> None:
+        """An object is there, or has changed."""
+        match document.kind:
+            case "Node" if self.picture.node_changed(document):
+                self._look("node", document.name)
+            case "Device" if self.picture.device_changed(document):
+                self._look("node", document.name)
+            case "Pod" if self.picture.pod_changed(document):
+                if bound_to(document):
+                    self._look("pod", document.metadata.uid or "")
+                if _is_over(document):
+                    self._unlock(document)
+            case "ConfigMap":
+                self._configured(document, changed=self.picture.config_changed(document))
 
-    def node_gone(self, name: str) -> None:
-        """A Node is there no more."""
+    def gone(self, document: Document) -> None:
+        """An object is there no more."""
+        match document.kind:
+            case "Node":
+                self._node_gone(document.name)
+            case "Device":
+                self.picture.device_gone(document.name)
+                self._look("node", document.name)
+            case "Pod":
+                self._pod_gone(document.metadata.uid or "")
+            case "ConfigMap":
+                self._configured(document, changed=self.picture.config_gone(document))
+
+    def _node_gone(self, name: str) -> None:
         self.picture.node_gone(name)
         self._contention.forget(name)
         self._devices.pop(name, None)
         self._locks = {key: at for key, at in self._locks.items() if key[0] != name}
         self._look_at_pods(name)
 
-    def device_changed(self, document: Document) -> None:
-        """A Device object is there, or has changed."""
-        if self.picture.device_changed(document):
-            self._look("node", document.name)
-
-    def device_gone(self, name: str) -> None:
-        """A Device object is there no more."""
-        self.picture.device_gone(name)
-        self._look("node", name)
-
-    def pod_changed(self, document: Document) -> None:
-        """A pod is there, or has changed."""
-        if self.picture.pod_changed(document):
-            if bound_to(document):
-                self._look("pod", document.metadata.uid or "")
-            if _is_over(document):
-                self._unlock(document)
-
-    def pod_gone(self, uid: str) -> None:
-        """A pod is there no more."""
+    def _pod_gone(self, uid: str) -> None:
         known = self.picture.pods.get(uid)
         self.picture.pod_gone(uid)
         self._flags.pop(uid, None)
         self._away.pop(uid, None)
         if known is not None:
             self._unlock(known)
-
-    def config_changed(self, document: Document) -> str:
-        """A ConfigMap; what is wrong with it, empty when it is in force."""
-        if document.kind != _CONFIG:
-            return ""
-        self._configured(document, changed=self.picture.config_changed(document))
-        return self.picture.configs.refused.get(document.label, "")
-
-    def config_gone(self, document: Document) -> None:
-        """A ConfigMap is there no more."""
-        if document.kind == _CONFIG:
-            self._configured(document, changed=self.picture.config_gone(document))
-
-    def claim_changed(self, _document: Document) -> None:
-        """A ResourceClaim: nothing that is written here depends on one."""
-
-    claim_gone = claim_changed
 
     def _configured(self, document: Document, *, changed: bool) -> None:
         self._look("config", document.label)

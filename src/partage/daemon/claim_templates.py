@@ -139,19 +139,24 @@ class ClaimTemplates:
 
     # --- facts -------------------------------------------------------------------------------
 
-    def pod_changed(self, document: Document) -> None:
-        """A pod is there, or has changed."""
+    def changed(self, document: Document) -> None:
+        """An object is there, or has changed; which cards there are is looked at with each list."""
+        if document.kind != "Pod":
+            return
         uid, shape = document.metadata.uid or "", document.shape
         text = document.annotations.get(names.TRANSLATED, "")
         known = self._users.get(uid)
         over = isinstance(shape, shapes.Pod) and finished(shape)
         if not text or over:
-            self.pod_gone(uid)
+            self._leave(uid)
         elif known is None or known.text != text:
             self._use(uid, text, document.namespace)
 
-    def pod_gone(self, uid: str) -> None:
-        """A pod is there no more."""
+    def gone(self, document: Document) -> None:
+        """An object is there no more."""
+        self._leave(document.metadata.uid or "")
+
+    def _leave(self, uid: str) -> None:
         known = self._users.pop(uid, None)
         for key in known.keys if known else ():
             self._uses[key] -= 1
@@ -165,22 +170,13 @@ class ClaimTemplates:
             _LOG.info("annotation %s of a pod in %s: %s", names.TRANSLATED, namespace, error)
             told = {}
         found = {(namespace, one.shape.template): one.shape for one in told.values()}
-        self.pod_gone(uid)
+        self._leave(uid)
         self._users[uid] = _User(text, frozenset(found))
         for key, shape in found.items():
             self._uses[key] += 1
             self._shapes[key] = shape
             if key not in self._there:
                 self._news.set()
-
-    def node_changed(self, _document: Document) -> None:
-        """Which cards there are is looked at with each list."""
-
-    def node_gone(self, _name: str) -> None:
-        """The same."""
-
-    device_changed = config_changed = config_gone = claim_changed = claim_gone = node_changed
-    device_gone = node_gone
 
     # --- work --------------------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ _LOG: Final = logging.getLogger("partage.daemon")
 
 
 class Facts(Protocol):
-    """Hears what the API server says."""
+    """Hears what the API server says, synchronously and in the order of each watch."""
 
-    def changed(self, document: Document) -> None:
+    def changed(self, document: Document) -> object:
         """An object is there, or has changed."""
 
     def gone(self, document: Document) -> None:

@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from aiohttp import web
 from prometheus_client import Gauge
@@ -26,10 +26,9 @@ from partage.daemon.binding import ApiAmender, ApiBinder, ApiNodeLocks
 from partage.daemon.claim_reviews import ClaimDesk, reader
 from partage.daemon.claim_templates import ClaimTemplates
 from partage.daemon.events_and_wakeups import Notices
-from partage.daemon.facts import Companion, Hearer, tell_changed, tell_gone
 from partage.daemon.followed_lease import FollowedLease
 from partage.daemon.gc_tuning import collecting_later
-from partage.daemon.informers import Feed
+from partage.daemon.informers import Facts, Feed
 from partage.daemon.leadership import LeaderLabel, elector
 from partage.daemon.learning import Learning
 from partage.daemon.lifecycle import Life, until
@@ -66,6 +65,13 @@ _WORDS: Final = ("ConfigMap", "Node")
 """Kinds of which the names of device resources depend."""
 _HEALING: Final = 60.0
 """Seconds between two makings of the books of our own accord."""
+
+
+class Companion(Facts, Protocol):
+    """Hears the same facts as the scheduler all the time, and works only while it leads."""
+
+    async def run(self) -> None:
+        """Work until cancelled."""
 
 
 class SchedulerDaemon:
@@ -505,27 +511,25 @@ class SchedulerDaemon:
 
     def changed(self, document: Document) -> None:
         """See `informers.Facts`."""
-        self._tell(tell_changed, document)
+        self._tell(document, lambda one: one.changed(document))
         if document.kind == "ResourceClaim":
             self._claims.claim_changed(document)
 
     def gone(self, document: Document) -> None:
         """See `informers.Facts`."""
-        self._tell(tell_gone, document)
+        self._tell(document, lambda one: one.gone(document))
 
-    def _tell(
-        self, tell: Callable[[Sequence[Hearer], Document], None], document: Document
-    ) -> None:
+    def _tell(self, document: Document, tell: Callable[[Facts], object]) -> None:
         """Tell all hearers; a fault of ours in one fact must not end the watch of all others."""
         for companion in self._companions:
             try:
-                tell((companion,), document)
+                tell(companion)
             except Exception:  # noqa: BLE001 # logged with its traceback
                 _LOG.exception("a companion could not take in %s", document.label)
         if not self._loaded:
             return  # what is listed first goes into the books all at once
         try:
-            tell((self.service,), document)
+            tell(self.service)
             if self._plugin is not None and document.kind in _WORDS:
                 self._plugin.settings_changed()
         except Exception:  # noqa: BLE001 # logged, and the books are made anew

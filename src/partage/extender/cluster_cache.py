@@ -155,6 +155,34 @@ class ClusterCache:
             return f"pod {key} is on node {known.pod.node} already"
         return ""
 
+    # --- facts of the API server -------------------------------------------------------------
+
+    def changed(self, document: Document) -> list[Event]:
+        """An object is there, or has changed."""
+        match document.kind:
+            case "Node":
+                return self.node_changed(document)
+            case "Device":
+                return self.device_changed(document)
+            case "Pod":
+                return self.pod_changed(document)
+            case "ResourceClaim":
+                return self.claim_changed(document)
+        return self.config_changed(document)
+
+    def gone(self, document: Document) -> list[Event]:
+        """An object is there no more."""
+        match document.kind:
+            case "Node":
+                return self.node_gone(document.name)
+            case "Device":
+                return self.device_gone(document.name)
+            case "Pod":
+                return self.pod_gone(document.metadata.uid or "")
+            case "ResourceClaim":
+                return self.claim_gone(document)
+        return self.config_gone(document)
+
     # --- nodes -------------------------------------------------------------------------------
 
     def node_changed(self, document: Document) -> list[Event]:

@@ -10,6 +10,7 @@ from partage.extender.books import Books
 from partage.scheduler.explain import deferred
 from partage.wire.documents import Document
 
+_KINDS: Final = ("ConfigMap", "ResourceQuota", "Device", "Node", "Pod", "ResourceClaim")
 _BREATH: Final = 512
 """Documents that are taken in before others get their turn: probes, and the lease."""
 
@@ -37,18 +38,10 @@ async def filled(
     if seed is not None:
         by["Node"] = permuted(by["Node"], seed)
     cluster_cache = books.cluster_cache
-    for kind, take in (
-        ("ConfigMap", cluster_cache.config_changed),
-        ("ResourceQuota", cluster_cache.config_changed),
-        ("Device", cluster_cache.device_changed),
-        ("Node", cluster_cache.node_changed),
-        ("Pod", cluster_cache.pod_changed),
-        ("ResourceClaim", cluster_cache.claim_changed),
-    ):
-        for number, document in enumerate(by[kind], 1):
-            books.digest(take(document))
-            if not number % _BREATH:
-                await asyncio.sleep(0)
+    for number, document in enumerate([one for kind in _KINDS for one in by[kind]], 1):
+        books.digest(cluster_cache.changed(document))
+        if not number % _BREATH:
+            await asyncio.sleep(0)
     # Nominations come from the pods themselves.
     for waiting in before.waiting if before is not None else ():
         if cluster_cache.pod(waiting.entry.pod.uid) is not None:

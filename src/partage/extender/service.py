@@ -13,6 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from partage.extender.adjustments import Adjustments, Amender
@@ -255,54 +256,49 @@ class SchedulerService:
 
     # --- facts of the API server -------------------------------------------------------------
 
-    def _postponed(self, fact: Callable[[], object]) -> bool:
-        """Whether the books are being made anew, so that the fact has to wait for them."""
-        if self._late is None:
-            return False
-        self._late.append(fact)
-        return True
-
-    def node_changed(self, document: Document) -> None:
-        """A Node is there, or has changed."""
-        if self._postponed(lambda: self.node_changed(document)):
-            return
-        self.books.take(self.books.cluster_cache.node_changed(document), self.clock.monotonic())
-
-    def node_gone(self, name: str) -> None:
-        """A Node is there no more."""
-        if self._postponed(lambda: self.node_gone(name)):
-            return
-        self.books.take(self.books.cluster_cache.node_gone(name), self.clock.monotonic())
-
-    def device_changed(self, document: Document) -> None:
-        """A Device object is there, or has changed."""
-        if self._postponed(lambda: self.device_changed(document)):
-            return
-        self.books.take(self.books.cluster_cache.device_changed(document), self.clock.monotonic())
-
-    def device_gone(self, name: str) -> None:
-        """A Device object is there no more."""
-        if self._postponed(lambda: self.device_gone(name)):
-            return
-        self.books.take(self.books.cluster_cache.device_gone(name), self.clock.monotonic())
-
-    def pod_changed(self, document: Document) -> None:
-        """A pod is there, or has changed."""
-        if self._postponed(lambda: self.pod_changed(document)):
-            return
-        now = self.clock.monotonic()
-        events = self.books.cluster_cache.pod_changed(document)
-        entry = self.books.cluster_cache.pod(document.metadata.uid or "")
-        if entry is not None:
-            self.books.pod_seen(entry, now)
-        ended = [] if self.adjustments is None else self.adjustments.settled(document)
+    def changed(self, document: Document) -> str:
+        """An object is there, or has changed; what is wrong with a ConfigMap or quota, empty when it is in force."""
+        if self._late is not None:  # the books are being made anew: it has to wait for them
+            self._late.append(partial(self.changed, document))
+            return ""
+        now, cluster_cache = self.clock.monotonic(), self.books.cluster_cache
+        events = cluster_cache.changed(document)
+        ended: Sequence[Event] = ()
+        if document.kind == "Pod":
+            entry = cluster_cache.pod(document.metadata.uid or "")
+            if entry is not None:
+                self.books.pod_seen(entry, now)
+            if self.adjustments is not None:
+                ended = self.adjustments.settled(document)
+        elif document.kind == "ResourceClaim":
+            ended = self._claim_told(document)
         self.books.take([*ended, *events], now)
-        if self.adjustments is not None and names.ADJUST in document.annotations:
+        if document.kind == "Pod" and names.ADJUST in document.annotations:
             self._adjust(document.metadata.uid or "")
+        return cluster_cache.problems.get(document.label, "")
+
+    def gone(self, document: Document) -> None:
+        """An object is there no more."""
+        if document.kind == "Pod":
+            self.pod_gone(document.metadata.uid or "")
+            return
+        if self._late is not None:
+            self._late.append(partial(self.gone, document))
+            return
+        events = self.books.cluster_cache.gone(document)
+        if document.kind == "ResourceClaim":
+            events = [*self._claim_told(document), *events]
+        self.books.take(events, self.clock.monotonic())
+
+    def _claim_told(self, document: Document) -> list[Event]:
+        """What stood for a claim ends with what the API server tells of it."""
+        found = [*self.claims.settled(self.books, document)]
+        return [*found, *self.pending.settled(self.books, document)]
 
     def pod_gone(self, uid: str) -> None:
         """A pod is there no more."""
-        if self._postponed(lambda: self.pod_gone(uid)):
+        if self._late is not None:
+            self._late.append(partial(self.pod_gone, uid))
             return
         events = self.books.cluster_cache.pod_gone(uid)
         self.stories.gone(uid)
@@ -317,37 +313,6 @@ class SchedulerService:
         """Look at what a bound pod asks its shares to be."""
         if self.adjustments is not None and not self.closed:
             self.adjustments.look(self.books, uid, self.clock.monotonic())
-
-    def config_changed(self, document: Document) -> str:
-        """A ConfigMap or ResourceQuota; what is wrong with it, empty when it is in force."""
-        if self._postponed(lambda: self.config_changed(document)):
-            return ""
-        self.books.take(self.books.cluster_cache.config_changed(document), self.clock.monotonic())
-        return self.books.cluster_cache.problems.get(document.label, "")
-
-    def config_gone(self, document: Document) -> None:
-        """A ConfigMap or ResourceQuota is there no more."""
-        if self._postponed(lambda: self.config_gone(document)):
-            return
-        self.books.take(self.books.cluster_cache.config_gone(document), self.clock.monotonic())
-
-    def claim_changed(self, document: Document) -> None:
-        """A ResourceClaim is there, or has changed."""
-        if self._postponed(lambda: self.claim_changed(document)):
-            return
-        self._claim_told(document, self.books.cluster_cache.claim_changed(document))
-
-    def claim_gone(self, document: Document) -> None:
-        """A ResourceClaim is there no more."""
-        if self._postponed(lambda: self.claim_gone(document)):
-            return
-        self._claim_told(document, self.books.cluster_cache.claim_gone(document))
-
-    def _claim_told(self, document: Document, events: Iterable[Event]) -> None:
-        """What stood for a claim ends with what the API server tells of it."""
-        ended = self.claims.settled(self.books, document)
-        ended += self.pending.settled(self.books, document)
-        self.books.take([*ended, *events], self.clock.monotonic())
 
     async def _read_claims(self) -> None:
         """Read claims back that were reserved for and of which nothing was heard."""
