@@ -1,5 +1,6 @@
 """Made-up nodes: sysfs trees, and vendors' libraries compiled from a few lines of C."""
 
+import contextlib
 import shutil
 import subprocess
 from copy import deepcopy
@@ -8,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from partage.agent.discovery.found import Roots
+from partage.agent.discovery.found import Inventory, Roots
+from partage.agent.discovery.search import Search
 from partage.embedded.definitions import DEFINITIONS
 
 HERE = Path(__file__).parent
@@ -29,6 +31,11 @@ class Node:
         )
         for name in ("sys", "proc", "dev", "lib", "files"):
             (folder / name).mkdir()
+
+    def discover(self) -> Inventory:
+        """What one search with every backend finds."""
+        with contextlib.closing(Search(self.roots, "")) as search:
+            return search()
 
     def write(self, path: str, text: str | bytes) -> Path:
         """A file below the folder."""

@@ -12,7 +12,6 @@ from nodes_world import Node as Machine
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.device_document import device_document
 from partage.agent.discovery.found import Inventory
-from partage.agent.discovery.search import discover
 from partage.agent.injection import Injected, Place, Refusal, inject
 from partage.agent.kubelet.units import offers
 from partage.agent.nri.messages import Container, Device, LinuxContainer, PodSandbox
@@ -116,7 +115,7 @@ def test_a_whole_card_comes_with_the_files_that_were_found(
     machine: Machine, limits: Mapping[str, str], files: tuple[str, ...]
 ) -> None:
     """Its number below `/dev/dri` is known to discovery alone."""
-    inventory = discover(machine.roots)
+    inventory = machine.discover()
     outcome = _placed(inventory, limits)
     assert outcome.refusal is None, outcome.refusal
 
@@ -130,7 +129,7 @@ def test_a_whole_card_comes_with_the_files_that_were_found(
 
 def test_without_discovery_the_row_tells_the_files(machine: Machine) -> None:
     """An agent that serves what somebody else reports knows a card by its number."""
-    inventory = discover(machine.roots)
+    inventory = machine.discover()
     outcome = _placed(inventory, {"amd.com/gpu": "1"})
     blind = replace(inventory, found=tuple(replace(one, files=()) for one in inventory.found))
 
@@ -144,18 +143,18 @@ def test_a_card_without_its_files_is_closed(machine: Machine) -> None:
     """No container could open it."""
     (machine.folder / "dev/dri/renderD129").unlink()
 
-    first, second = discover(machine.roots).found
+    first, second = machine.discover().found
     assert (first.device.healthy, second.device.healthy) == (True, False)
     assert second.device.health_detail == "its device file /dev/dri/renderD129 is not there"
     assert (second.reason, second.files) == ("DeviceFilesMissing", ())
 
     (machine.folder / "dev/kfd").unlink()
-    assert [one.healthy for one in discover(machine.roots).devices] == [False, False]
+    assert [one.healthy for one in machine.discover().devices] == [False, False]
 
 
 def test_the_node_reports_both_names_that_pods_ask(machine: Machine) -> None:
     """Kubelet and kube-scheduler refuse a pod that asks for what a node does not report."""
-    node = _node(discover(machine.roots))
+    node = _node(machine.discover())
 
     assert str(device_totals(node)["koordinator.sh/gpu"]) == "200"
     units = {offer.resource: len(offer.units) for offer in offers(node, Settings())}
@@ -166,7 +165,7 @@ def test_the_node_reports_both_names_that_pods_ask(machine: Machine) -> None:
 def test_a_device_file_without_a_record_is_refused(machine: Machine, path: str) -> None:
     """As for NVIDIA's."""
     place = Place(
-        _node(discover(machine.roots)), Settings(), FAMILIES, HostFacts(lambda *_: Instance())
+        _node(machine.discover()), Settings(), FAMILIES, HostFacts(lambda *_: Instance())
     )
     devices = LinuxContainer((Device(path, "c"),))
     sandbox = PodSandbox("p", "thief", "u2", "team")
@@ -180,7 +179,7 @@ def test_a_device_file_without_a_record_is_refused(machine: Machine, path: str) 
 
 def test_other_vendors_share_the_folder_of_render_nodes(machine: Machine) -> None:
     """On a node without such cards a render node is some display's."""
-    node = replace(_node(discover(machine.roots)), properties={"vendor": "nvidia"})
+    node = replace(_node(machine.discover()), properties={"vendor": "nvidia"})
     node = replace(node, devices=tuple(replace(one, vendor="nvidia") for one in node.devices))
     place = Place(node, Settings(), FAMILIES, HostFacts(lambda *_: Instance()))
     devices = LinuxContainer((Device("/dev/dri/renderD128", "c"),))
@@ -193,7 +192,7 @@ def test_other_vendors_share_the_folder_of_render_nodes(machine: Machine) -> Non
 
 def test_an_agent_refuses_a_card_that_it_cannot_give(machine: Machine) -> None:
     """A record from before the scheduler knew: nothing starts without its card."""
-    inventory = discover(machine.roots)
+    inventory = machine.discover()
     outcome = _placed(inventory, {"koordinator.sh/gpu": "100"})
     strange = replace(
         inventory,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nodes_world import ROOT, Node, compiled
 
 from partage.agent.discovery.health import HealthBook
-from partage.agent.discovery.search import Search, booted, discover
+from partage.agent.discovery.search import Search, booted
 from partage.model.device import Topology
 
 GIB = 2**30
@@ -180,7 +180,7 @@ def test_nvidia_cards_without_their_library_are_told(
     monkeypatch.setitem(sys.modules, "pynvml", None)
     node.pci("0000:38:00.0", "0x10de", "0x030200")
 
-    found = discover(node.roots)
+    found = node.discover()
 
     assert found.found == ()
     assert "0000:38:00.0" in found.problems[0]
@@ -196,7 +196,7 @@ def test_metax_cards_come_from_their_library(node: Node) -> None:
         node.write(f"dev/dri/{name}", "")
     node.write("dev/mxcd", "")
 
-    found = discover(node.roots)
+    found = node.discover()
 
     first, second = found.devices
     assert (first.uuid, first.model) == ("89033010-2354-0000-0000-000000000000", "C500")
@@ -213,7 +213,7 @@ def test_metax_cards_without_their_library_are_closed(node: Node, library: bytes
     if library:
         node.write("lib/libmxsml.so", library)
 
-    found = discover(node.roots)
+    found = node.discover()
 
     assert [(one.vendor, one.healthy) for one in found.devices] == [("metax", False)]
     assert "libmxsml.so" in found.problems[0]
@@ -224,7 +224,7 @@ def test_rdma_cards_come_with_their_virtual_functions(node: Node) -> None:
     node.nic("mlx5_0", "0000:40:00.0", functions=3)
     node.nic("mlx5_1", "0000:41:00.0", state="1: DOWN")
 
-    found = discover(node.roots)
+    found = node.discover()
 
     first, second = found.devices
     assert (first.minor, first.uuid) == (0, "0000:40:00.0")
@@ -249,7 +249,7 @@ def test_amd_cards_and_fpgas_come_from_sysfs(node: Node) -> None:
     node.pci("0000:05:00.0", "0x10ee", "0x120000")
     node.pci("0000:05:00.1", "0x10ee", "0x120000")
 
-    fpga, gpu = discover(node.roots).devices
+    fpga, gpu = node.discover().devices
 
     assert (gpu.uuid, gpu.minor, gpu.model) == ("GPU-af12", 0, "AMD-Instinct-MI300X")
     assert (gpu.memory_bytes, gpu.healthy) == (192 * GIB, True)
@@ -259,7 +259,7 @@ def test_amd_cards_and_fpgas_come_from_sysfs(node: Node) -> None:
 def test_vendor_files_describe_what_sysfs_cannot(node: Node) -> None:
     """An Ascend card is closed until a device file tells its memory; bad entries hide no good one."""
     node.pci("0000:81:00.0", "0x19e5", "0x120000")
-    assert [one.healthy for one in discover(node.roots).devices] == [False]
+    assert [one.healthy for one in node.discover().devices] == [False]
     card = {
         "vendor": "huawei",
         "model": "Ascend-310P3",
@@ -272,7 +272,7 @@ def test_vendor_files_describe_what_sysfs_cannot(node: Node) -> None:
     node.write("files/ic-device", json.dumps([card, {"vendor": 3}]))
     node.write("files/other", "{")
 
-    found = discover(node.roots)
+    found = node.discover()
 
     (only,) = found.devices
     assert (only.uuid, only.memory_bytes) == ("185011D4-0", 21527 * 2**20)
@@ -289,7 +289,7 @@ def test_a_second_vendor_is_left_out(node: Node) -> None:
         node.write(f"dev/{name}", "")
     node.pci("0000:38:00.0", "0x9999", "0x030200")
 
-    found = discover(node.roots)
+    found = node.discover()
 
     assert {one.vendor for one in found.devices} == {"metax"}
     assert any("amd card" in problem for problem in found.problems)
@@ -343,7 +343,7 @@ def test_nonsense_in_sysfs_grants_nothing(
         if text is not None:
             file.write_bytes(text)
 
-    found = discover(node.roots)
+    found = node.discover()
 
     for one in found.devices:
         assert not one.healthy or one.type != "gpu" or one.memory_bytes > 0
@@ -358,7 +358,7 @@ def test_links_in_a_ring_are_survived(node: Node) -> None:
     node.link("sys/b", node.folder / "sys/a")
     node.link("sys/bus/pci/devices/0000:03:00.0", node.folder / "sys/a")
 
-    found = discover(node.roots)
+    found = node.discover()
 
     assert found.found == ()
     assert "mlx5_0" in found.problems[0]

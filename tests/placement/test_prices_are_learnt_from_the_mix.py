@@ -13,14 +13,15 @@ from partage.placement.mix import Ask, Mix, Stock
 from partage.placement.prices import (
     PAIRS,
     Config,
+    Learner,
     SolverMissing,
     knapsack,
-    learn,
     scarcity,
     sets_of,
     solver_there,
 )
 from partage.placement.reserves import reserves_of
+from partage.placement.selection import chosen
 
 needs_solver = pytest.mark.skipif(not solver_there(), reason="highspy is not installed")
 ANY = PAIRS.tolist().index([0.0, 0.0])
@@ -77,11 +78,9 @@ def test_the_knapsack_is_the_best_filling(items: list[tuple[int, float]], room: 
 @needs_solver
 def test_equal_mixes_give_equal_prices() -> None:
     """The order in which requests came does not matter, to the last bit."""
-    one = learn(mix(), stock(), QUICK)
-    other = learn(mix(dict(reversed(SEEN.items()))), stock(), QUICK)
+    one = Learner(mix(), stock()).prices(QUICK)
+    other = Learner(mix(dict(reversed(SEEN.items()))), stock()).prices(QUICK)
 
-    assert one is not None
-    assert other is not None
     assert (one.worth == other.worth).all()
     assert one.reserves == other.reserves
 
@@ -89,9 +88,8 @@ def test_equal_mixes_give_equal_prices() -> None:
 @needs_solver
 def test_worth_grows_with_what_is_left() -> None:
     """Nothing is worth nothing, and more is never worth less; dearer CPU lowers it."""
-    found = learn(mix(), stock(), QUICK)
+    found = Learner(mix(), stock()).prices(QUICK)
 
-    assert found is not None
     assert (found.worth[:, 0] == 0).all()
     assert (np.diff(found.worth, axis=1) >= 0).all()
     assert (found.worth <= found.worth[:, :, ANY : ANY + 1] + 1e-9).all()
@@ -100,9 +98,8 @@ def test_worth_grows_with_what_is_left() -> None:
 @needs_solver
 def test_a_remainder_that_nobody_asks_for_is_worth_nothing() -> None:
     """The smallest request is 20 hundredths, and only of a T4; others need 46."""
-    found = learn(mix(), stock(), QUICK)
+    found = Learner(mix(), stock()).prices(QUICK)
 
-    assert found is not None
     a100, t4 = found.worth[:, :, ANY]
     assert a100[45] == 0 < a100[46]
     assert t4[19] == 0 <= t4[20]
@@ -110,7 +107,7 @@ def test_a_remainder_that_nobody_asks_for_is_worth_nothing() -> None:
 
 def test_a_mix_without_cards_teaches_nothing() -> None:
     """Pods without cards alone set no price for cards."""
-    assert learn(mix({Ask(1000, 1024): 5}), stock()) is None
+    assert chosen(mix({Ask(1000, 1024): 5}), stock()) is None
 
 
 def test_without_a_solver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +116,7 @@ def test_without_a_solver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
 
     assert not solver_there()
     with pytest.raises(SolverMissing, match=r"partage\[solver\]"):
-        learn(mix(), stock())
+        Learner(mix(), stock())
 
 
 def test_scarcity_and_sets_are_shares_of_the_demand() -> None:

@@ -338,10 +338,3 @@ def sets_of(mix: Mix) -> tuple[tuple[int, float], ...]:
     """Share of the demand that comes in sets of 2, 4 and 8 cards."""
     total = max(1.0, float(mix.demand.sum()))
     return tuple((b, float(mix.demand[mix.cards == b].sum()) / total) for b in _SETS)
-
-
-def learn(mix: Mix, stock: Stock, config: Config | None = None) -> Prices | None:
-    """Prices for a mix; None where it has no request for cards, or the cluster no cards. Raises `SolverMissing`."""
-    if not mix.demand.any() or not stock.cards.any():
-        return None
-    return Learner(mix, stock).prices(config or Config())

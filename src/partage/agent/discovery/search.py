@@ -85,15 +85,6 @@ class Search:
         self._nvidia.close()
 
 
-def discover(roots: Roots, node: str = "") -> Inventory:
-    """What one search with every backend finds."""
-    search = Search(roots, node)
-    try:
-        return search()
-    finally:
-        search.close()
-
-
 def merge(inventories: Sequence[Inventory]) -> Inventory:
     """What several backends found, as one inventory."""
     found: list[Found] = []
