@@ -26,8 +26,8 @@ from partage.extender.node_locks import Known, LockTimes, NodeLockKeeper, Want, 
 from partage.extender.ports import Answered, Binder, Binding, NodeLocks, Outcome
 from partage.extender.stories import SILENT, Stories
 from partage.kube.clock import Clock
-from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError
+from partage.model.permit import Permit
 from partage.model.reason import Refusal
 from partage.scheduler.engine import State
 from partage.scheduler.events import (
@@ -271,15 +271,16 @@ class Bindings:
         books.bound(entry, self._clock.monotonic())
         if allocation is not None:
             books.hooks.placed(entry, allocation)
-            self._permitted(books, entry, allocation)
+            if allocation.permit is not None:
+                self._permitted(books, entry, allocation.permit)
 
-    def _permitted(self, books: Books, entry: PodEntry, allocation: Allocation) -> None:
+    def _permitted(self, books: Books, entry: PodEntry, permit: Permit) -> None:
         """Count what came of the pod's wishes, and tell where they were cut down."""
-        said = cut(allocation.permit, entry.translated.view.annotations)
+        said = cut(permit, entry.translated.view.annotations)
         if said:
             books.counts["wish cut"] += 1
             books.hooks.cut(entry, "; ".join(said))
-        elif allocation.permit is not None and allocation.permit.online:
+        elif permit.online:
             books.counts["wish granted"] += 1
 
     # --- an unknown end ----------------------------------------------------------------------

@@ -143,16 +143,15 @@ class ClusterCache:
             entry: the pod as the request has it.
             node: where it is to go; that it is there already is no fault.
         """
-        key = entry.pod.key
         if self.is_gone(entry.pod.uid):
-            return f"pod {key} is gone"
+            return f"pod {entry.pod.key} is gone"
         known = self.pod(entry.pod.uid)
         if known is None:
             return ""
         if known.pod.finished:
-            return f"pod {key} has ended"
+            return f"pod {entry.pod.key} has ended"
         if known.pod.node is not None and known.pod.node != node:
-            return f"pod {key} is on node {known.pod.node} already"
+            return f"pod {entry.pod.key} is on node {known.pod.node} already"
         return ""
 
     # --- facts of the API server -------------------------------------------------------------

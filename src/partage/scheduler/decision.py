@@ -175,9 +175,11 @@ class Chooser:
 
     def allocated(self, pod: Pod, node: str, grants: tuple[Grant, ...]) -> Allocation:
         """What a pod that holds nothing yet would hold with these grants, and what it gets of its wishes."""
-        index = self.ledger.index.get(node)
-        cards = 0 if index is None else len(self.ledger.devices(DeviceType.GPU, index))
-        permit = self.permits.permit(pod, node, cards, grants)
+        permit = None
+        if pod.wish is not None:
+            index = self.ledger.index.get(node)
+            cards = 0 if index is None else len(self.ledger.devices(DeviceType.GPU, index))
+            permit = self.permits.permit(pod, pod.wish, node, cards, grants)
         return Allocation(
             pod.uid, pod.namespace, pod.name, node, grants, pod.host, pod.claim, permit
         )

@@ -411,7 +411,8 @@ class Engine(Chooser):
     def _reserve(self, pod: Pod, allocation: Allocation, state: State) -> None:
         self.ledger.apply(allocation)
         self.quotas.apply(pod.uid, pod.namespace, amounts(pod, allocation.grants))
-        self.permits.apply(allocation)
+        if allocation.permit is not None:
+            self.permits.apply(allocation)
         self.states[pod.uid] = state
 
     # --- checking ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
-from partage.model.permit import Permit
+from partage.model.permit import Permit, Wish
 from partage.model.pod import Pod
 
 _Key = tuple[str, str]
@@ -59,8 +59,10 @@ class PermitBook:
         cards = {f"{rule} on {node}": dict(found) for (rule, node), found in self._cards.items()}
         return {**{f"{rule} in {where}": n for (rule, where), n in self._pods.items()}, **cards}
 
-    def permit(self, pod: Pod, node: str, cards: int, grants: Sequence[Grant]) -> Permit | None:
-        """What a pod gets of its wishes with these grants; None where no operator made a rule.
+    def permit(
+        self, pod: Pod, wish: Wish, node: str, cards: int, grants: Sequence[Grant]
+    ) -> Permit:
+        """What a pod gets of its wish with these grants.
 
         Args:
             pod: the pod; it holds nothing yet.
@@ -68,19 +70,14 @@ class PermitBook:
             cards: how many the node has.
             grants: what it gets there.
         """
-        wish = pod.wish
-        if wish is None:
-            return None
         shared = _shared(grants)
         if not wish.online or not shared:
             return Permit(wish.rule, policy=wish.policy)
-        why = wish.denied or self._excess(pod, node, cards, shared)
+        why = wish.denied or self._excess(pod, wish, node, cards, shared)
         return Permit(wish.rule, not why, wish.policy, why)
 
-    def _excess(self, pod: Pod, node: str, cards: int, shared: frozenset[str]) -> str:
+    def _excess(self, pod: Pod, wish: Wish, node: str, cards: int, shared: frozenset[str]) -> str:
         """Which bound of its rule the pod would pass, as a sentence; empty where none."""
-        wish = pod.wish
-        assert wish is not None  # noqa: S101 # `permit` asked
         given = self._pods[wish.rule, pod.namespace]
         if wish.pods is not None and given >= wish.pods:
             return (
