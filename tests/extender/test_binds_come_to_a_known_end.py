@@ -46,7 +46,6 @@ async def test_record_annotations_and_labels_travel_in_the_binding() -> None:
     assert sent.annotations[names.QGPU_ALLOCATED] == "true"
     assert sent.labels[names.QGPU_ALLOCATED] == "true"
     assert world.service.books.engine.states["uid-web"] is State.BOUND
-    assert world.placed == ["web"]
 
 
 @run

@@ -199,13 +199,11 @@ class World:
         self.api = FakeApi(self.clock if clock is None else clock)
         self.woken: list[str] = []
         self.told: list[tuple[str, str]] = []
-        self.placed: list[str] = []
         self.quarantined: list[str] = []
         self.unserviceable: list[str] = []
         hooks = Hooks(
             wake=self.woken.extend,
             refused=lambda entry, refusal: self.told.append((entry.pod.name, refusal.code.value)),
-            placed=lambda entry, _allocation: self.placed.append(entry.pod.name),
             quarantined=lambda action: self.quarantined.append(action.message),
             unserviceable=lambda action: self.unserviceable.append(action.message),
         )

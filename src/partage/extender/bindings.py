@@ -269,10 +269,8 @@ class Bindings:
     def _placed(self, books: Books, entry: PodEntry) -> None:
         allocation = books.engine.ledger.allocation(entry.pod.uid)
         books.bound(entry, self._clock.monotonic())
-        if allocation is not None:
-            books.hooks.placed(entry, allocation)
-            if allocation.permit is not None:
-                self._permitted(books, entry, allocation.permit)
+        if allocation is not None and allocation.permit is not None:
+            self._permitted(books, entry, allocation.permit)
 
     def _permitted(self, books: Books, entry: PodEntry, permit: Permit) -> None:
         """Count what came of the pod's wishes, and tell where they were cut down."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from partage.model.allocation import Allocation
 from partage.model.reason import Refusal
 from partage.scheduler.events import Quarantined, Unserviceable
 from partage.wire.documents import Document
@@ -115,7 +114,6 @@ class Hooks:
 
     wake: Callable[[Sequence[str]], None] = _nothing
     refused: Callable[[PodEntry, Refusal], None] = _nothing
-    placed: Callable[[PodEntry, Allocation], None] = _nothing
     quarantined: Callable[[Quarantined], None] = _nothing
     unserviceable: Callable[[Unserviceable], None] = _nothing
     cut: Callable[[PodEntry, str], None] = _nothing
