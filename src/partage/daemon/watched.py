@@ -30,26 +30,8 @@ BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 _NOTHING: Final = shapes.Metadata()
 
 
-class LiveNode(shapes.Node, frozen=True):
-    """A Node of a server."""
-
-    metadata: shapes.Metadata = _NOTHING
-
-
-class LiveDevice(shapes.Device, frozen=True):
-    """A Device object of a server."""
-
-    metadata: shapes.Metadata = _NOTHING
-
-
 class LivePod(shapes.Pod, frozen=True):
     """A pod of a server."""
-
-    metadata: shapes.Metadata = _NOTHING
-
-
-class LiveConfigMap(shapes.ConfigMap, frozen=True):
-    """A ConfigMap of a server."""
 
     metadata: shapes.Metadata = _NOTHING
 
@@ -60,18 +42,18 @@ class LiveBudget(shapes.DisruptionBudget, frozen=True):
     metadata: shapes.Metadata = _NOTHING
 
 
-class LiveClaim(shapes.ResourceClaim, frozen=True):
-    """A ResourceClaim of a server."""
-
-    metadata: shapes.Metadata = _NOTHING
-
-
 def _live(shape: type[shapes.Shape]) -> type[HasMeta]:
-    """Such an object of a server, where no other module names its type."""
+    """Such an object of a server, where no other module reads its fields."""
     fields = [("metadata", shapes.Metadata, _NOTHING)]
     made: Any = msgspec.defstruct(f"Live{shape.__name__}", fields, bases=(shape,), frozen=True)
     kept: type[HasMeta] = made
     return kept
+
+
+LiveNode: Final = _live(shapes.Node)
+LiveDevice: Final = _live(shapes.Device)
+LiveConfigMap: Final = _live(shapes.ConfigMap)
+LiveClaim: Final = _live(shapes.ResourceClaim)
 
 
 @dataclass(frozen=True, slots=True)
