@@ -7,6 +7,7 @@ with which it failed to, and to wait on the way out until what it was doing has 
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from typing import Self
 
 
 class Life:
@@ -42,6 +43,21 @@ class Life:
         self._stop.set()
         if self._task is not None:
             await self._task
+
+
+class Beside:
+    """A daemon that lives beside others by `async with`, or alone by its `run`."""
+
+    _life: Life
+
+    async def __aenter__(self) -> Self:
+        """Start, and wait until it serves. Raises `Exception`: what `run` raises before."""
+        await self._life.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Stop, and wait until what it was doing has ended."""
+        await self._life.stop()
 
 
 async def until(stop: asyncio.Event, work: Coroutine[None, None, None], name: str) -> None:

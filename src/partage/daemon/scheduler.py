@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from aiohttp import web
 from prometheus_client import Gauge
@@ -31,7 +31,7 @@ from partage.daemon.gc_tuning import collecting_later
 from partage.daemon.informers import Facts, Feed
 from partage.daemon.leadership import LeaderLabel, elector
 from partage.daemon.learning import Learning
-from partage.daemon.lifecycle import Life, until
+from partage.daemon.lifecycle import Beside, Life, until
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.plugin import PluginServer
 from partage.daemon.preempting import Preempting
@@ -74,7 +74,7 @@ class Companion(Facts, Protocol):
         """Work until cancelled."""
 
 
-class SchedulerDaemon:
+class SchedulerDaemon(Beside):
     """One instance of the scheduler.
 
     Use `async with daemon:` beside other things in one process, or `await daemon.run(stop)`.
@@ -252,20 +252,6 @@ class SchedulerDaemon:
     def routes(self) -> list[tuple[str, str]]:
         """Method and path of everything that is served."""
         return self._site.routes
-
-    async def __aenter__(self) -> Self:
-        """Start, and wait until the books are rebuilt and, without an election, served.
-
-        Raises:
-            OSError: the port is taken.
-            InvalidValue: a TLS file is missing or broken.
-        """
-        await self._life.start()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        """Stop, and let what is on its way end."""
-        await self._life.stop()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set; then let what is on its way end.

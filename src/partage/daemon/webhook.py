@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from partage.daemon.certificates import CertificateStore, write_private
 from partage.daemon.claim_relay import relay_route
 from partage.daemon.informers import Feed
-from partage.daemon.lifecycle import Life, until
+from partage.daemon.lifecycle import Beside, Life, until
 from partage.daemon.registration import Registration
 from partage.daemon.watched import config_maps
 from partage.kube.client import Client
@@ -88,7 +88,7 @@ class WebhookOptions:
     tracer: Tracer = NO_TRACES
 
 
-class WebhookDaemon:
+class WebhookDaemon(Beside):
     """One replica; use it as an async context manager, or `run` it. Pods are read against `context` now."""
 
     def __init__(self, client: Client, options: WebhookOptions | None = None) -> None:
@@ -123,20 +123,6 @@ class WebhookDaemon:
     def routes(self) -> list[tuple[str, str]]:
         """Method and path of everything that is served; none before it serves."""
         return self._site.routes if self._site else []
-
-    async def __aenter__(self) -> Self:
-        """Start, and wait until it serves.
-
-        Raises:
-            OSError: the port is taken.
-            InvalidValue: certificates that cannot be used.
-        """
-        await self._life.start()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        """Stop, and let requests end."""
-        await self._life.stop()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set.
