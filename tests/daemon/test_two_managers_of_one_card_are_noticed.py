@@ -117,7 +117,7 @@ async def diagnosis(cluster: World) -> dict[str, str]:
         kind: [dict(one.value) for one in cluster.api.store.all(where)]
         for kind, where in kinds.items()
     }
-    found = diagnosed(await facts_of(objects, datetime.now(UTC)))
+    found = diagnosed(facts_of(objects, datetime.now(UTC)))
     return {one.check: one.rule for one in found}
 
 

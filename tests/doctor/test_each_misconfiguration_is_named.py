@@ -1,6 +1,5 @@
 """Each seeded misconfiguration is named, with its rule and its fix; a sound cluster has none."""
 
-import asyncio
 import base64
 import copy
 import json
@@ -96,7 +95,7 @@ def world() -> WORLD:
 
 def checks(given: WORLD, denied: tuple[str, ...] = ()) -> list[str]:
     """Names of what is found; each finding says something in every field."""
-    found = diagnosed(asyncio.run(facts_of(given, NOW, denied)))
+    found = diagnosed(facts_of(given, NOW, denied))
     assert all(one.thing and one.rule and one.fix for one in found)
     return [one.check for one in found]
 
@@ -306,7 +305,7 @@ def test_an_extender_of_all_names_is_a_warning() -> None:
     for managed, level in ((left, Level.WARNING), (left[:1], Level.ERROR)):
         config["extenders"][0]["managedResources"] = [{"name": name} for name in managed]
         given["ConfigMap"][0]["data"]["c"] = yaml.safe_dump(config)
-        (found,) = diagnosed(asyncio.run(facts_of(given, NOW, ())))
+        (found,) = diagnosed(facts_of(given, NOW, ()))
 
         assert (found.check, found.level) == ("managed-resources", level)
         assert ("nvidia.com/gpu" in found.rule) == (level is Level.ERROR)
@@ -680,7 +679,7 @@ def test_what_agents_say_is_told_with_what_to_do() -> None:
     text = annotations[names.AGENT_NOTES]
     annotations[names.AGENT_NOTES] = text[:-1] + ',{"code":"New","message":"m","more":1}]'
 
-    found = diagnosed(asyncio.run(facts_of(given, NOW, ())))
+    found = diagnosed(facts_of(given, NOW, ()))
 
     assert [one.rule for one in found] == [
         "its agent says: DriverUntried: driver 999",
@@ -748,7 +747,7 @@ def test_a_larger_cluster_is_looked_at_no_more_often() -> None:
             for number, made in enumerate(cluster[kind]):
                 made["metadata"] |= {"name": f"n{number}", "uid": f"{kind}-{number}"}
         devices = Walked(cluster["Device"])
-        facts = replace(asyncio.run(facts_of(cluster, NOW)), devices=devices)
+        facts = replace(facts_of(cluster, NOW), devices=devices)
         diagnosed(facts)
         walks[nodes] = devices.walks
     assert walks[2] == walks[20] > 0

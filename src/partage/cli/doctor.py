@@ -21,22 +21,23 @@ from partage.cli.parameters import FILE, cluster_options, option, output_option
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.tables import paper
 from partage.cli.visible import visible
+from partage.daemon.watched import as_document, watched
 from partage.doctor.checks import diagnosed
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named, ours
 from partage.doctor.machine import examined
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
-from partage.extender.rebuild import filled
 from partage.kube.client import Client
 from partage.kube.errors import ConfigError, Forbidden, KubeError, NotFound
 from partage.kube.loading import load_config
 from partage.kube.resources import Resource
 from partage.kube.sender import ClientSettings
 from partage.model.errors import InvalidDocument
+from partage.scheduler.events import NodeSeen, PodSeen
 from partage.vendors import names
 from partage.wire.config import keys_read
-from partage.wire.documents import Document, decode, read_file
+from partage.wire.documents import Document, read_file
 
 FOUND: Final = 3
 _CONFIG: Final = "KubeSchedulerConfiguration"
@@ -61,10 +62,6 @@ _AGENT: Final = "partage-agent-"
 """Before the node's name, in the name of its agent's Lease."""
 _MOST_BYTES: Final = 2**22
 _NEEDED: Final = frozenset({"Pod", "Node"})
-_VERSIONS: Final = {
-    "Device": "scheduling.koordinator.sh/v1alpha1",
-    "ResourceClaim": "resource.k8s.io/v1",
-}
 _PAGE: Final = "500"
 _RIGHTS: Final = (
     ("list", "", "pods", ""),
@@ -183,7 +180,7 @@ async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:
             "this is partage up, whose scheduler and admission are in its own process: how they "
             "are installed is left out"
         )
-    return replace(await facts_of(objects, datetime.now(UTC), denied, files), embedded=embedded)
+    return replace(facts_of(objects, datetime.now(UTC), denied, files), embedded=embedded)
 
 
 async def _embedded(client: Client) -> bool:
@@ -256,7 +253,7 @@ async def _denied(client: Client, account: str, notes: list[str]) -> tuple[str, 
     return tuple(denied)
 
 
-async def facts_of(
+def facts_of(
     objects: Objects,
     now: datetime,
     denied: tuple[str, ...] = (),
@@ -271,7 +268,7 @@ async def facts_of(
     """
     namespaces = _config_namespaces(objects.get("Pod") or ())
     documents = list(_documents(objects))
-    books = await filled(Books(ClusterCache(namespaces=namespaces), Hooks()), documents, seed=0)
+    books, known = _books(documents, namespaces)
     entries = books.cluster_cache.pods().values()
     runtimes, classes = objects.get("RuntimeClass"), objects.get("DeviceClass")
     templates = objects.get("ResourceClaimTemplate")
@@ -321,9 +318,7 @@ async def facts_of(
             for entry in entries
             if entry.pod.node is not None and not entry.pod.finished and entry.pod.record is None
         ),
-        known=frozenset(
-            node.name for node in books.engine.ledger.nodes if node is not None and node.devices
-        ),
+        known=known,
     )
 
 
@@ -345,11 +340,11 @@ def _agents(leases: Iterable[Object]) -> Iterator[tuple[str, datetime]]:
 
 def _documents(objects: Objects) -> Iterator[Document]:
     """What the service reads; an object that it cannot read is left out as it does."""
+    shapes = {one.kind: one.into for one in watched(claims=True)}
     for kind in ("ConfigMap", "Device", "Node", "Pod", "ResourceClaim"):
         for one in objects.get(kind) or ():
-            given = {**one, "kind": kind, "apiVersion": _VERSIONS.get(kind, "v1")}
-            with suppress(InvalidDocument):
-                yield from decode("cluster", msgspec.json.encode(given)).documents
+            with suppress(msgspec.ValidationError):
+                yield as_document(kind, msgspec.convert(one, shapes[kind]))
 
 
 def _config_namespaces(pods: Iterable[Object]) -> tuple[str, ...]:
@@ -363,6 +358,22 @@ def _config_namespaces(pods: Iterable[Object]) -> tuple[str, ...]:
     )
     found = {one.removeprefix(_CONFIG_OPTION) for one in given if one.startswith(_CONFIG_OPTION)}
     return tuple(sorted(found))
+
+
+def _books(documents: list[Document], namespaces: tuple[str, ...]) -> tuple[Books, frozenset[str]]:
+    """The books of what is held, and the names of all nodes with devices.
+
+    A node on which no pod and no claim holds anything is read and not written down: nothing can be wrong with it in the
+    books, and most nodes of a cluster with much room are such nodes.
+    """
+    books = Books(ClusterCache(namespaces=namespaces), Hooks())
+    events = [event for one in documents for event in books.cluster_cache.changed(one)]
+    held = {event.pod.node for event in events if isinstance(event, PodSeen)}
+    books.digest(
+        event for event in events if not isinstance(event, NodeSeen) or event.node.name in held
+    )
+    seen = {event.node.name: event.node for event in events if isinstance(event, NodeSeen)}
+    return books, frozenset(name for name, node in seen.items() if node.devices)
 
 
 def _schedulers(configs: Iterable[Object]) -> dict[str, Object]:
