@@ -7,6 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from partage.cli.main import main
+from partage.cli.tables import PlainTable, screen
+from partage.vendors.traits import short_models
 
 EXAMPLES = str(Path(__file__).parents[2] / "examples")
 COMMANDS = {
@@ -30,16 +32,16 @@ def shown(name: str, width: int) -> list[str]:
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_nothing_is_lost_or_broken(name: str, width: int) -> None:
-    """Every word of the wide table is there, whole, but bars and headings of empty columns."""
+    """Every word of the wide table is there, whole, but bars, headings of empty columns and what short names of models lack."""
     wide = {
         word
         for line in shown(name, 400)
-        for word in line.split()
+        for word in short_models(line).split()
         if len(word) <= 24 and not set(word) & set("█░")
     }
     narrow = shown(name, width)
 
-    assert wide - {"INSTANCES"} <= {word for line in narrow for word in line.split()}
+    assert wide - {"INSTANCES"} <= {short_models(word) for line in narrow for word in line.split()}
     assert not [line for line in narrow if line != line.rstrip()]
 
 
@@ -67,3 +69,35 @@ def test_a_table_that_cannot_fit_runs_on() -> None:
 
     assert max(map(len, lines)) > 40
     assert any("0% of 100%" in line and "of 40Gi" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("model", "short"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+        ("NVIDIA H100 80GB HBM3", "H100 80GB"),
+        ("Tesla-V100-SXM2-32GB", "V100-32GB"),
+        ("AMD-Instinct-MI300X", "MI300X"),
+        ("NVIDIA A100 80GB PCIe", "A100 80GB PCIe"),
+        ("Ascend-910B3", "Ascend-910B3"),
+        ("nvidia", "nvidia"),
+        ("3 x NVIDIA A100-SXM4-40GB, Tesla-T4", "3 x A100-40GB, T4"),
+    ],
+)
+def test_models_get_short_before_texts_are_folded(model: str, short: str) -> None:
+    """Only where the table would be too wide."""
+
+    def printed(width: int) -> str:
+        table = PlainTable("NODE", "MODEL", "STATE")
+        table.add_row("n" * 20, model, "ok")
+        console = screen()
+        console.width = width
+        with console.capture() as captured:
+            console.print(table)
+        return captured.get()
+
+    whole = 20 + 2 + max(len(model), len("MODEL")) + 2 + len("STATE")
+    assert model in printed(whole)
+    if model != short:
+        assert f" {short} " in printed(whole - 1)
+        assert model not in printed(whole - 1)

@@ -1,7 +1,7 @@
 """Tables for people: aligned, in colour on a terminal only, no blanks at the ends of lines.
 
-On a narrow terminal bars and empty columns go first, then texts are folded between words; names and numbers are never
-broken, and what is still too wide runs on, as kubectl's tables do.
+On a narrow terminal bars and empty columns go first, then names of models get short, then texts are folded between words;
+names and numbers are never broken, and what is still too wide runs on, as kubectl's tables do.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partage.cli.visible import visible
+from partage.vendors.traits import short_models
 
 _WIDE: Final = 160
 _BAR: Final = 10
@@ -28,6 +29,7 @@ _WHOLE: Final = frozenset(
     | {"COMPUTE", "MEMORY", "PODS", "SHARERS", "ASKED", "FREE"}
 )
 """Columns of names, which are never broken because people copy them, and of numbers."""
+_MODELS: Final = frozenset({"CARDS", "MODEL"})
 _FILLED: Final = "█"
 _EMPTY: Final = "░"
 _GAP: Final = 2
@@ -188,6 +190,8 @@ def _fitted(columns: Sequence[_Column], width: int) -> Sequence[_Column]:
     """Columns with the width that each gets."""
     if _total(columns) > width:
         columns = _without_ornaments(columns)
+    if _total(columns) > width:
+        columns = [_short(column) if column.header in _MODELS else column for column in columns]
     least = [
         column.width
         if column.header in _WHOLE
@@ -202,6 +206,12 @@ def _fitted(columns: Sequence[_Column], width: int) -> Sequence[_Column]:
             break
         columns[widest].width -= 1
     return columns
+
+
+def _short(column: _Column) -> _Column:
+    """The column with short names of models."""
+    cells = [cell if isinstance(cell, Styled) else short_models(cell) for cell in column.cells]
+    return _Column(column.header, cells)
 
 
 def _total(columns: Sequence[_Column]) -> int:

@@ -13,6 +13,7 @@ Source: docs/sources/kubernetes.md 6 (device files, PCI); docs/sources/koordinat
 Hygon's, Cambricon's and Kunlun's cards. Read, not run, but NVIDIA's.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -25,6 +26,10 @@ FIRST_RENDER: Final = 128
 FPGA_MAKER: Final = 0x10EE
 """PCI number of Xilinx, whose boards are the FPGAs that discovery knows."""
 
+_DECORATION: Final = re.compile(
+    r"\b(?:NVIDIA|AMD|Instinct|Tesla|GeForce)[ -]|[ -](?:SXM\d|HBM\d\w*)\b", re.IGNORECASE
+)
+"""What names of models have before and behind the model itself."""
 _SGPU_SHARERS: Final = 16
 """Virtual cards that MetaX's plugin cuts a card into at most (the MetaX document)."""
 _SMLU_UNIT: Final = 256 * 2**20
@@ -269,6 +274,11 @@ def traits_of(vendor: str) -> Traits:
     A card whose vendor is not given is NVIDIA's, as Koordinator reads it; a vendor without a row has no trait.
     """
     return _BY_NAME.get(vendor, _UNKNOWN)
+
+
+def short_models(text: str) -> str:
+    """A text's names of models without brand, socket and kind of memory: `A100-40GB` for `NVIDIA A100-SXM4-40GB`."""
+    return _DECORATION.sub("", text)
 
 
 def files_known(vendor: str) -> bool:
