@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from world import Manifest, World, card, device, document, node
 
 from partage.extender.allowance import AllowanceSettings
+from partage.extender.explain import explain
 from partage.placement.tables import UNITS, Prices, Tables
 from partage.placement.work import MOST, MOST_A_NODE, Work
 from partage.scheduler.events import TablesChanged
@@ -552,3 +553,41 @@ def test_work_is_counted_and_ends() -> None:
         work.add()
     assert (seen, work.spent) == ([False] * 3, True)
     assert MOST > MOST_A_NODE
+
+
+def thick(number: int) -> list[Manifest]:
+    """A node with as many functions as it may report, no two groups of which are alike."""
+    listed = []
+    for place in range(16):
+        one = network(place)
+        address = f"0000:{0x40 + place:02x}"
+        one["vfGroups"] = [
+            {
+                "vfs": [{"busID": f"{address}:{group:02x}.{i}"} for i in range(64)],
+                "labels": {"type": "general", "group": f"{number}-{place}-{group}"},
+            }
+            for group in range(4)
+        ]
+        listed.append(one)
+    cards = [card(minor, f"{81_920 + number}Mi") for minor in range(8)]
+    return [node(f"n{number}"), device(f"n{number}", *cards, *listed)]
+
+
+@pytest.mark.parametrize("fits", [True, False])
+async def test_functions_of_stolen_nodes_are_judged_by_group(fits: bool) -> None:  # noqa: FBT001
+    """Forty nodes that report 4,096 functions each: a pod with as many conditions as it may have, placed and explained."""
+    world = await World().start(*[one for number in range(40) for one in thick(number)])
+    conditions = [
+        {"key": f"k{i}", "operator": "NotIn" if fits or i < 7 else "In", "values": ["x"]}
+        for i in range(8)
+    ]
+    hint = {"rdma": {"vfSelector": {"matchExpressions": conditions}}}
+    hard = pod([container("a", {"koordinator.sh/rdma": "1600"})], {HINT: json.dumps(hint)})
+    hard["metadata"] |= {"name": "hard", "uid": "hard"}
+    world.create(hard)
+    body = json.dumps({"Pod": hard, "NodeNames": [f"n{i}" for i in range(40)]}).encode()
+    with bounded():
+        answer = json.loads(world.service.filter(body))
+    with bounded():
+        explain(world.service.books, "team", "hard")
+    assert bool(answer["NodeNames"]) is fits

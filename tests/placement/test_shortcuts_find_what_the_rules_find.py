@@ -159,5 +159,5 @@ def test_functions_of_one_group_are_judged_alike(listed: list[tuple[int, bool]])
         selector = Counted((Requirement("type", "In", (wanted,)),))
         found = [*accepted(functions, selector)]
         assert found == [one for one in functions if one.labels["type"] == wanted]
-        rows = sum(one.labels is not before.labels for before, one in pairwise(functions))
+        rows = sum(one.labels != before.labels for before, one in pairwise(functions))
         assert len(asked) == rows + bool(functions)

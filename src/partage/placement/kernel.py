@@ -80,9 +80,10 @@ def unsuited(
     plane = ledger.planes[request.type]
     by_kind = np.full(len(ledger.kinds), FITS, np.int8)
     uuids = (*request.filter.use_uuids, *request.filter.avoid_uuids)
+    anonymous = replace(request, filter=replace(request.filter, use_uuids=(), avoid_uuids=()))
     for kind, device in enumerate(ledger.kinds):
         if device is not None:
-            by_kind[kind] = _kind_rank(device, request, protocol, by_instance=by_instance)
+            by_kind[kind] = _kind_rank(device, anonymous, protocol, by_instance=by_instance)
     ranks: Codes = by_kind[plane.kind[:, nodes]]
     if not uuids:
         return ranks
@@ -106,9 +107,8 @@ def unsuited(
 
 
 def _kind_rank(device: Device, request: DeviceRequest, protocol: str, *, by_instance: bool) -> int:
-    anonymous = replace(request, filter=replace(request.filter, use_uuids=(), avoid_uuids=()))
     card = Card(device, 0, 0, 0, 0, 0)
-    reason = unsuitable(card, anonymous, protocol, by_instance=by_instance)
+    reason = unsuitable(card, request, protocol, by_instance=by_instance)
     return FITS if reason is None else _RANK[reason.code]
 
 

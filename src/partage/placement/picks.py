@@ -21,7 +21,7 @@ from partage.model.request import DeviceRequest, PartitionAsk, PodRequest, Reque
 from partage.placement import instances
 from partage.placement.card import (
     bare_amounts,
-    free_functions,
+    first_function,
     refusal,
     serves,
     taken_up,
@@ -569,8 +569,5 @@ def _admits(card: Card, request: DeviceRequest) -> bool:
 def _pick(cards: Sequence[Card], request: DeviceRequest, template: str) -> Pick:
     if request.filter.functions is None:
         return Pick(tuple(cards), (None,) * len(cards), template)
-    functions: list[tuple[int, str] | None] = []
-    for card in cards:
-        free = free_functions(card, request)
-        functions.append(free[0] if free else None)
+    functions = (first_function(card, request) for card in cards)
     return Pick(tuple(cards), tuple(functions), template)

@@ -17,6 +17,7 @@ from partage.model.node import Node
 from partage.model.policy import Strategy
 from partage.model.reason import NodeReason
 from partage.model.request import PodRequest
+from partage.placement.card import groups_of
 from partage.placement.picks import Cards
 from partage.placement.pod import constant, place
 from partage.placement.work import Work
@@ -114,7 +115,8 @@ def _card(card: Card, named: Collection[str], *, functions: bool) -> object:
     """What a card is and has left; its identity only where it is named, its functions where they decide."""
     device = card.device
     offered = (
-        (one.minor, one.bus_id, tuple(sorted(one.labels.items()))) for one in device.functions
+        (tuple(sorted(labels.items())), tuple([(one.minor, one.bus_id) for one in members]))
+        for labels, members in groups_of(device.functions)
     )
     return (
         constant(card),

@@ -46,7 +46,7 @@ _MOST_MINOR: Final = 2**31
 _MOST_EXTRAS: Final = 16
 """Amounts of a device beside compute and memory, each of which takes a column of the books."""
 _MOST_FUNCTIONS: Final = 256
-_MOST_GROUPS: Final = 16
+_MOST_GROUPS: Final = 4
 """Virtual functions of a device, and groups of them with labels of their own: a selector is asked about each."""
 
 

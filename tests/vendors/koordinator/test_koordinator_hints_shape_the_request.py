@@ -176,6 +176,10 @@ BROKEN = {
         },
         "invalid VFSelector of DeviceHint, deviceType: rdma, err: ",
     ),
+    "vf selector, many conditions": (
+        {HINT: {"rdma": {"vfSelector": {"matchLabels": {f"k{i}": "v" for i in range(9)}}}}},
+        "invalid VFSelector of DeviceHint, deviceType: rdma, err: 9 conditions, 8 at most",
+    ),
     "joint, no JSON": ({JOINT: "gpu"}, "invalid DeviceJointAllocate annotation, err: "),
     "joint, unknown scope": (
         {JOINT: {"deviceTypes": ["gpu"], "requiredScope": "SameRack"}},

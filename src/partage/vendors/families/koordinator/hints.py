@@ -30,6 +30,9 @@ _EXCLUSIVE: Final[Mapping[str, Scope]] = {"DeviceLevel": Scope.DEVICE, "PCIeLeve
 _STRATEGIES: Final = ("ApplyForAll", "RequestsAsCount")
 _POLICIES: Final = ("None", "BestEffort", "Restricted", "SingleNUMANode")
 
+_MOST_CONDITIONS: Final = 8
+"""On virtual functions; each is asked of every group of them, of every network card of a node."""
+
 _Document = TypeVar("_Document")
 
 
@@ -178,12 +181,23 @@ def _hint(kind: str, hint: _Hint) -> Hint:
     exclusive = _known(what, "exclusivePolicy", hint.exclusive, tuple(_EXCLUSIVE))
     return Hint(
         selector=_selector("Selector", kind, hint.selector),
-        functions=_selector("VFSelector", kind, hint.functions),
+        functions=_functions(kind, hint.functions),
         every=strategy == "ApplyForAll",
         as_count=strategy == "RequestsAsCount",
         scope=_SCOPES.get(scope),
         exclusive=_EXCLUSIVE.get(exclusive),
     )
+
+
+def _functions(kind: str, given: _LabelSelector | None) -> Selector | None:
+    selector = _selector("VFSelector", kind, given)
+    many = len(selector.requirements) if selector else 0
+    if many > _MOST_CONDITIONS:
+        raise InvalidValue(
+            f"invalid VFSelector of DeviceHint, deviceType: {kind}, err: {many} conditions, "
+            f"{_MOST_CONDITIONS} at most"
+        )
+    return selector
 
 
 def _selector(what: str, kind: str, selector: _LabelSelector | None) -> Selector | None:
