@@ -54,7 +54,9 @@ def test_nobody_creates_a_pod_with_a_reserved_label(key: str) -> None:
     ],
     ids=["added", "changed", "removed", "kept"],
 )
-@pytest.mark.parametrize("resource", ["pods", "pods/status", "pods/ephemeralcontainers"])
+@pytest.mark.parametrize(
+    "resource", ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
+)
 def test_a_record_is_not_changed_by_an_update(
     before: Json,
     after: Json,
@@ -76,6 +78,25 @@ def test_a_binding_with_a_record_is_partages_alone() -> None:
         ours = review(binding, resource=resource, userInfo={"username": SERVICE})
         assert validated(ours)["allowed"]
     assert validated(review({"kind": "Binding"}, resource="pods/binding"))["allowed"]
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        SERVICE.replace("partage-system", "evil"),
+        SERVICE + "2",
+        SERVICE.upper(),
+        " " + SERVICE,
+        "system:node:n1",
+    ],
+)
+def test_an_account_that_looks_like_partages_writes_no_record(user: str) -> None:
+    """One of the same name in another namespace, with more behind the name, or written otherwise."""
+    forged = _annotated(names.ALLOCATION)
+    groups = ["system:masters", "system:serviceaccounts:partage-system"]
+
+    asked = review(forged, "UPDATE", pod(), userInfo={"username": user, "groups": groups})
+    assert not validated(asked)["allowed"]
 
 
 def test_partages_accounts_and_the_break_glass_group_may_write_records() -> None:
