@@ -267,6 +267,14 @@ def test_top_tells_of_each_kind(what: str, output: str) -> None:
     assert "\x1b" not in result.stdout
 
 
+@pytest.mark.parametrize("command", [("top", "nodes"), ("inspect",)])
+def test_each_model_of_a_node_is_named(command: tuple[str, ...]) -> None:
+    """In the order of its cards, each once: two A100s and an H100."""
+    result = ask(*command, "-f", str(Path(MIXED).parent / "claims"))
+
+    assert "A100-SXM4-40GB, H100-80GB-HBM3" in result.stdout
+
+
 def test_inspect_shows_who_is_on_a_card() -> None:
     """Under the card its pods with their parts; closed cards say why."""
     result = ask("inspect", "-f", MIXED)

@@ -156,7 +156,8 @@ def _head(ledger: Ledger, index: int) -> dict[str, Any]:
     """What a node is, and whether it takes pods."""
     node = ledger.node_at(index)
     devices = {type_: there for type_ in DeviceType if (there := ledger.devices(type_, index))}
-    first = devices[DeviceType.GPU][0] if DeviceType.GPU in devices else None
+    cards = devices.get(DeviceType.GPU, ())
+    models = dict.fromkeys(said(node, one, "model") for one in cards)
     closed = Counter(
         number
         for type_, there in devices.items()
@@ -168,8 +169,8 @@ def _head(ledger: Ledger, index: int) -> dict[str, Any]:
         state.insert(0, "cordoned")
     return {
         "name": node.name,
-        "vendor": said(node, first, "vendor") if first else "",
-        "model": plain_model(said(node, first, "model")) if first else "",
+        "vendor": said(node, cards[0], "vendor") if cards else "",
+        "model": ", ".join(plain_model(one) for one in models if one),
         "state": ", ".join(state) or "ok",
         "pods": sum(not one.claim for one in ledger.on_node(node.name)),
         "devices": {type_.value: len(there) for type_, there in devices.items()},
