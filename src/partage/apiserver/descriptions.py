@@ -74,8 +74,11 @@ SENTENCES: Final[dict[str, str]] = {
     "ResourceSlice": "Devices that a driver offers on a node, with attributes and capacity.",
     "Toleration.effect": "The effect that is tolerated; empty for every one.",
     "Toleration.key": "The taint's key; empty for every one.",
+}
+"""By struct, or struct and field: one sentence or two."""
+OF_EVERY_OBJECT: Final[dict[str, str]] = {
     "apiVersion": "Group and version of the object's kind.",
     "kind": "What the object is.",
     "metadata": "Name, labels and annotations.",
 }
-"""By struct, or struct and field: one sentence or two. The fields without a struct are those of every object."""
+"""By field of custom objects."""

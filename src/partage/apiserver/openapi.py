@@ -7,7 +7,7 @@ parameter), `explain`, and the merge keys that a client-side apply computes its 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from partage.apiserver.descriptions import SENTENCES
+from partage.apiserver.descriptions import OF_EVERY_OBJECT, SENTENCES
 from partage.apiserver.kinds import Kind, Registry
 from partage.wire.field_types import META, Field, Type, catalogue
 
@@ -114,9 +114,9 @@ def _custom(schema: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """A definition's own schema, with what every object has."""
     metadata = _type(catalogue()[f"{META}ObjectMeta"], prefix)
     head = {
-        "apiVersion": {"type": "string", "description": SENTENCES["apiVersion"]},
-        "kind": {"type": "string", "description": SENTENCES["kind"]},
-        "metadata": metadata | {"description": SENTENCES["metadata"]},
+        "apiVersion": {"type": "string", "description": OF_EVERY_OBJECT["apiVersion"]},
+        "kind": {"type": "string", "description": OF_EVERY_OBJECT["kind"]},
+        "metadata": metadata | {"description": OF_EVERY_OBJECT["metadata"]},
     }
     return {**schema, "properties": {**(schema.get("properties") or {}), **head}}
 
