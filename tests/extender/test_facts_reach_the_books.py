@@ -60,8 +60,8 @@ async def test_an_older_state_of_an_object_is_left_out() -> None:
     assert len(_free(world)) == 2
     world.service.changed(document(device("n1", card(0), version=6)))
     assert len(_free(world)) == 1
-    world.service.gone(document(device("nobody")))
-    world.service.gone(document(node("nobody")))
+    world.service.gone(document(device("unknown")))
+    world.service.gone(document(node("unknown")))
 
 
 @run

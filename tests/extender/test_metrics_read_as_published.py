@@ -155,7 +155,7 @@ def test_series_of_pods_are_written_where_asked_for() -> None:
 
 
 def test_cards_beyond_the_bound_have_no_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many are left out is told."""
+    """A series says how many are left out."""
     with _scene() as site:
         found = _scrape(site)
         monkeypatch.setattr("partage.extender.exposition._MOST_CARDS", 1)

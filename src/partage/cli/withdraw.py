@@ -52,7 +52,7 @@ def withdraw(**given: Any) -> None:
         end(error)
     except Forbidden as error:
         end(
-            f"you may not do that: {error}. Name a user with --context who may list pods and resourceclaims, and "
+            f"you may not do that: {error}. With --context, name a user that may list pods and resourceclaims, and "
             "patch nodes and their status, devices.scheduling.koordinator.sh and Leases"
         )
     except KubeError as error:

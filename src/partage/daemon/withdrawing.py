@@ -1,6 +1,6 @@
 """Takes back what Partage wrote in a cluster, once none of its programs writes any more.
 
-Nodes whose devices pods or ResourceClaims still hold are left as they are, and told of: without its
+It names nodes whose devices pods or ResourceClaims still hold, and changes nothing there: without its
 totals a node's kubelet may end such pods when it restarts, and a scheduler that knows no records may
 give their cards again either way.
 """
