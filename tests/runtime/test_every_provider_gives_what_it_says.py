@@ -16,26 +16,28 @@ import grpc
 import pytest
 from agent_process import Agent
 from msgspec import structs
-from records import NODE, SHARE, Node, record
+from records import GIB, NODE, SHARE, Node, record
 
 import mps
+from partage.model.allocation import Grant
 from partage.vendors import names
 
 ROOM = "/usr/local/partage/isolation"
 QGPU = structs.replace(SHARE, protocol="qgpu")
+SECOND = structs.replace(QGPU, minor=1, uuid="GPU-b", core_milli=500, memory_bytes=6 * GIB)
 VARIABLES = ("CUDA_", "LD_PRELOAD", "GPU_CORE")
 FIXED = {names.COMPUTE_POLICY: "fixed-share"}
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is in a container with 30 % and 4 GiB of a card whose pod chose fixed-share; {at} is the machine's folder.
+    """What is in a container with shares of one card or two whose pod chose fixed-share; {at} is the machine's folder.
 
     Attributes:
         options: of the agent.
         env: variables of a provider, all of them.
         mounts: where something of a provider's is mounted, all of them; and whether it may be written.
-        limits: of the room's file; none without a room.
+        limits: of the room's file, card by card; none without a room.
         said: of the limits, by the agent's series; None where nobody knows.
         refused: by what words; none where the container starts.
     """
@@ -48,6 +50,7 @@ class Found:
     refused: str = ""
 
 
+# 30 % and 4 GiB of one card.
 _ROOM_MOUNTS = (
     ("/etc/ld.so.preload", False),
     (ROOM, False),
@@ -109,6 +112,50 @@ PROVIDERS = {
     ),
 }
 
+# 50 % and 6 GiB of a second card beside it.
+ON_TWO = {
+    **PROVIDERS,
+    "hami-core": dataclasses.replace(
+        PROVIDERS["hami-core"],
+        # The one compute limit that older ones read is the lower; newer ones read each card's own.
+        env=PROVIDERS["hami-core"].env
+        | {
+            "CUDA_DEVICE_MEMORY_LIMIT_1=6144m",
+            "CUDA_DEVICE_SM_LIMIT_0=30",
+            "CUDA_DEVICE_SM_LIMIT_1=50",
+        },
+    ),
+    "mps": dataclasses.replace(
+        PROVIDERS["mps"],
+        # A process has one percentage for all its cards: the lower.
+        env=PROVIDERS["mps"].env - {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M"}
+        | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M,1=6144M"},
+    ),
+    "partage": dataclasses.replace(
+        PROVIDERS["partage"],
+        limits=(
+            *PROVIDERS["partage"].limits,
+            "memory 6442450944",
+            "core 500",
+            "policy none",
+        ),
+    ),
+    "partage, compute too": dataclasses.replace(
+        PROVIDERS["partage, compute too"],
+        mounts=(
+            *_ROOM_MOUNTS,
+            (f"{ROOM}/card-1", False),
+            (f"{ROOM}/card-1/seat-0", True),
+        ),
+        limits=(
+            *PROVIDERS["partage, compute too"].limits,
+            "memory 6442450944",
+            "core 500",
+            "policy fixed-share",
+        ),
+    ),
+}
+
 
 @pytest.fixture(scope="module", params=containerd.GENERATIONS)
 def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
@@ -125,13 +172,14 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.parametrize("shares", [(QGPU,), (QGPU, SECOND)], ids=["one card", "two cards"])
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_a_container_finds_what_its_provider_says_and_nothing_else(
-    machine: Node, name: str, monkeypatch: pytest.MonkeyPatch
+    machine: Node, name: str, shares: tuple[Grant, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its environment, its mounts, its limits, the runtime's own note, and whether limits are in force."""
     at = str(machine.agent.folder.parent)
-    found = PROVIDERS[name]
+    found = (PROVIDERS if len(shares) == 1 else ON_TWO)[name]
     provider = name.partition(",")[0]
     monkeypatch.setenv("PATH", f"{at}:{os.environ['PATH']}")
     options = tuple(text.replace("{at}", at) for text in found.options)
@@ -141,7 +189,7 @@ def test_a_container_finds_what_its_provider_says_and_nothing_else(
     try:
         if provider == "mps":
             agent.until("partage_agent_mps_up", 1)
-        pod = machine.cri.run_pod("u1", "u1", {**record("u1", QGPU), **FIXED})
+        pod = machine.cri.run_pod("u1", "u1", {**record("u1", *shares), **FIXED})
         if found.refused:
             with pytest.raises(grpc.RpcError) as caught:
                 machine.cri.create(pod)
@@ -157,7 +205,8 @@ def test_a_container_finds_what_its_provider_says_and_nothing_else(
         )
         if found.limits:
             lines = machine.cri.says(main, "cat", f"{ROOM}/limits").splitlines()
-            assert set(found.limits) <= set(lines)
+            amounts = [line for line in lines if line.startswith(("memory ", "core ", "policy "))]
+            assert amounts == list(found.limits)
         assert machine.runtime.spec(main)["annotations"][names.SERVED] == provider
         series = f'partage_agent_limits_in_force{{container="main",namespace="team",pod="u1",provider="{provider}"}}'
         if found.said is None:
