@@ -55,8 +55,11 @@ const (
 	socketDefault = "/run/partage/engine.sock"
 
 	answerWithin = 2 * time.Second
-	bindWithin   = 10 * time.Second
-	boundWithin  = 30 * time.Second
+	// The engine allows a Binding once it is its turn: in a burst it waits as long as those before it take.
+	bindWithin  = 10 * time.Minute
+	boundWithin = 30 * time.Second
+	// Far fewer than questions that may wait, so that those about other pods are asked meanwhile.
+	mostBinding = 1024
 	// A question that takes longer than this keeps all other pods from being scheduled.
 	slowAfter   = time.Second
 	slowAtMost  = 3
@@ -120,6 +123,7 @@ type shared struct {
 	words    atomic.Pointer[words]
 	breaker  breaker
 	told     told
+	binding  chan struct{}
 
 	mu      sync.Mutex
 	handles []fwk.Handle
@@ -184,7 +188,7 @@ func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, 
 }
 
 func newShared(path string, user uint32) *shared {
-	s := &shared{refused: map[types.UID]*v1.Pod{}}
+	s := &shared{refused: map[types.UID]*v1.Pod{}, binding: make(chan struct{}, mostBinding)}
 	s.engine = &engine{
 		accepted: make(chan struct{}),
 		path:     path,
@@ -644,6 +648,12 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 	made := attemptOf(state)
 	if made == nil || made.claimed {
 		return fwk.NewStatus(fwk.Skip)
+	}
+	select {
+	case p.shared.binding <- struct{}{}:
+		defer func() { <-p.shared.binding }()
+	case <-ctx.Done():
+		return fwk.AsStatus(context.Cause(ctx))
 	}
 	answer, err := p.shared.engine.ask(ctx, protocol.Question{
 		Verb: protocol.VerbBind, UID: string(pod.UID), Attempt: made.number, Node: node,

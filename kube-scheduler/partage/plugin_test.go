@@ -303,6 +303,44 @@ func TestAPodIsProposedFilteredReservedAndBound(t *testing.T) {
 	}
 }
 
+func TestABurstOfBindingsLeavesRoomForOtherQuestions(t *testing.T) {
+	propose := proposing("n1")
+	p, engine, _ := plugged(t, func(q protocol.Question) *protocol.Answer {
+		if q.Verb == protocol.VerbBind {
+			return nil // its turn does not come
+		}
+		return propose(q)
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var bound sync.WaitGroup
+	for range mostWaiting {
+		state := framework.NewCycleState()
+		state.Write(stateKey, &attempt{number: 1})
+		bound.Go(func() {
+			if p.Bind(ctx, state, device("web"), "n1").IsSuccess() {
+				t.Error("bound without leave")
+			}
+		})
+	}
+	asked := func() (count int) {
+		for _, verb := range engine.verbs() {
+			if verb == protocol.VerbBind {
+				count++
+			}
+		}
+		return count
+	}
+	until(t, "as many as may", func() bool { return asked() == mostBinding })
+	if _, status := p.PreFilter(ctx, framework.NewCycleState(), device("web"), nil); !status.IsSuccess() {
+		t.Error(status)
+	}
+	if now := asked(); now != mostBinding {
+		t.Errorf("%d Bindings were asked for at once", now)
+	}
+	cancel()
+	bound.Wait()
+}
+
 func TestScoresOfAWidePodAreWeighedAgainstOthers(t *testing.T) {
 	p, engine, _ := plugged(t, func(q protocol.Question) *protocol.Answer {
 		if q.Verb == protocol.VerbPropose {

@@ -18,6 +18,7 @@ class Plugged(World):
         self.leads = True
         self.attempts = Attempts(self.service, lambda: self.leads, preempts=preempts)
         self.number = 0
+        self.allowed: list[wire.Answer] = []
 
     def propose(self, name: str, **more: Any) -> wire.Answer:
         """A new attempt."""

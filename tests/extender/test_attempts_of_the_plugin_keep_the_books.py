@@ -452,3 +452,62 @@ def test_what_is_no_message_is_refused(frame: bytes) -> None:
     """With a sentence."""
     with pytest.raises(InvalidDocument, match="message of the plugin"):
         wire.decode_question(frame)
+
+
+def waiting_for_a_turn(
+    test: Callable[[Plugged, asyncio.Task[Any]], Coroutine[Any, Any, None]],
+) -> Callable[[], None]:
+    """A test with a pod whose Binding waits behind another's, which is never answered."""
+
+    @run
+    async def runner() -> None:
+        world = Plugged(limits=BindLimits(at_once=1))
+        await world.start(node(), device())
+        tasks = []
+        for name in ("first", "second"):
+            world.create(pod(name, whole()))
+            world.propose(name)
+            world.reserve(name)
+            question = wire.Bind(1, f"uid-{name}", world.number, "n1")
+            tasks.append(asyncio.create_task(world.attempts.bind(question, world.allowed.append)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+        assert len(world.allowed) == 1
+        await test(world, tasks[1])
+        for task in tasks:
+            await task
+        world.check()
+
+    runner.__name__, runner.__doc__ = test.__name__, test.__doc__
+    return runner
+
+
+@waiting_for_a_turn
+async def test_what_waits_for_its_turn_goes_with_kube_scheduler(
+    world: Plugged, second: asyncio.Task[Any]
+) -> None:
+    """It was not sent: nothing has to be read back, and its card is free."""
+    world.attempts.disconnected()
+
+    refused = await second
+
+    assert refused is not None
+    assert refused.code == "NotBound"
+    assert len(world.allowed) == 1
+    assert "uid-second" not in world.states
+
+
+@waiting_for_a_turn
+async def test_a_pod_that_changed_while_it_waited_is_not_bound(
+    world: Plugged, second: asyncio.Task[Any]
+) -> None:
+    """What is sent is what was decided about."""
+    changed = pod("second", half())
+    world.create(changed)
+    world.attempts.bound(wire.Bound(2, "uid-first", world.number - 1, "refused", "no"))
+
+    refused = await second
+
+    assert refused is not None
+    assert "changed since" in refused.message
+    assert len(world.allowed) == 1

@@ -9,6 +9,7 @@ from world import (
     REFUSED,
     UNKNOWN,
     World,
+    card,
     device,
     half,
     metax_world,
@@ -404,3 +405,49 @@ async def test_a_pod_that_is_bound_meanwhile_is_not_reserved_again() -> None:
     assert "placed already" in world.filter(manifest)["Error"]
     world.seen("web")
     assert "on node n1 already" in world.filter(manifest)["Error"]
+
+
+async def burst(count: int, *, at_once: int) -> tuple[World, list[asyncio.Task[str]]]:
+    """Pods that are bound at the same time, at an API server that does not answer yet."""
+    world = await World(limits=BindLimits(at_once=at_once)).start(
+        node(), device("n1", *(card(number) for number in range(count)))
+    )
+    for number in range(count):
+        world.create(pod(f"p{number}", whole()))
+    world.api.gate = asyncio.Event()
+    tasks = [asyncio.create_task(world.bind(f"p{number}")) for number in range(count)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return world, tasks
+
+
+@run
+async def test_bindings_wait_here_and_not_at_the_api_server() -> None:
+    """So many are on their way at a time; the others follow in order, and none runs out of time."""
+    world, tasks = await burst(7, at_once=2)
+    assert [sent.name for sent in world.api.sent] == ["p0", "p1"]
+
+    assert world.api.gate is not None
+    world.api.gate.set()
+
+    assert await asyncio.gather(*tasks) == [""] * 7
+    assert [sent.name for sent in world.api.sent] == [f"p{number}" for number in range(7)]
+    assert not world.service.bindings.busy
+
+
+@run
+async def test_a_service_that_stops_sends_no_more() -> None:
+    """What is on its way ends; what waits for its turn was never sent, and gives its cards back."""
+    world, tasks = await burst(5, at_once=2)
+    closing = asyncio.create_task(world.service.close())
+    await asyncio.sleep(0)
+    assert world.api.gate is not None
+    world.api.gate.set()
+    await closing
+
+    done = await asyncio.gather(*tasks)
+    assert done[:2] == ["", ""]
+    assert all("not sent" in why for why in done[2:])
+    assert len(world.api.sent) == 2
+    held = [one.uid for one in world.service.books.engine.ledger.allocations()]
+    assert sorted(held) == ["uid-p0", "uid-p1"]

@@ -647,6 +647,11 @@ class Attempts:
 
         async def send(binding: Binding) -> Answered:
             nonlocal allowed
+            if outcome.done():
+                return Answered(Outcome.REFUSED, "kube-scheduler went before it was sent")
+            changed = await self._changed(books, attempt)  # while it waited for its turn
+            if changed:
+                return Answered(Outcome.REFUSED, changed)
             if not self._may_bind():
                 return Answered(Outcome.REFUSED, "this instance does not lead any more")
             allowed = True

@@ -11,6 +11,9 @@
 
 A Binding that is on its way is finished whatever becomes of the caller, because no other part would
 release what it reserved.
+
+So many Bindings are sent at a time, and the others wait for their turn here: at an API server that is slower than we
+are, or behind a client's own limit of requests, their time would run out, and each would be read back and sent again.
 """
 
 import asyncio
@@ -67,6 +70,7 @@ class BindLimits:
         pause: between two attempts for a lock or a read.
         late: for which a Binding without an answer may still arrive. Until then a pod that is
             read back without a node keeps its reservation.
+        at_once: Bindings that are sent and not answered, at most.
     """
 
     send: float = 10.0
@@ -74,6 +78,7 @@ class BindLimits:
     lock: float = 3.0
     pause: float = 0.1
     late: float = 10.0
+    at_once: int = 64
 
 
 class Bindings:
@@ -106,6 +111,8 @@ class Bindings:
         self._silent = () if adapts else ADAPTING
         self._stories = stories
         self._late: dict[str, float] = {}
+        self._turns = asyncio.Semaphore(limits.at_once)
+        self._draining = 0
         self.busy: dict[str, asyncio.Task[str]] = {}
 
     async def bind(self, books: Books, args: BindArgs, entry: PodEntry | None) -> str:
@@ -144,9 +151,13 @@ class Bindings:
             await asyncio.wait((task,))
 
     async def drain(self) -> None:
-        """Wait until no Binding is on its way."""
-        while self.busy:
-            await asyncio.wait([*self.busy.values()])
+        """Wait until no Binding is on its way; those that wait for their turn are not sent any more."""
+        self._draining += 1
+        try:
+            while self.busy:
+                await asyncio.wait([*self.busy.values()])
+        finally:
+            self._draining -= 1
 
     # --- one pod -----------------------------------------------------------------------------
 
@@ -300,7 +311,8 @@ class Bindings:
                     document = await self._binder.read(entry.pod.namespace, entry.pod.name)
                 break
             except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
-                _LOG.warning("pod %s cannot be read back: %s", entry.pod.key, error)
+                why = str(error) or type(error).__name__
+                _LOG.warning("pod %s cannot be read back: %s", entry.pod.key, why)
         else:
             return False
         now = self._clock.monotonic()
@@ -334,7 +346,8 @@ class Bindings:
             async with asyncio.timeout(self.limits.read):
                 document = await self._binder.read(pod.namespace, pod.name)
         except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
-            _LOG.warning("pod %s was never told of and cannot be read: %s", pod.key, error)
+            why = str(error) or type(error).__name__
+            _LOG.warning("pod %s was never told of and cannot be read: %s", pod.key, why)
             return
         if document is None or document.metadata.uid != pod.uid:
             events = books.cluster_cache.pod_gone(pod.uid)
@@ -364,13 +377,17 @@ class Bindings:
     # --- requests ----------------------------------------------------------------------------
 
     async def _send(self, binding: Binding, send: Send) -> Answered:
-        try:
-            async with asyncio.timeout(self.limits.send):
-                return await send(binding)
-        except TimeoutError:
-            return Answered(Outcome.UNKNOWN, f"no answer within {self.limits.send:g} s")
-        except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
-            return Answered(Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
+        waits = self._turns.locked()
+        async with self._turns:
+            if waits and self._draining:
+                return Answered(Outcome.REFUSED, "it was not sent yet, and nothing is sent now")
+            try:
+                async with asyncio.timeout(self.limits.send):
+                    return await send(binding)
+            except TimeoutError:
+                return Answered(Outcome.UNKNOWN, f"no answer within {self.limits.send:g} s")
+            except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
+                return Answered(Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
 
     def _render(self, books: Books, entry: PodEntry, decision: Placement) -> Rendering:
         allocation = decision.allocation

@@ -44,7 +44,11 @@ class ServiceMetrics:
         yield self._decisions()
         yield _gauge("partage_holds", "Predicted places that are kept.", len(books.cycle.holds))
         busy = len(service.bindings.busy)
-        yield _gauge("partage_bindings_in_flight", "Bindings that are on their way.", busy)
+        yield _gauge(
+            "partage_bindings_in_flight",
+            "Bindings that are on their way or wait for their turn.",
+            busy,
+        )
         yield _gauge(
             "partage_bindings_unknown",
             "Pods whose Binding was never answered and that cannot be read back yet.",
