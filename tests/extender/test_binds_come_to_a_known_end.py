@@ -451,3 +451,33 @@ async def test_a_service_that_stops_sends_no_more() -> None:
     assert len(world.api.sent) == 2
     held = [one.uid for one in world.service.books.engine.ledger.allocations()]
     assert sorted(held) == ["uid-p0", "uid-p1"]
+
+
+@run
+async def test_what_ends_by_time_ends_while_the_api_server_answers_no_read() -> None:
+    """A tick does not wait for a read, and the next one does not read a second time."""
+    world = await World().start(node(), device())
+    world.create(pod("web", half()))
+    world.api.answers.append(UNKNOWN)
+    world.api.reads += [OSError("down")] * 3
+    await world.bind("web")
+    world.filter(world.create(pod("other", whole())))
+    assert world.service.books.engine.states["uid-other"] is State.HELD
+    reads, answer = 0, asyncio.Event()
+
+    async def read(namespace: str, name: str) -> None:
+        nonlocal reads
+        reads += 1
+        await answer.wait()
+
+    world.api.read = read  # type: ignore[method-assign]
+    world.clock.pass_time(600)
+
+    for _ in range(2):
+        await world.service.tick()
+
+    assert "uid-other" not in world.service.books.engine.states
+    assert reads == 1
+    answer.set()
+    await world.service.tick()
+    assert "uid-web" not in world.service.books.engine.states

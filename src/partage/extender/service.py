@@ -57,6 +57,8 @@ _PLAIN: Final = 20_000
 _SEEN: Final = 20_000
 _MOST_READ: Final = 8
 """Claims that are read back at a time."""
+_READING: Final = 1.0
+"""Seconds for which a tick waits for what it reads."""
 
 ClaimReader = Callable[[str, str], Awaitable[Document | None]]
 """Reads a ResourceClaim by namespace and name; None where there is none. Whatever it raises says nothing."""
@@ -147,6 +149,7 @@ class SchedulerService:
         self._seen: OrderedDict[str, PodEntry] = OrderedDict()
         self._woken: OrderedDict[str, float] = OrderedDict()
         self._late: list[Callable[[], object]] | None = None
+        self._reading: asyncio.Task[None] | None = None
 
     def _new_books(self) -> Books:
         return Books(
@@ -232,24 +235,35 @@ class SchedulerService:
     async def tick(self) -> None:
         """What time brings: end holds, wake waiting pods, read what no watch told of, release locks.
 
-        The driver calls this every second or so.
+        The driver calls this every second or so. Where the API server is slow to answer, reading goes on beside: what ends by time ends in time.
         """
-        self.books.tick(self.clock.monotonic())
-        self.pending.expire(self.books, self.clock.monotonic())
+        now = self.clock.monotonic()
+        self.books.tick(now)
+        self.pending.expire(self.books, now)
+        if self.adjustments is not None and not self.closed:
+            self.adjustments.tick(self.books, now)
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read(), name="read back")
+        await asyncio.wait((self._reading,), timeout=_READING)
+        if self._reading.done():
+            reading, self._reading = self._reading, None
+            reading.result()
+
+    async def _read(self) -> None:
         for uid in list(self.books.unread):
             if uid not in self.bindings.busy:
                 await self.bindings.read_back(self.books, uid)
         for entry in self.books.unheard(self.clock.monotonic()):
             await self.bindings.look_for(self.books, entry)
         await self._read_claims()
-        if self.adjustments is not None and not self.closed:
-            self.adjustments.tick(self.books, self.clock.monotonic())
         if self.leading:
             await self.bindings.settle_locks(self.books)
 
     async def close(self) -> None:
         """Let what is on its way end."""
         self.leading = False
+        if self._reading is not None:
+            self._reading.cancel()
         await self.bindings.drain()
         if self.adjustments is not None:
             await self.adjustments.drain()
