@@ -6,7 +6,6 @@ alone are made up. How long it took is printed and not judged: that is for a qui
 
 import mmap
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from genuine_node import (
 )
 from stack import MERGE, eventually
 
+from native_build import built
 from partage.agent.isolation.shared import word
 from partage.vendors import names
 
@@ -54,10 +54,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def cuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node whose agent keeps shares by Partage's library; its sockets need short paths."""
-    make = shutil.which("make")
-    assert make is not None
-    root = Path(__file__).parents[2]
-    subprocess.run([make, "-s", "native"], cwd=root, check=True)
+    native = built()
     folder = Path(tempfile.mkdtemp(prefix="ptg"))
     try:
         with (
@@ -68,7 +65,7 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
             (folder / "cuda/nri.sock").symlink_to(node.runtime.nri)
             node.start_agent(
                 "--nri-socket", str(folder / "cuda/nri.sock"),
-                "--isolation-library", str(root / "build/native/libpartage-isolation.so"),
+                "--isolation-library", str(native / "libpartage-isolation.so"),
                 "--isolation-dir", str(folder / "isolation"),
             )  # fmt: skip
             complete(node)

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from native_world import World, built
+from native_world import World
+
+from native_build import built
 
 
 @pytest.fixture(scope="session")

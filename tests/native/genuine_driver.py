@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from native_world import ROOT, WAIT, Tenant
+from native_world import WAIT, Tenant
+
+from native_build import ROOT
 
 FOLDER = "PARTAGE_GENUINE_DRIVER"
 """Names a folder with libcuda.so.1 and libnvidia-ml.so.1, or several, with colons between."""

@@ -1,8 +1,6 @@
 """A modelled card with tenants, built from the agent's own files and the stand-in driver."""
 
-import fcntl
 import os
-import shutil
 import socket
 import struct
 import subprocess
@@ -11,8 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from partage.agent.isolation.account import make_account
 from partage.agent.isolation.amounts import NAME, make_amounts
 from partage.agent.isolation.library import install
@@ -20,7 +16,6 @@ from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
 from partage.agent.isolation.seats import give_seat, make_seats
 from partage.vendors.wishes import Policy, Priority
 
-ROOT = Path(__file__).parents[2]
 MIB = 2**20
 SANITIZERS = {"asan": "address,undefined", "tsan": "thread"}
 WAIT = 600
@@ -35,28 +30,6 @@ def attempts() -> Iterator[int]:
         yield number
         number += 1
     raise AssertionError(f"not once in {number} attempts and {WAIT} s")
-
-
-def built(folder: str = "native", sanitize: str = "", *targets: str, compiler: str = "") -> Path:
-    """The build folder of `native/`, made once however many test processes ask."""
-    if not shutil.which("gcc") or not shutil.which("make"):
-        pytest.skip("gcc or make is missing: the enforcement library cannot be built")
-    out = ROOT / "build" / folder
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        chosen = [f"CC={compiler}"] if compiler else []
-        command = ["make", "-s", "-C", str(ROOT / "native"), f"OUT={out}", f"SANITIZE={sanitize}"]
-        done = subprocess.run(
-            [*command, *chosen, *(str(out / target) for target in targets)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if sanitize and done.returncode and "cannot find" in done.stderr:
-        pytest.skip(f"the compiler has no {sanitize} sanitizer")
-    assert done.returncode == 0, done.stderr
-    return out
 
 
 def within(quota: float, served_ns: float, seconds: float) -> None:

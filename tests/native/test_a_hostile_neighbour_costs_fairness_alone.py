@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from native_world import MIB, WAIT, Tenant, World, attempts, built, within
+from native_world import MIB, WAIT, Tenant, World, attempts, within
 
+from native_build import built
 from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
 from partage.vendors.wishes import Policy
 

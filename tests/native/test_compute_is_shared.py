@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from native_world import WAIT, Tenant, World, attempts, built, uuid, within
+from native_world import WAIT, Tenant, World, attempts, uuid, within
 
+from native_build import built
 from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.seats import Seat, read_seat
 from partage.vendors.wishes import Policy, Priority

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from native_world import ROOT, WAIT
+from native_world import WAIT
+
+from native_build import ROOT
 
 MODELS = ["optimistic", "measured", "hostile"]
 ALL_MODELS = [*MODELS, "crowded"]

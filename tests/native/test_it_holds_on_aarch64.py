@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from native_world import MIB, WAIT, Tenant, World, built
+from native_world import MIB, WAIT, Tenant, World
 
+from native_build import built
 from partage.vendors.wishes import Policy
 
 COMPILER = shutil.which("aarch64-linux-gnu-gcc")
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def aarch64() -> Path:
     """The build folder of that machine."""
-    return built("native-aarch64", compiler=COMPILER or "")
+    return built("native-aarch64", compiler="aarch64-linux-gnu-gcc")
 
 
 def emulated(build: Path, *command: str) -> list[str]:

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_world import MIB, SANITIZERS, Tenant, World, built, sanitized
+from native_world import MIB, SANITIZERS, Tenant, World, sanitized
 
+from native_build import built
 from partage.agent.isolation.account import read_account, set_overhead
 
 CAP = 1024 * MIB

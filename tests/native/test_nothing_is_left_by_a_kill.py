@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from native_world import MIB, SANITIZERS, WAIT, World, built, sanitized
+from native_world import MIB, SANITIZERS, WAIT, World, sanitized
 
+from native_build import built
 from partage.agent.isolation.account import make_account, read_account
 from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.seats import (
@@ -104,7 +105,7 @@ def test_after_random_kills_nothing_hangs_and_nothing_is_lost(killed_world: Worl
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_corrupt_memory_costs_fairness_alone(seed: int) -> None:
     """Under sanitizers, no content of seats, account or limits breaks the library's readers."""
-    build = built("native-asan", "address,undefined", "corrupt")
+    build = built("native-asan", "address,undefined")
 
     done = subprocess.run(
         [build / "corrupt", str(seed), "400"],

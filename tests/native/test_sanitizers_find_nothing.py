@@ -5,8 +5,9 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from native_world import MIB, SANITIZERS, Tenant, World, built, sanitized
+from native_world import MIB, SANITIZERS, Tenant, World, sanitized
 
+from native_build import built
 from partage.vendors.wishes import Policy
 
 COMMANDS = [

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from native_world import ROOT, WAIT, World
+from native_world import WAIT, World
 
+from native_build import ROOT
 from partage.agent.isolation import account, amounts, seats
 from partage.agent.isolation.limits import SEATS, read
 from partage.vendors.wishes import Policy

@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,17 +13,15 @@ import pytest
 from agent_process import Agent
 from records import NODE, SHARE, Node, record
 
-ROOT = Path(__file__).parents[2]
+from native_build import built
+
 OLD, BUSYBOX = "localhost/old:test", cri.IMAGE
 
 
 @pytest.fixture(scope="module", params=containerd.GENERATIONS)
 def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
     """One containerd, asked through the agent's socket, with Partage's own library."""
-    make = shutil.which("make")
-    if not shutil.which("gcc") or not make:
-        pytest.skip("gcc or make is missing: the enforcement library cannot be built")
-    subprocess.run([make, "-s", "native"], cwd=ROOT, check=True)
+    native = built()
     folder = Path(tempfile.mkdtemp(prefix="partage-"))
     try:
         with containerd.running(request.param, folder) as (runtime, direct):
@@ -44,7 +41,7 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
                 "--isolation",
                 "partage",
                 "--isolation-library",
-                ROOT / "build/native/libpartage-isolation.so",
+                native / "libpartage-isolation.so",
                 "--isolation-dir",
                 folder / "isolation",
             )

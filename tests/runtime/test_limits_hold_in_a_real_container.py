@@ -20,6 +20,7 @@ import cri
 import pytest
 from agent_process import Agent
 
+from native_build import ROOT, built
 from partage.agent.isolation.account import read_account
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.limits import read
@@ -30,7 +31,6 @@ from partage.model.device import DeviceType
 from partage.vendors import names
 from partage.wire.record import encode
 
-ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "build/native"
 MIB, GIB = 2**20, 2**30
 CARD = "GPU-fafafafa-fafa-fafa-fafa-fafafafafa00"
@@ -98,10 +98,7 @@ def _files() -> dict[str, Path | bytes]:
 @pytest.fixture(scope="module", params=containerd.GENERATIONS)
 def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
     """One containerd for all tests of a generation. Its sockets need a short path."""
-    make = shutil.which("make")
-    if not shutil.which("gcc") or not make:
-        pytest.skip("gcc or make is missing: the enforcement library cannot be built")
-    subprocess.run([make, "-s", "native"], cwd=ROOT, check=True)
+    built()
     folder = Path(tempfile.mkdtemp(prefix="partage-"))
     (folder / "gpu").mkdir()
     card = subprocess.Popen(
