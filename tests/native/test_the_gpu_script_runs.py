@@ -70,27 +70,11 @@ def run(
     )
 
 
-BUDGETS = (24, 120, 480)
-"""Seconds for all of it: a machine that is not busy needs the first."""
-
-
 @pytest.mark.timeout(1800)
 def test_it_runs_to_its_end_with_nothing_but_python(world: World, tmp_path: Path) -> None:
-    """Isolated from packages; what there was no time for is told as missed."""
-    for budget in BUDGETS:
-        done = run(world, "--kills", "8", "--budget", str(budget), out=tmp_path)
-        try:
-            ran_to_its_end(done, tmp_path)
-        except AssertionError:
-            # It had too little time, if more helps.
-            if budget == BUDGETS[-1]:
-                raise
-        else:
-            break
+    """Isolated from packages."""
+    done = run(world, "--kills", "8", "--budget", "480", out=tmp_path)
 
-
-def ran_to_its_end(done: subprocess.CompletedProcess[str], out: Path) -> None:
-    """Check that each part began, and was judged and told."""
     assert done.returncode == 0, done.stderr
     told = done.stdout
     assert re.findall(r"^  (\w+) +\d+ MiB +.*2 +ok$", told, re.MULTILINE) == [
@@ -124,14 +108,14 @@ def ran_to_its_end(done: subprocess.CompletedProcess[str], out: Path) -> None:
     assert re.search(r"^\d+ s; (MISSED|all as required)", told, re.MULTILINE)
     # The page: each part is in one of its halves, and memory alone comes out as it did above.
     held, rest = told.split("\nwhat held\n")[1].split("\nwhat did not\n")
-    missed, advice = rest.split("\nwhat to switch off or set\n")
+    not_held, advice = rest.split("\nwhat to switch off or set\n")
     for name in ("memory", "memory by the driver", "adjustment of memory"):
         assert re.search(rf"^  {name}: \d+ as required$", held, re.MULTILINE)
     for name in ("many small", "adjustment"):
-        assert re.search(rf"^  {name}: ", held + missed, re.MULTILINE)
+        assert re.search(rf"^  {name}: ", held + not_held, re.MULTILINE)
     assert advice.count("agent.isolation.compute") == 1
 
-    record = json.loads((out / "gpu.json").read_text())
+    record = json.loads((tmp_path / "gpu.json").read_text())
     asked = [*card_probes.PROBES, *card_probes.UNDER]
     assert [one[0] for one in record["assumptions"]] == asked
     runs = [one for one in record["runs"] if len(one.get("tenants", ())) == 2]
@@ -141,9 +125,8 @@ def ran_to_its_end(done: subprocess.CompletedProcess[str], out: Path) -> None:
     shown = [row for row in record["rows"] if row[0] == "memory"]
     assert len(shown) == 11
     assert shown[0][2] == "plain"
-    assert record["missed"] == re.findall(r"^\d+ s; MISSED: (.*)$", told, re.MULTILINE)[0].split(
-        "; "
-    )
+    (missed,) = re.findall(r"^\d+ s; MISSED: (.*)$", told, re.MULTILINE)
+    assert "; ".join(record["missed"]) == missed
 
 
 def test_each_way_of_the_card_is_asked_for_itself(world: World) -> None:
