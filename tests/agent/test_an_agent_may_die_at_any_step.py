@@ -33,6 +33,7 @@ def memory() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.long(30)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("library", "places", "steps"),

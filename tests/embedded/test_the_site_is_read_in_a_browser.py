@@ -126,6 +126,7 @@ def test_pages_are_readable_on_a_phone_and_a_desk_in_both_schemes(site: str) -> 
     assert wrong == [], "\n".join(map(str, wrong))
 
 
+@pytest.mark.long(50)
 @pytest.mark.skipif(not AXE.exists(), reason="no axe-core: tests/tools/watching/fetch brings it")
 @pytest.mark.parametrize(("scheme", "width", "first"), [("light", 1280, 0), ("dark", 360, 1)])
 def test_axe_finds_nothing(folder: Path, site: str, scheme: str, width: int, first: int) -> None:

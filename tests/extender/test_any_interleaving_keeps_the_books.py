@@ -17,6 +17,7 @@ FIRST = int(os.environ.get("PARTAGE_SEED", "0"))
 PARTS = 8
 
 
+@pytest.mark.long(20)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_interleavings(part: int) -> None:
     """Creates, deletes, verbs, restarts, lost and late answers, gaps, repeated and late events."""

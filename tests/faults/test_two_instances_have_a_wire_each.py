@@ -162,6 +162,7 @@ async def passes(load: Load, wire: Wire, loss: Callable[[Wire], None], to: str) 
     return took
 
 
+@pytest.mark.long(20)
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
 async def test_who_is_cut_off_is_followed_and_comes_back(loss: Callable[[Wire], None]) -> None:
     """Nothing is bound twice, and all five invariants hold, after each time the Lease passes on."""

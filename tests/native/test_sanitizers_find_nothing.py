@@ -63,6 +63,7 @@ def tenants(
     world.close()
 
 
+@pytest.mark.long(70)
 def test_nothing_is_found(tenants: tuple[Tenant, Tenant]) -> None:
     """Memory of each kind, many threads and graphs, beside a busy neighbour."""
     first, second = tenants

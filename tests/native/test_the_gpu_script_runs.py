@@ -70,6 +70,7 @@ def run(
     )
 
 
+@pytest.mark.long(75)
 @pytest.mark.timeout(1800)
 def test_it_runs_to_its_end_with_nothing_but_python(world: World, tmp_path: Path) -> None:
     """Isolated from packages."""

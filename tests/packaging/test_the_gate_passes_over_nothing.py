@@ -163,6 +163,38 @@ def test_without_a_file_everything_is_run(tmp_path: Path) -> None:
         assert "1 passed" in session(tmp_path, "--not-run-yet")[1]
 
 
+LONG = """
+import pytest
+
+@pytest.mark.parametrize("number", range(10))
+def test_short(number):
+    pass
+
+@pytest.mark.parametrize("seconds", [pytest.param(one, marks=pytest.mark.long(one)) for one in (2, 1, 3)])
+def test_long(seconds):
+    pass
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 9])
+def test_each_worker_begins_with_its_part_of_what_takes_long(tmp_path: Path, workers: int) -> None:
+    """The longest first; all are run, once."""
+    tree(tmp_path, kube_one=LONG)
+    told = session(tmp_path, "--collect-only", "-q", PYTEST_XDIST_WORKER_COUNT=str(workers))[1]
+    found = re.findall(r"test_(\w+)\[(\d)\]", told)
+
+    begin, parts = 0, []
+    for worker in range(workers):  # as xdist shares them out
+        end = begin + (len(found) - begin) // (workers - worker)
+        parts.append(found[begin:end])
+        begin = end
+    firsts = [[int(of) for what, of in part if what == "long"] for part in parts]
+    assert firsts == [[3, 2, 1][worker::workers] for worker in range(workers)]
+    for part, first in zip(parts, firsts, strict=True):
+        assert part[: len(first)] == [("long", str(one)) for one in first]
+    assert [of for what, of in found if what == "short"] == [str(one) for one in range(10)]
+
+
 @pytest.mark.parametrize(
     ("code", "gate", "ended", "told"),
     [

@@ -3,7 +3,8 @@
 `make test` tries nothing again. `tests/cluster/run` tries once more what failed while processes were killed on a busy
 machine, and the summary names it under RETRIED. A card that was given twice in one run of two is a defect all the same:
 after a finding (`FINDINGS`) the session ends with a status of its own, and nothing is tried again.
-Where `PARTAGE_NOT_RUN` names a file, each session keeps in it what was run, and what was skipped and by no
+Tests that are marked `long` begin first, shared out among the workers: begun last they would run alone, with nothing beside
+them. Where `PARTAGE_NOT_RUN` names a file, each session keeps in it what was run, and what was skipped and by no
 session run, and says the latter last, before the summary line; with `--not-run-yet` it leaves out what the file says was run.
 """
 
@@ -11,8 +12,9 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +35,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--not-run-yet", action="store_true", help=told)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what was run before."""
+    """Leave out what was run before, and have each worker begin with its part of the long tests."""
     if config.getoption("not_run_yet"):
         ran = _kept(_file()).ran
         config.hook.pytest_deselected(items=[one for one in items if one.nodeid in ran])
         items[:] = [one for one in items if one.nodeid not in ran]
+    seconds = {one: _seconds(one) for one in items}
+    longest = sorted(filter(seconds.get, items), key=lambda one: -seconds[one])
+    others = [one for one in items if not seconds[one]]
+    items[:] = shared_out(longest, others, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def _seconds(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("long")
+    return float(marker.args[0]) if marker else 0.0
+
+
+def shared_out(first: Sequence[Any], others: Sequence[Any], workers: int) -> list[Any]:
+    """All in an order of which each worker is given an even part to begin with (`--dist worksteal`).
+
+    Args:
+        first: what is begun first, the longest first.
+        others: the rest; stays in its order.
+        workers: how many.
+    """
+    order: list[Any] = []
+    rest = iter(others)
+    for worker in range(workers):
+        own = first[worker::workers]
+        part = (len(first) + len(others) - len(order)) // (workers - worker)
+        order += [*own, *islice(rest, max(0, part - len(own)))]
+    return [*order, *rest]
 
 
 @pytest.hookimpl(trylast=True)
