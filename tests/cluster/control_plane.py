@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import ssl
 import subprocess
 import threading
@@ -19,16 +18,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import trustme
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+
+from fakes.ports import free_port
 
 VERSION = "1.36.4"
 """Kubernetes, as in go.mod."""
@@ -51,26 +51,6 @@ def missing(*programs: str) -> str:
     }
     absent = [name for name, path in wanted.items() if not os.access(path, os.X_OK)]
     return f"{', '.join(absent)} not built; run tests/cluster/build" if absent else ""
-
-
-_PORTS, _PORTS_EACH = 12000, 2000
-_tried = count()
-
-
-def free_port() -> int:
-    """A port that nobody listens on, and that nobody else of these tests is told.
-
-    Between asking and listening another could take it: it lies below those that the kernel gives
-    away by itself, and each of several processes that test side by side has a range of its own.
-    """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = _PORTS + worker * _PORTS_EACH
-    for number in islice(_tried, _PORTS_EACH):
-        port = first + number % _PORTS_EACH
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise RuntimeError(f"no port is free from {first} on")
 
 
 @dataclass
