@@ -32,12 +32,12 @@ Times = dict[str, float]
 
 def traced() -> dict[str, Any]:
     """What makes a service tell."""
-    from partage.extender.stories import stories_of  # noqa: PLC0415 # an older tree has none
+    from partage.extender.stories import Stories  # noqa: PLC0415 # an older tree has none
     from partage.tracing.otlp import live_tracer  # noqa: PLC0415 # an extra
 
     live = live_tracer("bench", os.environ, time.time_ns, random.getrandbits)
     assert live is not None  # noqa: S101 # the environment is ours
-    return {"stories": stories_of(live)}
+    return {"stories": Stories(live)}
 
 
 async def measure(count: int, calls: int, more: dict[str, Any]) -> Times:

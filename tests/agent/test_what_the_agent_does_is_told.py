@@ -15,7 +15,7 @@ from partage.agent.journal import Journal
 from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.agent.nri.plugin import Refused
-from partage.agent.stories import SILENT, NodeStories, stories_of
+from partage.agent.stories import Stories
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
@@ -52,7 +52,7 @@ def keeper(tmp_path: Path, kept: KeptSpans) -> Iterator[Keeper]:
     place = Place(NODE, Settings(), FAMILIES, HostFacts(lambda _p, _c, _m: Instance()))
     words = (f"{number:016x}" for number in count(1))
     journal = Journal(tmp_path / "journal")
-    stories = NodeStories(kept, "n1", lambda: next(words))
+    stories = Stories(kept, "n1", lambda: next(words))
     yield Keeper(
         lambda: place, Host(tmp_path, simulated=True), journal, Tallies(), stories=stories
     )
@@ -118,7 +118,7 @@ def test_units_belong_to_who_shows_the_mark(keeper: Keeper, kept: KeptSpans) -> 
 def test_marks_that_nobody_shows_are_forgotten(kept: KeptSpans) -> None:
     """No more than a bound of them is remembered, the latest."""
     words = (f"{number:016x}" for number in count(1))
-    stories = NodeStories(kept, "n1", lambda: next(words))
+    stories = Stories(kept, "n1", lambda: next(words))
     marks = [stories.mark("r", 1, 1) for _ in range(2000)]
 
     for number, mark in enumerate((marks[0], marks[-1])):
@@ -130,8 +130,7 @@ def test_marks_that_nobody_shows_are_forgotten(kept: KeptSpans) -> None:
 
 def test_without_traces_all_are_marked_alike() -> None:
     """Nothing by chance, nothing remembered."""
-    found = stories_of(NO_TRACES, "n1", lambda: pytest.fail("chance was asked"))
+    found = Stories(NO_TRACES, "n1", lambda: pytest.fail("chance was asked"))
 
-    assert found is SILENT
     assert found.mark("r", 1, 0) == "1"
     assert found.trace_id(_pod()) == ""

@@ -9,7 +9,7 @@ from world import REFUSED, UNKNOWN, World, card, device, half, node, pod, run, w
 
 from fakes.kept_spans import KeptSpans
 from partage.extender.bindings import BindLimits
-from partage.extender.stories import SILENT, PodStories, stories_of
+from partage.extender.stories import Stories
 from partage.tracing.context import trace_of
 from partage.tracing.spans import (
     BIND,
@@ -37,7 +37,7 @@ SGPU = {
 
 def world(kept: KeptSpans, **settings: Any) -> World:
     """A service that tells."""
-    return World(stories=PodStories(kept), **settings)
+    return World(stories=Stories(kept), **settings)
 
 
 def only(kept: KeptSpans, name: str) -> Span:
@@ -264,9 +264,9 @@ def test_the_log_has_the_trace_of_a_decision(caplog: pytest.LogCaptureFixture) -
 @run
 async def test_without_traces_nothing_is_kept() -> None:
     """No story of any pod, no time that is asked for."""
-    assert stories_of(NO_TRACES) is SILENT
-    w = await World().start(node(), device())
+    found = Stories(NO_TRACES)
+    w = await World(stories=found).start(node(), device())
     await w.place(pod("web", half()))
 
-    assert w.service.stories is SILENT
-    assert SILENT.now() == 0
+    assert found.now() == 0
+    assert not found._known

@@ -17,45 +17,13 @@ from partage.agent.nri.messages import Container, PodSandbox
 from partage.model.mig import MigSlice
 from partage.tracing.context import trace_of
 from partage.tracing.spans import ALLOCATE, INJECT, INSTANCE, Event, Kind, Span, Value, cut
-from partage.tracing.tracer import Tracer
+from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.wire import shapes
 
 _MARKS: Final = 1024
 """Allocations that wait for their container."""
 _EVENTS: Final = 16
 _WORD: Final = 16
-
-
-class Stories:
-    """Hears what the agent does for containers, from any thread; this one tells nothing."""
-
-    def now(self) -> int:
-        """When something begins, nanoseconds since 1970."""
-        return 0
-
-    def trace_id(self, pod: PodSandbox) -> str:  # noqa: ARG002 # there is none
-        """The pod's trace, for the log; empty without traces."""
-        return ""
-
-    def mark(self, resource: str, units: int, start: int) -> str:  # noqa: ARG002 # all alike
-        """The kubelet took units for some container; the value that marks it."""
-        return "1"
-
-    def injected(self, pod: PodSandbox, container: Container, start: int, limits: str) -> None:
-        """A container was given what its pod's record says."""
-
-    def refused(
-        self, pod: PodSandbox, container: Container, start: int, rule: str, problem: str
-    ) -> None:
-        """A container must not be made."""
-
-
-SILENT: Final = Stories()
-
-
-def stories_of(tracer: Tracer, node: str, chance: Callable[[], str]) -> Stories:
-    """What tells the tracer; silent where it is off."""
-    return NodeStories(tracer, node, chance) if tracer.on else SILENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +36,8 @@ class _Taken:
     end: int
 
 
-class NodeStories(Stories):
-    """Tells a tracer."""
+class Stories:
+    """Hears what the agent does for containers, from any thread, and tells a tracer; without traces it keeps nothing."""
 
     def __init__(self, tracer: Tracer, node: str, chance: Callable[[], str]) -> None:
         self._tracer = tracer
@@ -78,15 +46,17 @@ class NodeStories(Stories):
         self._taken: OrderedDict[str, _Taken] = OrderedDict()
 
     def now(self) -> int:
-        """See `Stories`."""
+        """When something begins, nanoseconds since 1970; 0 without traces."""
         return self._tracer.now()
 
     def trace_id(self, pod: PodSandbox) -> str:
-        """See `Stories`."""
-        return trace_of(pod.uid, pod.annotations).trace
+        """The pod's trace, for the log; empty without traces."""
+        return trace_of(pod.uid, pod.annotations).trace if self._tracer.on else ""
 
     def mark(self, resource: str, units: int, start: int) -> str:
         """The kubelet took units for some container; the value that marks it."""
+        if not self._tracer.on:
+            return "1"
         word = self._chance()
         self._taken[word] = _Taken(resource, units, start, self.now())
         if len(self._taken) > _MARKS:
@@ -112,6 +82,8 @@ class NodeStories(Stories):
         said: Mapping[str, Value],
         problem: str = "",
     ) -> None:
+        if not self._tracer.on:
+            return
         end = self.now()
         trace = trace_of(pod.uid, pod.annotations)
         who: dict[str, Value] = {
@@ -135,6 +107,9 @@ class NodeStories(Stories):
                 }
                 emit(ALLOCATE, (taken.start, taken.end), more, "")
         emit(INJECT, (start, end), said, problem)
+
+
+SILENT: Final = Stories(NO_TRACES, "", str)
 
 
 def _marks(env: Iterable[str]) -> list[str]:

@@ -31,7 +31,7 @@ from partage.agent.journal import Journal
 from partage.agent.metrics import Books, Nameless, NodeSeries, Tallies
 from partage.agent.notes import Code, Notes
 from partage.agent.nri.plugin import Plugin, PluginOptions
-from partage.agent.stories import stories_of
+from partage.agent.stories import Stories
 from partage.agent.uses import Meter, Use, told_by_drivers
 from partage.daemon.folder_gc import Tidying
 from partage.daemon.instances import NodeInstances
@@ -173,7 +173,7 @@ class AgentDaemon:
         if isinstance(chosen.provider, HamiCore):
             folders = Folders(chosen.provider.folder, roots.at, time.time)
         tracer = self.options.tracer
-        stories = stories_of(tracer, node.name, lambda: secrets.token_hex(8))
+        stories = Stories(tracer, node.name, lambda: secrets.token_hex(8))
         self.keeper = Keeper(
             lambda: self._place, roots, self._journal, self.tallies, isolation, folders, stories
         )

@@ -43,7 +43,7 @@ from partage.dashboard.routes import document_routes
 from partage.extender.books import Books
 from partage.extender.server import probe_routes, scheduler_site
 from partage.extender.service import SchedulerService
-from partage.extender.stories import stories_of
+from partage.extender.stories import Stories
 from partage.kube.client import Client
 from partage.kube.lease import LeaderElector
 from partage.scheduler.engine import Engine
@@ -171,7 +171,7 @@ class SchedulerDaemon(Beside):
                 known=lambda *key: self._feed.document(*key) if self.options.claims else None,
                 amender=ApiAmender(client, self.may_bind, self.options.service.limits.send),
             ),
-            stories=stories_of(self.options.tracer),
+            stories=Stories(self.options.tracer),
             claim=reader(client),
         )
         service.meters.registry.register(SpanSeries(self.options.tracer))

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from partage.agent.nri.messages import Container, PodSandbox
-from partage.agent.stories import stories_of
+from partage.agent.stories import Stories
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, LogRequest, Record, User
 from partage.embedded.claim_lives import CLAIMS, claims_of
 from partage.embedded.definitions import DEVICES
@@ -135,7 +135,7 @@ class Kubelet:
 
     def _trace(self, record: Record, found: Injection, start: int) -> None:
         """Tell what the containers of a pod get."""
-        stories = stories_of(self._tracer, record.value["spec"]["nodeName"], str)
+        stories = Stories(self._tracer, record.value["spec"]["nodeName"], str)
         known = record.metadata.get("annotations") or {}
         pod = PodSandbox("", record.name, record.uid, record.namespace, annotations=known)
         for name in found.cards:

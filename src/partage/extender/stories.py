@@ -26,7 +26,7 @@ from partage.tracing.spans import (
     Value,
     cut,
 )
-from partage.tracing.tracer import Tracer
+from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.wire.translation import PodEntry
 
 _MOST: Final = 20_000
@@ -34,72 +34,6 @@ _MOST: Final = 20_000
 _EVENTS: Final = 32
 _STEPS: Final = 16
 _CODES: Final = frozenset(code.value for code in ReasonCode)
-
-
-class Stories:
-    """Hears what is decided; this one tells nothing."""
-
-    def now(self) -> int:
-        """When something begins, nanoseconds since 1970."""
-        return 0
-
-    def trace_id(self, entry: PodEntry) -> str:  # noqa: ARG002 # there is none
-        """The pod's trace, for the log; empty without traces."""
-        return ""
-
-    def filtered(
-        self,
-        entry: PodEntry,
-        start: int,
-        counts: tuple[int, int],
-        refusal: Refusal | None,
-        decision: str,
-    ) -> None:
-        """Filter was answered.
-
-        Args:
-            counts: nodes that were asked about, and that were answered.
-            decision: its number in the record; empty without one.
-        """
-
-    def asked(self, kind: Kind, entry: PodEntry, start: int, counts: Mapping[str, int]) -> None:
-        """Another verb was answered."""
-
-    def step(
-        self, kind: Kind, entry: PodEntry, start: int, node: str, told: tuple[str, str]
-    ) -> None:
-        """A part of a bind has ended.
-
-        Args:
-            node: where to; empty where that is not the question.
-            told: the outcome in a word, and what went wrong.
-        """
-
-    def picked(self, entry: PodEntry, start: int, decision: str) -> None:
-        """Cards were picked on the node of a bind, or not; `decision` is its number in the record."""
-
-    def bound(self, entry: PodEntry, start: int, node: str, problem: str) -> None:
-        """A bind has come to its end; `problem` says why the pod is not bound."""
-
-    def made_room(
-        self, entry: PodEntry, start: int, node: str, victims: int, problem: str
-    ) -> None:
-        """Less important pods were sent away for the pod, or that did not go well."""
-
-    def gone(self, uid: str) -> None:
-        """The pod is no more."""
-
-    def hooks(self, others: Hooks) -> Hooks:
-        """The hooks of a service, which are heard here too."""
-        return others
-
-
-SILENT: Final = Stories()
-
-
-def stories_of(tracer: Tracer) -> Stories:
-    """What tells the tracer; silent where it is off."""
-    return PodStories(tracer) if tracer.on else SILENT
 
 
 @dataclass(slots=True)
@@ -121,20 +55,20 @@ class _Story:
     decision: str = ""
 
 
-class PodStories(Stories):
-    """Tells a tracer."""
+class Stories:
+    """Hears what is decided, and tells a tracer; without traces it keeps nothing."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._known: OrderedDict[str, _Story] = OrderedDict()
 
     def now(self) -> int:
-        """See `Stories`."""
+        """When something begins, nanoseconds since 1970; 0 without traces."""
         return self._tracer.now()
 
     def trace_id(self, entry: PodEntry) -> str:
-        """See `Stories`."""
-        return _trace(entry).trace
+        """The pod's trace, for the log; empty without traces."""
+        return _trace(entry).trace if self._tracer.on else ""
 
     def filtered(
         self,
@@ -144,7 +78,14 @@ class PodStories(Stories):
         refusal: Refusal | None,
         decision: str,
     ) -> None:
-        """Filter was answered."""
+        """Filter was answered.
+
+        Args:
+            counts: nodes that were asked about, and that were answered.
+            decision: its number in the record; empty without one.
+        """
+        if not self._tracer.on:
+            return
         end = self.now()
         story = self._story(entry, start)
         if refusal is not None:
@@ -156,12 +97,19 @@ class PodStories(Stories):
 
     def asked(self, kind: Kind, entry: PodEntry, start: int, counts: Mapping[str, int]) -> None:
         """Another verb was answered."""
+        if not self._tracer.on:
+            return
         self._tell(entry, kind, (start, self.now()), counts)
 
     def step(
         self, kind: Kind, entry: PodEntry, start: int, node: str, told: tuple[str, str]
     ) -> None:
-        """A part of a bind has ended."""
+        """A part of a bind has ended.
+
+        Args:
+            node: where to; empty where that is not the question.
+            told: the outcome in a word, and what went wrong.
+        """
         story = self._known.get(entry.pod.uid)
         if story is None or len(story.steps) >= _STEPS:
             return
@@ -172,11 +120,14 @@ class PodStories(Stories):
         story.steps.append(Span(kind, start, self.now(), said, cut(problem)))
 
     def picked(self, entry: PodEntry, start: int, decision: str) -> None:
-        """Cards were picked on the node of a bind, or not."""
-        self._story(entry, start).decision = decision
+        """Cards were picked on the node of a bind, or not; `decision` is its number in the record."""
+        if self._tracer.on:
+            self._story(entry, start).decision = decision
 
     def bound(self, entry: PodEntry, start: int, node: str, problem: str) -> None:
-        """A bind has come to its end."""
+        """A bind has come to its end; `problem` says why the pod is not bound."""
+        if not self._tracer.on:
+            return
         uid, end = entry.pod.uid, self.now()
         story = self._story(entry, start)
         said: dict[str, Value] = {
@@ -197,7 +148,9 @@ class PodStories(Stories):
     def made_room(
         self, entry: PodEntry, start: int, node: str, victims: int, problem: str
     ) -> None:
-        """Less important pods were sent away for the pod."""
+        """Less important pods were sent away for the pod, or that did not go well."""
+        if not self._tracer.on:
+            return
         said: dict[str, Value] = {
             "k8s.node.name": node,
             "partage.victims": victims,
@@ -213,6 +166,8 @@ class PodStories(Stories):
 
     def hooks(self, others: Hooks) -> Hooks:
         """The hooks of a service, which are heard here too."""
+        if not self._tracer.on:
+            return others
 
         def wake(uids: Sequence[str]) -> None:
             self._woken(uids)
@@ -279,6 +234,9 @@ class PodStories(Stories):
             )
 
         self._tracer.emit(trace.trace, trace.parent, build)
+
+
+SILENT: Final = Stories(NO_TRACES)
 
 
 def _trace(entry: PodEntry) -> PodTrace:
