@@ -274,7 +274,7 @@ class KubeScheduler:
                 return
             found = self._read(record)
             if found is not None:
-                self._rooms.place(record.uid, node, found.host)
+                self._rooms.place(found, node)
         elif spec.get("schedulerName") in self._ports.served:
             self._waits(change)
 
@@ -353,10 +353,11 @@ class KubeScheduler:
             return
         survey = self._rooms.survey(found)
         pending.short = bool(survey.short)
-        if not survey.fitting:
+        if not survey.fitting.size:
             await self._refuse(pending, survey.summary())
             return
-        record, fitting, claims = pending.record, survey.fitting, self._ports.claims
+        record, claims = pending.record, self._ports.claims
+        fitting = self._rooms.names(survey)
         open_: Mapping[str, Results] = {}
         if claims is not None and _claims(record):
             places = claims.open(record, fitting)
@@ -370,7 +371,7 @@ class KubeScheduler:
             await self._refused(pending, choice, survey)
             return
         if not choice.node:  # without devices
-            choice = Choice(max(fitting, key=self._rooms.idleness))
+            choice = Choice(self._rooms.idlest(fitting))
         if open_ and claims is not None:
             # As kube-scheduler does before it binds; the next pod is decided after that.
             problem = await claims.take(record, choice.node, open_[choice.node])
@@ -380,7 +381,7 @@ class KubeScheduler:
                 await self._refuse(pending, problem)
                 self._later(pending)
                 return
-        self._rooms.place(record.uid, choice.node, found.host)
+        self._rooms.place(found, choice.node)
         pending.busy = True
         task = asyncio.create_task(self._bind(pending, choice))
         self._binding.add(task)
