@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from wire_client import Running
 from world import Manifest, device, half, node, pod, whole
 
-from partage.extender.node_set_hash import fingerprint
 from partage.serving.limits import Limits
 from partage.webhook.server import review_routes
 
@@ -203,52 +202,6 @@ def test_bytes_that_are_no_http(running: Running, junk: bytes, path: bytes) -> N
 
     assert status < 500
     assert running.world.service.books.engine.ledger.validate() is None
-
-
-NAMES = st.lists(
-    st.text(st.characters(codec="utf-8", exclude_characters='"\\', min_codepoint=32), max_size=20),
-    min_size=1,
-    max_size=6,
-    unique=True,
-)
-
-
-@given(NAMES, NAMES, st.randoms(use_true_random=False))
-def test_a_fingerprint_tells_sets_of_names_apart_and_orders_not(
-    one: list[str], other: list[str], chance: Any
-) -> None:
-    """Equal sets in any order and spacing have one key; other sets have another."""
-
-    def key(names: list[str], gap: str = ",") -> bytes | None:
-        return fingerprint(json.dumps(names, ensure_ascii=False, separators=(gap, ":")).encode())
-
-    shuffled = chance.sample(one, len(one))
-
-    assert key(one) == key(shuffled) == key(shuffled, ", ")
-    assert (key(one) == key(other)) == (set(one) == set(other))
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"[]",
-        b"[1]",
-        b'["a",1,"b"]',
-        b'["a" , "b"]',
-        b'["\\u0061"]',
-        b'["a"',
-        b'["' + b"a" * 300 + b'"]',
-    ],
-)
-def test_lists_that_must_be_read_have_no_fingerprint(raw: bytes) -> None:
-    """Escapes, other values, odd spacing and absurd names go the slow way."""
-    assert fingerprint(raw) is None
-
-
-def test_names_that_swap_their_ends_are_another_set() -> None:
-    """A sum of plain words would not see it."""
-    assert fingerprint(b'["aaaaaaaa1","bbbbbbbb2"]') != fingerprint(b'["aaaaaaaa2","bbbbbbbb1"]')
 
 
 def test_the_builders_of_this_file_make_pods_that_work(running: Running) -> None:

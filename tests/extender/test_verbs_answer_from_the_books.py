@@ -1,8 +1,5 @@
 """The four verbs over the engine. Not covered: HTTP, the API server, clocks (the service)."""
 
-import json
-import random
-
 import pytest
 
 from fakes.builders import card, make_node, make_pod, share, whole
@@ -27,7 +24,7 @@ def _verbs(policy: str = "partage") -> Verbs:
 
 def _listed(verbs: Verbs, *names: str) -> Listed:
     wanted = list(names or NAMES)
-    return verbs.look_up(json.dumps(wanted).encode(), lambda: wanted)
+    return verbs.look_up(wanted)
 
 
 def test_a_pod_without_devices_passes_everywhere_at_once() -> None:
@@ -74,34 +71,14 @@ def test_only_nodes_asked_about_are_answered() -> None:
     assert list(answer.names) == ["c"]
 
 
-def test_a_list_of_names_is_looked_up_once_until_nodes_change() -> None:
-    """What an equal key stands for is not read again."""
+def test_a_list_of_names_is_looked_up_as_the_books_are_now() -> None:
+    """A node that came since is among them."""
     verbs = _verbs()
-    first = verbs.look_up(b"key", lambda: ["a", "d"])
-
-    assert verbs.look_up(b"key", list) is first
+    before = verbs.look_up(["a", "d"])
     verbs.engine.handle(NodeSeen(make_node("d", [card(0, prefix="d")])))
-    among = verbs.look_up(b"key", lambda: ["a", "d"]).among
-    assert among is not None
-    assert among.sum() == 2
 
-
-def test_a_list_in_ever_new_orders_is_looked_up_once() -> None:
-    """Kube-scheduler sends the names that passed in whatever order they did."""
-    verbs = _verbs()
-    wanted = [f"node-{index}" for index in range(40)]
-    chance = random.Random(1)  # noqa: S311 # a reproducible order, not a secret
-    read: list[int] = []
-
-    def look_up() -> Listed:
-        chance.shuffle(wanted)
-        names = list(wanted)
-        return verbs.look_up(json.dumps(names).encode(), lambda: read.append(1) or names)
-
-    found = [look_up() for _ in range(100)]
-
-    assert len(read) == 1
-    assert all(each is found[0] for each in found)
+    assert before.among.sum() == 1
+    assert verbs.look_up(["a", "d"]).among.sum() == 2
 
 
 def test_a_refusal_names_every_node_and_whether_evicting_helps() -> None:

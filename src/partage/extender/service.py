@@ -377,7 +377,7 @@ class SchedulerService:
             if past:
                 return error_reply(past)
             now = self.clock.monotonic()
-            listed = self.books.verbs.look_up(args.raw_names, lambda: args.names)
+            listed = self.books.verbs.look_up(args.names)
             answer = self.books.verbs.filter(entry.pod, listed, now, one=not entry.flexible)
             decision = self.books.engine.decision_id
         except (InvalidDocument, LedgerError) as error:
@@ -402,7 +402,7 @@ class SchedulerService:
         entry = self._entry(args.pod)
         if entry is None:
             return prioritize_reply((name, 0) for name in args.names)
-        listed = self.books.verbs.look_up(args.raw_names, lambda: args.names)
+        listed = self.books.verbs.look_up(args.names)
         scores = self.books.verbs.prioritize(entry.pod, listed, self.clock.monotonic())
         self.stories.asked(PRIORITIZE, entry, start, {"partage.nodes.asked": len(listed.names)})
         return prioritize_reply(zip(listed.names, scores.tolist(), strict=True))

@@ -11,8 +11,7 @@ that affinity and spreading keep working.
 """
 
 from bisect import bisect_left
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, repeat
 from typing import Final
@@ -20,7 +19,6 @@ from typing import Final
 import numpy as np
 
 from partage.extender.cycle import Cycle, asks
-from partage.extender.node_set_hash import fingerprint
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
@@ -32,7 +30,6 @@ from partage.scheduler.preemption import least
 
 _BEST: Final = 10
 """The highest score of an extender."""
-_MOST_NAMED: Final = 16
 _MOST_PROVEN: Final = 128
 """Nodes of a request that only the exact rule can judge; asking it of thousands takes too long."""
 
@@ -85,14 +82,11 @@ class Listed:
 
 
 class Verbs:
-    """The verbs, and the name lists that they remember."""
+    """The verbs."""
 
     def __init__(self, cycle: Cycle) -> None:
         self.cycle = cycle
         self.engine = cycle.engine
-        self._by_text: OrderedDict[bytes, Listed] = OrderedDict()
-        self._by_set: OrderedDict[bytes, Listed] = OrderedDict()
-        self._named_at = -1
 
     def filter(self, pod: Pod, listed: Listed, now: float, *, one: bool) -> Answer:
         """Which of the nodes can host the pod. Raises `LedgerError`: the pod holds more than a hold already.
@@ -218,34 +212,10 @@ class Verbs:
         # Without work left some may be among them that could be spared.
         return [] if work.spent else added
 
-    # --- lists of names ----------------------------------------------------------------------
+    # --- answers -------------------------------------------------------------------------------
 
-    def look_up(self, raw: bytes, names: Callable[[], Sequence[str]]) -> Listed:
-        """A list of names as the books know it; one that holds the same names is looked up once.
-
-        Args:
-            raw: the list as it came, a JSON array; empty when there is none.
-            names: what it holds; asked only when it is not known, or nodes came or went since.
-        """
-        if self._named_at != len(self.engine.ledger.node_changes):
-            self._named_at = len(self.engine.ledger.node_changes)
-            self._by_text.clear()
-            self._by_set.clear()
-        if not raw:
-            return self._looked_up(names())
-        known = self._by_text.get(raw)
-        if known is None:
-            key = fingerprint(raw)
-            known = self._by_set.get(key) if key else None
-            if known is None:
-                known = self._looked_up(names())
-            if key:
-                _keep(self._by_set, key, known)
-        # Apart, so that texts in ever new orders do not push the set out that they all are.
-        _keep(self._by_text, raw, known)
-        return known
-
-    def _looked_up(self, names: Sequence[str]) -> Listed:
+    def look_up(self, names: Sequence[str]) -> Listed:
+        """A list of names as the books know it."""
         ledger = self.engine.ledger
         indexes = np.fromiter(map(ledger.index.get, names, repeat(-1)), np.intp, len(names))
         among = np.zeros(ledger.present.shape[0] + 1, np.bool_)
@@ -271,11 +241,3 @@ class Verbs:
                 text = f"{reason.code}: {reason.message}"
                 (unresolvable if hopeless else failed)[name] = text
         return Answer([], failed, unresolvable, refusal)
-
-
-def _keep(known: OrderedDict[bytes, Listed], key: bytes, listed: Listed) -> None:
-    """Remember it, and forget what was asked for longest ago."""
-    known[key] = listed
-    known.move_to_end(key)
-    if len(known) > _MOST_NAMED:
-        known.popitem(last=False)
