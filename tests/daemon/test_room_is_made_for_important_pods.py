@@ -336,7 +336,7 @@ async def _budget(g: Game, allowed: int, name: str) -> None:
 
 def _labelled(g: Game, name: str) -> bool:
     entry = g.daemon.service.books.cluster_cache.pod_named("default", name)
-    return entry is not None and "app" in entry.translated.view.labels
+    return entry is not None and "app" in entry.view.labels
 
 
 async def test_a_budget_spares_its_pods_where_another_will_do() -> None:

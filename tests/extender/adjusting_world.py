@@ -282,7 +282,7 @@ class AdjustingWorld:
         if not isinstance(found, Placement):
             return False
         placed = PlacedPod(
-            entry.translated.view, entry.pod.request, found.allocation, engine.ledger.node_at(0), 1
+            entry.view, entry.pod.request, found.allocation, engine.ledger.node_at(0), 1
         )
         said = dict(render(placed, Settings(), FAMILIES).annotations)
         manifest["metadata"]["annotations"] = said

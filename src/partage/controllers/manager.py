@@ -31,7 +31,7 @@ from partage.vendors.catalog import FAMILIES
 from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.pod_phase import finished
-from partage.wire.pods import TranslatedPod
+from partage.wire.translation import PodEntry
 
 _LOG = logging.getLogger("partage.controllers")
 _CONFIG: Final = "ConfigMap"
@@ -88,7 +88,7 @@ class Controllers:
         families: Iterable[Family] = FAMILIES,
         settings: ControllerSettings | None = None,
         registry: CollectorRegistry | None = None,
-        read: Callable[[Document], TranslatedPod | None] = lambda _: None,
+        read: Callable[[Document], PodEntry | None] = lambda _: None,
     ) -> None:
         """Controllers that know nothing yet.
 
@@ -327,11 +327,11 @@ class Controllers:
             return
         read = self.picture.read_node(bound_to(document))
         node = read.node if read else None
-        translated = self.picture.read_pod(document, node)
-        flag = pods.problem_of(translated.pod, node)
+        entry = self.picture.read_pod(document, node)
+        flag = pods.problem_of(entry.pod, node)
         if node is not None and not self._may_pass(key, flag):
             await self._flag(document, flag)
-        changes = pods.label_changes(translated, node, self.picture.context) if node else {}
+        changes = pods.label_changes(entry, node, self.picture.context) if node else {}
         if changes:
             self._renewed(await self._writer.pod_labels(document, changes))
 

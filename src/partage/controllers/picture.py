@@ -19,8 +19,7 @@ from partage.wire.config_book import ConfigBook
 from partage.wire.context import Context
 from partage.wire.documents import Document, outdated
 from partage.wire.nodes import TranslatedNode, translate_node
-from partage.wire.pods import TranslatedPod
-from partage.wire.translation import Translation
+from partage.wire.translation import PodEntry, Translation
 
 _MOST_READ: Final = 512
 """Nodes that are kept as read: enough for those that are looked at together with their pods."""
@@ -42,7 +41,7 @@ class Picture:
         self,
         families: Iterable[Family],
         namespaces: Iterable[str] = (),
-        read: Callable[[Document], TranslatedPod | None] = lambda _: None,
+        read: Callable[[Document], PodEntry | None] = lambda _: None,
     ) -> None:
         self._read_already = read
         self._families = tuple(families)
@@ -101,13 +100,13 @@ class Picture:
                 self._read.popitem(last=False)
         return read
 
-    def read_pod(self, document: Document, node: Node | None) -> TranslatedPod:
+    def read_pod(self, document: Document, node: Node | None) -> PodEntry:
         """The pod with what its records say that it holds on its node. Raises `InvalidDocument`: it is no pod."""
         known = None if node is None else self._read_already(document)
         if known is not None:
             return known
         entry = self._translation.read(document)
-        return self._translation.with_record(entry, node).translated
+        return self._translation.with_record(entry, node)
 
     # --- facts of the API server -------------------------------------------------------------
 

@@ -22,9 +22,9 @@ from partage.vendors.base import PlacedPod
 from partage.wire import shapes
 from partage.wire.context import Context
 from partage.wire.documents import Document
-from partage.wire.pods import TranslatedPod
 from partage.wire.record import SOURCE
 from partage.wire.render import labels_of
+from partage.wire.translation import PodEntry
 
 
 class Problem(StrEnum):
@@ -97,9 +97,9 @@ def _named(grant: Grant) -> str:
     return f"{grant.type} {grant.minor} ({grant.uuid}) of container {grant.container}"
 
 
-def label_changes(translated: TranslatedPod, node: Node, context: Context) -> Mapping[str, str]:
+def label_changes(entry: PodEntry, node: Node, context: Context) -> Mapping[str, str]:
     """Labels that the pod's protocols want and it lacks; empty for records that are not ours."""
-    pod, view = translated.pod, translated.view
+    pod, view = entry.pod, entry.view
     record = pod.record
     if record is None or record.problem or record.source != SOURCE or pod.finished:
         return {}

@@ -51,7 +51,6 @@ from partage.serving.probes import probe_site
 from partage.serving.site import Site
 from partage.tracing.tracer import SpanSeries
 from partage.wire.documents import Document
-from partage.wire.pods import TranslatedPod
 from partage.wire.translation import PodEntry
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -482,10 +481,9 @@ class SchedulerDaemon(Beside):
         if self._plugin is not None:
             self._plugin.ready_changed()
 
-    def _as_read(self, document: Document) -> TranslatedPod | None:
+    def _as_read(self, document: Document) -> PodEntry | None:
         """A pod as the books have read it from this very document."""
-        entry = self.service.books.cluster_cache.taken_in(document)
-        return None if entry is None else entry.translated
+        return self.service.books.cluster_cache.taken_in(document)
 
     def _claim(self, namespace: str, name: str) -> Document | None:
         return self._feed.document("ResourceClaim", namespace, name)

@@ -247,7 +247,7 @@ class Adjustments:
 
         def written(those: Grants, asking: PodRequest) -> Mapping[str, str]:
             allocation = msgspec.structs.replace(held, grants=those)
-            placed = PlacedPod(entry.translated.view, asking, allocation, node, 0)
+            placed = PlacedPod(entry.view, asking, allocation, node, 0)
             return render(placed, context.settings, context.families).annotations
 
         # As it was bound, or adjusted before. The time of binding is none of what differs.

@@ -729,8 +729,7 @@ def _claimant(books: Books, question: wire.Propose) -> PodEntry | None:
     request = request_of_claims(document, claims)
     if request is None:
         return None
-    pod = replace(translated.pod, request=request)
-    return PodEntry(replace(translated, pod=pod))
+    return PodEntry(replace(translated.pod, request=request), translated.view)
 
 
 def _past(books: Books, attempt: _Attempt) -> str:

@@ -285,7 +285,7 @@ class Bindings:
 
     def _permitted(self, books: Books, entry: PodEntry, permit: Permit) -> None:
         """Count what came of the pod's wishes, and tell where they were cut down."""
-        said = cut(permit, entry.translated.view.annotations)
+        said = cut(permit, entry.view.annotations)
         if said:
             books.counts["wish cut"] += 1
             books.hooks.cut(entry, "; ".join(said))
@@ -396,7 +396,7 @@ class Bindings:
         passed = self._clock.now() - _EPOCH
         nanoseconds = (passed.days * 86400 + passed.seconds) * 10**9
         nanoseconds += passed.microseconds * _MICROSECOND
-        placed = PlacedPod(entry.translated.view, entry.pod.request, allocation, node, nanoseconds)
+        placed = PlacedPod(entry.view, entry.pod.request, allocation, node, nanoseconds)
         families = [family for family in context.families if family not in self._silent]
         return render(placed, context.settings, families)
 

@@ -302,8 +302,7 @@ class ClusterCache:
             renewed = self.translation.with_record(entry, node)
             if renewed is not entry:
                 pod = replace(renewed.pod, version=self._next())
-                renewed = replace(renewed, translated=replace(renewed.translated, pod=pod))
-                self._entries[uid] = renewed
+                self._entries[uid] = replace(renewed, pod=pod)
                 self.changes.append(uid)
                 events.append(PodSeen(pod))
         return events

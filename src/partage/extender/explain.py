@@ -118,7 +118,7 @@ def explain(
         "adjustment": _adjustment(books, pod.uid),
         "notes": [
             *pod.request.notes,
-            *(cut(allocation.permit, entry.translated.view.annotations) if allocation else ()),
+            *(cut(allocation.permit, entry.view.annotations) if allocation else ()),
             *_kept_waiting(books, pod),
         ],
     }
@@ -265,7 +265,7 @@ def _another(books: Books, pod: Pod, work: Work) -> dict[str, Any]:
 
 def _written(entry: PodEntry) -> dict[str, str]:
     """Annotations of the pod that Partage or a plugin wrote on it."""
-    annotations = entry.translated.view.annotations
+    annotations = entry.view.annotations
     return {key: annotations[key] for key in sorted(RESERVED.in_annotations(annotations))}
 
 

@@ -304,7 +304,7 @@ def _containers(books: Books, index: int, card: Card) -> int:
 def _pod_rows(books: Books, node: Node) -> Iterator[_PodRow]:
     for held in books.engine.ledger.on_node(node.name):
         entry = books.cluster_cache.pod(held.uid)
-        names = [c.name for c in entry.translated.view.containers] if entry else []
+        names = [c.name for c in entry.view.containers] if entry else []
         for grant in held.grants:
             if grant.type is DeviceType.GPU:
                 position = names.index(grant.container) if grant.container in names else 0

@@ -196,7 +196,7 @@ def _around(books: Books, pod: Pod, node: str, rules: _Rules) -> tuple[list[Occu
         if entry is None or not bound or held.uid in leaving:
             continue
         if entry.pod.priority < pod.priority:
-            mine = rules.of(held, entry.translated.view.labels)
+            mine = rules.of(held, entry.view.labels)
             born = _born(books, held.uid)
             occupants.append(Occupant(held.uid, entry.pod.priority, born, mine))
     others = [one.pod for one in books.nominees(node) if one.pod.uid != pod.uid]

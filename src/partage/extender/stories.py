@@ -240,7 +240,7 @@ SILENT: Final = Stories(NO_TRACES)
 
 
 def _trace(entry: PodEntry) -> PodTrace:
-    return trace_of(entry.pod.uid, entry.translated.view.annotations)
+    return trace_of(entry.pod.uid, entry.view.annotations)
 
 
 def _of(entry: PodEntry) -> dict[str, Value]:

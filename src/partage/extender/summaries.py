@@ -138,7 +138,7 @@ def _taken(
     entry = books.cluster_cache.pod(held.uid)
     grants, recorded = held.grants, {}
     if entry is not None:
-        view = entry.translated.view
+        view = entry.view
         placed = resolve(PlacedPod(view, entry.pod.request, held, node, 0))
         told = {(card.type, card.minor): _granted(card) for card in cards_of(placed, KOORDINATOR)}
         written = koordinator_recorded(view.annotations) if entry.pod.node == node.name else {}

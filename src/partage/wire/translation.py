@@ -51,7 +51,8 @@ class PodEntry:
     """A pod that names devices.
 
     Attributes:
-        translated: with what its author wrote.
+        pod: for the engine.
+        view: what its author wrote, for the families.
         flexible: it has wishes that only kube-scheduler weighs.
         nominated: the node that preemption makes room on for it; empty when there is none.
         preempts: less important pods may have to go for it.
@@ -59,17 +60,13 @@ class PodEntry:
         host: what it asks of a node beside devices, as far as kube-scheduler says what others take of that.
     """
 
-    translated: TranslatedPod
+    pod: Pod
+    view: PodView
     flexible: bool = False
     nominated: str = ""
     preempts: bool = True
     limits: tuple[str, str] | None = None
     host: Mapping[str, int] = field(default_factory=lambda: _NO_HOST)
-
-    @property
-    def pod(self) -> Pod:
-        """The pod for the engine."""
-        return self.translated.pod
 
 
 class Translation:
@@ -137,9 +134,7 @@ class Translation:
         )
         request = PodRequest(fault=Fault("the pod cannot be read"))
         pod = Pod(uid, namespace, name, node=node, request=request, record=record, version=version)
-        return PodEntry(
-            TranslatedPod(pod, PodView(namespace, name, uid, node, annotations=annotations))
-        )
+        return PodEntry(pod, PodView(namespace, name, uid, node, annotations=annotations))
 
     def _read(self, document: Document, version: int, nodes: NodeOf | None) -> PodEntry:
         shape = document.shape
@@ -152,7 +147,7 @@ class Translation:
             known = _entry(translate_pod(document, self.context), version)
             if key is not None:
                 self._keep(known, *key)
-        view = _addressed(known.translated.view, document, shape.spec, annotations)
+        view = _addressed(known.view, document, shape.spec, annotations)
         over = finished(shape)
         record = None
         if nodes is not None and view.node and not over:
@@ -182,11 +177,10 @@ class Translation:
         pod = entry.pod
         if pod.node is None or pod.finished:
             return entry
-        record = self._record(entry.translated.view, node)
+        record = self._record(entry.view, node)
         if record == pod.record:
             return entry
-        told = TranslatedPod(replace(pod, record=record), entry.translated.view)
-        return replace(entry, translated=told)
+        return replace(entry, pod=replace(pod, record=record))
 
 
 def _key(
@@ -214,7 +208,7 @@ def _key(
 def _entry(translated: TranslatedPod, version: int) -> PodEntry:
     host = {name: translated.pod.host[name] for name in _TAKEN if name in translated.pod.host}
     pod = replace(translated.pod, host=_NO_HOST, version=version)
-    return PodEntry(replace(translated, pod=pod), host=host)
+    return PodEntry(pod, translated.view, host=host)
 
 
 def _addressed(
@@ -260,7 +254,8 @@ def _renamed(
     )
     status = shape.status
     return PodEntry(
-        TranslatedPod(mine, view),
+        mine,
+        view,
         is_flexible(shape.spec),
         (status.nominated_node_name if status else None) or "",
         shape.spec is None or shape.spec.preemption_policy != _NEVER,
