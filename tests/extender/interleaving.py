@@ -437,7 +437,7 @@ class Interleaving:
         books = self.service.books
         engine = books.engine
         held = [*engine.ledger.allocations()]
-        now: list[object] = [engine.ledger, len(engine.ledger.node_changes), *held]
+        now: list[object] = [engine.ledger, engine.ledger.node_changes.count, *held]
         if now != self._validated:
             self._validated = now
             try:

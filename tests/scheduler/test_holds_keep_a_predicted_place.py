@@ -160,10 +160,10 @@ def test_what_pods_take_beside_devices_is_taken_in_alone() -> None:
     assert isinstance(
         engine.schedule(make_pod("offline", share(50), host={"cpu": 1000})), Placement
     )
-    changes = len(engine.ledger.node_changes)
+    changes = engine.ledger.node_changes.count
     told = replace(there, taken={"cpu": 3000, "pods": 4}, version=2)
     assert engine.handle(NodeSeen(told)) == []
-    assert len(engine.ledger.node_changes) == changes, "nobody judges its labels anew"
+    assert engine.ledger.node_changes.count == changes, "nobody judges its labels anew"
     assert engine.ledger.host_left(0, ("cpu", "pods")) == {"cpu": 4000, "pods": 6}
     engine.ledger.validate()
 

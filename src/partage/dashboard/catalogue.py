@@ -74,7 +74,7 @@ class Catalogue:
         if changed is None:
             self._ledger = None
             self._reset()
-            self._read = len(ledger.node_changes)
+            self._read = ledger.node_changes.count
             await self._take(list(ledger.index.values()), ledger)
             self._ledger = ledger
             self._sort(ledger)
@@ -85,7 +85,7 @@ class Catalogue:
             self._sort(ledger)
         self._grow(ledger)
         moved = ledger.changes.since(self._seen)
-        self._seen = len(ledger.changes)
+        self._seen = ledger.changes.count
         self.latest[slice(None) if moved is None else moved] = self._seen
 
     # --- questions -----------------------------------------------------------------------------

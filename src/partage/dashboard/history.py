@@ -105,7 +105,7 @@ class History:
             self._begun = self._now()
         changed = ledger.changes.since(self._at) if ledger is self._ledger else None
         names = self._all(ledger) if changed is None else self._named(ledger, changed.copy())
-        self._ledger, self._at = ledger, len(ledger.changes)
+        self._ledger, self._at = ledger, ledger.changes.count
         for number, name in enumerate(names, 1):
             self._compare(books, name, told=not first)
             if not number % _PIECE:

@@ -48,7 +48,7 @@ class Holdings:
         changed = ledger.changes.since(self._seen) if ledger is self._ledger else None
         if changed is None:
             self._ledger, self._nodes, self._sums = None, {}, Counter()
-            self._seen = len(ledger.changes)
+            self._seen = ledger.changes.count
             await self._take(list(ledger.index.values()), ledger)
             self._ledger = ledger
         while (changed := ledger.changes.since(self._seen)) is not None and changed.size:

@@ -72,7 +72,7 @@ class Roster:
             else None
         )
         if changed is None:
-            self._cluster_cache, seen = None, len(cluster_cache.changes)
+            self._cluster_cache, seen = None, cluster_cache.changes.count
             await self._fill(cluster_cache)
             self._cluster_cache, self._seen = cluster_cache, seen
         while changed := cluster_cache.changes.since(self._seen):

@@ -137,8 +137,8 @@ class Rooms:
 
     def names(self, survey: Survey) -> list[str]:
         """The nodes that have room."""
-        if self._named_at != len(self._ledger.node_changes):
-            self._named_at = len(self._ledger.node_changes)
+        if self._named_at != self._ledger.node_changes.count:
+            self._named_at = self._ledger.node_changes.count
             self._names = np.array([node and node.name for node in self._ledger.nodes], np.object_)
         found: list[str] = self._names[survey.fitting].tolist()
         return found

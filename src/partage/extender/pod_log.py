@@ -11,26 +11,26 @@ _KEPT: Final = 2**15
 
 
 class PodLog:
-    """Uids in the order of their changes; a pod that changed twice is there twice."""
+    """Uids in the order of their changes; a pod that changed twice is there twice.
+
+    Attributes:
+        count: how many changes there have ever been.
+    """
 
     def __init__(self, kept: int = _KEPT) -> None:
         """An empty log that has at least the `kept` latest changes."""
         self._kept = kept
         self._recent: list[str] = []
-        self._dropped = 0
-
-    def __len__(self) -> int:
-        """How many changes there have ever been."""
-        return self._dropped + len(self._recent)
+        self.count = 0
 
     def append(self, uid: str) -> None:
         """Write down that a pod came, changed or went."""
         self._recent.append(uid)
+        self.count += 1
         if len(self._recent) > 2 * self._kept:
             del self._recent[: self._kept]
-            self._dropped += self._kept
 
     def since(self, seen: int) -> Sequence[str] | None:
         """The pods that changed after the first `seen` changes; None when that is forgotten."""
-        start = seen - self._dropped
+        start = seen - self.count + len(self._recent)
         return self._recent[start:] if start >= 0 else None

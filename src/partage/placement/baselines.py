@@ -117,7 +117,7 @@ def drawn(ledger: Ledger, seed: int, nodes: Nodes) -> Ints:
     that a replay of the same events draws the same.
     """
     index = np.arange(ledger.present.shape[0], dtype=np.uint64)[nodes]
-    return mixed(index, seed, len(ledger.changes))
+    return mixed(index, seed, ledger.changes.count)
 
 
 def mixed(index: np.ndarray[tuple[int, ...], np.dtype[np.uint64]], seed: int, step: int) -> Ints:

@@ -30,7 +30,7 @@ class Followed(ABC):
     def refresh(self) -> None:
         """Bring the columns up to date with the ledger."""
         ledger = self.ledger
-        changes = len(ledger.changes)
+        changes = ledger.changes.count
         if self._seen == changes:
             return
         shape = (ledger.kind_changes, *ledger.planes[DeviceType.GPU].open.shape)

@@ -110,7 +110,7 @@ def ranking(scene: Scene, strategy: Strategy) -> dict[int, int] | None:
         rows = np.flatnonzero(fits[:, 0])
         place = np.arange(scene.ledger.present.shape[0])[nodes] * fits.shape[0] + rows
         draws = baselines.mixed(
-            place.astype(np.uint64), ~scene.tables.seed, len(scene.ledger.changes)
+            place.astype(np.uint64), ~scene.tables.seed, scene.ledger.changes.count
         )
         return dict(zip(rows.tolist(), draws.tolist(), strict=True))
     if strategy is Strategy.FGD and scene.gauge is not None:

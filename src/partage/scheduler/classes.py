@@ -239,7 +239,7 @@ class RequestClass:
 
     def arrears(self, ledger: Ledger) -> int:
         """How many nodes `refresh` would score, at most."""
-        if self._seen == len(ledger.changes):
+        if self._seen == ledger.changes.count:
             return 0
         size = ledger.present.shape[0]
         dirty = ledger.changes.since(self._seen) if self.value.size == size else None
@@ -247,11 +247,11 @@ class RequestClass:
 
     def refresh(self, ledger: Ledger, rank: Ints) -> None:
         """Bring the scores up to date with the ledger."""
-        if self._seen == len(ledger.changes):
+        if self._seen == ledger.changes.count:
             return
-        stale = self._seen_nodes != len(ledger.node_changes) and self._refresh_nodes(ledger)
+        stale = self._seen_nodes != ledger.node_changes.count and self._refresh_nodes(ledger)
         dirty = ledger.changes.since(self._seen)
-        self._seen = len(ledger.changes)
+        self._seen = ledger.changes.count
         self._sure = _NOTHING_SURE
         redraw = stale or dirty is None or self.node_strategy is Strategy.RANDOM
         if dirty is None or redraw or dirty.size * _PARTIAL > self.value.size:
@@ -493,7 +493,7 @@ class RequestClass:
         self.eligible.refresh(ledger)
         changed = ledger.node_changes.since(max(self._seen_nodes, 0))
         known = self._seen_nodes >= 0 and self.value.size == ledger.present.shape[0]
-        self._seen_nodes = len(ledger.node_changes)
+        self._seen_nodes = ledger.node_changes.count
         kinds = self.kinds
         before = bool(self._cut)
         self._cut = cut_views(ledger, [kind.group for kind in kinds])

@@ -189,7 +189,7 @@ class Chooser:
         told_at = group.refused_at, group.refused_few
         return (
             group.refusal is not None
-            and told_at == (len(self.ledger.changes), work.few)
+            and told_at == (self.ledger.changes.count, work.few)
             and group.refused_among is among
         )
 
@@ -322,8 +322,8 @@ class Chooser:
 
     def _insisting(self) -> Bools:
         """By node index, whether the node says which cards belong together."""
-        if self._insisting_at != len(self.ledger.node_changes):
-            self._insisting_at = len(self.ledger.node_changes)
+        if self._insisting_at != self.ledger.node_changes.count:
+            self._insisting_at = self.ledger.node_changes.count
             column = np.zeros(self.ledger.present.shape[0], np.bool_)
             for index, node in enumerate(self.ledger.nodes):
                 if node is not None:

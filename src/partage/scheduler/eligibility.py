@@ -52,9 +52,9 @@ class Eligibility:
 
     def refresh(self, ledger: Ledger) -> None:
         """Judge the nodes afresh where any came, changed or went since."""
-        if self._seen == len(ledger.node_changes):
+        if self._seen == ledger.node_changes.count:
             return
-        self._seen = len(ledger.node_changes)
+        self._seen = ledger.node_changes.count
         self.columns.refresh()
         self._objections.clear()
         self._codes.clear()

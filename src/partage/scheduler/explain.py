@@ -58,9 +58,9 @@ def refuse(ledger: Ledger, group: RequestClass, rank: Ints, work: Work) -> Refus
         work: that of the decision; sentences are counted beside it.
     """
     told_at = group.refused_at, group.refused_few
-    if told_at != (len(ledger.changes), work.few) or group.refusal is None:
+    if told_at != (ledger.changes.count, work.few) or group.refusal is None:
         group.refusal = _refusal(ledger, group, rank, work)
-        group.refused_at, group.refused_few = len(ledger.changes), work.few
+        group.refused_at, group.refused_few = ledger.changes.count, work.few
         group.refused_among = None
     return group.refusal
 

@@ -142,8 +142,8 @@ class JournalledEngine(Engine):
 
     def _names(self) -> tuple[str, ...]:
         """Node names by index, made anew only when nodes came or went."""
-        if self._labels_at != len(self.ledger.node_changes):
-            self._labels_at = len(self.ledger.node_changes)
+        if self._labels_at != self.ledger.node_changes.count:
+            self._labels_at = self.ledger.node_changes.count
             self._labels = tuple("" if n is None else n.name for n in self.ledger.nodes)
         return self._labels
 

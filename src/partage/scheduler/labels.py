@@ -78,10 +78,10 @@ class NodeColumns:
         columns = (*self._labels.values(), self._names)
         if self._size != size or any(len(c.values) > _MOST_VALUES * size for c in columns):
             self._fresh(size)
-        if self._seen == len(ledger.node_changes):
+        if self._seen == ledger.node_changes.count:
             return
         changed = ledger.node_changes.since(self._seen) if self._seen else None
-        self._seen = len(ledger.node_changes)
+        self._seen = ledger.node_changes.count
         for index in range(len(ledger.nodes)) if changed is None else set(changed.tolist()):
             self._read(index, ledger.nodes[index])
 
