@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from partage.apiserver import Settings, User, protobuf, write_kubeconfig
 from partage.apiserver.columns import age
-from partage.apiserver.descriptions import SENTENCES
+from partage.apiserver.openapi import SENTENCES
 from partage.wire.field_types import META, Field, Type, catalogue
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"

@@ -12,8 +12,7 @@ from daemon_world import world
 
 from fakes.ports import free_port
 from partage.cli.scheduler import scheduler
-from partage.daemon.certificates import SECRETS
-from partage.daemon.extender_mtls import mutual_tls
+from partage.daemon.certificates import SECRETS, mutual_tls
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.server import Faces

@@ -19,8 +19,8 @@ from partage.dashboard.view_cache import Standing, Texts
 from partage.dashboard.workloads import pods_document
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
-from partage.extender.pod_log import PodLog
 from partage.extender.ports import Hooks
+from partage.inventory.changes import PodLog
 from partage.model.reason import ReasonCode, Refusal
 from partage.vendors import names
 

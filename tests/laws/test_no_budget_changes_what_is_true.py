@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from partage.scheduler.labels import NodeColumns
 from worlds import PROTOCOLS, device_requests, node_lists, nodes, pod_requests, pods
 
 from fakes.builders import GIB, card, make_node
@@ -47,7 +48,6 @@ from partage.scheduler.eligibility import Eligibility
 from partage.scheduler.engine import Engine
 from partage.scheduler.equal_nodes import EqualNodes
 from partage.scheduler.events import NodeSeen, Placement
-from partage.scheduler.labels import NodeColumns
 
 ENOUGH = 30_000
 """Units of work with which searches of these tests hardly ever end early."""

@@ -23,8 +23,7 @@ from page_blocks import BLOCKS
 
 from fakes.ports import free_port
 from partage.embedded.cluster import EmbeddedCluster, Plan
-from partage.embedded.examples import examples
-from partage.embedded.manifests import read
+from partage.embedded.manifests import examples, read
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

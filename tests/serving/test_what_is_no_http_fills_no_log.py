@@ -8,8 +8,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadStatusLine
 
 from partage.serving.limits import Limits, guard
-from partage.serving.no_http import quiet_logger
-from partage.serving.site import Site
+from partage.serving.site import Site, quiet_logger
 
 SENT = (
     b"GET \x00/x HTTP/1.1\r\nHost: a\r\n\r\n",

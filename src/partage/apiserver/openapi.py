@@ -2,14 +2,95 @@
 
 Enough for kubectl: field validation on the server (every PATCH tells its `fieldValidation`
 parameter), `explain`, and the merge keys that a client-side apply computes its patch with.
+
+What `explain` says of built-in kinds are sentences of our own, for the fields that pods with devices are written with.
+Kubernetes' own texts are not kept here. A struct without a sentence says where Kubernetes documents it.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from partage.apiserver.descriptions import OF_EVERY_OBJECT, SENTENCES
 from partage.apiserver.kinds import Kind, Registry
 from partage.wire.field_types import META, Field, Type, catalogue
+
+SENTENCES: Final[dict[str, str]] = {
+    "ConfigMap": "Settings as text, by key.",
+    "ConfigMap.data": "The values, by key.",
+    "Container": "One program of a pod: its image, its command, and what it may use.",
+    "Container.args": "Arguments of the command; the image's own where they are left out.",
+    "Container.command": "The program and its first arguments; the image's own where they are left out.",
+    "Container.env": "Environment variables, by name and value.",
+    "Container.image": "The image that the container is made of.",
+    "Container.imagePullPolicy": "When the image is fetched: Always, IfNotPresent or Never.",
+    "Container.name": "The container's name, unique in its pod.",
+    "Container.ports": "Ports that the program listens on, for readers and Services.",
+    "Container.resources": "What the container asks for: CPU, memory, devices and claims.",
+    "Container.volumeMounts": "Which of the pod's volumes appear in the container, and where.",
+    "Deployment": "Keeps a number of equal pods running, and replaces them step by step when their template changes.",
+    "DeploymentSpec.replicas": "How many pods there should be; 1 where it is left out.",
+    "DeploymentSpec.selector": "Labels by which the Deployment finds its pods.",
+    "DeploymentSpec.template": "The pod that is made so many times.",
+    "DeviceClaim.config": "Settings that a driver gets with the devices.",
+    "DeviceClaim.constraints": "What the devices of several requests must have in common.",
+    "DeviceClaim.requests": "The devices that are asked for, one request a kind.",
+    "DeviceClass": "A kind of device that claims ask for by name, as an administrator describes it.",
+    "DeviceRequest.exactly": "One kind of device, with its number and conditions.",
+    "DeviceRequest.firstAvailable": "Alternatives; the first that can be had is allocated.",
+    "DeviceRequest.name": "The request's name, by which containers choose its devices.",
+    "ExactDeviceRequest.allocationMode": "ExactCount for so many devices as `count`, or All for every one that fits.",
+    "ExactDeviceRequest.capacity": "How much of a device is asked for, where it can be shared.",
+    "ExactDeviceRequest.count": "How many devices; 1 where it is left out.",
+    "ExactDeviceRequest.deviceClassName": "The DeviceClass that the devices must be of.",
+    "ExactDeviceRequest.selectors": "Conditions on a device's attributes and capacity, as CEL expressions.",
+    "Job": "Runs pods until so many of them have succeeded.",
+    "JobSpec.backoffLimit": "How many failures there may be before the Job counts as failed.",
+    "JobSpec.completions": "How many pods have to succeed.",
+    "JobSpec.parallelism": "How many pods run at a time at most.",
+    "JobSpec.template": "The pod that is run.",
+    "Node": "A machine of the cluster.",
+    "NodeSpec.taints": "Marks that keep pods away which do not tolerate them.",
+    "NodeSpec.unschedulable": "Whether the node is cordoned: it takes no new pods.",
+    "NodeStatus.allocatable": "What pods may use of the node, by resource name.",
+    "NodeStatus.capacity": "What the node has, by resource name.",
+    "ObjectMeta.annotations": "Notes for programs. Partage's record of a pod's devices is the annotation partage.io/allocation.",
+    "ObjectMeta.labels": "Words by which objects are selected.",
+    "ObjectMeta.name": "The object's name, unique among those of its kind in its namespace.",
+    "ObjectMeta.namespace": "Where the object is; some kinds belong to the whole cluster.",
+    "Pod": "Containers that run together on one node.",
+    "Pod.spec": "What is asked for.",
+    "Pod.status": "How it stands, as the cluster reports it.",
+    "PodSpec.affinity": "Wishes for the node, and for pods to be near to or far from.",
+    "PodSpec.containers": "The programs that run side by side.",
+    "PodSpec.initContainers": "Programs that run before the others, one after another.",
+    "PodSpec.nodeName": "The node that the pod is on. The scheduler writes it; a pod with devices must not name its own.",
+    "PodSpec.nodeSelector": "Labels that the node must have.",
+    "PodSpec.priorityClassName": "How important the pod is: more important pods go first, and less important ones may be evicted for them.",
+    "PodSpec.resourceClaims": "ResourceClaims of the pod, under the names that its containers use.",
+    "PodSpec.restartPolicy": "Whether containers that end are started again: Always, OnFailure or Never.",
+    "PodSpec.schedulerName": "Which scheduler places the pod. Partage serves those of its chart's `schedulerNames`.",
+    "PodSpec.schedulingGates": "While there is one, the pod is not scheduled.",
+    "PodSpec.tolerations": "Taints of nodes that do not keep the pod away.",
+    "PodSpec.volumes": "Data that containers mount.",
+    "ResourceClaim": "A request for devices that a driver offers, and what was allocated for it.",
+    "ResourceClaimSpec.devices": "The devices that are asked for.",
+    "ResourceClaimStatus.allocation": "The devices that the claim got.",
+    "ResourceClaimStatus.reservedFor": "The pods that may use the devices.",
+    "ResourceClaimTemplate": "The ResourceClaim that each pod naming the template gets for itself.",
+    "ResourceRequirements.claims": "Names in the pod's `resourceClaims` whose devices the container gets.",
+    "ResourceRequirements.limits": "The most that the container may use, by resource name. Devices are asked for here.",
+    "ResourceRequirements.requests": "What is reserved for the container; as the limits where left out. Of devices it must equal them.",
+    "ResourceSlice": "Devices that a driver offers on a node, with attributes and capacity.",
+    "Toleration.effect": "The effect that is tolerated; empty for every one.",
+    "Toleration.key": "The taint's key; empty for every one.",
+}
+"""By struct, or struct and field: one sentence or two."""
+OF_EVERY_OBJECT: Final[dict[str, str]] = {
+    "apiVersion": "Group and version of the object's kind.",
+    "kind": "What the object is.",
+    "metadata": "Name, labels and annotations.",
+}
+"""By field of custom objects."""
+
 
 _SCALARS: Final[dict[str, dict[str, Any]]] = {
     "string": {"type": "string"},

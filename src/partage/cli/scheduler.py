@@ -28,7 +28,7 @@ from partage.cli.parameters import (
 from partage.cli.traces import sent_traces, trace_options
 from partage.controllers.manager import ControllerSettings
 from partage.daemon.agent_liveness import LEAST, SilenceSettings
-from partage.daemon.extender_mtls import mutual_tls
+from partage.daemon.certificates import mutual_tls
 from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.plugin import PLUGIN_SEND, PluginOptions
 from partage.daemon.preempting import PreemptionSettings

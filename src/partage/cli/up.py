@@ -21,9 +21,8 @@ from partage.cli.tables import PlainTable, Styled, given, paper, print_waiting
 from partage.cli.traces import sent_traces, trace_options
 from partage.cli.visible import visible
 from partage.embedded.cluster import Addresses, EmbeddedCluster, Plan
-from partage.embedded.examples import examples
 from partage.embedded.fleet import DEFAULT_FLEET
-from partage.embedded.manifests import Manifests, read
+from partage.embedded.manifests import Manifests, examples, read
 from partage.embedded.overview import Overview, WaitingLine
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
 from partage.wire.documents import read_file

@@ -1,12 +1,93 @@
-"""`GET /api/config` and `GET /api/config/<node>`, to be served beside the scheduler's routes."""
+"""`GET /api/config` and `GET /api/config/<node>`, to be served beside the scheduler's routes.
+
+The configuration in force on one node is what the ConfigMaps come to, and what follows from it. Settings are given as
+the families hold them, a node's own beside the cluster's; what they lead to is given card by card, because that is what
+an operator wants to know. Where a ConfigMap is not in force, its report says why.
+"""
+
+from dataclasses import asdict
+from typing import Any
 
 from aiohttp import web
 
-from partage.controllers.effective import effective
 from partage.controllers.picture import Picture
+from partage.model.device import Device
 from partage.model.errors import InvalidDocument
 from partage.model.policy import Policy
 from partage.serving.limits import json_response
+from partage.vendors.settings import HamiSettings, Settings
+from partage.vendors.traits import METAX
+from partage.wire.nodes import device_totals
+
+
+def effective(picture: Picture, name: str, policy: Policy | None = None) -> dict[str, Any] | None:
+    """The document for one node, ready for JSON; None for a node that is not there.
+
+    Args:
+        policy: the one in force where no ConfigMap names one.
+
+    Raises:
+        InvalidDocument: the node cannot be read.
+    """
+    read = picture.read_node(name)
+    if read is None:
+        return None
+    configs, node = picture.configs, read.node
+    configuration = configs.configuration
+    return {
+        "node": name,
+        "policy": str(configuration.policy or policy or Policy()),
+        "settings": _settings(configuration.settings, name),
+        "registrar": node.registrar,
+        "properties": dict(node.properties),
+        "devices": [_device(device) for device in node.devices],
+        "totals": {key: str(amount) for key, amount in device_totals(node).items()},
+        "objections": [
+            {"protocol": v.protocol, "code": v.code.value, "message": v.message}
+            for v in node.verdicts
+        ],
+        "sources": [
+            {"configMap": source.name, "resourceVersion": source.version, "keys": source.keys}
+            for source in configs.sources
+        ],
+        "refused": dict(sorted(configs.refused.items())),
+        "notes": [*read.notes, *configuration.notes],
+    }
+
+
+def _settings(settings: Settings, name: str) -> dict[str, Any]:
+    metax, koordinator = settings.metax, settings.koordinator
+    return {
+        "hami": _hami(settings.hami, name),
+        METAX.name: {"mode": metax.node_modes.get(name) or metax.cluster_mode},
+        "qgpu": asdict(settings.qgpu),
+        "koordinator": {
+            "templates": sorted(koordinator.templates or ()),
+            "unshareable_models": [list(pair) for pair in koordinator.unshareable_models],
+        },
+    }
+
+
+def _hami(hami: HamiSettings, name: str) -> dict[str, Any]:
+    """The cluster's settings, with those of other nodes left out and the node's own beside them."""
+    cluster = {key: value for key, value in asdict(hami).items() if key != "nodes"}
+    own = hami.nodes.get(name)
+    return {**cluster, "node": asdict(own) if own else None}
+
+
+def _device(device: Device) -> dict[str, Any]:
+    return {
+        "type": device.type.value,
+        "minor": device.minor,
+        "uuid": device.uuid,
+        "healthy": device.healthy,
+        "cordoned": device.cordoned,
+        "mode": device.mode.value,
+        "core_milli": device.core_milli,
+        "memory_bytes": device.memory_bytes,
+        "slots": device.slots,
+        "hidden_from": sorted(device.hidden_from),
+    }
 
 
 def config_routes(picture: Picture, policy: Policy | None = None) -> list[web.RouteDef]:

@@ -2,14 +2,23 @@
 
 No replica leads. Each reads the Secret, makes anew what is due, and writes it on the condition that
 no other replica has written since; a second one reads again and finds nothing due.
+
+`mutual_tls` has both ends of the extender's connection from one such Secret: who serves the verbs, and who may call.
+kube-scheduler cannot show a token to an extender, only a certificate. So the service makes an
+authority and one certificate for both ends, as the webhook does for itself, and keeps them in a
+Secret that kube-scheduler's pod mounts without the authority's key. No other program has a certificate
+of that authority. Files are replaced as the Secret is renewed; both sides read them again.
 """
 
+import asyncio
 import base64
 import binascii
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,10 +26,11 @@ from typing import Any, Final
 import msgspec
 
 from partage.kube.client import Client
-from partage.kube.errors import AlreadyExists, Conflict, NotFound
+from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from partage.kube.objects import Meta
 from partage.kube.resources import Resource
 from partage.model.errors import InvalidValue
+from partage.serving.tls import ServerTls
 from partage.webhook.certificates import Bundle, read_bundle, renewed
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -156,3 +166,65 @@ def write_private(path: Path, data: bytes) -> None:
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
     fresh.replace(path)
+
+
+_AGAIN: Final = 5.0
+"""Seconds between tries while there is nothing to serve with yet."""
+_PERIOD: Final = 60.0
+"""Seconds between two looks at the Secret."""
+
+
+@asynccontextmanager
+async def mutual_tls(
+    client: Client,
+    namespace: str,
+    secret: str,
+    hosts: Sequence[str],
+    *,
+    required: bool = False,
+) -> AsyncIterator[ServerTls]:
+    """TLS by a Secret of ours, looked after while the context lasts.
+
+    Args:
+        hosts: by which kube-scheduler reaches the service.
+        required: whether every caller needs a certificate; if not, only the verbs need one.
+
+    Raises:
+        InvalidValue: the Secret holds something that is not Partage's.
+    """
+    store = CertificateStore(client, namespace, secret, hosts, calls=True)
+    with tempfile.TemporaryDirectory(prefix="partage-scheduler-") as name:
+        folder = Path(name)
+        while True:
+            try:
+                await _read(store, folder)
+            except KubeError as error:
+                _LOG.warning("no certificate yet: %s", error)
+                await client.clock.sleep(_AGAIN)
+            else:
+                break
+        task = asyncio.create_task(_look_after(client, store, folder), name="scheduler:tls")
+        try:
+            files = (folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
+            yield ServerTls(*files, required=required)
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+async def _look_after(client: Client, store: CertificateStore, folder: Path) -> None:
+    while True:
+        await client.clock.sleep(_PERIOD * (1.0 - 0.5 * client.chance()))
+        try:
+            await _read(store, folder)
+        except (KubeError, OSError, ValueError) as error:
+            _LOG.warning("certificates are not looked after: %s; served as before", error)
+
+
+async def _read(store: CertificateStore, folder: Path) -> None:
+    bundle = await store.current()
+    parts = {"tls.key": bundle.key, "tls.crt": bundle.certificate, "ca.crt": bundle.trusted}
+    for name, data in parts.items():
+        path = folder / name
+        if not path.exists() or path.read_bytes() != data:
+            write_private(path, data)

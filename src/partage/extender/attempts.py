@@ -36,10 +36,17 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 
 from partage.extender.books import Books
-from partage.extender.node_offers import MOST_PROPOSED, PROPOSED, marked, offered, others
+from partage.extender.node_offers import (
+    MOST_PROPOSED,
+    PROPOSED,
+    REJECTED_SECONDS,
+    RejectedNodes,
+    marked,
+    offered,
+    others,
+)
 from partage.extender.ports import Answered, Binding, Outcome
 from partage.extender.preemption import Planner, may_preempt, to_be_gone
-from partage.extender.rejected_nodes import REJECTED_SECONDS, RejectedNodes
 from partage.extender.service import SchedulerService
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError

@@ -16,7 +16,7 @@ from typing import Final
 
 from partage.extender.claimants import Claimants
 from partage.extender.claims import ClaimBook
-from partage.extender.pod_log import PodLog
+from partage.inventory.changes import PodLog
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
 from partage.model.pod import Pod

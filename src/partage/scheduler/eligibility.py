@@ -1,24 +1,176 @@
 """Which nodes are in question for pods with the same labels, taints and protocols.
 
+What nodes say of themselves lies in columns: labels by key, taints, and protocols' verdicts. A pod's selectors are
+asked of every node at once. What that costs depends on how many conditions the pod has and not on how many nodes there
+are times how many values they compare.
+
 Many classes of request differ in amounts only. What does not depend on amounts is judged once for
-all of them, for all nodes at once; `placement.node.objection` is the plain rule, and says why a node
-is out of the question where people want to know.
+all of them; `placement.node.objection` is the plain rule, and says why a node is out of the question where people want
+to know.
 """
 
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
-from partage.model.node import Verdict
+from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
 from partage.model.reason import NodeReason, ReasonCode
-from partage.model.selector import NodeConstraint, Operator, Requirement, Selector
+from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement, Selector, Taint
 from partage.placement.node import concerned, cordon, objection, repelling
-from partage.scheduler.labels import NodeColumns
+
+_NAME: Final = "metadata.name"
+_MOST_VALUES: Final = 4
+"""Times as many values as nodes that a column may have seen before it is made anew."""
+
+V = TypeVar("V", bound=Hashable)
+
+
+class _Column(Generic[V]):
+    """One property of every node: a number for each value; 0 where a node has none."""
+
+    def __init__(self, size: int) -> None:
+        self.codes: NDArray[np.int32] = np.zeros(size, np.int32)
+        self.values: list[V] = []
+        self.numbers: dict[V, int] = {}
+
+    def put(self, index: int, value: V | None) -> None:
+        if value is None:
+            self.codes[index] = 0
+            return
+        number = self.numbers.get(value)
+        if number is None:
+            self.values.append(value)
+            number = self.numbers[value] = len(self.values)
+        self.codes[index] = number
+
+    def where(self, judge: Callable[[V], bool], absent: bool) -> Bools:  # noqa: FBT001 # of a node without a value
+        """Nodes whose value passes; each value is judged once."""
+        verdicts = np.fromiter((absent, *map(judge, self.values)), np.bool_, len(self.values) + 1)
+        found: Bools = verdicts[self.codes]
+        return found
+
+    def among(self, values: tuple[V, ...]) -> Bools:
+        """Nodes that have one of these values."""
+        verdicts = np.zeros(len(self.values) + 1, np.bool_)
+        verdicts[[number for v in values if (number := self.numbers.get(v)) is not None]] = True
+        found: Bools = verdicts[self.codes]
+        return found
+
+
+class NodeColumns:
+    """The columns of one ledger's nodes, brought up to date where nodes changed."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._labels: dict[str, _Column[str]] = {}
+        self._fresh(0)
+
+    def _fresh(self, size: int) -> None:
+        self._size = size
+        self._seen = 0
+        self._labels.clear()
+        self._keys: dict[int, tuple[str, ...]] = {}
+        self._names: _Column[str] = _Column(size)
+        self._taints: _Column[tuple[bool, tuple[Taint, ...]]] = _Column(size)
+        self._verdicts: _Column[tuple[Verdict, ...]] = _Column(size)
+
+    def refresh(self) -> None:
+        """Read the nodes that came, changed or went since."""
+        ledger = self._ledger
+        size = ledger.present.shape[0]
+        columns = (*self._labels.values(), self._names)
+        if self._size != size or any(len(c.values) > _MOST_VALUES * size for c in columns):
+            self._fresh(size)
+        if self._seen == ledger.node_changes.count:
+            return
+        changed = ledger.node_changes.since(self._seen) if self._seen else None
+        self._seen = ledger.node_changes.count
+        for index in range(len(ledger.nodes)) if changed is None else set(changed.tolist()):
+            self._read(index, ledger.nodes[index])
+
+    def _read(self, index: int, node: Node | None) -> None:
+        for key in self._keys.pop(index, ()):
+            self._labels[key].put(index, None)
+        if node is None:
+            self._names.put(index, None)
+            self._taints.put(index, None)
+            self._verdicts.put(index, None)
+            return
+        self._keys[index] = tuple(node.labels)
+        for key, value in node.labels.items():
+            column = self._labels.get(key)
+            if column is None:
+                column = self._labels[key] = _Column(self._size)
+            column.put(index, value)
+        self._names.put(index, node.name)
+        self._taints.put(index, (node.unschedulable, tuple(node.taints)))
+        self._verdicts.put(index, tuple(node.verdicts))
+
+    # --- questions -----------------------------------------------------------------------------
+
+    def domains(self, keys: Iterable[str]) -> Ints:
+        """By node index, a number that two nodes share where they agree in all of these labels."""
+        found = np.zeros(self._size, np.int64)
+        for key in keys:
+            column = self._labels.get(key)
+            if column is not None:
+                found = found * (len(column.values) + 1) + column.codes
+        return found
+
+    def tainted(self, judge: Callable[[tuple[bool, tuple[Taint, ...]]], bool]) -> Bools:
+        """Nodes of which whether they are cordoned, and their taints, pass a judgement."""
+        return self._taints.where(judge, absent=False)
+
+    def objecting(self, judge: Callable[[tuple[Verdict, ...]], bool]) -> Bools:
+        """Nodes whose verdicts pass a judgement."""
+        return self._verdicts.where(judge, absent=False)
+
+    def constrained(self, constraint: NodeConstraint) -> Bools:
+        """Nodes that `NodeConstraint.matches`."""
+        found = self._all(constraint.selector)
+        if constraint.terms is not None:
+            terms = [self.meeting(term) for term in constraint.terms]
+            found &= np.logical_or.reduce(terms) if terms else np.bool_(False)
+        return found
+
+    def meeting(self, term: NodeTerm) -> Bools:
+        """Nodes that `NodeTerm.matches`."""
+        if not term.labels and not term.fields:
+            return np.zeros(self._size, np.bool_)
+        found = self._all(Selector(term.labels))
+        for requirement in term.fields:
+            column = self._names if requirement.key == _NAME else None
+            found &= self._meets(requirement, column)
+        return found
+
+    def _all(self, selector: Selector) -> Bools:
+        found = np.ones(self._size, np.bool_)
+        for requirement in selector.requirements:
+            found &= self._meets(requirement, self._labels.get(requirement.key))
+        return found
+
+    def _meets(self, requirement: Requirement, column: _Column[str] | None) -> Bools:
+        key = requirement.key
+        if column is None:
+            return np.full(self._size, requirement.matches({}))
+        match requirement.operator:
+            case Operator.IN:
+                return column.among(requirement.values)
+            case Operator.NOT_IN:
+                return ~column.among(requirement.values)
+            case Operator.EXISTS:
+                return column.where(lambda _: True, absent=False)
+            case Operator.DOES_NOT_EXIST:
+                return column.where(lambda _: False, absent=True)
+        return column.where(lambda value: requirement.matches({key: value}), absent=False)
+
 
 _MOST_PREFERENCE: Final = 500  # with a score and a rank, as much as one number holds
 

@@ -14,9 +14,8 @@ from partage.placement.fragmentation import Gauge, Workload
 from partage.placement.priced import PriceGauge
 from partage.placement.tables import Prices, Tables
 from partage.scheduler.classes import RequestClass, Rescorer, class_key
-from partage.scheduler.eligibility import Eligibility, eligibility_key
+from partage.scheduler.eligibility import Eligibility, NodeColumns, eligibility_key
 from partage.scheduler.equal_nodes import EqualNodes, Memory
-from partage.scheduler.labels import NodeColumns
 
 _MOST_CLASSES: Final = 512
 _MOST_KNOWN: Final = 4096

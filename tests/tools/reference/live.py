@@ -27,8 +27,7 @@ from partage.daemon.isolation_status import StatementSeries
 from partage.daemon.mps import MpsDaemon
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.embedded.cluster import EmbeddedCluster, Plan
-from partage.embedded.examples import examples
-from partage.embedded.manifests import read
+from partage.embedded.manifests import examples, read
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.model.allocation import Allocation, Grant, GrantMode

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from partage.apiserver import naming
 from partage.apiserver.problems import Problems
-from partage.apiserver.rules import claims, objects, pod_defaults, pods, workloads
+from partage.apiserver.rules import objects, pod_defaults, pods, workloads
 
 Document = dict[str, Any]
 
@@ -138,15 +138,15 @@ RULES: Final[Mapping[str, Rules]] = {
     "cronjobs.batch": Rules(fill=workloads.fill_cron_job, check=workloads.check_cron_job),
     "leases.coordination.k8s.io": Rules(check=objects.check_lease),
     "resourceclaims.resource.k8s.io": Rules(
-        fill=claims.fill_claim,
+        fill=objects.fill_claim,
         begin=_begin_empty,
-        check=claims.check_claim,
-        check_update=claims.check_spec_update,
+        check=objects.check_claim,
+        check_update=objects.check_spec_update,
     ),
     "resourceclaimtemplates.resource.k8s.io": Rules(
-        fill=claims.fill_template,
-        check=claims.check_template,
-        check_update=claims.check_spec_update,
+        fill=objects.fill_template,
+        check=objects.check_template,
+        check_update=objects.check_spec_update,
     ),
     "priorityclasses.scheduling.k8s.io": Rules(
         fill=_fill_priority_class,
