@@ -13,11 +13,10 @@ declared one with another wire type is an error, since guessing would inject som
 Source: the published encoding of protocol buffers.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from enum import Enum, auto
-from functools import cache
-from typing import Any, ClassVar, Final, Self, TypeVar, dataclass_transform
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, partial
+from typing import Any, ClassVar, Final, Self, TypeVar, cast, dataclass_transform
 
 from partage.wire.protobuf import (
     LENGTH,
@@ -35,77 +34,68 @@ _DEEPEST: Final = 32
 """Messages inside messages; far more than any that is spoken, far less than the stack holds."""
 
 
-class _Kind(Enum):
-    INTEGER = auto()
-    NATURAL = auto()
-    FLAG = auto()
-    TEXT = auto()
-    BLOB = auto()
-    MESSAGE = auto()
-    TEXTS = auto()
-    MESSAGES = auto()
-    MAP = auto()
-
-
-_NUMBERS: Final = frozenset({_Kind.INTEGER, _Kind.NATURAL, _Kind.FLAG})
-
-
 @dataclass(frozen=True, slots=True)
 class _Field:
+    """What a field holds: numbers that `read` makes of a varint, or pieces that it makes of bytes at a depth."""
+
     number: int
-    kind: _Kind
-    of: "type[Message] | None" = None
+    wire: int
+    read: Callable[..., Any]
+    many: Callable[[Any], Any] | None = None
     name: str = ""
 
-    @property
-    def type(self) -> "type[Message]":
-        assert self.of is not None  # noqa: S101 # declared with one
-        return self.of
+
+def _field(default: Any, number: int, wire: int, read: Callable[..., Any]) -> Any:
+    return field(default=default, metadata={_KEY: _Field(number, wire, read)})
+
+
+def _repeated(number: int, read: Callable[..., Any]) -> Any:
+    return field(default=(), metadata={_KEY: _Field(number, LENGTH, read, tuple)})
 
 
 def integer(number: int) -> Any:
     """An int32, int64 or enum field; 0 when absent."""
-    return field(default=0, metadata={_KEY: _Field(number, _Kind.INTEGER)})
+    return _field(0, number, VARINT, signed)
 
 
 def natural(number: int) -> Any:
     """A uint32 or uint64 field; 0 when absent."""
-    return field(default=0, metadata={_KEY: _Field(number, _Kind.NATURAL)})
+    return _field(0, number, VARINT, int)
 
 
 def flag(number: int) -> Any:
     """A bool field."""
-    return field(default=False, metadata={_KEY: _Field(number, _Kind.FLAG)})
+    return _field(False, number, VARINT, bool)
 
 
 def text(number: int) -> Any:
     """A string field."""
-    return field(default="", metadata={_KEY: _Field(number, _Kind.TEXT)})
+    return _field("", number, LENGTH, _text)
 
 
 def blob(number: int) -> Any:
     """A bytes field."""
-    return field(default=b"", metadata={_KEY: _Field(number, _Kind.BLOB)})
+    return _field(b"", number, LENGTH, _bytes)
 
 
 def message(number: int, of: "type[Message]") -> Any:
     """A message field; None when absent."""
-    return field(default=None, metadata={_KEY: _Field(number, _Kind.MESSAGE, of)})
+    return _field(None, number, LENGTH, partial(_decode, of))
 
 
 def texts(number: int) -> Any:
     """A repeated string field, as a tuple."""
-    return field(default=(), metadata={_KEY: _Field(number, _Kind.TEXTS)})
+    return _repeated(number, _text)
 
 
 def messages(number: int, of: "type[Message]") -> Any:
     """A repeated message field, as a tuple."""
-    return field(default=(), metadata={_KEY: _Field(number, _Kind.MESSAGES, of)})
+    return _repeated(number, partial(_decode, of))
 
 
 def text_map(number: int) -> Any:
     """A map of strings to strings."""
-    return field(default_factory=dict, metadata={_KEY: _Field(number, _Kind.MAP)})
+    return field(default_factory=dict, metadata={_KEY: _Field(number, LENGTH, _pair, dict)})
 
 
 M = TypeVar("M", bound="Message")
@@ -124,47 +114,35 @@ class Message:
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """The message in some bytes. Raises `Malformed`: they are not one."""
-        return _decode(cls, memoryview(data), 0)
+        return _decode(cls, memoryview(data), -1)
 
     def encode(self) -> bytes:
         """The message's bytes; fields with their default are left out, maps are in key order."""
-        out = bytearray()
-        for one in _table(type(self)).values():
+        out, kind = bytearray(), cast("Any", type(self))
+        for one in _table(kind).values():
             _write(out, one, getattr(self, one.name))
         return bytes(out)
 
 
-def _table(of: Any) -> dict[int, _Field]:
-    return _declared(of)
-
-
 @cache
-def _declared(of: Any) -> dict[int, _Field]:
-    declared = [(one.name, one.metadata[_KEY]) for one in fields(of)]
-    return {f.number: _Field(f.number, f.kind, f.of, name) for name, f in declared}
+def _table(of: Any) -> dict[int, _Field]:
+    declared = [replace(one.metadata[_KEY], name=one.name) for one in fields(of)]
+    return {one.number: one for one in declared}
 
 
 # --- writing ---------------------------------------------------------------------------------
 
 
 def _write(out: bytearray, one: _Field, value: Any) -> None:
-    if one.kind in _NUMBERS:
+    if one.wire == VARINT:
         if value:
             put_number(out, one.number << 3 | VARINT)
             put_number(out, int(value))
         return
-    for item in _items(one.kind, value):
+    if one.many is None:
+        value = () if value is None or value in ("", b"") else (value,)
+    for item in sorted(value.items()) if one.many is dict else value:
         put_bytes(out, one.number, _payload(item))
-
-
-def _items(kind: _Kind, value: Any) -> tuple[Any, ...]:
-    """What a field repeats: nothing for a default, one for a single value."""
-    if kind is _Kind.MAP:
-        return tuple((key, value[key]) for key in sorted(value))
-    if kind in {_Kind.TEXTS, _Kind.MESSAGES}:
-        return tuple(value)
-    empty = value is None or (not isinstance(value, Message) and not value)
-    return () if empty else (value,)
 
 
 def _payload(item: Any) -> bytes:
@@ -209,57 +187,38 @@ def raw_fields(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
         yield number, data[begin:at], bytes(value) if wire == LENGTH else b""
 
 
-def _decode(of: type[M], data: memoryview, depth: int) -> M:
+def _decode(of: type[M], data: memoryview, around: int) -> M:
+    """A message that stands `around` messages deep in others, less one."""
+    depth = around + 1
     if depth > _DEEPEST:
         raise Malformed(f"{of.__name__}: messages inside messages, more than {_DEEPEST} deep")
-    table = _table(of)
     try:
-        values = _values(table, data, depth)
+        return of(**_values(of, data, depth))
     except Malformed as error:
         raise Malformed(f"{of.__name__}: {error}") from None
-    for one in table.values():
-        if one.kind in {_Kind.TEXTS, _Kind.MESSAGES} and one.name in values:
-            values[one.name] = tuple(values[one.name])
-    return of(**values)
 
 
-def _values(table: dict[int, _Field], data: memoryview, depth: int) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _values(of: Any, data: memoryview, depth: int) -> dict[str, Any]:
+    table, values = _table(of), dict[str, Any]()
     for number, wire, value in pieces(data):
         one = table.get(number)
         if one is None:
             continue
-        expected = VARINT if one.kind in _NUMBERS else LENGTH
-        if wire != expected:
-            raise Malformed(f"field {one.name} has wire type {wire}, not {expected}")
-        _take(values, one, value, depth)
+        if wire != one.wire:
+            raise Malformed(f"field {one.name} has wire type {wire}, not {one.wire}")
+        if wire == VARINT:
+            values[one.name] = one.read(value)
+        elif one.many is None:
+            values[one.name] = one.read(value, depth)
+        else:
+            values.setdefault(one.name, []).append(one.read(value, depth))
+    for one in table.values():
+        if one.many is not None and one.name in values:
+            values[one.name] = one.many(values[one.name])
     return values
 
 
-def _take(values: dict[str, Any], one: _Field, value: Any, depth: int) -> None:
-    match one.kind:
-        case _Kind.INTEGER:
-            values[one.name] = signed(value)
-        case _Kind.NATURAL:
-            values[one.name] = value
-        case _Kind.FLAG:
-            values[one.name] = bool(value)
-        case _Kind.TEXT:
-            values[one.name] = _text(value)
-        case _Kind.BLOB:
-            values[one.name] = bytes(value)
-        case _Kind.MESSAGE:
-            values[one.name] = _decode(one.type, value, depth + 1)
-        case _Kind.TEXTS:
-            values.setdefault(one.name, []).append(_text(value))
-        case _Kind.MESSAGES:
-            values.setdefault(one.name, []).append(_decode(one.type, value, depth + 1))
-        case _Kind.MAP:
-            key, held = _pair(value)
-            values.setdefault(one.name, {})[key] = held
-
-
-def _pair(data: memoryview) -> tuple[str, str]:
+def _pair(data: memoryview, _depth: int) -> tuple[str, str]:
     found = {1: "", 2: ""}
     for number, wire, value in pieces(data):
         if number in found:
@@ -269,6 +228,10 @@ def _pair(data: memoryview) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, _depth: int = 0) -> str:
     # Process environments may hold any bytes; they must not stop a container that is none of ours.
     return str(bytes(value), "utf-8", "surrogateescape")
+
+
+def _bytes(value: memoryview, _depth: int) -> bytes:
+    return bytes(value)
