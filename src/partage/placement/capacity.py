@@ -17,16 +17,15 @@ import numpy as np
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.device import MILLI, DeviceType
-from partage.model.request import DeviceRequest
-from partage.placement.baselines import demand, left_of
+from partage.placement.baselines import left_of
 from partage.placement.fragmentation import Index, Lens, Workload, summed
-from partage.placement.incremental_columns import Followed
-from partage.placement.kernel import Nodes, at
+from partage.placement.incremental_columns import CardScores
+from partage.placement.kernel import at
 from partage.placement.priced import packed
 from partage.placement.tables import Floats
 
 
-class CapacityGauge(Followed):
+class CapacityGauge(CardScores):
     """Expected capacity of every node, kept up to date with the ledger; shared by all classes.
 
     It holds nothing that does not follow from the ledger and the usual requests.
@@ -34,7 +33,7 @@ class CapacityGauge(Followed):
     Attributes:
         lens: the usual requests, for the kinds of card in the books.
         left: compute left by card and node, milli.
-        shared: whether the card has a tenant, by card and node.
+        shared_cards: whether the card has a tenant, by card and node.
         slots: by threshold of the lens and node, how often the cards have room for so much.
         total: compute left by node, milli.
         capacity: expected, by node, milli.
@@ -44,48 +43,6 @@ class CapacityGauge(Followed):
         self.workload = workload
         super().__init__(ledger)
 
-    def node_scores(
-        self,
-        host: Mapping[str, int],
-        request: DeviceRequest | None,
-        fits: Bools | None,
-        nodes: Nodes,
-    ) -> Ints:
-        """Scores of nodes, each that of the best of its cards."""
-        index = np.arange(self.total.shape[0])[nodes]
-        count, milli = demand(request)
-        if request is None or fits is None or not count or request.whole:
-            return self._settled(host, index, count)
-        # Cards of one node with as much left, all shared or all idle, score the same: one of them will do.
-        codes = 2 * self.left[:, index] + self.shared[:, index]
-        ordered = np.sort(np.where(fits, codes, -1), axis=0)
-        fresh = ordered >= 0
-        fresh[1:] &= ordered[1:] != ordered[:-1]
-        row, column = np.nonzero(fresh)
-        left, shared = np.divmod(ordered[row, column], 2)
-        score = self._shared(host, index[column], (left, shared > 0), (count, milli))
-        result: Ints = np.zeros(index.size, np.int64)
-        np.maximum.at(result, column, score)
-        return result
-
-    def card_scores(
-        self, host: Mapping[str, int], request: DeviceRequest, fits: Bools | None, index: int
-    ) -> dict[int, int]:
-        """Score of each card of a node, by row; for shares.
-
-        Args:
-            host: ordinary resources that the pod asks.
-            request: what it asks of a card.
-            fits: which cards fit; None for all that have compute enough.
-            index: the node.
-        """
-        _, milli = demand(request)
-        rows = np.flatnonzero(self.left[:, index] >= milli if fits is None else fits[:, 0])
-        nodes = np.full(rows.size, index)
-        card = self.left[rows, index], self.shared[rows, index]
-        score = self._shared(host, nodes, card, demand(request))
-        return dict(zip(rows.tolist(), score.tolist(), strict=True))
-
     # --- columns ---------------------------------------------------------------------------------
 
     def allocate(self) -> None:
@@ -93,7 +50,7 @@ class CapacityGauge(Followed):
         self.lens = Lens.of(self.workload, self.ledger)
         cards, size = self.ledger.planes[DeviceType.GPU].open.shape
         self.left: Ints = np.zeros((cards, size), np.int64)
-        self.shared: Bools = np.zeros((cards, size), np.bool_)
+        self.shared_cards: Bools = np.zeros((cards, size), np.bool_)
         self.slots: Ints = np.zeros((self.lens.thresholds.size, size), np.int64)
         self.total: Ints = np.zeros(size, np.int64)
         self.capacity: Floats = np.zeros(size)
@@ -106,29 +63,32 @@ class CapacityGauge(Followed):
         for card in zip(left, shared, strict=True):
             slots += self._slots(*card)
         self.left[:, nodes] = left
-        self.shared[:, nodes] = shared
+        self.shared_cards[:, nodes] = shared
         self.slots[:, nodes] = slots
         self.total[nodes] = left.sum(axis=0)
         self.capacity[nodes] = self._expected({}, nodes, slots)
 
     # --- losses ----------------------------------------------------------------------------------
 
-    def _settled(self, host: Mapping[str, int], nodes: Index, count: int) -> Ints:
+    def codes(self, nodes: Index) -> Ints:
+        """Cards score the same with as much left, all shared or all idle."""
+        codes: Ints = 2 * self.left[:, nodes] + self.shared_cards[:, nodes]
+        return codes
+
+    def settled(
+        self, host: Mapping[str, int], nodes: Index, count: int, _fits: Bools | None
+    ) -> Ints:
         """Scores of whole cards, or of a pod without cards."""
         after = self.slots[:, nodes] - count * (MILLI // self.lens.thresholds)[:, None]
         loss = self.capacity[nodes] - self._expected(host, nodes, after)
         rest = np.maximum(self.total[nodes] - count * MILLI, 0)
         return packed(loss, rest, np.zeros(nodes.size, np.int64))
 
-    def _shared(
-        self,
-        host: Mapping[str, int],
-        nodes: Index,
-        card: tuple[Ints, Bools],
-        asked: tuple[int, int],
+    def shared(
+        self, host: Mapping[str, int], nodes: Index, codes: Ints, asked: tuple[int, int]
     ) -> Ints:
-        """Scores of taking a share of a card, for pairs of node and what that card has left, and if it is shared."""
-        (count, milli), (left, shared) = asked, card
+        """Scores of taking a share of a card."""
+        (count, milli), left, shared = asked, codes // 2, codes % 2 > 0
         rest = np.maximum(left - milli, 0)
         after = (
             self.slots[:, nodes]

@@ -23,10 +23,8 @@ from numpy.typing import NDArray
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.device import MILLI, DeviceType
-from partage.model.request import DeviceRequest
-from partage.placement.baselines import demand, left_of
-from partage.placement.incremental_columns import Followed
-from partage.placement.kernel import Nodes
+from partage.placement.baselines import left_of
+from partage.placement.incremental_columns import CardScores
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -150,7 +148,7 @@ class Lens:
         )
 
 
-class Gauge(Followed):
+class Gauge(CardScores):
     """Fragmentation of every node, kept up to date with the ledger; shared by all classes.
 
     It holds nothing that does not follow from the ledger and the workload.
@@ -166,47 +164,6 @@ class Gauge(Followed):
     def __init__(self, workload: Workload, ledger: Ledger) -> None:
         self.workload = workload
         super().__init__(ledger)
-
-    def node_scores(
-        self,
-        host: Mapping[str, int],
-        request: DeviceRequest | None,
-        fits: Bools | None,
-        nodes: Nodes,
-    ) -> Ints:
-        """Scores 0 to 100: of each node the best among its cards, or that of its whole cards."""
-        index = np.arange(self.frag.shape[0])[nodes]
-        count, milli = demand(request)
-        asked = host.get("cpu", 0)
-        if request is None or request.whole or not count or fits is None:
-            return self._settled(index, asked, count)
-        # Cards of one node with as much left score the same: one of them will do.
-        ordered = np.sort(np.where(fits, self.left[:, index], -1), axis=0)
-        fresh = ordered >= 0
-        fresh[1:] &= ordered[1:] != ordered[:-1]
-        row, column = np.nonzero(fresh)
-        score = self._shared(index[column], ordered[row, column], asked, milli)
-        result: Ints = np.zeros(index.size, np.int64)
-        np.maximum.at(result, column, score)
-        return result
-
-    def card_scores(
-        self, host: Mapping[str, int], request: DeviceRequest, fits: Bools | None, index: int
-    ) -> dict[int, int]:
-        """Score of each card of a node, by row; for shares.
-
-        Args:
-            host: ordinary resources that the pod asks.
-            request: what it asks of a card.
-            fits: which cards fit; None for all that have compute enough.
-            index: the node.
-        """
-        _, milli = demand(request)
-        usable = self.left[:, index] >= milli if fits is None else fits[:, 0]
-        rows = np.flatnonzero(usable)
-        nodes = np.full(rows.size, index)
-        score = self._shared(nodes, self.left[rows, index], host.get("cpu", 0), milli)
-        return dict(zip(rows.tolist(), score.tolist(), strict=True))
 
     def allocate(self) -> None:
         """Make room for the nodes and cards in the books."""
@@ -246,10 +203,16 @@ class Gauge(Followed):
         kind: Ints = self.ledger.planes[DeviceType.GPU].kind[0, nodes]
         return kind
 
-    def _settled(self, nodes: Index, cpu_asked: int, count: int) -> Ints:
+    def codes(self, nodes: Index) -> Ints:
+        """Cards score the same with as much left."""
+        return self.left[:, nodes]
+
+    def settled(
+        self, host: Mapping[str, int], nodes: Index, count: int, _fits: Bools | None
+    ) -> Ints:
         """Scores of whole cards, or of a pod without cards."""
         after = self._work.expected(
-            self._cpu(nodes) - cpu_asked,
+            self._cpu(nodes) - host.get("cpu", 0),
             self.total[nodes] - count * MILLI,
             self.fit[:, nodes] - count,
             self.small[:, nodes],
@@ -257,13 +220,16 @@ class Gauge(Followed):
         )
         return _points_of(self.lens, self.frag[nodes] - after)
 
-    def _shared(self, nodes: Index, card: Ints, cpu_asked: int, milli: int) -> Ints:
-        """Scores of taking `milli` from a card, for pairs of node and what that card has left."""
+    def shared(
+        self, host: Mapping[str, int], nodes: Index, codes: Ints, asked: tuple[int, int]
+    ) -> Ints:
+        """Scores of taking a share of a card."""
+        milli, card = asked[1], codes
         rest = card - milli
         low_before = card < self.lens.thresholds[:, None]
         low_after = rest < self.lens.thresholds[:, None]
         after = self._work.expected(
-            self._cpu(nodes) - cpu_asked,
+            self._cpu(nodes) - host.get("cpu", 0),
             self.total[nodes] - milli,
             self.fit[:, nodes] - (low_before ^ low_after),
             self.small[:, nodes] + np.where(low_before, -milli, np.where(low_after, rest, 0)),

@@ -1,6 +1,7 @@
-"""Columns by node that follow the ledger: written again for the nodes that changed, and no others."""
+"""Columns by node that follow the ledger, written again for the nodes that changed alone; and scores made of them."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -8,7 +9,11 @@ from numpy.typing import NDArray
 
 from partage.inventory.changes import distinct
 from partage.inventory.ledger import Ledger
+from partage.inventory.plane import Bools, Ints
 from partage.model.device import DeviceType
+from partage.model.request import DeviceRequest
+from partage.placement.baselines import demand
+from partage.placement.kernel import Nodes
 
 
 class Followed(ABC):
@@ -49,3 +54,74 @@ class Followed(ABC):
     @abstractmethod
     def write(self, nodes: NDArray[np.intp]) -> None:
         """Write the columns of some nodes."""
+
+
+class CardScores(Followed):
+    """Columns by which nodes are scored, each by the best of its cards.
+
+    Attributes:
+        left: compute left by card and node, milli.
+        least: the score of a node none of whose cards fits.
+    """
+
+    left: Ints
+    least: ClassVar[int] = 0
+
+    def node_scores(
+        self,
+        host: Mapping[str, int],
+        request: DeviceRequest | None,
+        fits: Bools | None,
+        nodes: Nodes,
+    ) -> Ints:
+        """Scores of nodes: of each that of its best card, or of its whole cards."""
+        index = np.arange(self.left.shape[1])[nodes]
+        count, milli = demand(request)
+        if request is None or fits is None or not count or request.whole:
+            return self.settled(host, index, count, fits)
+        # Cards of one node that are alike score the same: one of them will do.
+        ordered = np.sort(np.where(fits, self.codes(index), -1), axis=0)
+        fresh = ordered >= 0
+        fresh[1:] &= ordered[1:] != ordered[:-1]
+        row, column = np.nonzero(fresh)
+        score = self.shared(host, index[column], ordered[row, column], (count, milli))
+        result: Ints = np.full(index.size, self.least, np.int64)
+        np.maximum.at(result, column, score)
+        return result
+
+    def card_scores(
+        self, host: Mapping[str, int], request: DeviceRequest, fits: Bools | None, index: int
+    ) -> dict[int, int]:
+        """Score of each card of a node, by row; for shares.
+
+        Args:
+            host: ordinary resources that the pod asks.
+            request: what it asks of a card.
+            fits: which cards fit; None for all that have compute enough.
+            index: the node.
+        """
+        asked = demand(request)
+        rows = np.flatnonzero(self.left[:, index] >= asked[1] if fits is None else fits[:, 0])
+        codes = self.codes(np.array([index]))[rows, 0]
+        score = self.shared(host, np.full(rows.size, index), codes, asked)
+        return dict(zip(rows.tolist(), score.tolist(), strict=True))
+
+    @abstractmethod
+    def codes(self, nodes: NDArray[np.intp]) -> Ints:
+        """By card and node, a number from 0 that cards of one node share where they score the same."""
+
+    @abstractmethod
+    def settled(
+        self, host: Mapping[str, int], nodes: NDArray[np.intp], count: int, fits: Bools | None
+    ) -> Ints:
+        """Scores of `count` whole cards, or of a pod without cards."""
+
+    @abstractmethod
+    def shared(
+        self,
+        host: Mapping[str, int],
+        nodes: NDArray[np.intp],
+        codes: Ints,
+        asked: tuple[int, int],
+    ) -> Ints:
+        """Scores of taking a share of a card, for pairs of node and the code of that card; `asked` as of `demand`."""

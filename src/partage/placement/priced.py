@@ -22,7 +22,7 @@ from partage.model.device import MILLI, DeviceType
 from partage.model.request import DeviceRequest
 from partage.placement.baselines import demand, left_of
 from partage.placement.fragmentation import Index
-from partage.placement.incremental_columns import Followed
+from partage.placement.incremental_columns import CardScores
 from partage.placement.kernel import Nodes
 from partage.placement.slot_reservation import Guard
 from partage.placement.tables import UNITS, Floats, Prices
@@ -42,7 +42,7 @@ SCARCE: Final = 0.1
 _MIB: Final = 2**20
 
 
-class PriceGauge(Followed):
+class PriceGauge(CardScores):
     """Value of every node, kept up to date with the ledger; shared by all classes.
 
     It holds nothing that does not follow from the ledger and the prices.
@@ -62,6 +62,8 @@ class PriceGauge(Followed):
         milli: compute left in the cluster.
     """
 
+    least = TIER
+
     def __init__(self, prices: Prices, ledger: Ledger) -> None:
         self.prices = prices
         # The last row is for models that the prices do not know: worth their compute.
@@ -71,51 +73,6 @@ class PriceGauge(Followed):
         self.worth[models] = (MILLI / UNITS * np.arange(units))[:, None]
         self.scarcity: Floats = np.append(prices.scarcity, 0.0)
         super().__init__(ledger)
-
-    def node_scores(
-        self,
-        host: Mapping[str, int],
-        request: DeviceRequest | None,
-        fits: Bools | None,
-        nodes: Nodes,
-    ) -> Ints:
-        """Scores from `TIER` up to twice that: of each node the best of its places."""
-        index = np.arange(self.total.shape[0])[nodes]
-        count, milli = demand(request)
-        if request is None or fits is None or not count:
-            return self._settled(host, index, 0, np.zeros(index.size, np.intp))
-        if request.whole:
-            model = self.model[fits.argmax(axis=0), index]
-            return self._settled(host, index, count, model)
-        # Cards of one node and model with as much left score the same: one of them will do.
-        codes = self.left[:, index] * self.worth.shape[0] + self.model[:, index]
-        ordered = np.sort(np.where(fits, codes, -1), axis=0)
-        fresh = ordered >= 0
-        fresh[1:] &= ordered[1:] != ordered[:-1]
-        row, column = np.nonzero(fresh)
-        left, model = np.divmod(ordered[row, column], self.worth.shape[0])
-        score = self._shared(host, index[column], left, model, (count, milli))
-        result: Ints = np.full(index.size, TIER, np.int64)
-        np.maximum.at(result, column, score)
-        return result
-
-    def card_scores(
-        self, host: Mapping[str, int], request: DeviceRequest, fits: Bools | None, index: int
-    ) -> dict[int, int]:
-        """Score of each card of a node, by row; for shares.
-
-        Args:
-            host: ordinary resources that the pod asks.
-            request: what it asks of a card.
-            fits: which cards fit; None for all that have compute enough.
-            index: the node.
-        """
-        _, milli = demand(request)
-        rows = np.flatnonzero(self.left[:, index] >= milli if fits is None else fits[:, 0])
-        nodes = np.full(rows.size, index)
-        left, model = self.left[rows, index], self.model[rows, index]
-        score = self._shared(host, nodes, left, model, demand(request))
-        return dict(zip(rows.tolist(), score.tolist(), strict=True))
 
     def flags(
         self, host: Mapping[str, int], request: DeviceRequest | None, nodes: Nodes, scores: Ints
@@ -204,8 +161,19 @@ class PriceGauge(Followed):
 
     # --- losses ----------------------------------------------------------------------------------
 
-    def _settled(self, host: Mapping[str, int], nodes: Index, count: int, model: Index) -> Ints:
+    def codes(self, nodes: Index) -> Ints:
+        """Cards score the same that are of one model, with as much left."""
+        codes: Ints = self.left[:, nodes] * self.worth.shape[0] + self.model[:, nodes]
+        return codes
+
+    def settled(
+        self, host: Mapping[str, int], nodes: Index, count: int, fits: Bools | None
+    ) -> Ints:
         """Scores of whole cards, or of a pod without cards."""
+        if fits is None or not count:
+            count, model = 0, np.zeros(nodes.size, np.intp)
+        else:
+            model = self.model[fits.argmax(axis=0), nodes]
         change = count * (self.worth[model, 0] - self.worth[model, UNITS])
         loss = self.value[nodes] - self._least(host, nodes, self.sums[nodes] + change)
         if count:
@@ -215,16 +183,11 @@ class PriceGauge(Followed):
         rest = np.maximum(self.total[nodes] - count * MILLI, 0)
         return packed(loss, rest, np.zeros(nodes.size, np.int64))
 
-    def _shared(
-        self,
-        host: Mapping[str, int],
-        nodes: Index,
-        card: Ints,
-        model: Index,
-        asked: tuple[int, int],
+    def shared(
+        self, host: Mapping[str, int], nodes: Index, codes: Ints, asked: tuple[int, int]
     ) -> Ints:
-        """Scores of taking a share of a card, for pairs of node and what that card has left."""
-        count, milli = asked
+        """Scores of taking a share of a card."""
+        (count, milli), (card, model) = asked, np.divmod(codes, self.worth.shape[0])
         rest = np.maximum(card - milli, 0)
         change = self.worth[model, _units(rest)] - self.worth[model, _units(card)]
         loss = self.value[nodes] - self._least(host, nodes, self.sums[nodes] + change)
