@@ -112,6 +112,7 @@ _IMAGES: Final = "docs/how-to/build-the-images.md"
 _UNINSTALL: Final = "docs/how-to/uninstall.md"
 _LEFT: Final = "tests/cluster/test_nothing_is_left_after_it_ran.py::test_nothing_is_left"
 _FILES: Final = "tests/docs/test_what_pages_show_comes_out.py::test_a_nodes_files_go"
+_CHANGING: Final = "docs/how-to/change-a-running-share.md"
 _ADJUSTED: Final = (
     "tests/cluster/test_a_genuine_server_keeps_the_rules.py"
     "::test_adjustments_are_written_as_a_genuine_server_takes_them"
@@ -127,10 +128,10 @@ UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
     ),
     (_INSTALL, "pip wheel"): Untyped("it asks PyPI for everything again", _OFFLINE),
     (_INSTALL, "pip install"): Untyped("it would change the environment of the tests", _OFFLINE),
-    ("docs/isolation.md", "kubectl annotate pod trainer"): Untyped(
+    (_CHANGING, "kubectl annotate pod trainer"): Untyped(
         "no container of the page's cluster runs the library", _ADJUSTED
     ),
-    ("docs/isolation.md", "kubectl describe pod trainer"): Untyped("the same", _ADJUSTED),
+    (_CHANGING, "kubectl describe pod trainer"): Untyped("the same", _ADJUSTED),
     (_TRACE, "docker run"): Untyped("there is no runtime of images where tests run", _TRACED),
     (_TRACE, "pip install"): Untyped("it would change the environment of the tests", _TRACED),
     (_TRACE, "OTEL_BSP_SCHEDULE_DELAY"): Untyped(
