@@ -133,6 +133,44 @@ def test_every_installation_names_its_image() -> None:
     assert [one for one in installs if "image.repository=" not in one.text] == []
 
 
+def _numbers(text: str) -> set[str]:
+    """Numbers as they are printed, without what parts thousands."""
+    return set(re.findall(r"\d+(?:\.\d+)?", text.replace(",", "")))
+
+
+def _missed(result: str, section: str) -> list[str]:
+    """Numbers of a result that a section has neither as they are nor with more digits."""
+    found = _numbers(section)
+    return [
+        one
+        for one in _numbers(result)
+        if one not in found
+        and not any(
+            f"{float(more):.{len(one.partition('.')[2])}f}" == one
+            for more in found
+            if len(more.partition(".")[2]) > len(one.partition(".")[2])
+        )
+    ]
+
+
+def test_results_of_performance_are_those_of_its_sections() -> None:
+    """Each number of the first table stands in the section that its row leads to."""
+    text = page("performance.md")
+    parts = re.split(r"^##+ ", text, flags=re.MULTILINE)
+    sections = {
+        re.sub(r"[^\w\- ]", "", part.split("\n")[0].lower()).replace(" ", "-"): part
+        for part in parts[1:]
+    }
+    results = [row for row in rows(parts[0]) if row[0].startswith("[")]
+
+    assert len(results) > 10
+    for question, result, _ in results:
+        anchor = re.findall(r"\(#([\w-]+)\)", question)[0]
+        assert _missed(result, sections[anchor]) == [], question
+    assert _missed("0.6 of 40", "0.64 and 0.46, 40.2") == []
+    assert _missed("0.59 of 387", "0.70 of 387") == ["0.59"]
+
+
 def test_profiles_of_instances_are_those_of_the_table() -> None:
     """Memory and places of an A100 with 80 GiB."""
     profiles = MIG_CARDS["A100-80GB"].axis.profiles
