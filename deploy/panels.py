@@ -56,15 +56,15 @@ def _quantile(part: float, series: str, by: str = "le") -> str:
 
 _POOL: Final = (
     Panel(
-        "Compute given out",
+        "Compute allocated",
         ((_part("core_milli"), ""),),
         "percentunit",
         "gauge",
         5,
         6,
-        "Of all cards, closed ones too. Above 90 % fragmentation decides who fits.",
+        "Of all cards, closed ones too. Above 90 % fragmentation decides which pods fit.",
     ),
-    Panel("Memory given out", ((_part("memory_bytes"), ""),), "percentunit", "gauge", 5, 6),
+    Panel("Memory allocated", ((_part("memory_bytes"), ""),), "percentunit", "gauge", 5, 6),
     Panel(
         "Pods that wait",
         ((f"sum(partage_waiting_pods {_LEADS}) or vector(0)", ""),),
@@ -114,7 +114,7 @@ _POOL: Final = (
     Panel(
         "Compute",
         (
-            (f"{_units('core_milli', 'allocated')} / 1000", "given out"),
+            (f"{_units('core_milli', 'allocated')} / 1000", "allocated"),
             (f"{_units('core_milli', 'offered')} / 1000", "offered"),
         ),
         "short",
@@ -124,7 +124,7 @@ _POOL: Final = (
     Panel(
         "Memory",
         (
-            (_units("memory_bytes", "allocated"), "given out"),
+            (_units("memory_bytes", "allocated"), "allocated"),
             (_units("memory_bytes", "offered"), "offered"),
         ),
         "bytes",
@@ -179,7 +179,7 @@ _SERVICE: Final = (
         ),
     ),
     Panel(
-        "Who leads",
+        "Leader",
         (("partage_leader", "{{instance}} leads"), ("partage_ready", "{{instance}} ready")),
     ),
     Panel("Controllers", kind="row", width=_WIDTH, height=1),
@@ -286,14 +286,14 @@ _ON: Final = '{node=~"$node"}'
 
 _CARDS: Final = (
     Panel(
-        "Memory given out, by card",
+        "Memory allocated, by card",
         ((f"hami_node_gpu_memory_allocated_ratio{_ON}", "{{node}} {{device_index}}"),),
         "percentunit",
         width=12,
         height=9,
     ),
     Panel(
-        "Compute given out, by card",
+        "Compute allocated, by card",
         ((f"hami_gpu_core_allocated_ratio{_ON}", "{{node}} {{device_index}}"),),
         "percent",
         width=12,
@@ -333,7 +333,7 @@ _CARDS: Final = (
         (
             (
                 "sum by (device_type) (hami_gpu_memory_allocated_bytes)",
-                "{{device_type}} given out",
+                "{{device_type}} allocated",
             ),
             ("sum by (device_type) (hami_gpu_memory_limit_bytes)", "{{device_type}} offered"),
         ),
@@ -365,7 +365,7 @@ _IDLE: Final = "container_request_gpu_utilization > 0 unless on (namespace, node
 _MEASURED: Final = "and on (namespace, node, pod, container, card) container_gpu_utilization"
 
 _TENANTS: Final = (
-    Panel("Who holds what", kind="row", width=_WIDTH, height=1),
+    Panel("Holders of cards", kind="row", width=_WIDTH, height=1),
     Panel(
         "Compute by namespace",
         ((f"{_HELD % 'core_milli'} / 1000", "{{namespace}}"),),
@@ -400,7 +400,7 @@ _TENANTS: Final = (
         height=9,
         stacked=True,
     ),
-    Panel("Who uses it", kind="row", width=_WIDTH, height=1),
+    Panel("Users of cards", kind="row", width=_WIDTH, height=1),
     Panel(
         "Compute used of what was granted",
         (
@@ -465,7 +465,7 @@ _TENANTS: Final = (
         about="In cards: seconds of device time a second.",
     ),
     Panel(
-        "Utilization of cards, by who is on them",
+        "Utilization of cards, with the pods on them",
         (
             (
                 "DCGM_FI_DEV_GPU_UTIL * on (UUID) group_right () partage_agent_tenant_info",

@@ -1,4 +1,4 @@
-"""Bound pods whose devices are not as booked, labels that were not copied, locks left behind."""
+"""Bound pods with a device problem, labels that were not copied, locks left behind."""
 
 import json
 from typing import Any

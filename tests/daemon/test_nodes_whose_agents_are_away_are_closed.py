@@ -268,7 +268,7 @@ def test_a_fault_of_ours_ends_nothing_else(caplog: pytest.LogCaptureFixture) -> 
             CollectorRegistry(),
         )
         task = asyncio.create_task(silence.run())
-        await until(lambda: caplog.text.count("agents cannot be looked after") > 1)
+        await until(lambda: caplog.text.count("cannot judge which agents are silent") > 1)
         assert not task.done()
         task.cancel()
         await asyncio.wait((task,))

@@ -47,11 +47,7 @@ class Api:
 
 def tell_all(hooks: Hooks) -> None:
     """Everything that the books may say of cards."""
-    hooks.quarantined(
-        Quarantined(
-            "u", "n", "booked beyond its means by a/b", "booked beyond its means by 3 pods"
-        )
-    )
+    hooks.quarantined(Quarantined("u", "n", "over-committed by a/b", "over-committed by 3 pods"))
     hooks.unserviceable(Unserviceable("n", "cards serve nothing"))
     hooks.refused(POD, Refusal(ReasonCode.INSUFFICIENT_CARDS, "no card is free", {}))
 
@@ -123,7 +119,7 @@ def test_books_of_who_does_not_lead_count_and_log_nothing(
     for second in (2.0, 3.0):
         books.tick(second)
         assert books.counts["quarantined"] == 1
-        assert len([text for text in caplog.messages if "booked beyond its means" in text]) == 1
+        assert len([text for text in caplog.messages if "over-committed" in text]) == 1
         assert len([text for text in caplog.messages if "serve no pod" in text]) == 1
     lead[0] = False
     books.take([PodSeen(overbooked("three"))], 4.0)

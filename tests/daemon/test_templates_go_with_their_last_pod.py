@@ -205,7 +205,7 @@ async def test_what_cannot_be_made_is_said_and_tried_again(
         await made(cluster, "a", of(main=SHARE))
         await made(cluster, "odd", {names.TRANSLATED: "{"})
         async with following(cluster):
-            await until(lambda: "cannot be looked after" in caplog.text)
+            await until(lambda: "cannot bring ResourceClaimTemplates up to date" in caplog.text)
             theirs = {
                 "metadata": {"name": SHARE.template, "namespace": "default"},
                 "spec": {"spec": {}},

@@ -131,7 +131,7 @@ async def test_a_card_that_is_given_twice_is_closed_until_that_is_over(rival: st
         uid = await placed_by_rival(cluster, RIVALS[rival]("theirs", mine, MIB // 2))
         await seen(daemon, uid)
 
-        both, told = "default/ours and default/theirs", "booked beyond its means by 2 pods"
+        both, told = "default/ours and default/theirs", "over-committed by 2 pods"
         await until(lambda: any(told in one["message"] for one in cluster.events("n0")))
         assert await series(cluster, daemon.url, 'state="quarantined"') > 0
         assert both in (await diagnosis(cluster))["card-given-twice"]

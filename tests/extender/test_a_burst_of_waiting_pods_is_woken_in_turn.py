@@ -151,7 +151,7 @@ async def test_the_plugin_offers_nobody_beyond_the_bound() -> None:
     assert not answer.nodes
     told = explain(world.service.books, "bad", "late")
     assert told is not None
-    assert any("sent away" in note for note in told["notes"])
+    assert any("is evicted for it now" in note for note in told["notes"])
     world.woken.clear()
     world.clock.pass_time(16)
     await world.service.tick()

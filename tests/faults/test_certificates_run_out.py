@@ -84,7 +84,7 @@ async def test_a_certificate_that_has_ended_is_refused_and_replaced(
             clock.behind = timedelta()
             with caplog.at_level(logging.WARNING, "partage.daemon"):
                 await until(
-                    lambda: "certificates are not looked after" in caplog.text, "it is told"
+                    lambda: "certificates cannot be renewed now" in caplog.text, "it is told"
                 )
 
             said = await refusal(cluster, "device")

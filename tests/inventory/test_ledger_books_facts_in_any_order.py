@@ -274,7 +274,7 @@ def test_a_pod_is_booked_once() -> None:
     """Booking it again is the caller's mistake, and changes nothing."""
     ledger = ledger_of(make_node(devices=[card(0)]), pods=[held("a", grant(0))])
 
-    with pytest.raises(LedgerError, match="booked already"):
+    with pytest.raises(LedgerError, match="in the ledger already"):
         ledger.apply(held("a", grant(0)))
 
     ledger.validate()

@@ -169,4 +169,4 @@ def test_pods_that_collide_on_a_card_are_named() -> None:
     ]
 
     messages = [action.message for action in told if isinstance(action, Quarantined)]
-    assert messages == ["GPU-0 is booked beyond its means by default/one and default/two"]
+    assert messages == ["GPU-0 is over-committed by default/one and default/two"]

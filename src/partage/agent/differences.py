@@ -47,7 +47,7 @@ class Meaning:
 
 
 _DELETE: Final = "delete the pod; its controller makes it again, and it is served"
-_KUBELET: Final = "restart the kubelet; what it counts is made anew from what runs"
+_KUBELET: Final = "restart the kubelet; it then counts again what runs"
 TABLE: Final[Mapping[Kind, Meaning]] = {
     Kind.NEVER_GIVEN: Meaning(Done.EVICT, _DELETE),
     Kind.STARTED_UNASKED: Meaning(Done.EVICT, _DELETE),
@@ -57,7 +57,7 @@ TABLE: Final[Mapping[Kind, Meaning]] = {
         Done.REFUSE, "have it placed by Partage's scheduler: delete it, and see its schedulerName"
     ),
     Kind.RECORD_CHANGED: Meaning(
-        Done.REFUSE, "find out who wrote the annotation, and delete the pod"
+        Done.REFUSE, "find the program or user that wrote the annotation, and delete the pod"
     ),
     Kind.UNREADABLE: Meaning(
         Done.REFUSE, "run the agent that wrote the journal, or delete the pod"

@@ -156,8 +156,8 @@ def inject(
     elif unknown:
         found = Refusal(
             Rule.UNKNOWN_HELD,
-            f"{unknown} was given devices that cannot be told any more, so that nothing here is known "
-            "to be free; it ends that, or an agent that reads the journal",
+            f"{unknown} has devices that are no longer known, so no device here counts as free "
+            "until it ends or an agent can read the journal",
         )
     else:
         found = _with_record(pod, container, allocation, place, held)

@@ -137,9 +137,7 @@ def _of_running(facts: Facts) -> Iterator[Finding]:
                     one, Kind.NEVER_GIVEN, "it was started without what was decided for it"
                 )
         elif not one.uid:
-            yield _about(
-                one, Kind.POD_UNKNOWN, "it runs, and the runtime does not tell of which pod"
-            )
+            yield _about(one, Kind.POD_UNKNOWN, "it runs, and the runtime does not name its pod")
         elif one.record is not None:
             record = _read(facts, one.record, one.uid, one.namespace, one.pod)
             if not isinstance(record, Allocation):

@@ -154,7 +154,7 @@ def _check(given: dict[str, Any]) -> None:
         for option, what in (("mig", "pods"), ("dra", "ResourceClaims")):
             if given[option] and given[name]:
                 raise InvalidDocument(
-                    f"--{option} needs the API server, which tells of {what}: leave --{name} out"
+                    f"--{option} needs the API server, which has {what}: leave --{name} out"
                 )
     if given["dra"] and given["cri_socket"] is not None:
         raise InvalidDocument(

@@ -296,7 +296,7 @@ def facts_of(
         twice=tuple(
             sorted(
                 {
-                    (held.node, f"{uuid} is booked by {' and '.join(pods)}")
+                    (held.node, f"{uuid} is allocated to {' and '.join(pods)}")
                     for held in books.engine.ledger.allocations()
                     for uuid, pods in books.engine.ledger.overbooked(held.uid).items()
                 }

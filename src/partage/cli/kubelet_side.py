@@ -87,7 +87,7 @@ kubelet_options = options(
         default=_CDI,
         metavar="FOLDER",
         help="With --cdi-kind: folder on the host with CDI specifications, read where the runtime's "
-        "NRI cannot be told names (containerd before 2.1). May be repeated; later ones go first.",
+        "NRI takes no names (containerd before 2.1). May be repeated; later ones go first.",
     ),
     click.option(
         "--evict-unprotected",

@@ -220,8 +220,8 @@ _deciding = options(
         type=click.IntRange(1),
         default=256,
         metavar="MIB",
-        help="A record of this size is renamed to FILE.1, in place of the one before, and begun "
-        "anew.",
+        help="A record of this size is renamed to FILE.1, in place of the one before, and a "
+        "new one begins.",
     ),
     title="Deciding",
 )
@@ -250,8 +250,8 @@ _controllers = options(
     option(
         "--controllers/--no-controllers",
         default=True,
-        help="Keep node totals and labels from Device objects, and flag pods whose devices are not "
-        "as booked.",
+        help="Keep node totals and labels from Device objects, and flag pods with a device "
+        "problem.",
     ),
     option(
         "--node-totals/--no-node-totals",

@@ -36,7 +36,7 @@ _COPIES: Final = re.compile(r"(?P<name>.+)=(?P<count>[0-9]{1,6})")
     multiple=True,
     metavar="P",
     help=f"{', '.join(Strategy)}, or NODE/CARD such as spread/binpack. May be repeated: one case "
-    "a policy, in which every running pod is placed anew. Default: the cluster's own.",
+    "a policy, in which every running pod is placed again. Default: the cluster's own.",
 )
 @click.option(
     "--add-nodes",
@@ -146,7 +146,7 @@ def _changes(
     if not policies:
         if change == Change():
             return []
-        return [(", ".join(told) or "placed anew", change)]
+        return [(", ".join(told) or "placed again", change)]
     return [
         (", ".join([str(policy), *told]), Change(policy, copies, remove, milli, anew=True))
         for policy in map(Policy.parse, policies)

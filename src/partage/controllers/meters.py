@@ -64,7 +64,7 @@ class ControllerMeters:
         """See `prometheus_client`: the series that are read, not counted."""
         flagged = GaugeMetricFamily(
             "partage_flagged_pods",
-            "Bound pods whose devices are not as booked, by what is wrong.",
+            "Bound pods with a device problem, by problem.",
             labels=["problem"],
         )
         counts = Counter(self.flags.values())

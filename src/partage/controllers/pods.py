@@ -123,7 +123,7 @@ def condition_change(document: Document, flag: Flag | None) -> dict[str, str] | 
     if flag is None:
         if known is None or known.status == "False":
             return None
-        wanted = ("False", "Resolved", "the pod's devices are booked and on its node")
+        wanted = ("False", "Resolved", "the pod's devices are allocated and on its node")
     else:
         wanted = ("True", flag.problem.value, flag.message)
         if known is not None and (known.status, known.reason, known.message) == wanted:

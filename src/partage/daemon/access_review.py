@@ -146,7 +146,7 @@ class AccessReviews:
             headers = {"Retry-After": "1"}
             raise web.HTTPTooManyRequests(text=str(error), headers=headers) from error
         except KubeError as error:
-            _LOG.warning("who may read namespace %s cannot be told: %s", key[1], error)
+            _LOG.warning("cannot find out whether a user may read namespace %s: %s", key[1], error)
             return False
         self._keep(key, allowed=allowed)
         return allowed

@@ -118,7 +118,7 @@ class AgentSilence:
                     await self.look()
                 except Exception:  # noqa: BLE001 # logged; who serves goes on serving
                     self._beats.missed()
-                    _LOG.exception("agents cannot be looked after")
+                    _LOG.exception("cannot judge which agents are silent")
                 await self._client.clock.sleep(self._settings.period)
         finally:
             self._beats, self._silent = self._fresh(), 0

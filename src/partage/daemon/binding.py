@@ -141,7 +141,7 @@ class ApiAmender:
                 into=msgspec.Raw,
             )
         except KubeError as error:
-            _LOG.warning("%s: that it is not adjusted cannot be told: %s", pod.label, error)
+            _LOG.warning("%s: cannot write that its share is not adjusted: %s", pod.label, error)
 
     async def read(self, namespace: str, name: str) -> Document | None:
         """See `ApiBinder.read`."""

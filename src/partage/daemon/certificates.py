@@ -128,7 +128,7 @@ class CertificateStore:
                     f"secret {self.namespace}/{self.name} holds something that is not Partage's "
                     f"({error}); name another one, or give its files by --tls-cert and --tls-key"
                 ) from error
-            _LOG.error("secret %s is of no use and is made anew: %s", self.name, error)
+            _LOG.error("secret %s cannot be used, and a new one is made: %s", self.name, error)
             return Bundle()
 
     def _body(self, bundle: Bundle, held: _Secret | None = None) -> dict[str, Any]:
@@ -218,7 +218,9 @@ async def _look_after(client: Client, store: CertificateStore, folder: Path) -> 
         try:
             await _read(store, folder)
         except (KubeError, OSError, ValueError) as error:
-            _LOG.warning("certificates are not looked after: %s; served as before", error)
+            _LOG.warning(
+                "certificates cannot be renewed now: %s; the present ones stay in use", error
+            )
 
 
 async def _read(store: CertificateStore, folder: Path) -> None:

@@ -188,12 +188,12 @@ class ClaimTemplates:
             try:
                 await self.look()
             except KubeError as error:
-                _LOG.warning("ResourceClaimTemplates cannot be looked after: %s", error)
+                _LOG.warning("cannot bring ResourceClaimTemplates up to date: %s", error)
                 self._listed = None
                 await self._client.clock.sleep(1.0)
                 self._news.set()  # again now, not in a period
             except Exception:  # noqa: BLE001 # logged; who serves goes on serving
-                _LOG.exception("ResourceClaimTemplates cannot be looked after")
+                _LOG.exception("cannot bring ResourceClaimTemplates up to date")
                 self._listed = None
             await sleep_until(self._client.clock, self._period, self._news)
 

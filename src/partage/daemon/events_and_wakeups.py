@@ -201,9 +201,7 @@ def _regarding(entry: PodEntry) -> Regarding:
 
 
 def _events_dropped(number: int) -> None:
-    _LOG.warning(
-        "%d events were not written: more pods and nodes had one than may be told", number
-    )
+    _LOG.warning("%d events were not written: too many pods and nodes had one at once", number)
 
 
 def _wake_up_failed(uid: str, error: Exception) -> None:

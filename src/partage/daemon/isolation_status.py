@@ -86,7 +86,7 @@ class StatementSeries:
         )
         self.unenforced = Gauge(
             "partage_agent_compute_not_enforced",
-            "Containers whose memory is held to its cap and whose compute is not, as the node was told.",
+            "Containers whose memory is held to its cap and whose compute is not, as configured.",
             labels,
             registry=registry,
         )
@@ -246,7 +246,9 @@ class Statements:
             except (Conflict, NotFound):
                 continue  # as above
             except KubeError as error:
-                _LOG.warning("pod %s: what is said of its limits cannot be told: %s", pod, error)
+                _LOG.warning(
+                    "pod %s: the condition of its limits cannot be written: %s", pod, error
+                )
 
     async def _write(
         self, client: Client, pod: str, uid: str, parts: tuple[Statement, ...]

@@ -99,7 +99,7 @@ class KubeletSide:
             self.name,
             Code.UNITS_LEFT_OUT,
             [
-                f"{one.resource}: {one.dropped} units more than may be told"
+                f"{one.resource}: {one.dropped} units more than the kubelet takes"
                 for one in self._offers
                 if one.dropped
             ],

@@ -74,7 +74,11 @@ class Registration:
                 "%s %s was changed by another; next time: %s", resource.plural, self.name, error
             )
             return False
-        _LOG.info("%s %s: told whom to trust and what to ask about", resource.plural, self.name)
+        _LOG.info(
+            "%s %s: has the authority and the rules of this webhook now",
+            resource.plural,
+            self.name,
+        )
         return True
 
 

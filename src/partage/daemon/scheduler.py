@@ -463,7 +463,7 @@ class SchedulerDaemon(Beside):
         """Make the books anew whenever there is doubt about them: an audit, or a fault of ours."""
         while True:
             await self._doubt.wait()
-            _LOG.error("the books are in doubt and are made anew")
+            _LOG.error("the books are in doubt and are rebuilt")
             self.service.follow()
             self._serves()
             await self.service.bindings.drain()

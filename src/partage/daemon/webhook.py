@@ -189,7 +189,9 @@ class WebhookDaemon(Beside):
         try:
             await self._renew(folder)
         except (KubeError, OSError) as error:
-            _LOG.warning("certificates are not looked after: %s; served as before", error)
+            _LOG.warning(
+                "certificates cannot be renewed now: %s; the present ones stay in use", error
+            )
 
     async def _renew(self, folder: Path) -> None:
         """Read or make what is in force, have it trusted, and only then serve with it."""

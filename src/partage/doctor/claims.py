@@ -106,7 +106,7 @@ def slices(facts: ClusterFacts) -> Iterator[Finding]:
             f"ResourceSlices of node {node}",
             "no agent there keeps them (--dra): they offer what pods hold meanwhile, and a claim that is allocated by "
             "them is never prepared",
-            f"run Partage's agent there; if claims shall get nothing of it any more: kubectl delete resourceslices "
+            f"run Partage's agent there; if claims should get none of its devices: kubectl delete resourceslices "
             f"--field-selector spec.nodeName={node},spec.driver={names.DRA_DRIVER}",
         )
     for node in sorted(by_node.keys() & kept):

@@ -186,7 +186,7 @@ def _static(path: str, text: str) -> Iterator[Finding]:
             Level.WARNING,
             f"/{path}",
             "this kube-scheduler runs without --config, so it asks no extender; an upgrade of the "
-            "control plane writes the file anew",
+            "control plane overwrites the file",
             "nothing where the chart's own kube-scheduler runs; else add --config and its volume",
         )
 
@@ -201,7 +201,7 @@ def _agent(root: Path) -> Iterator[Finding]:
             Level.WARNING,
             f"/{_FINDINGS}",
             f"it cannot be read: {error}",
-            "run as root on the node; Partage's agent writes it anew when it starts",
+            "run as root on the node; Partage's agent writes it again when it starts",
         )
         return
     for one in findings:
@@ -224,7 +224,7 @@ def _isolation(root: Path) -> Iterator[Finding]:
                 Level.ERROR,
                 f"/{_ISOLATION}/lib/{library.name}",
                 "its content is not what its name says: another program overwrote it, and shares are not held",
-                "remove it and restart Partage's agent, which installs it anew; find out who wrote it",
+                "remove it and restart Partage's agent, which installs it again; find the program or user that wrote it",
             )
     for note in sorted(root.glob(f"{_ISOLATION}/containers/*/spared")):
         why = note.read_text("utf-8", "replace")[:_SHOWN]
@@ -248,5 +248,5 @@ def _cdi(root: Path) -> Iterator[Finding]:
                     Level.ERROR,
                     f"/{folder}/{file.name}",
                     f"it is no CDI description ({error!r}), and containerd then loads none",
-                    "remove it; Partage's agent writes its own anew when it starts",
+                    "remove it; Partage's agent writes its own again when it starts",
                 )

@@ -173,7 +173,7 @@ def agents(facts: ClusterFacts) -> Iterator[Finding]:
                 "what is known of its devices is that old, and containers that start there are not "
                 "served, so new pods with devices are kept off (AgentSilent)",
                 f"look at the pod of Partage's agent on {name}, and whether that node reaches the "
-                f"API server; if none shall run there any more: kubectl -n kube-node-lease delete "
+                f"API server; if none should run there: kubectl -n kube-node-lease delete "
                 f"lease partage-agent-{name}",
             )
 
@@ -215,7 +215,7 @@ def plugins(facts: ClusterFacts) -> Iterator[Finding]:
             Level.ERROR,
             f"node {node}",
             f"{', '.join(beside[node])} advertises the same resource names as Partage's agent; the "
-            "kubelet takes the one that registered last, and devices are handed out twice",
+            "kubelet takes the one that registered last, and devices are allocated twice",
             "remove the other DaemonSet from nodes with Partage's agent",
         )
 
@@ -235,7 +235,7 @@ def units(facts: ClusterFacts) -> Iterator[Finding]:
                 f"node {named(node)}",
                 f"its kubelet has 0 of {', '.join(gone)}, as after a device plugin that is gone, and ends pods that ask for "
                 "them (UnexpectedAdmissionError)",
-                "let the agent serve them (agent.devicePlugin.enabled), or restart the kubelet where no plugin shall",
+                "let the agent serve them (agent.devicePlugin.enabled), or restart the kubelet where no plugin should serve them",
             )
 
 

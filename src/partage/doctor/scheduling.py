@@ -130,7 +130,7 @@ def _missing(facts: ClusterFacts) -> Finding:
             Level.ERROR,
             thing,
             "pods were placed by Partage, yet kube-scheduler runs without --config: an upgrade of "
-            "the control plane wrote its static pod anew",
+            "the control plane overwrote its static pod",
             "add --config and its volume to /etc/kubernetes/manifests/kube-scheduler.yaml again, "
             "or install the chart's own kube-scheduler, which no upgrade touches",
         )
@@ -173,7 +173,7 @@ def unrecorded(facts: ClusterFacts) -> Iterator[Finding]:
             f"{len(facts.unrecorded)} bound pods ask for devices and have no record: another scheduler "
             "bound them, and their nodes' devices are closed",
             "see that every scheduler name they carry has a profile beside the extender, then "
-            "delete and create these pods anew",
+            "delete these pods and create them again",
         )
 
 
@@ -214,7 +214,7 @@ def others(facts: ClusterFacts) -> Iterator[Finding]:
                 "other-scheduler",
                 Level.ERROR,
                 named(pod),
-                f"{rival} still runs beside Partage, and both hand out the same cards",
+                f"{rival} still runs beside Partage, and both allocate the same cards",
                 "scale its Deployment to 0; its scheduler name stays valid, Partage has a profile "
                 "for it",
             )

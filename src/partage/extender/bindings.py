@@ -347,7 +347,7 @@ class Bindings:
                 document = await self._binder.read(pod.namespace, pod.name)
         except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
             why = str(error) or type(error).__name__
-            _LOG.warning("pod %s was never told of and cannot be read: %s", pod.key, why)
+            _LOG.warning("pod %s was in no watch or list and cannot be read: %s", pod.key, why)
             return
         if document is None or document.metadata.uid != pod.uid:
             events = books.cluster_cache.pod_gone(pod.uid)

@@ -226,7 +226,7 @@ def _kept_waiting(books: Books, pod: Pod) -> Iterator[str]:
     if pod.uid in books.postponed:
         most = books.cycle.allowance.settings.victims
         yield (
-            f"no pod is sent away for it now: {most} a minute may go for pods of namespace "
+            f"no pod is evicted for it now: {most} a minute may be evicted for pods of namespace "
             f"{pod.namespace}, and as many did"
         )
     if books.kept_in_vain(pod.uid):

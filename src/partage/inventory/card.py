@@ -160,5 +160,5 @@ def ghost(charge: Charge) -> Device:
         core_milli=0,
         memory_bytes=0,
         slots=0,
-        health_detail="the device is gone while a pod is booked on it",
+        health_detail="the device is gone while a pod holds it",
     )

@@ -490,7 +490,7 @@ class Columns:
     def _too_many(self, type_: DeviceType, index: int, row: int) -> str:
         """Whose records add up to more than the card has: two managers give it, or one was edited."""
         holders = len(self._tenants.get((type_, index, row), ()))
-        return f"booked beyond its means by {holders} pod{'s' * (holders != 1)}"
+        return f"over-committed by {holders} pod{'s' * (holders != 1)}"
 
     def _withhold(self, index: int) -> None:
         """Close as many idle cards of a node as pods without a record may be using there.
@@ -581,7 +581,9 @@ class Columns:
                     closed = self._closed(type_, index, row)
                     cut = int(self.planes[type_].cut[row, index])
                     if cut != self._cut(type_, index, row, closed):
-                        return f"{type_} {row} of {self.node_at(index).name} is not cut as booked"
+                        return (
+                            f"{type_} {row} of {self.node_at(index).name} is not cut as allocated"
+                        )
         return ""
 
     def _who(self, index: int, uid: str) -> str:

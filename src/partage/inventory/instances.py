@@ -100,7 +100,7 @@ def misfit(device: Device, tenants: Mapping[str, Charge]) -> str:
     if device.cutting is None:
         return f"a pod holds instance {on_it[0].profile} on it, but it is not cut into instances"
     if not all(charge.instances for charge in tenants.values()):
-        return "shares and instances are booked on it at once"
+        return "shares and instances are allocated on it at once"
     others = strangers(device, tenants) if device.foreign else ()
     if not others:
         return _fault(device.cutting, on_it)

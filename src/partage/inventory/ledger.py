@@ -186,14 +186,14 @@ class Ledger(Columns):
     def apply(self, allocation: Allocation) -> None:
         """Book an allocation that is a fact, even where it goes beyond a card's means.
 
-        A card that is booked beyond its means is closed; nothing is dropped.
+        A card that is over-committed is closed; nothing is dropped.
 
         Raises:
             LedgerError: the pod has an entry already.
         """
         uid, name = allocation.uid, allocation.node
         if uid in self._entries:
-            raise LedgerError(f"pod {uid} is booked already; undo it first")
+            raise LedgerError(f"pod {uid} is in the ledger already; undo it first")
         charges = tuple([bounded(charge) for charge in charges_of(allocation.grants)])
         entry = self._entries[uid] = Entry(allocation, charges)
         mates = self._by_node.get(name)
@@ -237,7 +237,7 @@ class Ledger(Columns):
         for charge in entry.charges:
             row = self._locate(index, charge)
             if row is None:
-                raise LedgerError(f"pod {uid} was booked on {charge.uuid}, which is not there")
+                raise LedgerError(f"pod {uid} was allocated on {charge.uuid}, which is not there")
             self._unbook(index, row, uid, charge)
         self._write_hosted(index, self._by_node.get(allocation.node, {}).values())
         if allocation.node in self._suspected:
@@ -301,7 +301,7 @@ class Ledger(Columns):
             raise LedgerError(miscut)
         for type_, plane in self.planes.items():
             if bool(np.any(plane.open & ((plane.core_free < 0) | (plane.memory_free < 0)))):
-                raise LedgerError(f"an open {type_} is booked beyond its means")
+                raise LedgerError(f"an open {type_} is over-committed")
 
     def picture(self, names: Collection[str] | None = None) -> dict[str, object]:
         """What the ledger says of these nodes, or all, by name; equal ledgers have equal pictures."""

@@ -241,8 +241,8 @@ class Engine(Chooser):
                 Quarantined(
                     pod.uid,
                     allocation.node,
-                    f"{uuid} is booked beyond its means by {' and '.join(pods)}",
-                    f"{uuid} is booked beyond its means by {len(pods)} pods",
+                    f"{uuid} is over-committed by {' and '.join(pods)}",
+                    f"{uuid} is over-committed by {len(pods)} pods",
                 )
                 for uuid, pods in self.ledger.overbooked(pod.uid).items()
             ]

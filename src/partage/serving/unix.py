@@ -53,7 +53,7 @@ class _Door:
         """Whether a user's new connection is served; says now and then why not."""
         why = ""
         if user not in self._users:
-            why = f"user {user} is not one of those who may connect: {sorted(self._users)}"
+            why = f"user {user} is not one of the users that may connect: {sorted(self._users)}"
         elif len(self.links) >= _MOST_LINKS:
             why = f"{_MOST_LINKS} connections are open already"
         now = asyncio.get_running_loop().time()

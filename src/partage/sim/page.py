@@ -84,7 +84,7 @@ def page(results: Sequence[Result], source: str) -> str:
 {_room(results)}
 {_models(results)}
 <p class="small">From {escape(source)}. Every placement was decided by the engine that schedules
-live, pod by pod, by priority. Compute and memory are what is handed out, not what programs use.
+live, pod by pod, by priority. Compute and memory are what is allocated, not what programs use.
 How many more would fit is counted for each kind alone, after all others have their place.</p>
 </main>
 </body>
@@ -106,8 +106,8 @@ def _overview(results: Sequence[Result]) -> str:
         "<h2>At a glance</h2><div class=scroll><table><thead><tr><th scope=col>Case</th>"
         "<th scope=col>Policy</th><th scope=col class=n>Nodes</th>"
         "<th scope=col class=n>Cards</th><th scope=col class=n>Pods running</th>"
-        "<th scope=col class=n>Waiting</th><th scope=col>Compute handed out</th>"
-        "<th scope=col>Memory handed out</th><th scope=col class=n>Idle cards</th>"
+        "<th scope=col class=n>Waiting</th><th scope=col>Compute allocated</th>"
+        "<th scope=col>Memory allocated</th><th scope=col class=n>Idle cards</th>"
         f"<th scope=col class=n>Shared cards</th></tr></thead><tbody>{rows}</tbody></table></div>"
     )
 

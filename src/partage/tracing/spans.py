@@ -93,7 +93,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     "partage.nodes.asked": "nodes that were asked about",
     "partage.nodes.fitting": "nodes that were answered",
     "partage.refusals": "how often the pod was refused",
-    "partage.victims": "pods that are sent away",
+    "partage.victims": "pods that are evicted",
     "partage.changes": "operations of the patch",
     "partage.trace.ignored": "why the pod's own traceparent was not heeded",
     "partage.limits": "who keeps the container to its limits",
@@ -131,7 +131,7 @@ SCHEDULE: Final = Kind(
     "partage.schedule",
     "scheduler",
     Role.INTERNAL,
-    "from the first filter to the end of the Binding, or to the pod's own: all its waiting; told at its end",
+    "from the first filter to the end of the Binding, or to the pod's own: all its waiting; sent at its end",
     ("partage.outcome", "k8s.node.name", "partage.refusals"),
 )
 FILTER: Final = Kind(
@@ -159,7 +159,7 @@ PREEMPT: Final = Kind(
     "partage.preempt",
     "scheduler",
     Role.SERVER,
-    "kube-scheduler asks whom it may send away",
+    "kube-scheduler asks which pods it may evict",
     ("partage.nodes.asked", "partage.nodes.fitting"),
 )
 BIND: Final = Kind(
@@ -194,7 +194,7 @@ MAKE_ROOM: Final = Kind(
     "partage.make_room",
     "scheduler",
     Role.INTERNAL,
-    "less important pods are sent away for this one",
+    "less important pods are evicted for this one",
     ("partage.outcome", "k8s.node.name", "partage.victims"),
 )
 INSTANCE: Final = Kind(
@@ -208,7 +208,7 @@ ALLOCATE: Final = Kind(
     "partage.allocate",
     "agent",
     Role.SERVER,
-    "the kubelet takes units for the container; told with the injection, which knows whose they are",
+    "the kubelet takes units for the container; sent with the injection, which knows the container",
     ("k8s.node.name", "k8s.container.name", "partage.resource", "partage.units"),
 )
 INJECT: Final = Kind(

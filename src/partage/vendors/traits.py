@@ -202,7 +202,7 @@ CAMBRICON: Final = Traits(
     domains=("cambricon.com",),
     adapted=True,
     annotations={
-        names.DSMLU_ASSIGNED: "Cambricon: whether its plugin has handed out the share",
+        names.DSMLU_ASSIGNED: "Cambricon: whether its plugin has allocated the share",
         names.DSMLU_PROFILE: "Cambricon: card, compute and memory of the share",
     },
     lock=names.DSMLU_LOCK,

@@ -93,8 +93,8 @@ def not_ours(pod: Mapping[str, Any], admission: Admission) -> str:
     if name in admission.served or (name == DEFAULT_SCHEDULER and admission.convert_default):
         return ""
     return (
-        f"schedulerName {name} is not served by Partage: the pod's devices are not booked, and "
-        "it will not be started with them"
+        f"schedulerName {name} is not served by Partage: Partage does not allocate the pod's devices, "
+        "and no container starts with them"
     )
 
 

@@ -284,8 +284,8 @@ def _without_files(devices: Iterable[Device]) -> Iterator[Verdict]:
             yield Verdict(
                 "",
                 ReasonCode.DEVICE_FILES_UNKNOWN,
-                f"which device files a container needs for cards of {vendor} is not known, so that none are "
-                "handed out",
+                f"which device files a container needs for cards of {vendor} is not known, so none is "
+                "allocated",
                 cards_only=True,
             )
 

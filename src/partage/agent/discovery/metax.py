@@ -140,7 +140,7 @@ def _by_sysfs(there: list[pci.PciFunction], why: str) -> Inventory:
         for index, one in enumerate(there)
     )
     return Inventory(
-        found, (f"MetaX: {why}; cards are found and not handed out",) if found else ()
+        found, (f"MetaX: {why}; its cards are found and not offered",) if found else ()
     )
 
 

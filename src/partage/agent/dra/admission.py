@@ -174,7 +174,7 @@ class ClaimAdmission:
     def _refused(self, mine: Allocation, place: Place) -> Refusal | None:
         unknown = self._closed_to(mine.uid, mine.namespace) or self.claims.closed
         if unknown:
-            told = f"{unknown} holds devices that cannot be told any more, so that nothing is known to be free"
+            told = f"{unknown} holds devices that are no longer known, so no device counts as free"
             return Refusal(Rule.UNKNOWN_HELD, told)
         for charge in charges_of(mine.grants):
             card = place.devices.get(charge.uuid)

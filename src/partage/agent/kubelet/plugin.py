@@ -75,7 +75,7 @@ class DevicePlugins:
                 self._plugins[resource].take(offer)
                 continue
             if offer.dropped:
-                _LOG.warning("%s: %d units more than may be told", resource, offer.dropped)
+                _LOG.warning("%s: %d units more than the kubelet takes", resource, offer.dropped)
             self._plugins[resource] = _Served(
                 offer, self._advise, self._allow, self._files, self._chance, self._stories
             )

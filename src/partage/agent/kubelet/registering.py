@@ -122,7 +122,7 @@ class Registrar:
                 self._tell(logging.INFO, "the kubelet let go; registering again")
             except _Moved:
                 tries = 0
-                self._tell(logging.INFO, "the kubelet was started anew; registering again")
+                self._tell(logging.INFO, "the kubelet has restarted; registering again")
             except (grpc.aio.AioRpcError, OSError, RuntimeError, _Failed) as error:
                 why = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
                 level = logging.DEBUG if tries else logging.WARNING

@@ -5,10 +5,10 @@ import { meter, table } from "./parts.js";
 
 export const path = () => "api/comparison";
 export const title = () => "What if";
-export const every = 60000; // it is made anew at most once a minute
+export const every = 60000; // at most once a minute it is computed again
 
-const COLUMNS = [["policy"], ["placed", "number"], ["waiting", "number"], ["idle cards", "number"], ["compute given out", "keep"],
-  ["memory given out", "keep"], ["free, but of no use", "number"], ["who waits", "wide"]];
+const COLUMNS = [["policy"], ["placed", "number"], ["waiting", "number"], ["idle cards", "number"], ["compute allocated", "keep"],
+  ["memory allocated", "keep"], ["free, but of no use", "number"], ["pending pods", "wide"]];
 
 export function render(seen) {
   const [today] = seen.rows;

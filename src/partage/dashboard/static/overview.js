@@ -75,7 +75,7 @@ function tile(name, amount, kind, write, past, more = null) {
   return h("section", { class: "panel" }, h("h2", {}, name),
     h("div", { class: "big" }, share(amount)),
     meter(amount, kind, name, text), h("div", { class: "quiet" }, text), more,
-    past ? spark(`${name} given out`, past, write, amount.total) : null);
+    past ? spark(`${name} allocated`, past, write, amount.total) : null);
 }
 
 function podsTile(seen, past) {
@@ -95,7 +95,7 @@ function waiting(seen) {
     seen.waiting.length ? h("h2", {}, "First in line") : null,
     seen.waiting.length ? table("Waiting pods by priority", [["pod"], ["for", "number"], ["why", "wide"]],
       seen.waiting.map((pod) => [podLink(pod), since(pod.created), pod.message || OWN])) : null,
-    seen.names ? null : h("p", { class: "quiet" }, "Names of pods are shown to who may read pods of all namespaces."));
+    seen.names ? null : h("p", { class: "quiet" }, "Only users who may read pods of all namespaces see names of pods."));
 }
 
 const amounts = (one) => [

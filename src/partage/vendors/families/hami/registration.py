@@ -262,7 +262,7 @@ def _told(
     kept = [*dict.fromkeys(found.values())][:_MOST_TOLD]
     if beyond := [uuid for uuid, told in found.items() if told not in kept]:
         notes.append(
-            f"{len(beyond)} cards tell of other MIG profiles than the first {_MOST_TOLD} kinds of "
+            f"{len(beyond)} cards have other MIG profiles than the first {_MOST_TOLD} kinds of "
             "card; the published ones count for them"
         )
     return {uuid: told for uuid, told in found.items() if told in kept}
