@@ -95,8 +95,8 @@ def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
 
     FILE is what `partage schedule` reads: manifests, or a dump of a cluster. The first row is the
     cluster as it is, with its waiting pods scheduled. Each further row is a case with all changes
-    asked for. Told are pods that run and wait, what the cards carry, and how many more pods of
-    each kind would fit.
+    asked for. Columns are pods that run and wait, what is allocated of the cards, and how many
+    more pods of each kind would fit.
 
     \b
     Examples:
