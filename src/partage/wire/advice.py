@@ -10,16 +10,16 @@ from partage.model.reason import ReasonCode
 
 ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.INVALID_REQUEST: "correct the container or annotation that the message names",
-    ReasonCode.SCHEDULING_GATED: "wait until the controller that set the gates takes them off",
-    ReasonCode.INSUFFICIENT_CARDS: "ask fewer, wait, or add cards",
-    ReasonCode.INSUFFICIENT_CORE: "ask less compute, or wait",
-    ReasonCode.INSUFFICIENT_MEMORY: "ask less memory, or wait",
+    ReasonCode.SCHEDULING_GATED: "wait until the controller that set the gates removes them",
+    ReasonCode.INSUFFICIENT_CARDS: "ask for fewer, wait, or add cards",
+    ReasonCode.INSUFFICIENT_CORE: "ask for less compute, or wait",
+    ReasonCode.INSUFFICIENT_MEMORY: "ask for less memory, or wait",
     ReasonCode.INSUFFICIENT_SLOTS: "wait, or raise the split count where the protocol has one",
-    ReasonCode.INSUFFICIENT_DEVICES: "ask fewer; check selectors of the hint",
+    ReasonCode.INSUFFICIENT_DEVICES: "ask for fewer; check selectors of the hint",
     ReasonCode.UNHEALTHY: "look at the Device's conditions; repair or replace",
     ReasonCode.CORDONED: "lift `hami.io/device-cordon` or the node configuration's filter",
     ReasonCode.AGENT_SILENT: "wait, and look at the pod of Partage's agent on the node",
-    ReasonCode.QUARANTINED: "tell an operator, who finds the pod by `partage inspect NODE` and "
+    ReasonCode.QUARANTINED: "ask an operator, who finds the pod by `partage inspect NODE` and "
     "deletes it, or corrects its record or the registration",
     ReasonCode.TYPE_MISMATCH: "change `use-gputype` or the resource name",
     ReasonCode.DEVICE_FILES_UNKNOWN: "correct the label `node.koordinator.sh/gpu-vendor`, or use "
@@ -28,24 +28,25 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.MODE_MISMATCH: "change `vgpu-mode`, or the node's mode",
     ReasonCode.TOPOLOGY_SCOPE: "relax `requiredTopologyScope`, or wait",
     ReasonCode.JOINT_ALLOCATION: "drop `SamePCIe`, or wait for a card beside a free network card",
-    ReasonCode.PARTITION: "ask a size of the node's table, or wait",
+    ReasonCode.PARTITION: "ask for a size of the node's table, or wait",
     ReasonCode.MIG_PLACEMENT: "wait, ask for less, or allow `hami-core`",
-    ReasonCode.NOT_SHAREABLE: "ask whole cards, or switch sharing on for the node",
-    ReasonCode.CARD_NOT_IDLE: "wait, or ask a share",
+    ReasonCode.NOT_SHAREABLE: "ask for whole cards, or switch sharing on for the node",
+    ReasonCode.CARD_NOT_IDLE: "wait, or ask for a share",
     ReasonCode.NODE_POLICY: "correct `qgpu-schedule-policy`",
-    ReasonCode.DRIVER_UNSUPPORTED: "change the driver, if that is what is unsupported, or use other cards; other "
+    ReasonCode.DRIVER_UNSUPPORTED: "change the driver, if that is unsupported, or use other cards; other "
     "protocols still use the node",
-    ReasonCode.QUOTA_EXCEEDED: "ask less, or raise the quota",
+    ReasonCode.QUOTA_EXCEEDED: "ask for less, or raise the quota",
     ReasonCode.NUMA_MISMATCH: "drop `numa-bind`, or wait",
-    ReasonCode.TEMPLATE_MISMATCH: "ask the amounts of a template; the message lists them",
-    ReasonCode.ISOLATION_PROVIDER: "see who keeps shares on the node (`--isolation`), or drop the label or policy",
+    ReasonCode.TEMPLATE_MISMATCH: "ask for the amounts of a template; the message lists them",
+    ReasonCode.ISOLATION_PROVIDER: "see which provider holds shares on the node (`--isolation`), "
+    "or drop the label or policy",
     ReasonCode.SEARCH_LIMIT: "ask in fewer containers, or for equal amounts in each",
     ReasonCode.SEARCH_DEFERRED: "wait; or ask in fewer containers, or for equal amounts in each",
-    ReasonCode.NODE_RESOURCES: "ask less, or wait",
+    ReasonCode.NODE_RESOURCES: "ask for less, or wait",
     ReasonCode.NODE_AFFINITY: "correct the selector",
     ReasonCode.TAINT: "add a toleration; repair the node",
     ReasonCode.NODE_UNSCHEDULABLE: "uncordon it",
-    ReasonCode.CLAIM_UNREADY: "make what the message names, or correct it",
+    ReasonCode.CLAIM_UNREADY: "create what the message names, or correct it",
     ReasonCode.SELECTOR_MISMATCH: "correct the claim's selectors, or wait for such a device",
 }
 """Reason to what to do about it; backquotes stand around what is typed."""
