@@ -120,6 +120,20 @@ def test_sums_refuse_no_node_on_which_a_place_is_found(node: Node, request: PodR
     assert room_together(ledger, kinds_of(request), fits, slice(None))[0]
 
 
+@given(listed=node_lists(most=6), request=requests())
+def test_sums_say_of_a_node_among_others_what_they_say_of_it_alone(
+    listed: list[Node], request: PodRequest
+) -> None:
+    """Nodes that have too little in sum are asked no further, and change nothing for the others."""
+    ledger = _ledger(*listed)
+    kinds, (_, fits) = kinds_of(request), _columns(ledger, request)
+    together = room_together(ledger, kinds, fits, slice(None))
+    for index in range(len(listed)):
+        alone = np.array([index])
+        found = room_together(ledger, kinds, [one[:, alone] for one in fits], alone)
+        assert found[0] == together[index]
+
+
 @given(node=nodes("node-0"), request=requests())
 def test_what_is_known_of_dead_ends_changes_nothing(node: Node, request: PodRequest) -> None:
     """The same grants, or the same refusal, as of a search that remembers none."""

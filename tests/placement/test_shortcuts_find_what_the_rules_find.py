@@ -94,10 +94,10 @@ def test_a_search_takes_the_cards_that_the_rule_does_not_refuse(
         make_node(), {DeviceType.GPU: cards}, PodRequest(), Strategy.PARTAGE, None, Work()
     )
 
-    found = picker._serving(cards, request_, "test")
+    found = picker._serving(request_, "test")
 
     assert found == [one for one in cards if refusal(one, request_, "test") is None]
-    assert picker._serving(cards, request_, "test") == found
+    assert picker._serving(request_, "test") == found
 
 
 @given(REQUESTS, CARDS)

@@ -45,11 +45,9 @@ def ordered(
         scoring: what the pod's protocol compares.
     """
     strategy = order.strategy or strategy
-    weights = order.weights or (CardWeights() if scoring.sharers else _DEFAULT_WEIGHTS)
-
-    bare = bare_amounts(request)
     plain = ranking is None and not order.by_numa and not order.then_numa
-    if bare and plain and strategy is Strategy.PARTAGE:
+    bare = bare_amounts(request) if plain and strategy is Strategy.PARTAGE else None
+    if bare is not None:
         # As below, with what is the same for all cards worked out once: a search asks it most of all.
         core, memory = bare
         return sorted(
@@ -65,6 +63,7 @@ def ordered(
                 card.device.minor,
             ),
         )
+    weights = order.weights or (CardWeights() if scoring.sharers else _DEFAULT_WEIGHTS)
     smallest = request.whole and not (scoring.sharers and strategy is Strategy.BINPACK)
 
     def worth(card: Card) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from partage.inventory.card import Card
+from partage.inventory.card import CEILING, Card
 from partage.model.device import DeviceType, SliceMode
 from partage.model.node import Node
 from partage.model.policy import CardOrder, Strategy
@@ -109,26 +109,33 @@ class Picker:
         self.work = work
         self.reason: NodeReason | None = None
         self._wrong: dict[int, dict[int, CardReason | None]] = {}
-        self._amounts: dict[int, tuple[int, int] | None] = {}
+        self._right: dict[int, list[Card]] = {}
+        self._bare: dict[int, tuple[int, int, list[tuple[Card, int]]] | None] = {}
         self._alike: dict[int, int] = {}
         self._filters: dict[object, int] = {}
         self._narrowed: dict[int, RequestGroup] = {}
+        self._own_order = request.card_order != CardOrder()
+        self._cut = {
+            type_
+            for type_, listed in cards.items()
+            if any(card.device.mode is not SliceMode.SHARE for card in listed)
+        }
 
     def picks(self, group: RequestGroup, placed: Mapping[DeviceType, Pick]) -> Iterator[Pick]:
         """Every way to serve the group that is worth trying, best first: shares, then instances."""
         group = self._on_one_numa(group)
         request = group.request
-        everyone = self.cards.get(request.type, ())
-        instances_do = request.instances and not request.every
-        if instances_do and any(card.device.mode is not SliceMode.SHARE for card in everyone):
-            return self._in_one_pool(group, placed, everyone)
+        if request.instances and not request.every and request.type in self._cut:
+            return self._in_one_pool(group, placed, self.cards[request.type])
         return self._by_cards(group, placed)
 
     def _on_one_numa(self, group: RequestGroup) -> RequestGroup:
         """The group as a node sees it that keeps a pod's devices on one NUMA node."""
+        if not self.node.single_numa:
+            return group
         request = group.request
         wide = request.scope is None or request.scope < Scope.NUMA
-        if not self.node.single_numa or request.count < 2 or not wide:  # one device is on one
+        if request.count < 2 or not wide:  # one device is on one
             return group
         known = self._narrowed.get(id(group))
         if known is None:
@@ -136,41 +143,48 @@ class Picker:
             known = self._narrowed[id(group)] = replace(group, request=narrowed)
         return known
 
-    def _serving(self, cards: Sequence[Card], request: DeviceRequest, protocol: str) -> list[Card]:
+    def _serving(self, request: DeviceRequest, protocol: str) -> list[Card]:
         """The cards that `card.refusal` does not refuse, with what no choice changes worked out once."""
+        cards = self.cards.get(request.type, ())
         self.work.done += len(cards)
-        known = self._alike.get(id(request))
-        if known is None:
-            same = request.filter, request.type, protocol
-            known = self._alike[id(request)] = self._filters.setdefault(same, len(self._filters))
-            self._amounts[id(request)] = bare_amounts(request)
-        wrong = self._wrong.setdefault(known, {})
-        right: list[Card] = []
-        for card in cards:
-            row = card.row
-            if row not in wrong:
-                wrong[row] = self._judged(card, request, protocol)
-            if wrong[row] is None:
-                right.append(card)
-        bare = self._amounts[id(request)]
+        number = id(request)
+        if number not in self._alike:
+            self._learn(request, protocol, cards)
+        right = self._right[self._alike[number]]
         if request.filter.functions is not None:
             self.work.done += sum(len(card.device.functions) for card in right) // _A_UNIT
+        bare = self._bare[number]
         if bare is None:
             return [card for card in right if serves(card, request)]
         # A search asks this most of all. It is `serves`, with what is the same for all cards worked out once.
-        core, memory = bare
-        sharers = None if request.registrar else request.sharers
+        core, memory, limited = bare
         return [
             card
-            for card in right
+            for card, most in limited
             if card.memory_free >= memory
             and card.core_free >= core
             and card.slots_free > 0
-            and card.closed is None
+            and card.tenants < most
             and not card.instances
-            and (sharers is None or card.tenants < sharers)
-            and (not request.registrar or _admits(card, request))
         ]
+
+    def _learn(self, request: DeviceRequest, protocol: str, cards: Sequence[Card]) -> None:
+        """Judge all cards of a type for a request, as far as no choice changes that."""
+        same = request.filter, request.type, protocol
+        known = self._alike[id(request)] = self._filters.setdefault(same, len(self._filters))
+        if known not in self._wrong:
+            self._wrong[known] = {
+                card.row: self._judged(card, request, protocol) for card in cards
+            }
+            self._right[known] = [card for card in cards if self._wrong[known][card.row] is None]
+        amounts = bare_amounts(request)
+        limited = [
+            (card, CEILING if most is None else most)
+            for card in self._right[known]
+            if card.closed is None
+            for most in [request.sharers_on(card.device)]
+        ]
+        self._bare[id(request)] = None if amounts is None else (*amounts, limited)
 
     def _judged(self, card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
         """Why a card is the wrong one whatever it has left; the conditions of the filter are counted."""
@@ -212,7 +226,7 @@ class Picker:
         """Shares or whole cards where enough cards give them; then instances."""
         request = group.request
         protocol = group.protocol
-        if len(self._serving(everyone, request, protocol)) >= request.count:
+        if len(self._serving(request, protocol)) >= request.count:
             yield from self._by_cards(group, placed)
         self.work.add(instances.A_LOOK * len(everyone))
         cut = [card for card in everyone if instances.fits(card, request, protocol)]
@@ -236,7 +250,7 @@ class Picker:
             template = self._template(request)
             if not template:
                 return
-        fitting = self._serving(everyone, request, group.protocol)
+        fitting = self._serving(request, group.protocol)
         if request.every:
             yield from self._every(group, everyone, fitting)
             return
@@ -304,9 +318,7 @@ class Picker:
     def _packs_switches(self, request: DeviceRequest) -> bool:
         """Whether the pod's protocol keeps shares off idle switches; an order of the pod's own comes before."""
         one_share = request.count == 1 and not request.whole and request.type is DeviceType.GPU
-        return (
-            one_share and self.request.scoring.topology and self.request.card_order == CardOrder()
-        )
+        return one_share and self.request.scoring.topology and not self._own_order
 
     def _scoped(
         self,
@@ -320,7 +332,7 @@ class Picker:
             self._note(NodeReason(request.scope_code, "the topology of its cards is not known"))
             return
         found = False
-        if self.request.card_order == CardOrder():
+        if not self._own_order:
             for chosen in in_scopes(everyone, fitting, request):
                 found = True
                 yield _pick(chosen, request, template)
@@ -430,8 +442,7 @@ class Picker:
         ]
         near = list(fitting)
         for mate in mates:
-            others = self.cards.get(mate.request.type, ())
-            serving = self._serving(others, mate.request, mate.protocol)
+            serving = self._serving(mate.request, mate.protocol)
             usable = {switch_of(card) for card in serving}
             near = [card for card in near if switch_of(card) in usable - {None}]
         if len(near) >= group.request.count:
@@ -558,12 +569,6 @@ def pool_reason(card: Card, request: DeviceRequest, protocol: str) -> CardReason
     if by_card is None or (by_instance and by_instance.code is ReasonCode.MODE_MISMATCH):
         return by_card
     return by_instance or instances.too_few(card, request)
-
-
-def _admits(card: Card, request: DeviceRequest) -> bool:
-    """Whether the request's protocol lets it join the tenants of a card."""
-    sharers = request.sharers_on(card.device)
-    return sharers is None or card.tenants < sharers
 
 
 def _pick(cards: Sequence[Card], request: DeviceRequest, template: str) -> Pick:

@@ -106,7 +106,8 @@ def _placed(search: "_Search") -> tuple[Grant, ...] | NodeReason:
     found = search.run([main[i] for i in order])
     if isinstance(found, NodeReason):
         return found
-    picks = [(main[i], found[order.index(i)]) for i in range(len(main))]
+    by_group = dict(zip(order, found, strict=True))
+    picks = [(group, by_group[i]) for i, group in enumerate(main)]
     initial = search.initial(picks, [g for g in request.groups if g.phase is Phase.INIT])
     if isinstance(initial, NodeReason):
         return initial
@@ -128,7 +129,8 @@ class _Search:
         self.alike: dict[int, int] | None = None
         self.listed = [card for cards in picker.cards.values() for card in cards]
         self.places = {id(card): place for place, card in enumerate(self.listed)}
-        self.told: list[object] = []
+        self.told: list[int] = []
+        self.numbers: dict[object, int] = {}
         self.chosen: dict[int, Pick] = {}
         self.taken: dict[int, list[Need]] = {}
 
@@ -221,7 +223,8 @@ class _Search:
     @property
     def _over(self) -> bool:
         """Whether the search ends here, whatever is left to try."""
-        return self.work.spent or (self.obstacle and self.picker.reason is not None)
+        work = self.work
+        return work.done >= work.limit or (self.obstacle and self.picker.reason is not None)
 
     def _state(self, depth: int) -> object:
         """What decides whether the groups from a depth on find room: what every card has left.
@@ -235,10 +238,7 @@ class _Search:
             self.work.add(len(self.alike))
             self.told = [self._left(card) for card in self.listed]
         if self.alike:
-            counts: dict[object, int] = {}
-            for one in self.told:
-                counts[one] = counts.get(one, 0) + 1
-            return depth, frozenset(counts.items())
+            return depth, tuple(sorted(self.told))
         joint = self.picker.request.joint
         beside = tuple(
             tuple(card.row for card in pick.cards)
@@ -247,11 +247,12 @@ class _Search:
         )
         return depth, tuple(self.told), beside
 
-    def _left(self, card: Card) -> object:
-        """What a card has left, and what distinguishes it from others."""
+    def _left(self, card: Card) -> int:
+        """A number for what a card has left, and what distinguishes it from others."""
         kind = self.alike.get(id(card), card.row) if self.alike else card.row
         units = tuple(card.extras_free.values()) if card.extras_free else ()
-        return kind, _LEFT(card), units
+        told = kind, _LEFT(card), units
+        return self.numbers.setdefault(told, len(self.numbers))
 
     def _changed(self, pick: Pick) -> None:
         """Note anew what the cards of a pick have left."""

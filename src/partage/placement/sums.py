@@ -107,23 +107,57 @@ def _of_type(
     for unit, asked in units.items():
         free = at(plane.unit_columns(unit)[1], nodes)
         room &= np.where(any_card, np.maximum(free, 0), 0).sum(axis=0) >= min(asked, 2**62)
-    # 2. Of the groups that ask at least so much, each card serves only so many.
-    slots = at(plane.slots_free, nodes)
+    # 2. Of the groups that ask at least so much, each card serves only so many. Only nodes that are left are asked.
+    if room.any():
+        left = slice(None) if room.all() else np.flatnonzero(room)
+        room[left] = _by_size(ledger, plane, mine, taken, left, nodes)
+    return room
+
+
+def _by_size(
+    ledger: Ledger,
+    plane: Plane,
+    mine: Sequence[tuple[Kind, Bools]],
+    taken: Sequence[tuple[Ints | int, Ints | int]],
+    left: Nodes,
+    nodes: Nodes,
+) -> Bools:
+    """Of some nodes, those whose cards serve as many groups of each size as there are.
+
+    Args:
+        ledger: the books.
+        plane: of the type.
+        mine: the kinds that ask for it, and the cards that serve them; shape (cards, nodes).
+        taken: what each takes at least.
+        left: positions of the nodes that are asked about, among `nodes`.
+        nodes: which nodes the columns of `mine` are.
+    """
+    columns = plane.core_free, plane.memory_free, plane.slots_free, plane.tenants
+    core_free, memory_free, slots, tenants = (at(at(column, nodes), left) for column in columns)
+    free = np.maximum(core_free, 0), np.maximum(memory_free, 0), np.maximum(slots, 0), tenants
+    least = [(_of(core, left), _of(memory, left)) for core, memory in taken]
     limits = [_limit(ledger, kind.request) for kind, _ in mine]
+    room: Bools = np.ones(tenants.shape[1], np.bool_)
     for which in (0, 1):
         order = sorted(range(len(mine)), key=lambda i: _size(mine[i][0].request, which))[::-1]
         ends = sorted(
             {len(order), *np.linspace(1, len(order), _MOST_SUBSETS).astype(int).tolist()}
         )
-        begin, so_far = 0, _Subset(np.zeros_like(any_card), _WIDE, _WIDE)
+        begin, so_far = 0, _Subset(np.zeros(tenants.shape, np.bool_), _WIDE, _WIDE)
         for end in ends:
             if not room.any():
                 return room
             for i in order[begin:end]:
-                so_far.add(mine[i], taken[i], limits[i])
+                kind, cards = mine[i]
+                so_far.add((kind, at(cards, left)), least[i], limits[i])
             begin = end
-            room &= _enough(so_far, (core_free, memory_free, slots, at(plane.tenants, nodes)))
+            room &= _enough(so_far, free)
     return room
+
+
+def _of(amount: Ints | int, left: Nodes) -> Ints | int:
+    """An amount of all nodes, or of each, for some of them."""
+    return amount if isinstance(amount, int) else amount[left]
 
 
 @dataclass(slots=True)
@@ -219,13 +253,17 @@ def _enough(subset: _Subset, free: tuple[Ints, Ints, Ints, Ints]) -> Bools:
     """Nodes whose cards serve as many groups as there are, if all were as small as the smallest.
 
     A card serves a group once, whatever it has left: a group wants different cards.
+
+    Args:
+        subset: the groups.
+        free: compute, memory and slots left of each card, none below 0, and its tenants; shape (cards, nodes).
     """
     core_free, memory_free, slots, tenants = free
-    serves = np.minimum(np.maximum(slots, 0), subset.groups)
+    serves = np.minimum(slots, subset.groups)
     if subset.most is not None:
         serves = np.minimum(serves, np.maximum(subset.most - tenants, 0))
     for left, least in ((core_free, subset.core), (memory_free, subset.memory)):
-        serves = _at_most(serves, np.maximum(left, 0), least, subset.groups)
+        serves = _at_most(serves, left, least, subset.groups)
     if subset.alone:
         serves = np.minimum(serves, 1)
     enough: Bools = np.where(subset.cards, serves, 0).sum(axis=0) >= subset.asked
