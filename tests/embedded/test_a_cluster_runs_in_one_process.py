@@ -458,6 +458,22 @@ def test_a_pod_on_a_node_that_is_not_there_does_not_run() -> None:
     run(story())
 
 
+@pytest.mark.parametrize("name", ["nvidia.com/gpu", "koordinator.sh/gpu", "nvidia.com/priority"])
+def test_a_pod_that_names_devices_and_asks_for_none_runs(name: str) -> None:
+    """Amounts of 0, and HAMi's priority alone: no device is given, and none is missing."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            await w.create(PODS, pod("idle", {name: "0"}))
+            found = await w.until(
+                "idle", lambda pod: pod["status"].get("phase") in ("Running", "Failed")
+            )
+            assert found["status"]["phase"] == "Running"
+            assert names.ALLOCATION not in found["metadata"].get("annotations", {})
+
+    run(story())
+
+
 def test_pods_end_and_give_back() -> None:
     """By their annotation or their command; what they held is free again."""
 

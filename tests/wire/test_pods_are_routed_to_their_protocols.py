@@ -88,6 +88,21 @@ def protocols(*manifests: Manifest) -> dict[str, str]:
         pytest.param(
             pod("p", container(limits={"tke.cloud.tencent.com/qgpu-core": 100})), "qgpu", id="qgpu"
         ),
+        pytest.param(
+            pod("p", container(limits={GPU: 1, "nvidia.com/priority": 0})),
+            "hami",
+            id="a priority of 0 is the highest",
+        ),
+        pytest.param(
+            pod("p", container(limits={GPU: 1, "nvidia.com/gpumem-percentage": 0})),
+            "hami",
+            id="a percentage of 0 is all memory",
+        ),
+        pytest.param(
+            pod("p", container(limits={GPU: 1, "koordinator.sh/gpu": 0, "nvidia.com/gpumem": 0})),
+            "nvidia",
+            id="zeros of both decide nothing",
+        ),
     ],
 )
 def test_the_owner_of_a_container(manifest: Manifest, protocol: str) -> None:

@@ -115,7 +115,9 @@ def _injection(
     elif record is not None:
         record = replace(record, grants=(*record.grants, *claimed))
     if record is None:
-        asks = names_devices(_spec(document), context)
+        asked = read.pod.request
+        # Amounts of 0 name devices and ask for none.
+        asks = bool(asked.groups) or asked.fault is not None
         return Injection("the pod asks for devices and was given none by Partage" if asks else "")
     if record.problem:
         return Injection(f"the record of the pod's devices cannot be trusted: {record.problem}")

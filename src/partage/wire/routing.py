@@ -123,7 +123,7 @@ def _group(container: ContainerView, count: int) -> RequestGroup:
 def _spoken(container: ContainerView, context: Context) -> tuple[dict[str, str], dict[str, str]]:
     """Families that a container names, each with one of its names; and names of several.
 
-    An amount of zero counts only where nothing else is asked, so that `0` beside another
+    An amount of zero counts only where no other protocol is asked, so that `0` beside another
     protocol's names is no contradiction.
     """
     found: dict[str, str] = {}
@@ -136,6 +136,11 @@ def _spoken(container: ContainerView, context: Context) -> tuple[dict[str, str],
             found.setdefault(owners[0], name)
         else:
             shared.update((owner, name) for owner in owners)
+    if shared and not found:
+        # A 0 means something to the family that reads the shared name too: to HAMi all memory, or the highest priority.
+        own = {o[0]: name for name in device if len(o := context.owners[name]) == 1}
+        said = [(owner, name) for owner, name in own.items() if owner in shared]
+        found = dict(said) if len(said) == 1 else {}
     return found, shared
 
 
