@@ -61,18 +61,21 @@ def no_sharing(protocol: str = "test", *, sharing_only: bool = True) -> Verdict:
         pytest.param(
             {"unschedulable": True, "taints": (TAINT,)},
             {"constraint": ZONE},
-            ReasonCode.NODE_UNSCHEDULABLE,
+            ReasonCode.NODE_AFFINITY,
             id="the first of three",
         ),
         pytest.param(
-            {"taints": (TAINT,)}, {"constraint": ZONE}, ReasonCode.TAINT, id="taint first"
+            {"unschedulable": True, "taints": (TAINT,)},
+            {},
+            ReasonCode.NODE_UNSCHEDULABLE,
+            id="cordon before taint",
         ),
     ],
 )
 def test_kubernetes_own_rules_come_in_order(
     node: dict[str, object], pod: dict[str, object], code: ReasonCode | None
 ) -> None:
-    """Cordon, taints, affinity: the order of kube-scheduler's filters."""
+    """Affinity first, as a taint of a node that the pod excludes is nothing to act on; then cordon and taints."""
     found = objection(make_node(**node), make_pod("a", share(10), **pod))
 
     assert (found.code if found else None) is code

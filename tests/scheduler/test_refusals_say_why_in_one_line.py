@@ -4,7 +4,7 @@ import pytest
 
 from fakes.builders import GIB, card, make_node, make_pod, share, whole
 from partage.model.device import Device, DeviceType, SliceMode
-from partage.model.node import Node
+from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal, phrase
 from partage.model.request import CardFilter, DeviceRequest, Fault, PodRequest, Scope
@@ -175,7 +175,7 @@ FAST = Selector((Requirement("speed", Operator.EXISTS),))
             card(0),
             share(1, filter=CardFilter(use_uuids=("GPU-1",))),
             ReasonCode.UUID_MISMATCH,
-            "it is GPU-0",
+            "it is GPU-0, asked GPU-1",
             id="uuid",
         ),
         pytest.param(
@@ -315,6 +315,29 @@ def test_devices_speak_before_kubernetes_rules() -> None:
 
     assert found.code is ReasonCode.INSUFFICIENT_MEMORY
     assert found.message.startswith("0/4 nodes: 3 node unschedulable, 1 insufficient gpu-memory")
+
+
+def test_a_card_that_is_named_and_nowhere_is_told() -> None:
+    """The line says which was asked, as what each card is would be one of many."""
+    asked = CardFilter(use_uuids=tuple(f"GPU-{number}" for number in range(20, 30)))
+    nodes = [make_node(f"n{i}", devices=[card(i)]) for i in range(3)]
+
+    found = refusal(make_pod("a", share(10, filter=asked)), *nodes)
+
+    named = " or ".join(asked.use_uuids[:8])
+    assert found.message == f"0/3 nodes: 3 other card uuid (asked {named} or 2 more)"
+
+
+@pytest.mark.parametrize("wrong", [{"vendor": "metax"}, {"mode": SliceMode.MIG}])
+def test_a_rule_of_a_node_speaks_before_the_wrong_cards(wrong: dict[str, object]) -> None:
+    """Nodes whose cards would never do say less than the one that objects to something that can be changed."""
+    verdict = Verdict("test", ReasonCode.NOT_SHAREABLE, "no sharing here", sharing_only=True)
+    nodes = [make_node(f"n{i}", devices=[card(0, **wrong)]) for i in range(3)]
+    asked = share(10, filter=CardFilter(vendors=("nvidia",)))
+
+    found = refusal(make_pod("a", asked), *nodes, make_node("n9", verdicts=(verdict,)))
+
+    assert found.code is ReasonCode.NOT_SHAREABLE
 
 
 def test_every_code_has_words() -> None:

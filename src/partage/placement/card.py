@@ -5,7 +5,7 @@ order of the checks is the order in which reasons are given: what the card is, w
 then what it has left.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
@@ -21,6 +21,8 @@ from partage.model.request import CardFilter, DeviceRequest
 from partage.model.selector import Selector
 
 _LABELS: Final = attrgetter("labels")
+_MOST_NAMED: Final = 8
+"""Models or UUIDs that a reason repeats from what a pod asks."""
 
 
 class Need(msgspec.Struct, frozen=True, gc=False):
@@ -82,7 +84,7 @@ def unsuitable(
         return CardReason(
             ReasonCode.TYPE_MISMATCH,
             minor,
-            detail=f"it is {device.model or 'unknown'}, asked {' or '.join(wanted.use_types)}",
+            detail=f"it is {device.model or 'unknown'}, asked {alternatives(wanted.use_types)}",
         )
     if _named(wanted.avoid_types, device.model):
         return CardReason(ReasonCode.TYPE_MISMATCH, minor, detail=f"{device.model} is refused")
@@ -90,7 +92,10 @@ def unsuitable(
     if mode:
         return CardReason(ReasonCode.MODE_MISMATCH, minor, detail=mode)
     if wanted.use_uuids and device.uuid not in wanted.use_uuids:
-        return CardReason(ReasonCode.UUID_MISMATCH, minor, detail=f"it is {device.uuid}")
+        asked = alternatives(wanted.use_uuids)
+        return CardReason(
+            ReasonCode.UUID_MISMATCH, minor, detail=f"it is {device.uuid}, asked {asked}"
+        )
     if device.uuid in wanted.avoid_uuids:
         return CardReason(ReasonCode.UUID_MISMATCH, minor, detail=f"{device.uuid} is refused")
     if wanted.selector is not None and not wanted.selector.matches(device.labels):
@@ -99,6 +104,12 @@ def unsuitable(
         )
     cut = _cutting_problem(device, by_instance=by_instance)
     return CardReason(ReasonCode.MIG_PLACEMENT, minor, detail=cut) if cut else None
+
+
+def alternatives(asked: Sequence[str]) -> str:
+    """What a pod accepts, in one phrase; a list may be long."""
+    more = len(asked) - _MOST_NAMED
+    return " or ".join([*asked[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
 
 
 @lru_cache(maxsize=256)

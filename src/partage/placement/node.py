@@ -1,6 +1,7 @@
 """Whether a node may host a pod at all: Kubernetes' own rules and the protocols' objections.
 
-Codes come in the order in which kube-scheduler runs its filters; ordinary resources last.
+What the pod itself excludes comes first: a taint or a cordon of such a node is nothing to act on. The rest is
+in the order in which kube-scheduler runs its filters; ordinary resources last.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,14 +22,14 @@ _UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 def objection(node: Node, pod: Pod) -> NodeReason | None:
     """Why the node is out of the question for the pod, whatever is free, or None."""
+    if not pod.constraint.matches(node.name, node.labels):
+        return _mismatch(node, pod.constraint)
     if node.unschedulable and cordon(pod):
         return NodeReason(ReasonCode.NODE_UNSCHEDULABLE, "the node is cordoned")
     taint = repelling(node.taints, pod)
     if taint is not None:
         message = f"taint {taint} is not tolerated"
         return NodeReason(ReasonCode.TAINT, message, brief=str(taint))
-    if not pod.constraint.matches(node.name, node.labels):
-        return _mismatch(node, pod.constraint)
     return _protocol_objection(node, pod.request)
 
 

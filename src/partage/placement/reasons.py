@@ -39,6 +39,7 @@ WRONG: Final = frozenset(
 _TOLD: Final = 8
 """Different facts of one code that the line names."""
 
+_ASKED: Final = ", asked "
 _SHORT: Final = 8
 _RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
 
@@ -164,6 +165,8 @@ def _part(code: ReasonCode, finding: Finding) -> str:
     text = f"{finding.count} {phrase(code)}"
     if code in (ReasonCode.TYPE_MISMATCH, ReasonCode.MODE_MISMATCH) and len(finding.briefs) > 1:
         return f"{text} ({_several(finding.briefs)})"
+    if code is ReasonCode.UUID_MISMATCH and _ASKED in finding.brief:
+        return f"{text} (asked {finding.brief.partition(_ASKED)[2]})"  # what each card is, the nodes tell
     if finding.brief:
         return f"{text} ({finding.brief}{f' on {finding.node}' if finding.node else ''})"
     if finding.asked is None or finding.free is None or finding.asked <= 0:
@@ -183,7 +186,7 @@ def _several(briefs: Collection[str]) -> str:
     more = f" or {len(told) - _TOLD} more" if len(told) > _TOLD else ""
     by_asked: dict[str, list[str]] = {}
     for brief in told[:_TOLD]:
-        head, _, tail = brief.partition(", asked ")
+        head, _, tail = brief.partition(_ASKED)
         by_asked.setdefault(tail, []).append(head)
     texts = []
     for tail, facts in by_asked.items():
@@ -203,10 +206,10 @@ _KUBERNETES: Final = (
 
 
 def _speaks(findings: Iterable[ReasonCode]) -> ReasonCode:
-    """The code that speaks for the pod: of devices before Kubernetes' own, closest first."""
+    """The code that speaks for the pod: of devices before Kubernetes' own, closest first, the wrong cards last."""
 
-    def rank(code: ReasonCode) -> tuple[int, int, str]:
-        return code in _KUBERNETES, _RANK.get(code, len(_RANK)), str(code)
+    def rank(code: ReasonCode) -> tuple[bool, int, str]:
+        return code in WRONG, _RANK.get(code, len(_RANK)), str(code)
 
     codes = list(findings)
     ours = [code for code in codes if code not in _KUBERNETES]

@@ -214,11 +214,11 @@ class Eligibility:
         self.allowed[: len(ledger.nodes)] = [node is not None for node in ledger.nodes]
         pod, columns = self.pod, self.columns
         # In the order of `placement.node.objection`: the first objection is the one that is reported.
+        self._refuse(ReasonCode.NODE_AFFINITY, ~columns.constrained(pod.constraint))
         self._refuse(
             ReasonCode.NODE_UNSCHEDULABLE, columns.tainted(lambda t: t[0] and cordon(pod))
         )
         self._refuse(ReasonCode.TAINT, columns.tainted(lambda t: repelling(t[1], pod) is not None))
-        self._refuse(ReasonCode.NODE_AFFINITY, ~columns.constrained(pod.constraint))
         for rule in pod.request.node_labels:
             equal = Selector((Requirement(rule.key, Operator.IN, (rule.value,)),))
             self._refuse(rule.code, ~columns.constrained(NodeConstraint(equal)))

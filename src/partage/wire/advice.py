@@ -28,7 +28,8 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.MODE_MISMATCH: "change `vgpu-mode`, or the node's mode",
     ReasonCode.TOPOLOGY_SCOPE: "relax `requiredTopologyScope`, or wait",
     ReasonCode.JOINT_ALLOCATION: "drop `SamePCIe`, or wait for a card beside a free network card",
-    ReasonCode.PARTITION: "ask for a size of the node's table, or wait",
+    ReasonCode.PARTITION: "ask for a size of the node's table, or wait; drop `gpu-partition-spec` where "
+    "no node has a table",
     ReasonCode.MIG_PLACEMENT: "wait, ask for less, or allow `hami-core`",
     ReasonCode.NOT_SHAREABLE: "ask for whole cards, or switch sharing on for the node",
     ReasonCode.CARD_NOT_IDLE: "wait, or ask for a share",
