@@ -87,6 +87,21 @@ def test_a_placed_pod_gets_cards_policy_and_annotations() -> None:
         assert text in result.stdout
 
 
+def test_a_pod_whose_only_device_is_misspelt_is_told_so(tmp_path: Path) -> None:
+    """No part of Partage is asked about it: it names no resource that is known."""
+    limits = {"tke.cloud.tencent.com/qgpu-cores": 30}
+    spec = {"containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lost"}, "spec": spec}
+    file = tmp_path / "pod.json"
+    file.write_text(json.dumps(pod))
+
+    result = ask("explain", "lost", "-f", str(file))
+
+    assert result.exit_code == 4
+    assert "asks for no device" in result.stderr
+    assert "did you mean tke.cloud.tencent.com/qgpu-core?" in result.stderr
+
+
 @pytest.mark.parametrize(("status", "said"), [("True", "yes"), ("False", "no"), ("", "not known")])
 def test_what_the_node_says_of_limits_is_told(tmp_path: Path, status: str, said: str) -> None:
     """The agent's condition of the pod, in words."""

@@ -145,6 +145,20 @@ def test_a_broken_request_is_refused_with_the_rule_that_the_engine_would_tell(
     assert [c["message"] for c in details["causes"]] == [response["status"]["message"]]
 
 
+def test_a_refusal_says_too_which_name_was_misspelt() -> None:
+    """The rule names what is missing; only the note says why it is."""
+    asked = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-mem": "5Gi"}
+
+    response = validated(review(pod(container(limits=asked))))
+
+    assert not response["allowed"]
+    (warning,) = response["warnings"]
+    assert warning == (
+        "container main: resource koordinator.sh/gpu-mem is none that Partage reads; "
+        "did you mean koordinator.sh/gpu-memory?"
+    )
+
+
 def test_what_another_configuration_could_allow_is_warned_not_refused() -> None:
     """A template that no node has today may come with the next one."""
     npu = {

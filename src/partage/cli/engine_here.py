@@ -22,6 +22,7 @@ from partage.wire import shapes
 from partage.wire.device_pools import bare_node, node_told
 from partage.wire.device_requests import claims_named
 from partage.wire.documents import Document
+from partage.wire.near_names import near_names
 from partage.wire.workloads import with_pods
 
 _NEEDED: Final = frozenset({"Node", "Pod"})
@@ -164,6 +165,11 @@ async def _over(
             f"{pod.namespace}/{pod.name}": said for pod in pods if (said := _condition(pod))
         },
         pods=frozenset(f"{pod.namespace}/{pod.name}" for pod in pods),
+        nearly={
+            f"{pod.namespace}/{pod.name}": near
+            for pod in pods
+            if (near := near_names(pod, books.cluster_cache.context))
+        },
         notes=notes,
     )
 

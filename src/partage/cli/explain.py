@@ -111,9 +111,12 @@ def explain(pod: str, namespace: str, **given: Any) -> None:
 
 def _missing(asked: Asked, key: str) -> str:
     if asked.pods is not None and key in asked.pods:
-        return (
-            f"pod {key} asks for no device, so kube-scheduler alone places it; "
-            f"see kubectl describe pod -n {key.replace('/', ' ')}"
+        return "; ".join(
+            (
+                f"pod {key} asks for no device, so kube-scheduler alone places it",
+                *asked.nearly.get(key, ()),
+                f"see kubectl describe pod -n {key.replace('/', ' ')}",
+            )
         )
     other = sorted(pod for pod in asked.pods or () if pod.endswith("/" + key.partition("/")[2]))
     hint = f"; there is {', '.join(other)}" if other else ""

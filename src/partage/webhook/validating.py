@@ -11,6 +11,7 @@ Pods without devices and without reserved keys are always allowed, whatever else
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from partage.model.device import DeviceType
@@ -152,7 +153,7 @@ def _created(
             )
     fault, notes = read.pod.request.fault, read.pod.request.notes
     if fault is not None and fault.code is ReasonCode.INVALID_REQUEST:
-        return invalid(review, f"{fault.code}: {fault.message}")
+        return replace(invalid(review, f"{fault.code}: {fault.message}"), warnings=notes)
     if fault is not None:
         notes = (f"the pod will wait: {fault.code}: {fault.message}", *notes)
     return Verdict(review.uid, warnings=notes)

@@ -35,6 +35,7 @@ from partage.wire.context import Context
 from partage.wire.demand import bounded, effective, units
 from partage.wire.documents import Document, invalid
 from partage.wire.limits import beyond
+from partage.wire.near_names import near_names
 from partage.wire.pod_phase import finished
 from partage.wire.reading import read_all
 
@@ -93,7 +94,7 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
         priority=_priority(spec, context),
         node=view.node or None,
         finished=finished(shape),
-        request=_request(view, spec, context, reading, faults),
+        request=_request(view, spec, context, reading, faults, near_names(document, context)),
         host={name: bounded(name, amount) for name, amount in host.items()} | {"pods": 1},
         constraint=constraint,
         tolerations=tolerations_of(spec),
@@ -245,7 +246,12 @@ def _priority(spec: shapes.PodSpec, context: Context) -> int:
 
 
 def _request(
-    view: PodView, spec: shapes.PodSpec, context: Context, reading: Reading, faults: Faults
+    view: PodView,
+    spec: shapes.PodSpec,
+    context: Context,
+    reading: Reading,
+    faults: Faults,
+    nearly: tuple[str, ...],
 ) -> PodRequest:
     node_strategy, card_order = _own_policy(view, reading, faults)
     fault = _short(Fault(faults.first) if faults.first else reading.fault or _gated(view, spec))
@@ -260,7 +266,7 @@ def _request(
         card_order=card_order,
         scoring=reading.scoring,
         fault=fault,
-        notes=(*told, *_notes(spec, context)),
+        notes=(*told, *_notes(spec, context), *nearly),
         broken=() if fault is None else _broken(view, spec, context, complete=not faults.unread),
     )
 

@@ -386,8 +386,11 @@ def test_a_mode_that_no_card_has_is_a_fault(text: str) -> None:
 def test_numa_bind_is_a_scope_for_several_cards(
     text: str, count: int, scope: Scope | None
 ) -> None:
-    """Go's texts for true bind; anything else counts as false."""
+    """Go's texts for true bind; anything else counts as false, and is told where it is none of Go's for that."""
     reading = read(container({GPU: count, MEM: 5}), annotations={names.HAMI_NUMA_BIND: text})
+
+    odd = "annotation nvidia.com/numa-bind is 'yes', which counts as false; write true"
+    assert reading.notes == ((odd,) if text == "yes" else ())
 
     request = reading.groups[0].request
     assert request.scope is scope

@@ -43,6 +43,41 @@ def hinted(kind: str, hint: dict[str, object], **asks: str) -> Reading:
     return reading
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "path", "near"),
+    [
+        (
+            HINT,
+            {"gpu": {"requiredTopologyScop": "X"}},
+            "gpu.requiredTopologyScop",
+            "requiredTopologyScope",
+        ),
+        (HINT, {"gpu": {"zzz": 1}}, "gpu.zzz", ""),
+        (JOINT, {"deviceTypes": ["gpu"], "requiredScop": "X"}, "requiredScop", "requiredScope"),
+        (PARTITION, {"allocationPolicy": "X"}, "allocationPolicy", "allocatePolicy"),
+        (NUMA, {"numaTopologyPolcy": "X"}, "numaTopologyPolcy", "numaTopologyPolicy"),
+    ],
+)
+def test_a_field_that_is_not_known_is_told(
+    key: str, value: dict[str, object], path: str, near: str
+) -> None:
+    """It does nothing, here as upstream; so its author gets less than was meant, and hears of it."""
+    (note,) = read({key: value}, gpu="100").notes
+
+    hint = f"; did you mean {near}?" if near else ""
+    assert note == f"annotation {key}: field {path} is not known and does nothing{hint}"
+
+
+def test_a_few_of_many_unknown_fields_are_told() -> None:
+    """An annotation may hold thousands, with names of any length."""
+    fields: dict[str, object] = {f"{'x' * 500}{number}": 1 for number in range(2000)}
+
+    notes = read({HINT: {"gpu": fields}}, gpu="100").notes
+
+    assert len(notes) == 8
+    assert all(len(note) < 200 for note in notes)
+
+
 def test_apply_for_all_takes_every_matching_device() -> None:
     """Each device that the selector accepts gives the amount asked."""
     reading = hinted(

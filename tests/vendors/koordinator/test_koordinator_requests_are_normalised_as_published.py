@@ -145,7 +145,24 @@ INVALID = {
     "half a share": ({"shared": "1.5", "ratio": "30"}, UNIT + "koordinator.sh/gpu.shared: 1500m"),
     "huge percent": ({"core": "9E", "memory": "1Gi"}, UNIT + "koordinator.sh/gpu-core: 9E"),
     "huge memory": ({"memory": "7Ei"}, UNIT + "koordinator.sh/gpu-memory: 7Ei"),
-    "core alone": ({"core": "100"}, COMBINATION + "[koordinator.sh/gpu-core]"),
+    "core alone": (
+        {"core": "100"},
+        COMBINATION
+        + "[koordinator.sh/gpu-core] (these names cannot be asked for together or alone; "
+        "add koordinator.sh/gpu-memory, or koordinator.sh/gpu-memory-ratio)",
+    ),
+    "core alone in v1.4": (
+        {"old_core": "100"},
+        COMBINATION
+        + "[kubernetes.io/gpu-core] (these names cannot be asked for together or alone; "
+        "add kubernetes.io/gpu-memory, or kubernetes.io/gpu-memory-ratio)",
+    ),
+    "both and bytes": (
+        {"gpu": "50", "memory": "1Gi"},
+        COMBINATION
+        + "[koordinator.sh/gpu koordinator.sh/gpu-memory] (these names cannot be asked "
+        "for together or alone; leave out koordinator.sh/gpu, or koordinator.sh/gpu-memory)",
+    ),
     "npu alone": ({"npu": "8"}, COMBINATION + "[huawei.com/npu-core]"),
     "ratio 101": ({"ratio": "101"}, COMBINATION + "[koordinator.sh/gpu-memory-ratio]"),
     "core 150 and bytes": (

@@ -19,6 +19,7 @@ from partage.vendors import names
 from partage.vendors.traits import NVIDIA
 
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 _WEIGHT: Final = re.compile(r"[0-9]{1,9}")
 _WRITTEN: Final = (SliceMode.SHARE, SliceMode.MIG)
 _PROFILE: Final = re.compile(r"[0-9]{1,2}g(?:\.[0-9]{1,4}gb(?:[+-][a-z.]{1,8})?)?")
@@ -68,6 +69,7 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
         modes, mode_fault = _for_profile(profile, modes)
     weights, weight_fault = _weights(annotations)
     numa_bind = parse_bool(annotations.get(names.HAMI_NUMA_BIND, ""))
+    numa_notes = _numa_notes(annotations.get(names.HAMI_NUMA_BIND, ""))
     node_strategy, node_notes = _node_strategy(annotations)
     order, unused, order_notes = _card_order(annotations)
     return Wishes(
@@ -85,7 +87,7 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
         card_order=replace(order, by_numa=order.by_numa or numa_bind, weights=weights),
         profile=profile,
         fault=mode_fault or weight_fault,
-        notes=node_notes + order_notes,
+        notes=(*numa_notes, *node_notes, *order_notes),
     )
 
 
@@ -97,6 +99,12 @@ def split_list(text: str) -> tuple[str, ...]:
 def parse_bool(text: str) -> bool:
     """Whether a text is one that Go's ParseBool reads as true; anything else is false."""
     return text in _TRUE
+
+
+def _numa_notes(text: str) -> tuple[str, ...]:
+    if not text or text in _TRUE | _FALSE:
+        return ()
+    return (f"annotation {names.HAMI_NUMA_BIND} is {text!r}, which counts as false; write true",)
 
 
 def _modes(annotations: Mapping[str, str]) -> tuple[tuple[SliceMode, ...], Fault | None]:

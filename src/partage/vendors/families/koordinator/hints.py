@@ -6,9 +6,11 @@ upstream silently ignores because it does not know it (a misspelt scope) is refu
 would otherwise run with less than it asked for.
 """
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -32,6 +34,11 @@ _POLICIES: Final = ("None", "BestEffort", "Restricted", "SingleNUMANode")
 
 _MOST_CONDITIONS: Final = 8
 """On virtual functions; each is asked of every group of them, of every network card of a node."""
+
+_LONGEST: Final = 64
+"""Characters of a field's name that a note repeats."""
+_MOST_TOLD: Final = 8
+"""Fields of one pod that notes name."""
 
 _Document = TypeVar("_Document")
 
@@ -68,6 +75,14 @@ class _Partition(msgspec.Struct, frozen=True):
 class _Numa(msgspec.Struct, frozen=True):
     policy: str | None = msgspec.field(default=None, name="numaTopologyPolicy")
     exclusive: str | None = msgspec.field(default=None, name="singleNUMANodeExclusive")
+
+
+_KINDS: Final[Mapping[str, type[msgspec.Struct]]] = {
+    names.DEVICE_ALLOCATE_HINT: _Hint,
+    names.DEVICE_JOINT_ALLOCATE: _Joint,
+    names.GPU_PARTITION_SPEC: _Partition,
+    names.NUMA_TOPOLOGY_SPEC: _Numa,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +138,7 @@ def hints_of(annotations: Mapping[str, str]) -> Hints:
         same_pcie=same_pcie,
         partition=_partition(annotations.get(names.GPU_PARTITION_SPEC)),
         single_numa=single_numa,
-        notes=(*unknown, *numa_notes),
+        notes=(*unknown, *numa_notes, *islice(_strays(annotations), _MOST_TOLD)),
     )
 
 
@@ -172,6 +187,21 @@ def _allocate(text: str | None) -> tuple[dict[DeviceType, Hint], tuple[str, ...]
         elif hint is not None:
             result[DeviceType(name)] = _hint(name, hint)
     return result, tuple(notes)
+
+
+def _strays(annotations: Mapping[str, str]) -> Iterator[str]:
+    """Fields of the annotations that are not known: they do nothing, here as upstream."""
+    for key, kind in _KINDS.items():
+        given = msgspec.json.decode(annotations[key]) if key in annotations else None
+        each = given.items() if kind is _Hint and given else [("", given)]
+        for name, fields in each:
+            for field_ in fields or ():
+                if field_ not in kind.__struct_encode_fields__:
+                    known = kind.__struct_encode_fields__
+                    near = difflib.get_close_matches(field_[:_LONGEST], known, n=1)
+                    hint = f"; did you mean {near[0]}?" if near else ""
+                    path = f"{name}.{field_}".removeprefix(".")[:_LONGEST]
+                    yield f"annotation {key}: field {path} is not known and does nothing{hint}"
 
 
 def _hint(kind: str, hint: _Hint) -> Hint:

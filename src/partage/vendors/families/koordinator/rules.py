@@ -124,7 +124,7 @@ def shape_of(asked: Mapping[str, Quantity], written: Mapping[str, str]) -> CardS
         )
     rules = _COMBINATIONS.get(frozenset(amounts))
     if rules is None:
-        raise _invalid(written, amounts, "these names cannot be asked for together or alone")
+        raise _invalid(written, amounts, _misfit(frozenset(amounts), written))
     for rule in rules:
         if not rule.holds(amounts):
             raise _invalid(written, amounts, rule.text)
@@ -134,6 +134,33 @@ def shape_of(asked: Mapping[str, Quantity], written: Mapping[str, str]) -> CardS
             written, amounts, f"memory over {shape.count} cards leaves nothing for each"
         )
     return shape
+
+
+def _misfit(asked: frozenset[str], written: Mapping[str, str]) -> str:
+    """That a combination is none, and the fewest names that would make it one: added, else left out."""
+
+    def listed(changes: list[frozenset[str]]) -> str:
+        fewest = [sorted(one) for one in changes if len(one) == min(map(len, changes))]
+        return ", or ".join(
+            " and ".join(_as_written(name, written) for name in one) for one in sorted(fewest)
+        )
+
+    text = "these names cannot be asked for together or alone"
+    more = [one - asked for one in _COMBINATIONS if asked < one]
+    if more:
+        return f"{text}; add {listed(more)}"
+    fewer = [asked - one for one in _COMBINATIONS if one < asked]
+    return f"{text}; leave out {listed(fewer)}" if fewer else text
+
+
+def _as_written(name: str, written: Mapping[str, str]) -> str:
+    """A name in the pod's own dialect."""
+    if name in written:
+        return written[name]
+    old = all(one.startswith(names.KUBERNETES_DOMAIN) for one in written.values())
+    if old and name.startswith(names.KOORDINATOR_DOMAIN):
+        return names.KUBERNETES_DOMAIN + name.removeprefix(names.KOORDINATOR_DOMAIN)
+    return name
 
 
 def _invalid(written: Mapping[str, str], amounts: Amounts, rule: str) -> InvalidValue:

@@ -1,0 +1,100 @@
+"""Names in a pod that are nearly a protocol's, each with the one that its author may have meant.
+
+Kubernetes takes any resource name and any annotation. A misspelt resource is one that no node has, and a misspelt
+annotation does nothing; neither is told anywhere else.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import chain, islice
+from typing import Final
+
+from partage.vendors import names
+from partage.wire import shapes
+from partage.wire.context import Context
+from partage.wire.documents import Document
+
+_KNOWN: Final = frozenset(
+    value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)
+)
+_ANNOTATIONS: Final = frozenset(
+    {
+        names.NODE_POLICY,
+        names.CARD_POLICY,
+        names.MIG_PROFILE,
+        names.COMPUTE_POLICY,
+        names.MEMORY_BEYOND,
+        names.ADJUST,
+        names.DEVICE_ALLOCATE_HINT,
+        names.DEVICE_JOINT_ALLOCATE,
+        names.GPU_PARTITION_SPEC,
+        names.NUMA_TOPOLOGY_SPEC,
+        names.SGPU_QOS_POLICY,
+        names.HAMI_VGPU_MODE,
+        names.HAMI_USE_TYPE,
+        names.HAMI_AVOID_TYPE,
+        names.HAMI_USE_UUID,
+        names.HAMI_AVOID_UUID,
+        names.HAMI_NUMA_BIND,
+        names.HAMI_NODE_POLICY,
+        names.HAMI_CARD_POLICY,
+        names.HAMI_WEIGHTS,
+        names.QGPU_APP_CLASS,
+    }
+)
+"""What a pod's author writes; the rest is written by programs."""
+
+_ALIKE: Final = 0.8
+_MOST: Final = 8
+"""Names of one pod that are told."""
+_LOOKED_AT: Final = 64
+"""Names of one pod that are compared, as a tenant may write thousands; and characters of one."""
+
+
+def near_names(document: Document, context: Context) -> tuple[str, ...]:
+    """What is to be said of a pod's resources and annotations that are not known."""
+    shape = document.shape
+    spec = shape.spec if isinstance(shape, shapes.Pod) else None
+    told = chain(
+        _resources(spec or shapes.PodSpec(), frozenset(context.owners) | context.triggers),
+        _annotations(document.annotations),
+    )
+    return tuple(islice(dict.fromkeys(told), _MOST))
+
+
+def _resources(spec: shapes.PodSpec, known: frozenset[str]) -> Iterator[str]:
+    for container in chain(spec.init_containers or (), spec.containers or ()):
+        given = container.resources
+        asked = {**(given.limits or {}), **(given.requests or {})} if given else {}
+        for name, near in _nearest(asked, known):
+            yield (
+                f"container {container.name}: resource {name} is none that Partage reads; "
+                f"did you mean {near}?"
+            )
+
+
+def _annotations(given: Iterable[str]) -> Iterator[str]:
+    for name, near in _nearest(given, _ANNOTATIONS):
+        yield f"annotation {name} is none that Partage reads; did you mean {near}?"
+
+
+def _nearest(given: Iterable[str], known: frozenset[str]) -> Iterator[tuple[str, str]]:
+    for name in islice(given, _LOOKED_AT):
+        if "/" in name and len(name) <= _LOOKED_AT and name not in known and name not in _KNOWN:
+            near = _near(name, known)
+            if near:
+                yield name, near
+
+
+@lru_cache(maxsize=1024)
+def _near(name: str, known: frozenset[str]) -> str:
+    """The name of the same domain that is most alike; empty for none."""
+    domain, _slash, own = name.rpartition("/")
+    alike = {
+        other.rpartition("/")[2]: other
+        for other in sorted(known)
+        if other.startswith(f"{domain}/")
+    }
+    found = difflib.get_close_matches(own, alike, n=1, cutoff=_ALIKE)
+    return alike[found[0]] if found else ""

@@ -1,0 +1,83 @@
+"""A misspelt resource or annotation does nothing, and Kubernetes takes it: only a note can tell its author."""
+
+import pytest
+from manifests import container, pod, read
+
+from partage.vendors import names
+
+
+@pytest.mark.parametrize(
+    ("resource", "near"),
+    [
+        ("nvidia.com/gpumemory", "nvidia.com/gpumem"),
+        ("nvidia.com/gpu-cores", "nvidia.com/gpucores"),
+        ("koordinator.sh/gpu-mem", "koordinator.sh/gpu-memory"),
+        ("kubernetes.io/gpu-cores", "kubernetes.io/gpu-core"),
+        ("tke.cloud.tencent.com/qgpu_memory", "tke.cloud.tencent.com/qgpu-memory"),
+        ("metax-tech.com/sgpus", "metax-tech.com/sgpu"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["limits", "requests"])
+def test_a_misspelt_resource_is_told_with_the_nearest(resource: str, near: str, kind: str) -> None:
+    """In limits and requests; of the same domain, since another protocol's name would be no help."""
+    found = read(pod("p", container("c", **{kind: {resource: 1}}))).request.notes
+
+    assert found == (
+        f"container c: resource {resource} is none that Partage reads; did you mean {near}?",
+    )
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "cpu",
+        "example.com/gpumemory",
+        "nvidia.com/mig-1g.10gb",
+        "nvidia.com/gpu.shared",
+        "nvidia.com/hostdev",
+        "kubernetes.io/batch-memory",
+        "metax-tech.com/gpu",
+        "metax-tech.com/vcore",
+    ],
+)
+def test_what_others_serve_is_left_alone(resource: str) -> None:
+    """Names of other programs, and those that are nobody's guess."""
+    assert read(pod("p", container(limits={resource: 1}))).request.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("nvidia.com/use-gputypes", names.HAMI_USE_TYPE),
+        ("nvidia.com/numabind", names.HAMI_NUMA_BIND),
+        ("hami.io/gpu-scheduler-polcy", names.HAMI_CARD_POLICY),
+        ("scheduling.koordinator.sh/device-allocation-hint", names.DEVICE_ALLOCATE_HINT),
+        ("metax-tech.com/sgpu-qos-polcy", names.SGPU_QOS_POLICY),
+        ("partage.io/node-polices", names.NODE_POLICY),
+    ],
+)
+def test_a_misspelt_annotation_is_told_with_the_nearest(key: str, near: str) -> None:
+    """Of those that a pod's author writes."""
+    found = read(pod("p", meta={"annotations": {key: "x"}})).request.notes
+
+    assert found == (f"annotation {key} is none that Partage reads; did you mean {near}?",)
+
+
+def test_what_is_known_is_not_told() -> None:
+    """Every key of the protocols is either read or some program's own."""
+    every = {
+        value: "x"
+        for key, value in vars(names).items()
+        if key.isupper() and isinstance(value, str) and "/" in value
+    }
+    notes = read(pod("p", meta={"annotations": every})).request.notes
+
+    assert not [note for note in notes if "did you mean" in note]
+
+
+def test_of_thousands_a_few_are_told() -> None:
+    """A tenant may write as many as an object holds, each of any length."""
+    keys = {f"nvidia.com/use-gputype{number}": "x" for number in range(5000)}
+    keys |= {f"nvidia.com/{'use-gputype' * 40}{number}": "x" for number in range(200)}
+
+    assert len(read(pod("p", meta={"annotations": keys})).request.notes) == 8
