@@ -68,6 +68,23 @@ def test_a_field_that_is_not_known_is_told(
     assert note == f"annotation {key}: field {path} is not known and does nothing{hint}"
 
 
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        ("gang.scheduling.koordinator.sh/name", "a gang"),
+        ("pod-group.scheduling.sigs.k8s.io", "a gang"),
+        ("quota.scheduling.koordinator.sh/name", "a quota tree"),
+        ("scheduling.koordinator.sh/reservation-affinity", "a reservation"),
+    ],
+)
+def test_what_only_koordinators_scheduler_does_is_told(key: str, what: str) -> None:
+    """The pod would run without what its author relies on, and not say so."""
+    said = f"{key}: {what} of Koordinator's scheduler; Partage places the pod without it"
+
+    assert read({key: "x"}, gpu="50").notes == (f"annotation {said}",)
+    assert read({}, {key: "x"}, gpu="50").notes == (f"label {said}",)
+
+
 def test_a_few_of_many_unknown_fields_are_told() -> None:
     """An annotation may hold thousands, with names of any length."""
     fields: dict[str, object] = {f"{'x' * 500}{number}": 1 for number in range(2000)}

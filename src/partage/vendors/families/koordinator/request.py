@@ -5,7 +5,7 @@ One group a device type, for all containers of the pod together (the Koordinator
 favour.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +39,12 @@ _PERCENT: Final = MILLI // 100  # thousandths of one percent
 _WHOLE: Final = 100
 _SCORING: Final = Scoring(topology=True)
 """Its topology tree puts a share beside cards in use before it looks at any score (docs/sources/koordinator.md 3.5)."""
+_OTHERS: Final[Mapping[str, str]] = {
+    names.GANG_NAME: "a gang",
+    names.POD_GROUP: "a gang",
+    names.QUOTA_NAME: "a quota tree",
+    names.RESERVATION_AFFINITY: "a reservation",
+}
 _OWNED: Final = frozenset(ALIASES).union(*NAMES.values())
 
 
@@ -92,8 +98,16 @@ def _reading(pod: PodView, asked: Asked, settings: Settings) -> Reading:
         partition=hints.partition if gpu and gpu.request.whole else None,
         node_labels=_isolation(pod.labels) if shape and shape.shared else (),
         scoring=_SCORING,
-        notes=asked.notes + hints.notes,
+        notes=(*asked.notes, *hints.notes, *_others(pod)),
     )
+
+
+def _others(pod: PodView) -> Iterator[str]:
+    """What the pod asks of plugins of Koordinator's scheduler that have no counterpart here."""
+    for key, what in _OTHERS.items():
+        for kind, texts in (("annotation", pod.annotations), ("label", pod.labels)):
+            if key in texts:
+                yield f"{kind} {key}: {what} of Koordinator's scheduler; Partage places the pod without it"
 
 
 def _group(kind: DeviceType, ask: _Ask, asked: Asked) -> RequestGroup:
