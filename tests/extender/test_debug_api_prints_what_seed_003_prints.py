@@ -110,6 +110,22 @@ async def test_percent_is_added_up_from_the_records(
 
 
 @run
+async def test_an_init_container_of_another_protocol_is_not_added_to_what_runs_after_it() -> None:
+    """Of an init container and what follows the larger counts, so no card is over its means."""
+    world = await World().start(node(), device("n1", card(0, "16Gi")))
+    mixed = pod("mixed", {"koordinator.sh/gpu-core": "40", "koordinator.sh/gpu-memory": "4Gi"})
+    before = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8192", "nvidia.com/gpucores": "70"}
+    mixed["spec"]["initContainers"] = [{"name": "before", "resources": {"limits": before}}]
+    await world.place(mixed)
+
+    found = summary(world.service.books, "n1")
+
+    assert found is not None
+    assert found["deviceUsed"] == _amounts("70", "8Gi", "50", "koordinator.sh")
+    assert found["deviceFree"] == _amounts("30", "8Gi", "50", "koordinator.sh")
+
+
+@run
 async def test_idle_unhealthy_and_other_devices_are_printed_as_upstream_does() -> None:
     """An idle node has empty maps, an unhealthy card no amounts; RDMA and FPGA have their names."""
     nic = {

@@ -133,23 +133,22 @@ def _taken(
     """What a pod takes of each device, by type and minor.
 
     Koordinator's record is added up as it stands, as upstream does: 10 percent of a card is 10, whatever its
-    bytes come to after rounding. Before the pod is bound, it is what the record will say.
+    bytes come to after rounding. Before the pod is bound, it is what the record will say. A device that containers of
+    other protocols have too is charged as in the books, because of an init container and those after it the larger counts.
     """
     entry = books.cluster_cache.pod(held.uid)
-    grants, recorded = held.grants, {}
+    grants, recorded, shared = held.grants, {}, {}
     if entry is not None:
         view = entry.view
         placed = resolve(PlacedPod(view, entry.pod.request, held, node, 0))
         told = {(card.type, card.minor): _granted(card) for card in cards_of(placed, KOORDINATOR)}
         written = koordinator_recorded(view.annotations) if entry.pod.node == node.name else {}
         recorded = {place: dict(written.get(place) or amounts) for place, amounts in told.items()}
-        grants = tuple(g for g in placed.allocation.grants if g.protocol != KOORDINATOR)
-    taken = _booked(grants, cards)
-    for place, amounts in recorded.items():
-        into = taken.setdefault(place, {})
-        for name, amount in amounts.items():
-            into[name] = into.get(name, 0) + amount
-    return dict(sorted(taken.items()))
+        every = placed.allocation.grants
+        grants = tuple(g for g in every if g.protocol != KOORDINATOR)
+        both = {(g.type, g.minor) for g in grants} & recorded.keys()
+        shared = _booked((g for g in every if (g.type, g.minor) in both), cards)
+    return dict(sorted((recorded | _booked(grants, cards) | shared).items()))
 
 
 def _granted(card: GrantedCard) -> _Amounts:
