@@ -39,6 +39,26 @@ def configured(*modes: tuple[str, str]) -> dict[str, Any]:
     }
 
 
+def test_a_lone_count_may_be_an_instance_and_runs() -> None:
+    """The whole card of a node in mode mig: its record is HAMi's, as Koordinator's knows no instance."""
+
+    async def story() -> None:
+        simulated = node("mig-node", "A100-SXM4-40GB", 1, registers=("hami",), mode="mig")
+        async with running([simulated]) as w:
+            await w.create("/api/v1/namespaces/default/pods", pod_("lone", {"nvidia.com/gpu": 1}))
+            found = await w.until(
+                "lone", lambda pod: pod["status"].get("phase") in ("Running", "Failed")
+            )
+            assert found["status"]["phase"] == "Running", found["status"]
+            (grant,) = json.loads(found["metadata"]["annotations"][names.ALLOCATION])[
+                "containers"
+            ][0]["devices"]
+            assert (grant["mig"]["profile"], grant["protocol"]) == ("7g.40gb", "hami")
+            assert names.DEVICE_ALLOCATED not in found["metadata"]["annotations"]
+
+    run(story())
+
+
 @pytest.mark.parametrize(("model", "profile", "slots"), MODELS)
 def test_the_pages_pod_gets_two_instances(model: str, profile: str, slots: list[str]) -> None:
     """The HAMi document: mode by ConfigMap, two instances of 8000 MiB or more, their series, no mig resource.

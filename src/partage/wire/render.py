@@ -64,7 +64,7 @@ def resolve(placed: PlacedPod) -> PlacedPod:
     told = {grant.protocol for grant in placed.allocation.grants}
     if UNDECIDED not in told.union(group.protocol for group in placed.request.groups):
         return placed
-    protocol = HAMI if placed.node.registrar == HAMI else KOORDINATOR
+    protocol = _owner(placed.allocation, placed.node)
     groups = tuple(
         replace(group, protocol=protocol) if group.protocol == UNDECIDED else group
         for group in placed.request.groups
@@ -76,9 +76,15 @@ def resolve(placed: PlacedPod) -> PlacedPod:
     )
 
 
+def _owner(allocation: Allocation, node: Node) -> str:
+    """Whose undecided requests are: HAMi's too where they got an instance, which Koordinator's record cannot tell."""
+    cut = any(grant.mig and grant.protocol == UNDECIDED for grant in allocation.grants)
+    return HAMI if cut or node.registrar == HAMI else KOORDINATOR
+
+
 def resolved(allocation: Allocation, node: Node) -> Allocation:
     """The allocation with undecided grants given to the node's protocol."""
-    protocol = HAMI if node.registrar == HAMI else KOORDINATOR
+    protocol = _owner(allocation, node)
     return structs.replace(
         allocation,
         grants=tuple(
