@@ -328,6 +328,17 @@ def test_a_card_that_is_named_and_nowhere_is_told() -> None:
     assert found.message == f"0/3 nodes: 3 other card uuid (asked {named} or 2 more)"
 
 
+def test_every_taint_is_told() -> None:
+    """One toleration would not do."""
+    nodes = [
+        make_node(f"n{i}", taints=(Taint(key, "", "NoSchedule"),)) for i, key in enumerate("aab")
+    ]
+
+    found = refusal(make_pod("a", share(10)), *nodes)
+
+    assert found.message == "0/3 nodes: 3 untolerated taint (a:NoSchedule or b:NoSchedule)"
+
+
 @pytest.mark.parametrize("wrong", [{"vendor": "metax"}, {"mode": SliceMode.MIG}])
 def test_a_rule_of_a_node_speaks_before_the_wrong_cards(wrong: dict[str, object]) -> None:
     """Nodes whose cards would never do say less than the one that objects to something that can be changed."""

@@ -40,6 +40,8 @@ _TOLD: Final = 8
 """Different facts of one code that the line names."""
 
 _ASKED: Final = ", asked "
+_NAMED: Final = frozenset({ReasonCode.TYPE_MISMATCH, ReasonCode.MODE_MISMATCH, ReasonCode.TAINT})
+"""Codes whose facts differ from node to node, none of them closer than another."""
 _SHORT: Final = 8
 _RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
 
@@ -163,7 +165,7 @@ def refusal_of(
 
 def _part(code: ReasonCode, finding: Finding) -> str:
     text = f"{finding.count} {phrase(code)}"
-    if code in (ReasonCode.TYPE_MISMATCH, ReasonCode.MODE_MISMATCH) and len(finding.briefs) > 1:
+    if code in _NAMED and len(finding.briefs) > 1:
         return f"{text} ({_several(finding.briefs)})"
     if code is ReasonCode.UUID_MISMATCH and _ASKED in finding.brief:
         return f"{text} (asked {finding.brief.partition(_ASKED)[2]})"  # what each card is, the nodes tell
