@@ -90,7 +90,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "20,000 pods at once, thousands waiting",
-        "rates and memory are bounded; other namespaces have their turn within seconds",
+        "rates, memory and Bindings on their way (64) are bounded; other namespaces have their turn within seconds",
         (
             _WRITES,
             f"{_BURST}::test_only_so_many_are_woken_a_second",

@@ -1,7 +1,7 @@
 """Names in a pod that are nearly a protocol's, each with the one that its author may have meant.
 
 Kubernetes takes any resource name and any annotation. A misspelt resource is one that no node has, and a misspelt
-annotation does nothing; neither is told anywhere else.
+annotation does nothing; no other part says so.
 """
 
 import difflib
@@ -47,7 +47,7 @@ _ANNOTATIONS: Final = frozenset(
 
 _ALIKE: Final = 0.8
 _MOST: Final = 8
-"""Names of one pod that are told."""
+"""Names of one pod that warnings name."""
 _LOOKED_AT: Final = 64
 """Names of one pod that are compared, as a tenant may write thousands; and characters of one."""
 
