@@ -1,5 +1,13 @@
-"""What an installation gives reaches the pods of every component, and the pods go to different nodes."""
+"""What an installation gives reaches the pods of every component, and the pods go to different nodes.
 
+The page on restricted clusters says what their ports are and what they need.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
 import yaml
 
 from charts import HELM, generate, needs_helm
@@ -48,3 +56,64 @@ def test_replicas_go_to_different_nodes() -> None:
         }
         counted = [name for name, has in labels.items() if wanted <= has.items()]
         assert counted == [one["metadata"]["name"]]
+
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/restricted-clusters.md"
+CLAIMS = ("--set", "agent.enabled=true,scheduler.claims=true")
+
+
+def pods(seam: str) -> dict[str, dict[str, Any]]:
+    """Specs of all pods of an installation, by what makes them."""
+    text = generate.rendered(str(HELM), seam, *CLAIMS, hooks=True)
+    found = [one for one in yaml.safe_load_all(text) if one]
+    return {
+        one["metadata"]["name"]: one["spec"]["template"]["spec"]
+        for one in found
+        if "template" in one.get("spec", {})
+    }
+
+
+@needs_helm
+def test_the_page_has_every_port() -> None:
+    """Of both seams; and none that no pod has."""
+    ports = {
+        port["containerPort"]
+        for seam in ("default", "extender")
+        for spec in pods(seam).values()
+        for container in spec["containers"]
+        for port in container.get("ports", [])
+    }
+    table = PAGE.read_text("utf-8").partition("| from | to |")[2].partition("\n\n")[0]
+    ours = [row for row in table.splitlines() if "not restricted" not in row]
+
+    assert {int(number) for row in ours for number in re.findall(r"\b\d{4,5}\b", row)} == ports
+
+
+@needs_helm
+@pytest.mark.parametrize("seam", ["default", "extender"])
+def test_pods_but_the_agents_pass_the_strictest_pod_security(seam: str) -> None:
+    """As Kubernetes' standard `restricted` has it; the agent's does not, which the page says."""
+    strict = {name: _restricted(spec) for name, spec in pods(seam).items()}
+
+    assert {name for name, passes in strict.items() if not passes} == {"partage-agent"}
+    assert len(strict) > len(COMPONENTS) - 2
+
+
+def _restricted(spec: dict[str, Any]) -> bool:
+    whole = spec.get("securityContext", {})
+    kinds = {kind for one in spec.get("volumes", []) for kind in one if kind != "name"}
+    host = any(spec.get(key) for key in ("hostNetwork", "hostPID", "hostIPC"))
+    return (
+        not host
+        and kinds <= {"configMap", "emptyDir", "projected", "secret"}
+        and whole.get("runAsNonRoot") is True
+        and whole.get("seccompProfile") == {"type": "RuntimeDefault"}
+        and all(
+            not own.get("privileged")
+            and own.get("allowPrivilegeEscalation") is False
+            and own.get("capabilities") == {"drop": ["ALL"]}
+            and own.get("runAsUser", whole.get("runAsUser")) != 0
+            for container in spec["containers"]
+            for own in (container["securityContext"],)
+        )
+    )
