@@ -128,6 +128,7 @@ def test_kubectl_is_asked_for_what_it_has(given: Line) -> None:
         "label",
         "drain",
         "uncordon",
+        "exec",
     )
     words = given.words
     verb = next(word for word in words[1:] if word in verbs or not _is_option(words, word))

@@ -117,3 +117,23 @@ def _restricted(spec: dict[str, Any]) -> bool:
             for own in (container["securityContext"],)
         )
     )
+
+
+@needs_helm
+@pytest.mark.parametrize("seam", ["default", "extender"])
+def test_a_record_of_decisions_has_room_for_two(seam: str) -> None:
+    """Full ones are kept beside the one that is written; without the value there is neither record nor volume."""
+    text = generate.rendered(str(HELM), seam, "--set", "scheduler.recordMiB=256")
+    (spec,) = (
+        one["spec"]["template"]["spec"]
+        for one in yaml.safe_load_all(text)
+        if one and one["kind"] == "Deployment" and one["metadata"]["name"] == "partage-scheduler"
+    )
+    main = spec["containers"][0]
+    (mount,) = (one for one in main["volumeMounts"] if one["name"] == "record")
+    (volume,) = (one for one in spec["volumes"] if one["name"] == "record")
+
+    assert f"--record={mount['mountPath']}/decisions" in main["args"]
+    assert "--record-size=256" in main["args"]
+    assert volume["emptyDir"] == {"sizeLimit": f"{2 * 256 + 64}Mi"}
+    assert "record" not in generate.rendered(str(HELM), seam).partition("kind: Deployment")[2]
