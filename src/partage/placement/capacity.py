@@ -70,7 +70,7 @@ class CapacityGauge(CardScores):
 
     # --- losses ----------------------------------------------------------------------------------
 
-    def codes(self, nodes: Index) -> Ints:
+    def codes(self, nodes: Index | int) -> Ints:
         """Cards score the same with as much left, all shared or all idle."""
         codes: Ints = 2 * self.left[:, nodes] + self.shared_cards[:, nodes]
         return codes
@@ -88,7 +88,7 @@ class CapacityGauge(CardScores):
         self, host: Mapping[str, int], nodes: Index, codes: Ints, asked: tuple[int, int]
     ) -> Ints:
         """Scores of taking a share of a card."""
-        (count, milli), left, shared = asked, codes // 2, codes % 2 > 0
+        (count, milli), left, shared = asked, codes >> 1, (codes & 1) > 0
         rest = np.maximum(left - milli, 0)
         after = (
             self.slots[:, nodes]

@@ -203,7 +203,7 @@ class Gauge(CardScores):
         kind: Ints = self.ledger.planes[DeviceType.GPU].kind[0, nodes]
         return kind
 
-    def codes(self, nodes: Index) -> Ints:
+    def codes(self, nodes: Index | int) -> Ints:
         """Cards score the same with as much left."""
         return self.left[:, nodes]
 

@@ -102,12 +102,12 @@ class CardScores(Followed):
         """
         asked = demand(request)
         rows = np.flatnonzero(self.left[:, index] >= asked[1] if fits is None else fits[:, 0])
-        codes = self.codes(np.array([index]))[rows, 0]
+        codes = self.codes(index)[rows]
         score = self.shared(host, np.full(rows.size, index), codes, asked)
         return dict(zip(rows.tolist(), score.tolist(), strict=True))
 
     @abstractmethod
-    def codes(self, nodes: NDArray[np.intp]) -> Ints:
+    def codes(self, nodes: NDArray[np.intp] | int) -> Ints:
         """By card and node, a number from 0 that cards of one node share where they score the same."""
 
     @abstractmethod

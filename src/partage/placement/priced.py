@@ -161,7 +161,7 @@ class PriceGauge(CardScores):
 
     # --- losses ----------------------------------------------------------------------------------
 
-    def codes(self, nodes: Index) -> Ints:
+    def codes(self, nodes: Index | int) -> Ints:
         """Cards score the same that are of one model, with as much left."""
         codes: Ints = self.left[:, nodes] * self.worth.shape[0] + self.model[:, nodes]
         return codes
