@@ -225,7 +225,7 @@ async def test_rows_of_pods_for_which_nothing_helps_leave_time_to_others(
 
         async def best(_planner: Planner, *_: Any, work: Work, **__: Any) -> list[Plan]:
             planned.append(work.limit)
-            work.add(work.limit)
+            work.done += work.limit
             return []
 
         monkeypatch.setattr(Planner, "best", best)

@@ -550,7 +550,7 @@ def test_work_is_counted_and_ends() -> None:
     work, seen = Work(limit=3), []
     for _ in range(3):
         seen.append(work.spent)
-        work.add()
+        work.done += 1
     assert (seen, work.spent) == ([False] * 3, True)
     assert MOST > MOST_A_NODE
 

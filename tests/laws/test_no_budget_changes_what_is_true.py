@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from partage.scheduler.labels import NodeColumns
 from worlds import PROTOCOLS, device_requests, node_lists, nodes, pod_requests, pods
 
 from fakes.builders import GIB, card, make_node
@@ -44,7 +43,7 @@ from partage.placement.node import objection
 from partage.placement.pod import GIVEN_UP, place
 from partage.placement.sums import kinds_of, room_together
 from partage.placement.work import MOST_A_NODE, Work
-from partage.scheduler.eligibility import Eligibility
+from partage.scheduler.eligibility import Eligibility, NodeColumns
 from partage.scheduler.engine import Engine
 from partage.scheduler.equal_nodes import EqualNodes
 from partage.scheduler.events import NodeSeen, Placement

@@ -174,7 +174,7 @@ def _decision(
             reasons.append((9.0, name, NodeReason(ReasonCode.NODE_AFFINITY, told)))
             continue
         cards = ledger.cards(DeviceType.GPU, index)
-        work.add(len(cards))
+        work.done += len(cards)
         worst = max((_nearest_of(cards, want) for want in wants), key=_far, default=None)
         if worst is None or not worst[0]:
             among[index] = True

@@ -138,7 +138,7 @@ def plans(
         if occupants or beside.leaving:
             steps = planning(engine, pod, name, occupants, rules.allowed, beside, here)
             plan = yield from steps
-        work.add(here.done + len(occupants) * rules.most // _BUDGETS_A_UNIT)
+        work.done += here.done + len(occupants) * rules.most // _BUDGETS_A_UNIT
         yield plan
         found += plan is not None
         if found >= _ENOUGH or work.spent:

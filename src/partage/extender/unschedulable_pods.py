@@ -235,7 +235,7 @@ class UnschedulablePods:
                 continue
             if told not in among:
                 among[told] = _marked(engine, (n for n, r in self._rooms.items() if r > told))
-                work.add(len(self._rooms) // _ROOMS)
+                work.done += len(self._rooms) // _ROOMS
             eased = told < self._quotas
             if _may_fit(engine, waiting, among[told], (verdicts, work), eased=eased):
                 found.append(waiting)
@@ -350,7 +350,7 @@ def _may_fit(
         # A quota depends on the namespace and on what is granted, not only on the class.
         mine = Work()
         decision = engine.evaluate(pod, reasons=False, work=mine)
-        work.add(_A_QUESTION + arrears + mine.done)
+        work.done += _A_QUESTION + arrears + mine.done
         if isinstance(decision, Placement):
             return True
         return eased and decision.code is not ReasonCode.QUOTA_EXCEEDED
@@ -358,7 +358,7 @@ def _may_fit(
     verdict = verdicts.get(alike)
     if verdict is None:
         found, _ = engine.candidates(pod, among, 1, work)
-        work.add(_A_QUESTION + arrears)
+        work.done += _A_QUESTION + arrears
         verdict = verdicts[alike] = bool(found.size)
     return verdict
 

@@ -367,7 +367,7 @@ def _sets(
     if missing == 0:
         yield []
         return
-    work.add(A_LOOK * len(cards))
+    work.done += A_LOOK * len(cards)
     if work.spent:
         return
     room = sum(_most(card, there[card.row], asked, missing) for card in cards)

@@ -118,13 +118,13 @@ def best_linked(
             links[one, two] = links[two, one] = node.links.get(pair, 0)
     sets = comb(len(cards), count)
     if work is not None:
-        work.add(len(names) ** 2 // _LOOKED_UP)
+        work.done += len(names) ** 2 // _LOOKED_UP
     if count == 1:
         return [cards[int(links.sum(axis=1).argmin())]]
     if sets > _MOST_COMBINATIONS:
         return list(cards[:count])
     if work is not None:
-        work.add(sets * comb(count, 2) // _ADDED_UP)
+        work.done += sets * comb(count, 2) // _ADDED_UP
     members = _sets_of(len(cards), count)
     worth = np.zeros(sets, np.int64)
     for one, two in combinations(range(count), 2):

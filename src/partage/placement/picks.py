@@ -191,7 +191,7 @@ class Picker:
         wanted = request.filter
         listed = wanted.use_types, wanted.avoid_types, wanted.use_uuids, wanted.avoid_uuids
         conditions = wanted.selector.requirements if wanted.selector else ()
-        self.work.add((sum(map(len, listed)) + len(conditions)) // _A_UNIT)
+        self.work.done += (sum(map(len, listed)) + len(conditions)) // _A_UNIT
         return unsuitable(card, request, protocol)
 
     def _lacks(
@@ -228,7 +228,7 @@ class Picker:
         protocol = group.protocol
         if len(self._serving(request, protocol)) >= request.count:
             yield from self._by_cards(group, placed)
-        self.work.add(instances.A_LOOK * len(everyone))
+        self.work.done += instances.A_LOOK * len(everyone)
         cut = [card for card in everyone if instances.fits(card, request, protocol)]
         order = self.request.card_order
         strategy = self.strategy or roomiest(request)
@@ -339,7 +339,7 @@ class Picker:
         # A pod with an order of its own is served in that order; for others these are the sets
         # that remain for a later group that needs one of the cards above.
         for combination in combinations(fitting, request.count):
-            self.work.add()
+            self.work.done += 1
             if self.work.spent:
                 return
             if together(combination, scope):

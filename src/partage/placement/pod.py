@@ -92,7 +92,7 @@ def place(
     greedy = Work(_LOOKS * min(asked, _MOST_ASKED) * (most + 1) + MOST_A_NODE)
     plain = replace(request, card_order=CardOrder(), scoring=Scoring())
     found = _placed(_Search(Picker(node, cards, plain, None, None, greedy), obstacle=False))
-    work.add(greedy.done)
+    work.done += greedy.done
     return GIVEN_UP if isinstance(found, NodeReason) else found
 
 
@@ -112,7 +112,7 @@ def _placed(search: "_Search") -> tuple[Grant, ...] | NodeReason:
     if isinstance(initial, NodeReason):
         return initial
     grants = grants_of([(g, p.parts, p.template) for g, p in picks + initial])
-    search.work.add(_A_GRANT * len(grants))
+    search.work.done += _A_GRANT * len(grants)
     return grants
 
 
@@ -216,7 +216,7 @@ class _Search:
         """Picks for an init container, up to the first of which all cards are the pod's own."""
         for pick in islice(self.picker.picks(group, {}), self.alternatives):
             yield pick
-            self.work.add()
+            self.work.done += 1
             if self.work.spent or all(id(card) in own for card in pick.cards):
                 return
 
@@ -232,10 +232,10 @@ class _Search:
         Who took it makes no difference, but for devices that must lie beside those of the first
         type.
         """
-        self.work.add()
+        self.work.done += 1
         if self.alike is None:
             self.alike = _alike(self.picker)
-            self.work.add(len(self.alike))
+            self.work.done += len(self.alike)
             self.told = [self._left(card) for card in self.listed]
         if self.alike:
             return depth, tuple(sorted(self.told))

@@ -34,16 +34,13 @@ class Kind:
 
     Attributes:
         group: the first of them.
+        request: what each asks.
         copies: how many run at the same time.
     """
 
     group: RequestGroup
+    request: DeviceRequest
     copies: int
-
-    @property
-    def request(self) -> DeviceRequest:
-        """What each asks."""
-        return self.group.request
 
 
 def kinds_of(request: PodRequest) -> tuple[Kind, ...]:
@@ -53,8 +50,8 @@ def kinds_of(request: PodRequest) -> tuple[Kind, ...]:
         initial = group.phase is Phase.INIT
         found.setdefault((group.protocol, group.request, initial), []).append(group)
     return tuple(
-        Kind(groups[0], 0 if groups[0].phase is Phase.INIT else len(groups))
-        for groups in found.values()
+        Kind(first, first.request, 0 if first.phase is Phase.INIT else 1 + len(others))
+        for first, *others in found.values()
     )
 
 

@@ -53,10 +53,6 @@ class Work:
         """What it really took."""
         return self.done - self.recalled + self.aside
 
-    def add(self, units: int = 1) -> None:
-        """Count work that is done."""
-        self.done += units
-
     def include(self, part: "Work") -> None:
         """Count what was done within bounds of its own."""
         self.done += part.done

@@ -75,7 +75,7 @@ class _Meter:
         worth = -1 if index < 0 else self._group.worth_of(index)
         while self._known and self._known[-1][0] > worth and not self.work.spent:
             cost = self._known.pop()[1]
-            self.work.add(cost)
+            self.work.done += cost
             self.work.recalled += cost
         if self.work.spent and (index >= 0 or self._known):
             self.given_up = True
@@ -363,7 +363,7 @@ class Chooser:
         """What the pod would get on one node now; None where no search of that depth finds a place."""
         group = self._class_of(pod)
         group.refresh(self.ledger, self._rank)
-        work.add(_A_DRY_RUN + _A_GROUP * len(group.kinds))
+        work.done += _A_DRY_RUN + _A_GROUP * len(group.kinds)
         if group.value[index] < 0:
             return None
         grants = self._try(group, pod, index, work, Work(depth))
@@ -398,7 +398,7 @@ class Chooser:
         if not pod.request.groups:
             return ()
         scores = group.ranking(self.ledger, index) if group.scores_cards else None
-        work.add(_A_NODE)
+        work.done += _A_NODE
         if group.plain and simple(self.ledger, pod.request.groups[0].request, index):
             chosen = choose(
                 self.ledger,
@@ -492,11 +492,11 @@ class DryRun:
             allocation = self._away.pop(uid)
             if allocation is not None:
                 ledger.apply(allocation)
-                self._work.add(_A_MOVE)
+                self._work.done += _A_MOVE
         for uid in wanted:
             if uid not in self._away:
                 self._away[uid] = ledger.undo(uid)
-                self._work.add(_A_MOVE)
+                self._work.done += _A_MOVE
 
 
 def amounts(pod: Pod, grants: tuple[Grant, ...]) -> Mapping[str, int]:

@@ -138,7 +138,7 @@ def why(ledger: Ledger, group: RequestClass, index: int, work: Work | None = Non
     elif work is not None:
         work.recalled += told[1]
     if work is not None:
-        work.add(told[1])
+        work.done += told[1]
     return told[0]
 
 
