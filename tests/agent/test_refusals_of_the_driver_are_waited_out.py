@@ -6,7 +6,7 @@ from mig_world import CARD, World, want
 from fakes.nvml import Trouble
 from partage.agent.mig.nvml import Failure, NvmlFailed
 from partage.agent.mig.plan import Obstacle
-from partage.agent.mig.runner import Retries
+from partage.agent.mig.runner import LONGEST, REST, wait
 
 
 @pytest.mark.parametrize(
@@ -14,13 +14,11 @@ from partage.agent.mig.runner import Retries
 )
 def test_tries_are_bounded_and_then_the_card_rests(failure: Failure, tries: int) -> None:
     """Waits double up to a limit; after the last try comes the rest, then all starts over."""
-    retries = Retries()
-
-    waits = [retries.wait(number, failure) for number in range(1, tries + 2)]
+    waits = [wait(number, failure) for number in range(1, tries + 2)]
 
     assert waits[:3] == [0.25, 0.5, 1.0]
-    assert max(waits[: tries - 1]) <= retries.longest
-    assert waits[tries - 1 :] == [retries.rest, 0.25]
+    assert max(waits[: tries - 1]) <= LONGEST
+    assert waits[tries - 1 :] == [REST, 0.25]
 
 
 def test_a_busy_card_is_told_and_served_later() -> None:

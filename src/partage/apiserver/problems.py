@@ -51,9 +51,9 @@ class Problems:
             f"Unsupported value: {_shown(value)}: supported values: {names}",
         )
 
-    def too_long(self, field: str, limit: int, unit: str = "bytes") -> None:
+    def too_long(self, field: str, limit: int) -> None:
         """A value longer than its limit."""
-        self._add("FieldValueTooLong", field, f"Too long: may not be more than {limit} {unit}")
+        self._add("FieldValueTooLong", field, f"Too long: may not be more than {limit} bytes")
 
     def absent(self, field: str, value: Any) -> None:
         """A reference to something that is not there."""

@@ -34,21 +34,18 @@ class ApiBinder:
         self,
         client: Client,
         may_bind: Callable[[], bool],
-        bound: Callable[[Binding], None] = lambda _: None,
         within: float | None = None,
     ) -> None:
         """A binder over an open client.
 
         Args:
             may_bind: whether this instance leads at this very moment.
-            bound: told every Binding that was carried out.
             within: seconds after the look at whether we lead in which one is over, tries and the
                 API server's own time included; None sets no such limit.
         """
         self._client = client
         self._within = within
         self._may_bind = may_bind
-        self._bound = bound
 
     async def bind(self, binding: Binding) -> Answered:
         """Send the Binding."""
@@ -68,7 +65,6 @@ class ApiBinder:
             )
         except RequestError as error:
             return answer_of(error)
-        self._bound(binding)
         return Answered(Outcome.DONE)
 
     async def read(self, namespace: str, name: str) -> Document | None:

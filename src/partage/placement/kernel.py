@@ -38,16 +38,9 @@ def rank_of(code: ReasonCode) -> int:
     return _RANK[code]
 
 
-def suited(
-    ledger: Ledger,
-    request: DeviceRequest,
-    protocol: str,
-    nodes: Nodes,
-    *,
-    by_instance: bool = False,
-) -> Bools:
+def suited(ledger: Ledger, request: DeviceRequest, protocol: str, nodes: Nodes) -> Bools:
     """Cards that are the right ones whatever they have left; see `card.unsuitable`."""
-    result: Bools = unsuited(ledger, request, protocol, nodes, by_instance=by_instance) == FITS
+    result: Bools = unsuited(ledger, request, protocol, nodes) == FITS
     return result
 
 

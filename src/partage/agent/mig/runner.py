@@ -31,6 +31,13 @@ from partage.model.mig import MigAxis, MigSlice
 
 _MOST_STEPS: Final = 1000
 """Far more than any card needs; only a driver that contradicts itself gets there."""
+_FIRST: Final = 0.25
+LONGEST: Final = 8.0
+"""Seconds; the wait doubles from the one up to the other."""
+_IN_USE: Final = 10
+_OTHERS: Final = 4
+"""Tries before the card rests."""
+REST: Final = 60.0
 _DEVICE: Final = frozenset(
     {Act.MODE_ON, Act.MODE_OFF, Act.MAKE_GPU, Act.MAKE_COMPUTE, Act.END_COMPUTE, Act.END_GPU}
 )
@@ -52,28 +59,13 @@ class Node:
     numbers: Callable[[], Numbers]
 
 
-@dataclass(frozen=True, slots=True)
-class Retries:
-    """How often and after how long a refused step is tried again, in seconds.
+def wait(tries: int, failure: Failure | None) -> float:
+    """How long to wait after so many tries of a refused step, at least 1, in seconds.
 
-    Attributes:
-        first, longest: the wait doubles from the one up to the other.
-        in_use, others: tries before the card rests.
-        rest: until it all starts over.
+    The wait doubles up to the longest; after so many tries the card rests, until it all starts over.
     """
-
-    first: float = 0.25
-    longest: float = 8.0
-    in_use: int = 10
-    others: int = 4
-    rest: float = 60.0
-
-    def wait(self, tries: int, failure: Failure | None) -> float:
-        """How long to wait after so many tries, at least 1."""
-        most = self.in_use if failure is Failure.IN_USE else self.others
-        if tries % most == 0:
-            return self.rest
-        return min(self.longest, self.first * 2.0 ** min(tries % most - 1, 30))
+    most = _IN_USE if failure is Failure.IN_USE else _OTHERS
+    return min(LONGEST, _FIRST * 2.0 ** (tries % most - 1)) if tries % most else REST
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +124,9 @@ _Key = tuple[Act, MigSlice | None, str]
 class Runner:
     """One card. Not for two threads at once: the service serialises its calls."""
 
-    def __init__(self, card: CardFacts, node: Node, retries: Retries = Retries()) -> None:
+    def __init__(self, card: CardFacts, node: Node) -> None:
         self._card = card
         self._node = node
-        self._retries = retries
         self._held: dict[_Key, _Held] = {}
         self._lost: _Held | None = None
 
@@ -152,7 +143,7 @@ class Runner:
                 journal = self._node.journals.load(self._card.uuid)
                 seen = self._look()
             except (InvalidRecord, InvalidDocument) as error:
-                return Outcome(fault=str(error), again=now + self._retries.rest)
+                return Outcome(fault=str(error), again=now + REST)
             except NvmlFailed as error:
                 return self._unseen(error, now)
             self._lost = None
@@ -163,7 +154,7 @@ class Runner:
                 outcome = self._outcome(wanted, journal, planned, now)
                 return replace(outcome, axis=seen.axis, uncuttable=uncuttable(seen))
             self._take(step, journal, now)
-        return Outcome(fault="the driver contradicts itself", again=now + self._retries.rest)
+        return Outcome(fault="the driver contradicts itself", again=now + REST)
 
     def _look(self) -> Observed:
         nvml, card = self._node.nvml, self._card
@@ -178,7 +169,7 @@ class Runner:
 
     def _unseen(self, error: NvmlFailed, now: float) -> Outcome:
         tries = 1 if self._lost is None else self._lost.tries + 1
-        self._lost = _Held(tries, now + self._retries.wait(tries, error.failure), str(error))
+        self._lost = _Held(tries, now + wait(tries, error.failure), str(error))
         return Outcome(fault=str(error), again=self._lost.until)
 
     # --- steps --------------------------------------------------------------------------------
@@ -200,7 +191,7 @@ class Runner:
         if step.act in _DEVICE or failure is not None:
             key = _key(step)
             tries = 1 + (self._held[key].tries if key in self._held else 0)
-            until = now + self._retries.wait(tries, failure)
+            until = now + wait(tries, failure)
             self._held[key] = _Held(tries, until, message)
 
     def _ask_driver(self, step: Step) -> None:
@@ -269,7 +260,7 @@ class Runner:
         hindrances = (*planned.hindrances, *refused)
         again = [held.until for held in waiting]
         if hindrances and not again:
-            again = [now + self._retries.rest]
+            again = [now + REST]
         return Outcome(ready, hindrances, planned.foreign, again=min(again, default=None))
 
 
