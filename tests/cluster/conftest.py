@@ -11,10 +11,14 @@ from plugin_stack import PLUGIN
 
 HERE = Path(__file__).parent
 LONG = (
+    "test_claims_survive_what_dies_on_a_genuine_node.py",
     "test_what_stops_while_a_part_is_away.py",
     "test_every_part_may_fail_and_come_back.py",
     "test_a_pod_of_each_protocol_runs_on_a_genuine_node.py",
+    "test_translated_pods_run_beside_others.py",
+    "test_resource_claims_work_on_a_genuine_node.py",
     "test_claims_and_pods_flood_the_same_cards.py",
+    "test_claims_outlive_what_is_away.py",
     "test_the_pages_install_as_printed.py",
     "test_a_genuine_server_may_fail_in_every_way.py",
     "test_a_genuine_node_outlives_its_parts.py",
@@ -22,12 +26,14 @@ LONG = (
     "test_limits_hold_in_a_real_container.py",
     "test_containers_get_their_devices.py",
     "test_each_profile_runs_under_its_roles.py",
+    "test_a_kube_scheduler_with_the_plugin_places_pods.py",
     "test_a_proxy_serves_runtimes_without_nri.py",
     "test_nothing_is_left_after_it_ran.py",
     "test_the_profiles_work_as_documented.py",
     "test_the_chart_installs_and_goes.py",
     "test_a_release_changes_under_running_pods.py",
     "test_a_slow_or_lying_webhook_stops_nobody_else.py",
+    "test_a_leader_that_stands_still_is_left.py",
     "test_decisions_are_taken_again_offline.py",
     "test_running_clusters_are_taken_over_and_given_back.py",
 )
