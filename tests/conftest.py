@@ -5,6 +5,7 @@ Tests that are coroutines are run each in an event loop of its own (`tests/tools
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import logging
 import os
@@ -34,6 +35,18 @@ settings.register_profile(
     suppress_health_check=_SLOW,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None]:
+    """Keep what was collected out of the search for cycles: it stays to the end, and looking through it took a quarter of tests' time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
