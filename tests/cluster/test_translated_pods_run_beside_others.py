@@ -93,6 +93,7 @@ def afterwards(cuda: Node) -> Iterator[None]:
     yield
     labelled(cuda.stack, None)
     emptied(cuda.stack)
+    cuda.stack.plane.call("DELETE", TEMPLATES)
 
 
 def shares(stack: Stack) -> dict[str, dict[str, Any]]:
@@ -178,14 +179,14 @@ def test_pods_of_three_protocols_run_by_claims_and_go_back(cuda: Node) -> None:
     eventually("its claim goes with it", lambda: len(listed(stack, CLAIMS)) == len(ASKED), SLOW)
     assert before["twin"]["metadata"]["uid"] == stack.pod("twin")["metadata"]["uid"]
     emptied(stack)
+    eventually("all templates are gone", lambda: not listed(stack, TEMPLATES), SLOW)
 
 
 def emptied(stack: Stack) -> None:
-    """Delete all pods; claims and templates go by themselves."""
+    """Delete all pods; their claims go with them."""
     for space in ("default", "plain"):
         stack.plane.call("DELETE", f"{PODS.format(space)}?gracePeriodSeconds=1")
     eventually("all claims are gone", lambda: not listed(stack, CLAIMS), SLOW)
-    eventually("all templates are gone", lambda: not listed(stack, TEMPLATES), SLOW)
 
 
 def ran(stack: Stack, name: str, namespace: str) -> Any:
