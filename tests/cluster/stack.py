@@ -210,7 +210,8 @@ class Stack:
         if self.layout.settled and not self.layout.plugged:
             name = self.layout.scheduler
             where = f"/apis/coordination.k8s.io/v1/namespaces/{self.layout.system}/leases/{name}"
-            self.plane.call("PATCH", where, given_back(name, self.layout.system), kind=MERGE)
+            lease = given_back(name, self.layout.system, settled=True)
+            self.plane.call("PATCH", where, lease, kind=MERGE)
         self.start_scheduler_service()
         if webhook:
             self.start_webhook()

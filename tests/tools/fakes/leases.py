@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from partage.kube.election import UNSETTLED
+from partage.kube.election import SETTLED, UNSETTLED
 from partage.kube.resources import LEASES
 from partage.vendors import names
 
@@ -11,13 +11,16 @@ __all__ = ["given_back"]
 _MOMENT = "2026-01-01T00:00:00.000000Z"
 
 
-def given_back(name: str, namespace: str, mark: str = names.LEASE_DEADLINE) -> dict[str, Any]:
+def given_back(
+    name: str, namespace: str, mark: str = names.LEASE_DEADLINE, *, settled: bool = False
+) -> dict[str, Any]:
     """A Lease that may be taken at once, by who then waits for what its last holder sent.
 
     Args:
         name: of the Lease.
         namespace: of the Lease.
         mark: the annotation by which its last holder says that it stopped.
+        settled: whether nothing of its holder's is on its way, so that the next one need not wait either.
     """
     return {
         "apiVersion": LEASES.api_version,
@@ -29,7 +32,7 @@ def given_back(name: str, namespace: str, mark: str = names.LEASE_DEADLINE) -> d
         },
         "spec": {
             "holderIdentity": "",
-            "leaseDurationSeconds": UNSETTLED,
+            "leaseDurationSeconds": SETTLED if settled else UNSETTLED,
             "renewTime": _MOMENT,
         },
     }
