@@ -101,7 +101,7 @@ def test_pages_are_readable_on_a_phone_and_a_desk_in_both_schemes(site: str) -> 
 
     async def tell(page: Page) -> None:
         await page.call(  # a page would keep the scheme that was chosen first
-            "Page.addScriptToEvaluateOnNewDocument", source="localStorage.clear()"
+            "Page.addScriptToEvaluateOnNewDocument", source=f"localStorage.clear(); {NO_SEARCH}"
         )
         for (scheme, drawn), width in product(SCHEMES.items(), (360, 1280)):
             await page.call(
