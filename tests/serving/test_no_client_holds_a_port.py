@@ -37,14 +37,17 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass
 class Served:
-    """A site on two ports, and what its slow route waits for."""
+    """A site on two ports, what its slow route waits for, and at each verb its body and the connections that are open."""
 
     site: Site
     client: ssl.SSLContext
     may_end: asyncio.Event
     asked: list[bytes]
+    open: list[int]
 
-    async def open(self, *, read: bool, address: str = "127.0.0.1", tls: bool = True) -> Streams:
+    async def connect(
+        self, *, read: bool, address: str = "127.0.0.1", tls: bool = True
+    ) -> Streams:
         """A connection to the read port, or by TLS to the other one."""
         secure = None if read or not tls else self.client
         return await asyncio.open_connection(
@@ -61,7 +64,7 @@ class Served:
         """The status of a request on a connection of its own; 0 where it was closed."""
         try:
             async with asyncio.timeout(PATIENCE):
-                reader, writer = await self.open(read=read, address=address)
+                reader, writer = await self.connect(read=read, address=address)
                 writer.write(request)
                 line = await reader.readline()
                 writer.close()
@@ -73,7 +76,7 @@ class Served:
 @contextlib.asynccontextmanager
 async def served(folder: Path, limits: Limits = LIMITS) -> AsyncIterator[Served]:
     """A site with a port by TLS and a read port."""
-    may_end, asked = asyncio.Event(), list[bytes]()
+    may_end, asked, counted = asyncio.Event(), list[bytes](), list[int]()
 
     async def healthy(_request: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -85,6 +88,7 @@ async def served(folder: Path, limits: Limits = LIMITS) -> AsyncIterator[Served]
         return web.Response(body=await read_body(request, limits))
 
     async def verb(request: web.Request) -> web.Response:
+        counted.append(sum(1 for _ in site.connections()))
         asked.append(await read_body(request, limits))
         return web.json_response({})
 
@@ -108,7 +112,7 @@ async def served(folder: Path, limits: Limits = LIMITS) -> AsyncIterator[Served]
     await site.start()
     await site.start_second("127.0.0.1", 0)
     try:
-        yield Served(site, client, may_end, asked)
+        yield Served(site, client, may_end, asked, counted)
     finally:
         may_end.set()
         await site.stop()
@@ -129,7 +133,7 @@ def sending(*data: bytes, answered: bool = False, read: bool = True, tls: bool =
     """A client that sends this much and waits."""
 
     async def hold(at: Served, address: str) -> Streams:
-        reader, writer = await at.open(read=read, address=address, tls=tls)
+        reader, writer = await at.connect(read=read, address=address, tls=tls)
         for one in data:
             writer.write(one)
             await writer.drain()
@@ -211,12 +215,12 @@ async def test_bodies_that_are_never_whole_have_a_bound_together(
     limits = replace(LIMITS, body=2**18, held=2**20)
     head = b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
     async with served(tmp_path, limits) as at:
-        honest = await at.open(read=read, address="127.0.0.9")
+        honest = await at.connect(read=read, address="127.0.0.9")
         honest[1].write(head % (2**15 + 1) + b"x" * 2**15)
         await honest[1].drain()
         held: list[Streams] = []
         for _ in range(14):
-            streams = await at.open(read=read)
+            streams = await at.connect(read=read)
             streams[1].write(head % (2**17 + 1) + b"x" * 2**17)
             held.append(streams)
 
@@ -236,7 +240,7 @@ async def test_who_drips_is_closed(tmp_path: Path) -> None:
     """A byte now and then is no whole request, before and after an answer."""
     async with served(tmp_path, SOON) as at:
         for first in (b"", GET, VERB):
-            reader, writer = await at.open(read=True)
+            reader, writer = await at.connect(read=True)
             writer.write(first)
             if first:
                 await reader.readuntil(b"\r\n\r\n")
@@ -253,7 +257,7 @@ async def test_who_drips_is_closed(tmp_path: Path) -> None:
 async def test_who_is_being_answered_is_not_closed_for_others(tmp_path: Path) -> None:
     """The newcomer is; and as soon as one has its answer there is room again."""
     async with served(tmp_path) as at:
-        busy = [await at.open(read=False, address=f"127.0.1.{1 + k % 2}") for k in range(24)]
+        busy = [await at.connect(read=False, address=f"127.0.1.{1 + k % 2}") for k in range(24)]
         for _, writer in busy:
             writer.write(SLOW)
         await until(lambda: sum(not one.waits for one in at.site.connections()) == 24)
@@ -267,10 +271,26 @@ async def test_who_is_being_answered_is_not_closed_for_others(tmp_path: Path) ->
             writer.close()
 
 
+async def test_the_first_of_many_have_answers_before_the_last_are_accepted(tmp_path: Path) -> None:
+    """All requests have been sent by then; what counts is how many connections are open at the first of them."""
+    many = 48
+    limits = replace(LIMITS, connections=2 * many, per_address=2 * many)
+    async with served(tmp_path, limits) as at:
+        with contextlib.ExitStack() as stack:
+            clients = []
+            for _ in range(many):  # the loop has no turn meanwhile
+                address = "127.0.0.1", at.site.read_port
+                clients.append(stack.enter_context(socket.create_connection(address)))
+                clients[-1].sendall(VERB)
+            await until(lambda: len(at.open) == many)
+            assert all(one.recv(12) == b"HTTP/1.1 200" for one in clients)
+        assert at.open[0] < many / 2
+
+
 async def test_one_address_does_not_keep_all_places_busy(tmp_path: Path) -> None:
     """Some are left for other addresses."""
     async with served(tmp_path) as at:
-        busy = [await at.open(read=True, address="127.0.1.1") for _ in range(16)]
+        busy = [await at.connect(read=True, address="127.0.1.1") for _ in range(16)]
         for _, writer in busy:
             writer.write(SLOW)
         await until(lambda: sum(not one.waits for one in at.site.connections()) == 16)
@@ -284,7 +304,7 @@ async def test_nothing_is_carried_out_after_the_last_answer(tmp_path: Path) -> N
     """What was sent behind a request that closes its connection is left alone."""
     last = VERB.replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\n")
     async with served(tmp_path) as at:
-        reader, writer = await at.open(read=True)
+        reader, writer = await at.connect(read=True)
         writer.write(last[:-2] + b"1." + VERB[:-2] + b"2.")
         answer = await reader.read()
         writer.close()

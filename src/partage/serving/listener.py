@@ -16,8 +16,6 @@ from partage.serving.connections import Connections
 _LOG: Final = logging.getLogger("partage.serving")
 _HANDSHAKE: Final = b"\x16"
 """The first byte of TLS; no method of HTTP begins with it."""
-_AT_ONCE: Final = 64
-"""Connections that are accepted before the loop's other work has its turn."""
 _AGAIN: Final = 1.0
 """Seconds until the next try where the process may not open more files."""
 _GOODBYE: Final = 1.0
@@ -79,22 +77,26 @@ class Listener:
             one.close()
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_AT_ONCE):
-            try:
-                accepted, peer = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                _LOG.warning("no connection can be accepted: %s", error.strerror)
-                self._loop.remove_reader(listening)
-                self._loop.call_later(_AGAIN, self._listen_again, listening)
-                return
-            accepted.setblocking(False)
-            greeting = _Greeting(self, accepted)
-            if self.connections.enter(greeting, peer[0]):
-                greeting.begin()
-            else:
-                accepted.close()
+        """Accept one connection, and no other before the loop's other work had its turn.
+
+        Of hundreds that come at once the first then have their answers while the last still wait; all together
+        they would be late, as each handshake and request would wait for those of all others.
+        """
+        try:
+            accepted, peer = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            _LOG.warning("no connection can be accepted: %s", error.strerror)
+            self._loop.remove_reader(listening)
+            self._loop.call_later(_AGAIN, self._listen_again, listening)
+            return
+        accepted.setblocking(False)
+        greeting = _Greeting(self, accepted)
+        if self.connections.enter(greeting, peer[0]):
+            greeting.begin()
+        else:
+            accepted.close()
 
     def _listen_again(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
