@@ -1,11 +1,14 @@
 """A running scheduler follows ResourceClaims where that is switched on, and starts where the cluster has none."""
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
@@ -21,6 +24,7 @@ from partage.daemon.scheduler import SchedulerDaemon
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.kube.resources import Resource, Scope
 from partage.serving.limits import Limits
+from partage.serving.site import Site
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation
@@ -224,7 +228,7 @@ async def test_a_question_that_is_early_is_answered_by_the_news(
         read = reader(await cluster.client())
         desk = ClaimDesk(daemon.service, lambda: True, lambda *key: known.get(key))
         app = web.Application()
-        app.add_routes([desk.route(Limits())])
+        app.add_routes(desk.routes(Limits()))
         async with TestClient(TestServer(app)) as client:
 
             async def ask(name: str) -> tuple[int, str]:
@@ -332,6 +336,120 @@ async def test_large_questions_are_few_at_a_time(monkeypatch: pytest.MonkeyPatch
             assert await first
             assert await small
             assert await ask(1500)
+
+
+class _Leader:
+    """Stands for the scheduler that leads.
+
+    Attributes:
+        asked: uids of questions that came.
+        withdrawn: uids of questions that were taken back.
+        may_answer: what all answers wait for.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.withdrawn: list[str] = []
+        self.may_answer = asyncio.Event()
+        self.app = web.Application()
+        self.app.add_routes([web.post("/webhook/claims", self._ask)])
+        self.app.add_routes([web.post("/webhook/claims/withdrawn", self._take_back)])
+
+    async def _ask(self, request: web.Request) -> web.Response:
+        uid = (await request.json())["request"]["uid"]
+        self.asked.append(uid)
+        await self.may_answer.wait()
+        return web.json_response({"response": {"uid": uid, "allowed": True}})
+
+    async def _take_back(self, request: web.Request) -> web.Response:
+        self.withdrawn.append((await request.json())["uid"])
+        return web.json_response({})
+
+
+@contextlib.asynccontextmanager
+async def _relayed() -> AsyncIterator[tuple[_Leader, Callable[[str], Awaitable[Any]]]]:
+    """A leader, and a way to ask it through the webhook, over a connection of its own that ends with the question."""
+    leader, app = _Leader(), web.Application()
+    async with TestServer(leader.app) as served, aiohttp.ClientSession() as http:
+        app.add_routes([relay_route(str(served.make_url("")).rstrip("/"), Limits())])
+        site = Site(app, Limits())
+        await site.start()
+
+        async def ask(uid: str) -> Any:
+            request = {"uid": uid, "operation": "UPDATE"}
+            body = {
+                "apiVersion": "admission.k8s.io/v1",
+                "kind": "AdmissionReview",
+                "request": request,
+            }
+            async with http.post(f"{site.url}/webhook/claims", json=body) as answer:
+                return (await answer.json())["response"]
+
+        try:
+            yield leader, ask
+        finally:
+            leader.may_answer.set()
+            await site.stop()
+
+
+async def test_what_the_api_server_waits_for_no_more_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It gave up while the leader was at it, or while the question had no turn yet: that one is never passed on."""
+    monkeypatch.setattr(claim_relay, "_SECONDS", 3600.0)
+    monkeypatch.setattr(claim_relay, "_AT_ONCE", 1)
+    async with _relayed() as (leader, ask):
+        first = asyncio.create_task(ask("first"))
+        await until(lambda: leader.asked == ["first"])
+        second, third = (asyncio.create_task(ask(name)) for name in ("second", "third"))
+        second.cancel()
+        first.cancel()
+        await until(lambda: leader.withdrawn == ["first"])
+        leader.may_answer.set()
+        assert (await third)["allowed"]
+        assert (await ask("fourth"))["allowed"]
+        assert leader.asked == ["first", "third", "fourth"]
+        assert leader.withdrawn == ["first"]
+
+
+async def test_what_the_leader_does_not_answer_in_time_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The API server hears of a refusal, so whatever the leader has reserved by then is in vain."""
+    async with _relayed() as (leader, ask):
+        monkeypatch.setattr(claim_relay, "_SECONDS", 0.2)
+        refused = await ask("late")
+        assert not refused["allowed"]
+        assert "does not answer: TimeoutError" in refused["status"]["message"]
+        await until(lambda: leader.withdrawn == ["late"])
+
+
+async def test_what_is_taken_back_is_free_at_once_and_not_reserved_later() -> None:
+    """For the next claim; and where the question itself comes last it is refused."""
+    async with (
+        world(nodes=1, cards=1) as cluster,
+        SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
+    ):
+        for name in ("x", "y"):
+            await _waiting(cluster, name)
+        asked = partial(_asked, cluster, daemon.url)
+        withdrawn = f"{daemon.url}/webhook/claims/withdrawn"
+
+        async def take_back(body: bytes) -> int:
+            async with cluster.http.post(withdrawn, data=body) as answer:
+                return answer.status
+
+        assert (await asked(_review(cluster, "x", share(pool="n0"))))["response"]["allowed"]
+        full = _review(cluster, "y", share(pool="n0", cores="100"))
+        assert not (await asked(full))["response"]["allowed"]
+        assert await take_back(b'{"uid": "ask-x"}') == 200
+        late = (await asked(_review(cluster, "x", share(pool="n0"))))["response"]
+        assert "waits for an answer no more" in late["status"]["message"]
+        assert (await asked({**full, "request": {**full["request"], "uid": "again"}}))["response"][
+            "allowed"
+        ]
+        for wrong in (b"{}", b'{"uid": ""}', b"[", b'{"uid": "\xff"}'):
+            assert await take_back(wrong) == 400
 
 
 async def _naming(cluster: World, name: str) -> None:

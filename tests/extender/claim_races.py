@@ -30,6 +30,7 @@ WEIGHTS = {
     "allocate": 12,
     "land": 10,
     "lose": 2,
+    "withdraw": 3,
     "hear": 16,
     "scheduler_hears": 8,
     "share_claim": 2,
@@ -57,7 +58,8 @@ class Races:
 
     Attributes:
         claims: as the store has them, by name.
-        writes: allocations that were admitted and have not arrived: claim's name, its version then, and results.
+        writes: allocations that were admitted and have not arrived: claim's name, its version then, results, and the
+            question that was asked.
         refused: allocations that the leader has refused.
     """
 
@@ -65,7 +67,7 @@ class Races:
         self.clock = InstantClock()
         self.api = FakeApi(self.clock)
         self.claims: dict[str, Manifest] = {}
-        self.writes: list[tuple[str, str, list[Manifest]]] = []
+        self.writes: list[tuple[str, str, list[Manifest], str]] = []
         self.refused = self.stored = 0
         self._version = 100
         self._count = 0
@@ -173,10 +175,12 @@ class Races:
         if three % 5 == 0:
             results *= 2  # as Kubernetes' scheduler has doubled devices
         wanted = {**stored, "status": {"allocation": {"devices": {"results": results}}}}
-        if self.leader.review_claim(document(wanted)):
+        self._count += 1
+        question = f"question-{self._count}"
+        if self.leader.review_claim(document(wanted), question=question):
             self.refused += 1
             return
-        self.writes.append((name, stored["metadata"]["resourceVersion"], results))
+        self.writes.append((name, stored["metadata"]["resourceVersion"], results, question))
 
     async def _dry_run(self, one: int, two: int, _three: int) -> None:
         results = self._first_fit(*SHARES[two % len(SHARES)], whole=False)
@@ -191,7 +195,7 @@ class Races:
             self.leader.review_claim(document(wanted), dry_run=True)
 
     def _pending(self, stored: Manifest) -> bool:
-        return any(name == stored["metadata"]["name"] for name, _, _ in self.writes)
+        return any(name == stored["metadata"]["name"] for name, *_ in self.writes)
 
     def _first_fit(self, core: int, memory: int, *, whole: bool) -> list[Manifest]:
         """By claims alone, and those that were heard of: pods are not looked at."""
@@ -226,7 +230,7 @@ class Races:
         """An allocation arrives, unless the claim has changed meanwhile."""
         if not self.writes:
             return
-        name, version, results = self.writes.pop(one % len(self.writes))
+        name, version, results, _ = self.writes.pop(one % len(self.writes))
         stored = self.claims.get(name)
         if stored is None or stored["metadata"]["resourceVersion"] != version:
             return
@@ -236,6 +240,12 @@ class Races:
     async def _lose(self, one: int, _two: int, _three: int) -> None:
         if self.writes:
             self.writes.pop(one % len(self.writes))
+
+    async def _withdraw(self, one: int, _two: int, _three: int) -> None:
+        """The API server had no answer in time, and the webhook says so."""
+        if self.writes:
+            *_, question = self.writes.pop(one % len(self.writes))
+            self.leader.withdraw_review(question)
 
     async def _share_claim(self, one: int, two: int, _three: int) -> None:
         """One more pod, or one less, uses an allocated claim; nobody is asked."""

@@ -45,8 +45,8 @@ async def _started(*manifests: Manifest) -> tuple[World, Store]:
 
 
 def _review(world: World, *results: Any, **more: Any) -> str:
-    dry_run = more.pop("dry_run", False)
-    return world.service.review_claim(document(claim(*results, **more)), dry_run=dry_run)
+    about = {key: more.pop(key) for key in ("dry_run", "question") if key in more}
+    return world.service.review_claim(document(claim(*results, **more)), **about)
 
 
 def _used(world: World) -> int:
@@ -103,6 +103,24 @@ async def test_what_is_not_ours_is_let_through_and_a_rehearsal_keeps_nothing() -
     assert _review(world, share(), dry_run=True) == ""
     assert "no room" in _review(world, share(cores="200"), dry_run=True)
     assert _used(world) == 0
+
+
+@run
+async def test_what_is_taken_back_is_free_unless_another_write_may_still_arrive() -> None:
+    """Two questions about one allocation are two writes; those of other claims and of other devices stay."""
+    world, _store = await _started()
+    for question in ("one", "two"):
+        assert _review(world, share(cores="60"), question=question) == ""
+    assert _review(world, share("gpu-1", cores="30", memory="1Gi"), question="three") == ""
+    other = {"name": "y", "uid": "claim-y", "question": "four"}
+    assert _review(world, share("gpu-1", cores="20", memory="1Gi"), **other) == ""
+    for question, used in (("one", 1100), ("unknown", 1100), ("three", 800), ("two", 200)):
+        world.service.withdraw_review(question)
+        assert _used(world) == used
+    assert "waits for an answer no more" in _review(world, share(cores="60"), question="two")
+    assert _used(world) == 200
+    assert _review(world, share(cores="60"), question="five") == ""
+    assert world.service.audit().clean
 
 
 @run

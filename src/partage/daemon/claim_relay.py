@@ -2,15 +2,21 @@
 
 The API server reaches the webhook by TLS that the webhook looks after, and only the leader of the scheduler service can
 answer. Where it does not, the claim's allocation is refused, and its scheduler tries again.
+
+Where processors are short answers are late, and the API server refuses what it has had no answer to. So few questions are
+passed on at a time, in the order in which they came: the first have their answers while there is time. What the API server waits
+for no more is not passed on, and the leader hears which of the questions that it was asked got no answer of its.
 """
 
 import asyncio
+import contextlib
 from typing import Final
 
 import aiohttp
 from aiohttp import web
 
 from partage.model.errors import InvalidDocument
+from partage.serving.guarded import at_end_of
 from partage.serving.limits import Limits, json_response, read_body
 from partage.webhook.review import Review, Verdict, decode_review, encode_verdict
 
@@ -20,7 +26,9 @@ _LARGEST: Final = 64 * 2**10
 """Bytes of an answer; a sentence and a uid."""
 _SHOWN: Final = 256
 _JSON: Final = "application/json"
-_AT_ONCE: Final = 256
+_TAKING_BACK: Final = 30.0
+"""Seconds to tell the leader of a question that is over, for which cards may be kept for a minute."""
+_AT_ONCE: Final = 64
 """Questions that are passed on at a time: the leader waits for news of their claims. Further ones wait for their turn."""
 _WAITING: Final = 1024
 """Questions that are here at a time; further ones are sent away."""
@@ -32,6 +40,7 @@ def relay_route(url: str, limits: Limits) -> web.RouteDef:
     """The route; `url` is of the scheduler service's leader, without a trailing slash."""
     there = held = 0
     turns = asyncio.Semaphore(_AT_ONCE)
+    taken_back: set[asyncio.Task[None]] = set()
 
     async def handler(request: web.Request) -> web.Response:
         nonlocal there, held
@@ -44,10 +53,21 @@ def relay_route(url: str, limits: Limits) -> web.RouteDef:
             return _refused(asked, "too many claims are asked about at once; try again")
         there += 1
         held += len(body)
+        passed_on = False
         try:
-            async with asyncio.timeout(_SECONDS), turns:
-                return await _passed_on(asked, f"{url}/webhook/claims", body)
+            async with asyncio.timeout(_SECONDS) as limit:
+                with at_end_of(request, lambda: limit.reschedule(0.0)):
+                    async with turns:
+                        passed_on = True
+                        answer = await _passed_on(asked, f"{url}/webhook/claims", body)
+            if request.transport is None:
+                raise ConnectionResetError  # as where it ends meanwhile
+            return answer  # noqa: TRY300 # the same
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if passed_on and len(taken_back) < _WAITING:
+                task = asyncio.create_task(_taken_back(f"{url}/webhook/claims/withdrawn", asked))
+                taken_back.add(task)
+                task.add_done_callback(taken_back.discard)
             why = str(error) or type(error).__name__
             return _refused(asked, f"the scheduler service does not answer: {why}")
         finally:
@@ -74,6 +94,17 @@ async def _passed_on(asked: Review, url: str, body: bytes) -> web.Response:
             return web.Response(body=bytes(found), content_type=_JSON)
         told = found[:_SHOWN].decode(errors="replace")
         return _refused(asked, f"the scheduler service answers {answer.status}: {told}")
+
+
+async def _taken_back(url: str, asked: Review) -> None:
+    """Tell the leader that its answer, if there is one, was not the API server's."""
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
+        async with (
+            asyncio.timeout(_TAKING_BACK),
+            aiohttp.ClientSession() as http,
+            http.post(url, json={"uid": asked.uid}, allow_redirects=False),
+        ):
+            pass
 
 
 def _refused(asked: Review, why: str) -> web.Response:

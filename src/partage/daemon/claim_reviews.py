@@ -6,11 +6,14 @@ allocated; and no more is reserved for it than it asks for. Who cannot read a cl
 nothing that an allocation of it would not give. What is known may be a moment old: the answer waits for it, not for long.
 
 An instance that does not lead at this very moment answers 503, which the API server takes as a webhook that failed.
+
+`POST /webhook/claims/withdrawn`: the webhook says that the API server has had no answer to a question in time and refuses the
+write, so that nothing stays reserved for it. Whoever names a question knows its uid, which is made at random for each.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
@@ -36,6 +39,12 @@ _WAITING: Final = 1024
 _HELD: Final = 64 * 2**20
 """Bytes of all questions that are here; further ones are sent away."""
 _TOO_MANY: Final = "too many claims are asked about at once"
+
+
+class _Withdrawn(msgspec.Struct, frozen=True):
+    """A question that is taken back."""
+
+    uid: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
 def reader(client: Client) -> Callable[[str, str], Awaitable[Document | None]]:
@@ -70,8 +79,8 @@ class ClaimDesk:
         self._waiting: dict[tuple[str, str], list[asyncio.Event]] = {}
         self._there = self._held = 0
 
-    def route(self, limits: Limits) -> web.RouteDef:
-        """The route; `limits` are of requests."""
+    def routes(self, limits: Limits) -> list[web.RouteDef]:
+        """The routes; `limits` are of requests."""
 
         async def handler(request: web.Request) -> web.Response:
             body = await read_body(request, limits)
@@ -89,7 +98,19 @@ class ClaimDesk:
             answer = web.Response(body=encode_verdict(verdict), content_type=_JSON)
             return self._away() or answer
 
-        return web.post("/webhook/claims", handler)
+        async def withdrawn(request: web.Request) -> web.Response:
+            body = await read_body(request, limits)
+            try:
+                question = msgspec.json.decode(body, type=_Withdrawn).uid
+            except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+                return json_response({"message": explain(error)}, 400)
+            self._service.withdraw_review(question)
+            return json_response({})
+
+        return [
+            web.post("/webhook/claims", handler),
+            web.post("/webhook/claims/withdrawn", withdrawn),
+        ]
 
     def claim_changed(self, document: Document) -> None:
         """Have questions about this claim, which is known by now, look again."""
@@ -125,7 +146,7 @@ class ClaimDesk:
         refusal = beyond_asked(document, stored)
         if refusal:
             return Verdict(review.uid, allowed=False, message=f"{who}: {refusal}")
-        refusal = self._service.review_claim(document, dry_run=review.dry_run)
+        refusal = self._service.review_claim(document, question=review.uid, dry_run=review.dry_run)
         return Verdict(review.uid, allowed=not refusal, message=refusal)
 
     async def _stored(self, claim: Document) -> Document | None:

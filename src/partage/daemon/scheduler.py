@@ -197,7 +197,7 @@ class SchedulerDaemon(Beside):
         )
         shown += page_routes()
         if self.options.claims:
-            shown.append(self._claims.route(faces.limits))
+            shown += self._claims.routes(faces.limits)
         return scheduler_site(self.service, faces, shown, self.options.tls)
 
     def _plugin_server(self) -> PluginServer | None:

@@ -6,9 +6,11 @@ A refusal fails the binding of the pod, and the scheduler tries again with the d
 
 A reservation ends with the API server's news of the allocation, which then is a fact. No news comes where another
 admission refused or the write lost a race: after `WAIT` the service reads the claim back. By then no write that was
-admitted here can still arrive.
+admitted here can still arrive. Where the webhook knows that an answer did not reach the API server in time, it takes the question
+back, and the reservation ends at once: else a busy service would refuse claims for what nothing will ever hold.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -30,7 +32,8 @@ WAIT: Final = 66.0
 """Seconds that a reservation lasts without news: a request's longest life in an API server, and a tenth of it."""
 _MOST: Final = 4096
 """Claims with reservations at a time, far more than a scheduler binds in a minute; further claims are refused until some end."""
-
+_MOST_WITHDRAWN: Final = 4096
+"""Questions that were taken back and are remembered, the latest: one may come after its end."""
 _MOST_WRITES: Final = 8
 """Writes of one version of one claim that may be on their way."""
 
@@ -43,12 +46,14 @@ class Reserved:
         version: the claim's version that the write replaces; one with an older version can never arrive.
         fact: what it will hold, under a key of its own.
         since: when it was asked for, seconds on the service's steady clock.
+        questions: uids of those that were answered by it.
     """
 
     claim: str
     version: str
     fact: Pod
     since: float
+    questions: frozenset[str] = frozenset()
 
     @property
     def grants(self) -> tuple[Grant, ...]:
@@ -66,17 +71,27 @@ class ClaimArbiter:
 
     def __init__(self) -> None:
         self.reserved: dict[str, list[Reserved]] = {}
+        self._withdrawn: OrderedDict[str, None] = OrderedDict()
 
     def review(  # noqa: PLR0911 # each reason is an answer
-        self, books: Books, document: Document, now: float, *, dry_run: bool = False
+        self,
+        books: Books,
+        document: Document,
+        now: float,
+        *,
+        question: str = "",
+        dry_run: bool = False,
     ) -> str:
         """Reserve what the claim holds in this document; why not, and empty where it is reserved.
 
         Args:
             document: the claim as it would be stored.
             now: seconds on the service's steady clock.
+            question: the uid by which it may be taken back; empty for none.
             dry_run: nothing will be stored, so nothing is kept.
         """
+        if question in self._withdrawn:
+            return "the API server waits for an answer no more; try again"
         cache = books.cluster_cache
         claim = read_claim(document, cache.as_read)
         if not claim.records and not claim.problems:
@@ -106,8 +121,9 @@ class ClaimArbiter:
         self._keep(claim.uid, mine)
         books.take(_ends(void), now)
         same = [one for one in mine if _holds(one.fact) == _holds(fact)]
+        asked = frozenset([question])
         if same:
-            return self._asked_again(books, mine, same, now, dry_run=dry_run)
+            return self._asked_again(books, mine, same, asked, now, dry_run=dry_run)
         if len(mine) >= _MOST_WRITES or len(self.reserved) >= _MOST:
             return "too many claims are being allocated, or this one too often; try again"
         taken = {one.fact.uid for one in mine}
@@ -117,7 +133,7 @@ class ClaimArbiter:
         if not refusal and dry_run:
             books.take([HoldEnded(fact.uid)], now)
         elif not refusal:
-            self._keep(claim.uid, [*mine, Reserved(claim.uid, version, fact, now)])
+            self._keep(claim.uid, [*mine, Reserved(claim.uid, version, fact, now, asked)])
         return refusal
 
     def _asked_again(
@@ -125,6 +141,7 @@ class ClaimArbiter:
         books: Books,
         mine: list[Reserved],
         same: list[Reserved],
+        asked: frozenset[str],
         now: float,
         *,
         dry_run: bool,
@@ -136,9 +153,11 @@ class ClaimArbiter:
                 # Another leader, which knew nothing of it, gave its room away meanwhile.
                 return _short(books.engine, one.fact, one.grants)
         if not dry_run:
-            self._keep(
-                same[0].claim, [replace(one, since=now) if one in same else one for one in mine]
-            )
+            again = [
+                replace(one, since=now, questions=one.questions | asked) if one in same else one
+                for one in mine
+            ]
+            self._keep(same[0].claim, again)
         return ""
 
     def _keep(self, claim: str, those: list[Reserved]) -> None:
@@ -148,6 +167,23 @@ class ClaimArbiter:
             self.reserved.pop(claim, None)
 
     # --- what becomes of a reservation -------------------------------------------------------
+
+    def withdrawn(self, books: Books, question: str, now: float) -> None:
+        """The API server has refused the write that a question was about, whatever is or will be answered.
+
+        Args:
+            question: its uid, which nothing but the API server, the webhook and the leader ever sees.
+            now: seconds on the service's steady clock.
+        """
+        self._withdrawn[question] = None
+        if len(self._withdrawn) > _MOST_WITHDRAWN:
+            self._withdrawn.popitem(last=False)
+        for claim, those in list(self.reserved.items()):
+            if not any(question in one.questions for one in those):
+                continue
+            left = [replace(one, questions=one.questions - {question}) for one in those]
+            self._keep(claim, [one for one in left if one.questions])
+            books.take(_ends([one for one in left if not one.questions]), now)
 
     def settled(self, books: Books, document: Document) -> list[Event]:
         """Reservations that end because of what the API server told of a claim, before its own facts are taken in."""

@@ -346,21 +346,29 @@ class SchedulerService:
         """Why a pod is where it is or why it waits, with the claims that it names; None where it is not known."""
         return explained(self.books, namespace, name, self._settings.known, self.clock.monotonic())
 
-    def review_claim(self, document: Document, *, dry_run: bool = False) -> str:
+    def review_claim(
+        self, document: Document, *, question: str = "", dry_run: bool = False
+    ) -> str:
         """Reserve what a claim is about to be allocated; why not, and empty where it may be stored.
 
         Args:
             document: the claim as it would be stored.
+            question: the uid by which it may be taken back; empty for none.
             dry_run: nothing will be stored.
         """
         if self.closed:
             return self.closed
         now = self.clock.monotonic()
         self.pending.asked(self.books, document)
-        refusal = self.claims.review(self.books, document, now, dry_run=dry_run)
+        review = partial(self.claims.review, question=question, dry_run=dry_run)
+        refusal = review(self.books, document, now)
         if refusal and self.pending.gives_way(self.books, document, now):
-            refusal = self.claims.review(self.books, document, now, dry_run=dry_run)
+            refusal = review(self.books, document, now)
         return refusal
+
+    def withdraw_review(self, question: str) -> None:
+        """The API server refuses what a question was about: what was reserved for that alone is free again."""
+        self.claims.withdrawn(self.books, question, self.clock.monotonic())
 
     # --- the verbs ---------------------------------------------------------------------------
 

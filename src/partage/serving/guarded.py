@@ -200,16 +200,45 @@ def _refusal(error: Refused) -> bytes:
 @contextlib.contextmanager
 def asking(request: web.BaseRequest) -> Iterator[None]:
     """Tells the connection of a request that it is being answered."""
-    transport = request.transport
-    protocol = transport.get_protocol() if transport is not None else None
-    if not isinstance(protocol, Guarded):
+    connection = _connection_of(request)
+    if connection is None:
         yield
         return
-    protocol.asked(request)
+    connection.asked(request)
     try:
         yield
     finally:
-        protocol.answered()
+        connection.answered()
+
+
+@contextlib.contextmanager
+def at_end_of(request: web.BaseRequest, call: Callable[[], object]) -> Iterator[None]:
+    """Calls should the connection of a request end meanwhile, or have ended: its client waits no more."""
+    if request.transport is None:
+        call()
+    connection = _connection_of(request)
+    if connection is None:
+        yield
+        return
+
+    waiting = True
+
+    def ended(_closed: asyncio.Future[None]) -> None:
+        if waiting:
+            call()
+
+    connection.closed.add_done_callback(ended)
+    try:
+        yield
+    finally:
+        waiting = False
+        connection.closed.remove_done_callback(ended)
+
+
+def _connection_of(request: web.BaseRequest) -> Guarded | None:
+    transport = request.transport
+    protocol = transport.get_protocol() if transport is not None else None
+    return protocol if isinstance(protocol, Guarded) else None
 
 
 def noticed() -> Middleware:
