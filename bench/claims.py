@@ -184,7 +184,8 @@ class Run:
         if not self.way.proposed or not self.plain:
             return Counter()
         cpu, memory = self.plain_taken // self.plain
-        return Counter({Ask(int(cpu), int(memory)): self.plain})
+        average = Ask(int(cpu), int(memory), elsewhere=not self.others_by_engine)
+        return Counter({average: self.plain})
 
     def place(self, number: int, row: PodRow) -> bool:
         """Place a pod; whether it has a place."""

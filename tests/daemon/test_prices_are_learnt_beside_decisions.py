@@ -154,7 +154,7 @@ def test_pods_with_claims_and_what_others_take_are_learnt_from(
     asyncio.run(learning(mine).step())
 
     (counts,) = told
-    assert counts[Ask(3000, 2048)] == 3
+    assert counts[Ask(3000, 2048, elsewhere=True)] == 3
     assert sum(counts.values()) == 313
 
 

@@ -148,6 +148,54 @@ def test_the_others_place_as_in_the_engine(seed: int) -> None:
     assert theatre.first_fit(course).tolist() == first.tolist()
 
 
+def by_kube_scheduler(course: Course, ask: Ask, left: dict[str, Ints]) -> int:
+    """The node that kube-scheduler's own two scores like best of those with room, -1 where none has."""
+    best, found = -1.0, -1
+    for row in range(course.stock.cpu.size):
+        room = int(course.stock.cpu[row]), int(course.stock.memory[row])
+        rest = int(left["cpu"][row]) - ask.cpu_milli, int(left["memory"][row]) - ask.memory_mib
+        if min(rest) < 0:
+            continue
+        cpu, memory = (part / whole for part, whole in zip(rest, room, strict=True))
+        score = np.floor(50 * (cpu + memory)) + np.floor(100 - 50 * abs(cpu - memory))
+        if score > best:
+            best, found = float(score), row
+    return found
+
+
+@pytest.mark.parametrize("strategy", ["prices", "fragmentation", "first fit"])
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=5, deadline=None)
+def test_kube_scheduler_places_what_is_its_own(strategy: str, seed: int) -> None:
+    """By its own scores, beside what is placed for cards under any strategy."""
+    mine = world(seed, 6)
+    plain = [Ask(2000, 1024, elsewhere=True), Ask(8000, 16_384, elsewhere=True)]
+    cards = {a: n for a, n in zip(mine.mix.asks, mine.mix.counts.tolist(), strict=True) if a.count}
+    mix = Mix.of({**cards, **dict.fromkeys(plain, 40)}, mine.stock)
+    course = thinned(mix, mine.stock, 1, seed)
+    prices = replace(mine.prices, reserves=reserves_of(mix, mine.stock))
+    theatre = Theatre(mix, mine.stock)
+
+    if strategy == "prices":
+        node = theatre.prices(course, prices)
+    elif strategy == "fragmentation":
+        node = theatre.fragmentation(course)
+    else:
+        node = theatre.first_fit(course)
+
+    left = {"cpu": course.stock.cpu.copy(), "memory": course.stock.memory.copy()}
+    seen = 0
+    for row, found in zip(course.arrivals.tolist(), node.tolist(), strict=True):
+        ask = mix.asks[row]
+        if ask.elsewhere:
+            assert found == by_kube_scheduler(course, ask, left)
+            seen += 1
+        if found >= 0:
+            left["cpu"][found] -= ask.cpu_milli
+            left["memory"][found] -= ask.memory_mib
+    assert seen or not cards
+
+
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=10, deadline=None)
 def test_prices_place_as_in_the_engine_from_books_that_hold_something(seed: int) -> None:

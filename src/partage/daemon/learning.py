@@ -166,4 +166,4 @@ def _others(books: Books) -> Counter[Ask]:
     if pods <= 0:
         return Counter()
     cpu, memory = (max(0, taken.get(name, 0)) // pods for name in ("cpu", "memory"))
-    return Counter({Ask(cpu, memory // 2**20): pods})
+    return Counter({Ask(cpu, memory // 2**20, elsewhere=True): pods})

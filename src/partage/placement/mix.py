@@ -27,6 +27,7 @@ class Ask:
         count: cards; 0 for pods without.
         milli: compute of each card.
         models: card models that will do, sorted; empty for any.
+        elsewhere: kube-scheduler places such pods, by its own scores; of pods without cards alone.
     """
 
     cpu_milli: int
@@ -34,6 +35,7 @@ class Ask:
     count: int = 0
     milli: int = 0
     models: tuple[str, ...] = ()
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Mix:
 
     Attributes:
         allowed: (asks, models), whether a card of the model will do.
+        elsewhere: whether kube-scheduler places its pods by its own scores.
     """
 
     cpu: Ints
@@ -87,6 +90,7 @@ class Mix:
     cards: Ints
     milli: Ints
     allowed: Bools
+    elsewhere: Bools
     counts: Ints
     asks: tuple[Ask, ...]
 
@@ -101,6 +105,7 @@ class Mix:
             np.array([a.count for a in asks], np.int64),
             np.array([a.milli if a.count else 0 for a in asks], np.int64),
             np.array(allowed, np.bool_).reshape(len(asks), len(stock.models)),
+            np.array([a.elsewhere for a in asks], np.bool_),
             np.array([seen[a] for a in asks], np.int64),
             tuple(asks),
         )

@@ -2,7 +2,9 @@
 
 A rehearsal runs off the decision path and changes nothing: it tells how a set of prices would do.
 Arrivals come in the mix that was seen, in random order; the cluster is the empty one, a part of
-it, or the books as they stand.
+it, or the books as they stand. Pods that kube-scheduler places go where its own scores would have them,
+whatever is rehearsed: they take CPU where cards need it, so prices that do well where the engine places every
+pod may do badly there.
 """
 
 from dataclasses import dataclass
@@ -90,7 +92,13 @@ def dressed(mix: Mix, stock: Stock, standing: Standing | None, number: int) -> C
     order = chance.permutation(stock.cpu.size)
     mine = _ordered(stock, order)
     books = Books(
-        standing.cpu[order], standing.memory[order], standing.left[order], mine.cards, mine.model
+        standing.cpu[order],
+        standing.memory[order],
+        standing.left[order],
+        mine.cards,
+        mine.model,
+        mine.cpu,
+        mine.memory,
     )
     return Course(mine, np.concatenate((past, future)), past.size, books)
 
@@ -115,7 +123,8 @@ def _ordered(stock: Stock, rows: NDArray[np.intp]) -> Stock:
 def _empty(stock: Stock) -> Books:
     width = int(stock.cards.max(initial=0))
     left: Ints = np.where(np.arange(width) < stock.cards[:, None], MILLI, 0)
-    return Books(stock.cpu, stock.memory, left, stock.cards, stock.model)
+    empty = stock.cpu, stock.memory
+    return Books(*empty, left, stock.cards, stock.model, *empty)
 
 
 def _drawn(mix: Mix, capacity: int, load: float, chance: np.random.Generator) -> Ints:
@@ -141,7 +150,12 @@ class Theatre:
         """Prepare for courses on `stock` or a part of it."""
         self.mix = mix
         self._asked = Asked(
-            mix.cpu, mix.memory, mix.cards, np.minimum(mix.milli, MILLI), mix.allowed
+            mix.cpu,
+            mix.memory,
+            mix.cards,
+            np.minimum(mix.milli, MILLI),
+            mix.allowed,
+            mix.elsewhere,
         )
         self._usual = _usual(workload_of(mix), stock)
 

@@ -28,6 +28,8 @@ MOST_BIN: Final = 2**10 - 1
 MOST_NODE: Final = 2**13 - 1
 MOST_CARD: Final = 2**10 - 1
 MANY: Final = 2**20
+WHOLE: Final = 200
+"""The most that kube-scheduler's two scores give a node together."""
 MARGIN: Final = 3.0
 """Those of `priced` and `slot_reservation`; the tests hold them to it."""
 
@@ -36,7 +38,7 @@ class Books(NamedTuple):
     """Nodes in the order of preference; a replay writes the first three columns.
 
     CPU left (milli), memory left (MiB), compute left by node and card (milli), number of cards,
-    and row of their model.
+    row of their model, and CPU and memory of the empty node.
     """
 
     cpu: Ints
@@ -44,16 +46,22 @@ class Books(NamedTuple):
     left: Ints
     cards: Ints
     model: Ints
+    room_cpu: Ints
+    room_memory: Ints
 
 
 class Asked(NamedTuple):
-    """Requests: CPU (milli), memory (MiB), cards, compute of each (milli), (asks, models) allowed."""
+    """Requests: CPU (milli), memory (MiB), cards, compute of each (milli), (asks, models) allowed.
+
+    Then whether kube-scheduler places such pods by its own scores.
+    """
 
     cpu: Ints
     memory: Ints
     cards: Ints
     milli: Ints
     allowed: Bools
+    elsewhere: Bools
 
 
 class Worth(NamedTuple):
@@ -101,7 +109,7 @@ class Usual(NamedTuple):
 
 @compiled
 def _fits(cpu: int, memory: int, cards: int, milli: int, books: Books, i: int) -> bool:
-    free_cpu, free_memory, left, size, _ = books
+    free_cpu, free_memory, left, size = books[:4]
     if cpu > free_cpu[i] or memory > free_memory[i]:
         return False
     found = 0
@@ -113,7 +121,7 @@ def _fits(cpu: int, memory: int, cards: int, milli: int, books: Books, i: int) -
 @compiled
 def _take(cpu: int, memory: int, cards: int, milli: int, card: int, books: Books, i: int) -> None:
     """Take a pod's share: of `card` and, where it asks more, of the first others that fit."""
-    free_cpu, free_memory, left, size, _ = books
+    free_cpu, free_memory, left, size = books[:4]
     free_cpu[i] -= cpu
     free_memory[i] -= memory
     if cards > 0 and card >= 0:
@@ -123,6 +131,17 @@ def _take(cpu: int, memory: int, cards: int, milli: int, card: int, books: Books
         if cards > 0 and g != card and left[i, g] >= milli:
             left[i, g] -= milli
             cards -= 1
+
+
+@compiled
+def _spread(cpu: int, memory: int, books: Books, i: int) -> int:
+    """Key of a node by kube-scheduler's own scores: most left of CPU and memory, and both alike."""
+    free_cpu, free_memory, _, _, _, room_cpu, room_memory = books
+    cores = (free_cpu[i] - cpu) / max(room_cpu[i], 1)
+    mib = (free_memory[i] - memory) / max(room_memory[i], 1)
+    left = np.floor(50 * (cores + mib))
+    alike = np.floor(100 - 50 * abs(cores - mib))
+    return int(WHOLE - left - alike)
 
 
 @compiled
@@ -195,8 +214,8 @@ def play_priced(
         kept: the reserves.
         node: row of the node of each arrival, -1 for none; written.
     """
-    free_cpu, free_memory, left, size, model = books
-    a_cpu, a_memory, a_cards, a_milli, a_allowed = asked
+    free_cpu, free_memory, left, size, model = books[:5]
+    a_cpu, a_memory, a_cards, a_milli, a_allowed, elsewhere = asked
     table, core, gib, scarce, bonus = worth
     r_cards, r_cpu, r_memory, r_allowed, r_free, need, pod_milli = kept
     nodes, pairs, reserves = free_cpu.size, core.size, r_cards.size
@@ -241,6 +260,9 @@ def play_priced(
             barred = cards > 0 and not a_allowed[k, m]
             if barred or not _fits(cpu, memory, cards, milli, books, i):
                 keys[k, i] = NOWHERE
+                continue
+            if elsewhere[k]:
+                keys[k, i] = _spread(cpu, memory, books, i)
                 continue
             rest = 0
             for g in range(size[i]):
@@ -345,12 +367,23 @@ def play_priced(
 @compiled
 def play_first_fit(arrivals: Ints, books: Books, asked: Asked, node: Ints) -> None:
     """Place arrivals on the first node that fits, and its first cards that do."""
-    a_cpu, a_memory, a_cards, a_milli, a_allowed = asked
+    a_cpu, a_memory, a_cards, a_milli, a_allowed, elsewhere = asked
     first = np.zeros(a_cpu.size, np.int64)  # nodes before it have no room, now or ever
     for number in range(arrivals.size):
         k = arrivals[number]
         cpu, memory, cards, milli = a_cpu[k], a_memory[k], a_cards[k], a_milli[k]
         node[number] = -1
+        if elsewhere[k]:
+            found, top = -1, NOWHERE
+            for i in range(books.cpu.size):
+                if _fits(cpu, memory, 0, 0, books, i):
+                    key = _spread(cpu, memory, books, i)
+                    if key < top:
+                        found, top = i, key
+            if found >= 0:
+                _take(cpu, memory, 0, 0, -1, books, found)
+                node[number] = found
+            continue
         while first[k] < books.cpu.size:
             i = first[k]
             barred = cards > 0 and not a_allowed[k, books.model[i]]
@@ -401,8 +434,8 @@ def play_fragmentation(
     arrivals: Ints, books: Books, asked: Asked, usual: Usual, node: Ints
 ) -> None:
     """Place arrivals as FGD does."""
-    free_cpu, _, left, size, model = books
-    a_cpu, a_memory, a_cards, a_milli, a_allowed = asked
+    free_cpu, _, left, size, model = books[:5]
+    a_cpu, a_memory, a_cards, a_milli, a_allowed, elsewhere = asked
     nodes, steps = free_cpu.size, usual.points
     frag = np.zeros(nodes)
     for i in range(nodes):
@@ -430,6 +463,9 @@ def play_fragmentation(
             barred = cards > 0 and not a_allowed[k, m]
             if barred or not _fits(cpu, memory, cards, milli, books, i):
                 keys[k, i] = NOWHERE
+                continue
+            if elsewhere[k]:
+                keys[k, i] = _spread(cpu, memory, books, i)
                 continue
             best, chosen = -1, -1
             trial = left[i].copy()
