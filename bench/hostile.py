@@ -279,6 +279,26 @@ def shapes(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:  # noqa: PLR0915 
         ),
     )
     yield (
+        "120 terms of numbers",
+        pod(
+            gpu,
+            affinity=affine(
+                [
+                    {
+                        "matchExpressions": [
+                            {
+                                "key": "kubernetes.io/hostname",
+                                "operator": "Gt",
+                                "values": [str(1000 * seed + i)],
+                            }
+                        ]
+                    }
+                    for i in range(120)
+                ]
+            ),
+        ),
+    )
+    yield (
         "4000 names in one term",
         pod(
             gpu,

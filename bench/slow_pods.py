@@ -108,6 +108,7 @@ class Genes:
     notes: tuple[tuple[str, str], ...] = ()
     terms: int = 0
     preferred: bool = False
+    operator: str = "NotIn"
 
     def pod(self, name: str) -> dict[str, Any]:
         """Its manifest."""
@@ -121,10 +122,15 @@ class Genes:
         main = main or [hostile.container("main", hostile.hami(1, 100))]
         spec: dict[str, Any] = {"containers": main, "initContainers": initial}
         if self.terms:
+            values = {"NotIn": "n{}", "Gt": "{}", "Lt": "{}"}.get(self.operator, "")
             words = [
                 {
                     "matchExpressions": [
-                        {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [f"n{i}"]}
+                        {
+                            "key": "kubernetes.io/hostname",
+                            "operator": self.operator,
+                            **({"values": [values.format(i)]} if values else {}),
+                        }
                     ]
                 }
                 for i in range(self.terms)
@@ -171,7 +177,8 @@ def new(chance: Random) -> Genes:
     kinds = tuple(new_kind(chance) for _ in range(chance.choice([1, 1, 2, 2, 3, 5])))
     keys = chance.sample(sorted(NOTES), chance.choice([0, 0, 1, 1, 2, 3]))
     notes = tuple((key, chance.choice(NOTES[key])) for key in keys)
-    return Genes(kinds, notes, chance.choice([0, 0, 1, 120]), chance.random() < 0.5)
+    operator = chance.choice(["NotIn", "Gt", "Lt", "Exists", "DoesNotExist"])
+    return Genes(kinds, notes, chance.choice([0, 0, 1, 120]), chance.random() < 0.5, operator)
 
 
 def changed(genes: Genes, others: list[Genes], chance: Random) -> Genes:
@@ -202,7 +209,12 @@ def changed(genes: Genes, others: list[Genes], chance: Random) -> Genes:
             return replace(genes, notes=new(chance).notes)
         case 7:
             drawn_ = new(chance)
-            return replace(genes, terms=drawn_.terms, preferred=drawn_.preferred)
+            return replace(
+                genes,
+                terms=drawn_.terms,
+                preferred=drawn_.preferred,
+                operator=drawn_.operator,
+            )
         case _:
             kinds[at] = chance.choice(chance.choice(others).kinds)
     return replace(genes, kinds=tuple(kinds))

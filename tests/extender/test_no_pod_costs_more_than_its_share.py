@@ -19,11 +19,15 @@ from hypothesis import given, settings, target
 from hypothesis import strategies as st
 from world import Manifest, World, card, device, document, node
 
+from fakes.builders import make_node
 from partage.extender.allowance import AllowanceSettings
 from partage.extender.explain import explain
+from partage.inventory.ledger import Ledger
+from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement
 from partage.placement.tables import UNITS, Prices, Tables
 from partage.placement.work import MOST, MOST_A_NODE, Work
 from partage.scheduler.events import TablesChanged
+from partage.scheduler.labels import NodeColumns
 from partage.wire.limits import LIMITS
 
 NODES = 120
@@ -304,6 +308,18 @@ SHAPES: dict[str, Manifest] = {
     "resource names": pod(
         [container("a", {**KOORD, **{f"x.example/r{i}": "1" for i in range(8000)}})]
     ),
+    "amounts in every container": pod(
+        [
+            container("a", KOORD),
+            *(container(f"c{i}", {f"a/{j:x}": "0" for j in range(125)}) for i in range(500)),
+        ]
+    ),
+    "amounts beside init containers": pod(
+        [container("a", KOORD)],
+        initContainers=[
+            container(f"c{i}", {f"a/{j:x}": str(i) for j in range(125)}) for i in range(500)
+        ],
+    ),
     "some resource names": pod(
         [container("a", {**KOORD, **{f"x.example/r{i}": "1" for i in range(100)}})]
     ),
@@ -340,6 +356,24 @@ def ask(world: World, manifest: Manifest, *, searching: bool = False) -> Manifes
         return answer
     finally:
         world.service.pod_gone(uid)
+
+
+@pytest.mark.parametrize("operator", list(Operator))
+def test_conditions_on_labels_are_asked_of_all_nodes_at_once(operator: Operator) -> None:
+    """Two hundred conditions on a label that each of 2,000 nodes has with another value, a number at that."""
+    ledger = Ledger()
+    for number in range(2_000):
+        ledger.upsert_node(make_node(f"n{number}", labels={"kubernetes.io/hostname": str(number)}))
+    columns = NodeColumns(ledger)
+    columns.refresh()
+    values = () if operator.name.startswith(("EXISTS", "DOES")) else ("1000",)
+    terms = tuple(
+        NodeTerm((Requirement("kubernetes.io/hostname", operator, values),)) for _ in range(200)
+    )
+    plain = [terms[0].matches(f"n{i}", {"kubernetes.io/hostname": str(i)}) for i in range(2_000)]
+    with bounded(20_000):
+        found = columns.constrained(NodeConstraint(terms=terms))
+    assert found[:2_000].tolist() == plain
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -68,6 +68,20 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
+        "conditions on a label that each node has with another value, numbers too",
+        "they are asked of all nodes at once",
+        (f"{_HARD}::test_conditions_on_labels_are_asked_of_all_nodes_at_once",),
+    ),
+    Attack(
+        "tenant",
+        "large pods with devices for other schedulers, to be read at each change once bound",
+        "the webhook refuses them by the same bounds",
+        (
+            "webhook/test_large_pods_are_judged_in_time.py::test_bounds_hold_whatever_scheduler_a_pod_names",
+        ),
+    ),
+    Attack(
+        "tenant",
         "hundreds of hard pods at once, in one namespace or many",
         "an ordinary pod of another namespace has its turn after a bounded amount of work",
         (

@@ -213,6 +213,42 @@ def test_as_many_containers_as_may_be_are_completed() -> None:
     assert validated(review(manifest))["allowed"]
 
 
+BEYOND: Final[dict[str, Callable[[], Json]]] = {
+    "containers": lambda: pod(*many(513, {"nvidia.com/gpu": "0"})),
+    "containers that ask for devices": lambda: pod(*many(65, {"nvidia.com/gpu": "0"})),
+    "amounts of resources": lambda: pod(
+        container("g", SHARE), *many(100, {f"x.example/{i}": "0" for i in range(42)})
+    ),
+    "node affinity terms": lambda: pod(
+        container("g", SHARE), affinity=required(*[term("a")] * 129)
+    ),
+    "bytes": lambda: pod(container("g", SHARE), meta={"annotations": {HINT: "x" * 16_385}}),
+}
+
+
+@pytest.mark.parametrize("scheduler", ["partage-scheduler", "volcano"])
+@pytest.mark.parametrize("what", BEYOND)
+def test_bounds_hold_whatever_scheduler_a_pod_names(what: str, scheduler: str) -> None:
+    """Another scheduler may bind such a pod, and then it is read at each of its changes."""
+    manifest = BEYOND[what]()
+    manifest["spec"]["schedulerName"] = scheduler
+
+    answer = validated(review(manifest))
+
+    assert not answer["allowed"]
+    assert what.split(maxsplit=1)[0] in answer["status"]["message"]
+    assert validated(review(manifest, "UPDATE", manifest))["allowed"]
+
+
+def test_devices_of_a_pod_as_a_whole_count_too() -> None:
+    """A runtime's overhead names a card, and no container does: the bounds hold all the same."""
+    manifest = pod(container(), overhead=SHARE, affinity=required(*[term("a")] * 129))
+
+    answer = validated(review(manifest))
+
+    assert "node affinity terms" in answer["status"]["message"]
+
+
 def test_a_crowd_that_is_there_already_may_be_changed() -> None:
     """A pod of before the bound does not keep its finalizers for ever."""
     manifest = pod(*many(600, SHARE))

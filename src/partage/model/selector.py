@@ -71,14 +71,24 @@ class Requirement:
         more = len(self.values) - _MOST_TOLD
         return f"{told} and {more} more" if more > 0 else told
 
+    @property
+    def bound(self) -> int | None:
+        """The number that `Gt` and `Lt` compare with; None where it is none, so that nothing matches."""
+        return integer(self.values[0]) if self.values else None
+
     def _compares(self, value: str | None) -> bool:
-        texts = (value or "", *self.values[:1])
-        if len(texts) < 2 or not all(_INTEGER.fullmatch(text) for text in texts):
-            return False
-        have, bound = (int(text) for text in texts)
-        if max(abs(have), abs(bound)) >= 2**63:
+        have, bound = integer(value or ""), self.bound
+        if have is None or bound is None:
             return False
         return have > bound if self.operator is Operator.GT else have < bound
+
+
+def integer(text: str) -> int | None:
+    """The number that a label stands for; None where it is none, or none of 64 bits."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    found = int(text)
+    return found if abs(found) < 2**63 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,15 @@ from partage.inventory.plane import Bools, Ints
 from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
 from partage.model.reason import NodeReason, ReasonCode
-from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement, Selector, Taint
+from partage.model.selector import (
+    NodeConstraint,
+    NodeTerm,
+    Operator,
+    Requirement,
+    Selector,
+    Taint,
+    integer,
+)
 from partage.placement.node import concerned, cordon, objection, repelling
 
 _NAME: Final = "metadata.name"
@@ -39,6 +47,8 @@ class _Column(Generic[V]):
         self.codes: NDArray[np.int32] = np.zeros(size, np.int32)
         self.values: list[V] = []
         self.numbers: dict[V, int] = {}
+        self._amounts: NDArray[np.int64] = np.zeros(1, np.int64)
+        self._counts: Bools = np.zeros(1, np.bool_)
 
     def put(self, index: int, value: V | None) -> None:
         if value is None:
@@ -54,6 +64,23 @@ class _Column(Generic[V]):
         """Nodes whose value passes; each value is judged once."""
         verdicts = np.fromiter((absent, *map(judge, self.values)), np.bool_, len(self.values) + 1)
         found: Bools = verdicts[self.codes]
+        return found
+
+    def comparing(self, bound: int | None, *, greater: bool) -> Bools:
+        """Nodes whose value is a number beyond a bound; each value is read once, however many bounds are asked about."""
+        if len(self._counts) <= len(self.values):
+            read = [None, *(integer(str(value)) for value in self.values)]
+            self._counts = np.array([one is not None for one in read])
+            self._amounts = np.array([one or 0 for one in read], np.int64)
+        if bound is None:
+            return np.zeros(self.codes.size, np.bool_)
+        beyond = self._amounts > bound if greater else self._amounts < bound
+        found: Bools = (self._counts & beyond)[self.codes]
+        return found
+
+    def present(self) -> Bools:
+        """Nodes that have a value."""
+        found: Bools = self.codes > 0
         return found
 
     def among(self, values: tuple[V, ...]) -> Bools:
@@ -157,7 +184,6 @@ class NodeColumns:
         return found
 
     def _meets(self, requirement: Requirement, column: _Column[str] | None) -> Bools:
-        key = requirement.key
         if column is None:
             return np.full(self._size, requirement.matches({}))
         match requirement.operator:
@@ -166,10 +192,10 @@ class NodeColumns:
             case Operator.NOT_IN:
                 return ~column.among(requirement.values)
             case Operator.EXISTS:
-                return column.where(lambda _: True, absent=False)
+                return column.present()
             case Operator.DOES_NOT_EXIST:
-                return column.where(lambda _: False, absent=True)
-        return column.where(lambda value: requirement.matches({key: value}), absent=False)
+                return ~column.present()
+        return column.comparing(requirement.bound, greater=requirement.operator is Operator.GT)
 
 
 _MOST_PREFERENCE: Final = 500  # with a score and a rank, as much as one number holds

@@ -32,8 +32,10 @@ from partage.webhook.manifest import (
 from partage.webhook.mutating import not_ours
 from partage.webhook.review import Review, Verdict, invalid
 from partage.webhook.settings import Admission
+from partage.wire import shapes
 from partage.wire.adjustment import asked, read_changes
 from partage.wire.context import Context
+from partage.wire.limits import beyond
 from partage.wire.pods import TranslatedPod, translate_pod
 from partage.wire.record import decode
 from partage.wire.routing import HAMI, route
@@ -71,7 +73,8 @@ def validate(review: Review, context: Context, admission: Admission) -> Verdict:
         return Verdict(review.uid)
     foreign = not_ours(review.object, admission)
     if foreign:
-        return Verdict(review.uid, warnings=(foreign,))
+        large = _large(review, review.object, context)
+        return invalid(review, large) if large else Verdict(review.uid, warnings=(foreign,))
     if review.operation == "UPDATE":
         return _updated(review, context)
     return _created(review, review.object, context, admission)
@@ -157,6 +160,18 @@ def _created(
     if fault is not None:
         notes = (f"the pod will wait: {fault.code}: {fault.message}", *notes)
     return Verdict(review.uid, warnings=notes)
+
+
+def _large(review: Review, pod: Mapping[str, Any], context: Context) -> str:
+    """Which bound a new pod of another scheduler breaks; empty for none. Once bound, it is read as any other."""
+    if review.operation != "CREATE":
+        return ""
+    document = None if crowded(pod) else decode_pod(pod, review.namespace)
+    if document is None or isinstance(document, str):
+        return crowded(pod)
+    spec = document.shape.spec if isinstance(document.shape, shapes.Pod) else None
+    broken = beyond(spec or shapes.PodSpec(), document.annotations, context.is_device)
+    return broken and f"{ReasonCode.INVALID_REQUEST}: {broken}"
 
 
 def _updated(review: Review, context: Context) -> Verdict:

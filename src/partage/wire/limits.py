@@ -14,6 +14,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "containers that ask for devices": 64,
     "containers": 512,
     "resource names": 128,
+    "amounts of resources": 4096,
     "node selector labels": 128,
     "node affinity terms and expressions": 256,
     "node affinity values": 4096,
@@ -60,20 +61,16 @@ def beyond(
     spec: shapes.PodSpec, annotations: Mapping[str, str], is_device: Callable[[str], bool]
 ) -> str:
     """Which bound a pod breaks, as a sentence; empty for none, and for a pod without devices."""
-    asked = [set(_resources(container)) for container in _containers(spec)]
+    asked = [list(_resources(container)) for container in _containers(spec)]
     asking = sum(any(map(is_device, one)) for one in asked)
-    if not asking:
+    own = [*(spec.overhead or ()), *_resources(shapes.Container(resources=spec.resources))]
+    if not asking and not any(map(is_device, own)):
         return ""
-    own = (
-        spec.overhead,
-        spec.resources.limits if spec.resources else None,
-        spec.resources.requests if spec.resources else None,
-    )
-    resources = set().union(*asked, *(given for given in own if given))
     counts = {
         "containers that ask for devices": asking,
         "containers": len(asked),
-        "resource names": len(resources),
+        "resource names": len(set(own).union(*asked)),
+        "amounts of resources": len(own) + sum(map(len, asked)),
         "node selector labels": len(spec.node_selector or ()),
         "tolerations": len(spec.tolerations or ()),
         **_affinity(spec),
