@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -209,6 +210,30 @@ func TestClaimsAreLeftToKubeSchedulerWhereTheEngineCannotTell(t *testing.T) {
 			})
 			left(t, p, claimant())
 		})
+	}
+}
+
+func TestClaimsThatAreTooLargeToTellAreLeftAndNodesAreToldOfAllTheSame(t *testing.T) {
+	p, engine, h := withClaims(t, proposing("n1"))
+	large := *h.claims.there["team/shared"]
+	large.Annotations = map[string]string{"x": strings.Repeat("x", mostOfClaims)}
+	small := h.claims.there["team/shared"]
+	nodes := []fwk.NodeInfo{nodeInfo("n1"), nodeInfo("n2")}
+	ctx := context.Background()
+
+	h.claims.there["team/shared"] = &large
+	if result, status := p.PreFilter(ctx, framework.NewCycleState(), claimant(), nodes); !status.IsSkip() || result != nil {
+		t.Error(result, status)
+	}
+	if asked := engine.verbs(); len(asked) != 0 {
+		t.Errorf("asked %v", asked)
+	}
+	h.claims.there["team/shared"] = small
+	if _, status := p.PreFilter(ctx, framework.NewCycleState(), claimant(), nodes); !status.IsSuccess() {
+		t.Error(status)
+	}
+	if asked := engine.last(protocol.VerbPropose); len(asked.Taken) != 2 {
+		t.Errorf("told of %v", asked.Taken)
 	}
 }
 

@@ -344,7 +344,7 @@ func (p *Plugin) forClaims(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	spec := withoutClaims(&pod.Spec)
 	question := protocol.Question{
 		Verb: protocol.VerbPropose, UID: string(pod.UID), Attempt: p.shared.attempts.Add(1), Version: pod.ResourceVersion,
-		Wide: wide(spec), Taken: p.shared.told.changed(nodes),
+		Wide: wide(spec),
 	}
 	question.Domains, _ = domains(spec)
 	if question.Claims, err = encodedClaims(claims); err != nil {
@@ -353,6 +353,8 @@ func (p *Plugin) forClaims(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	if question.Pod, err = encoded(pod); err != nil {
 		return nil, skip
 	}
+	// Last of all: it counts as told, which it would not be where the question is not asked after all.
+	question.Taken = p.shared.told.changed(nodes)
 	answer, err := p.shared.timed(ctx, question)
 	if err != nil || answer.Code != "" || len(answer.Nodes) == 0 {
 		return nil, skip
@@ -427,14 +429,7 @@ func (p *Plugin) budgets() ([]protocol.Budget, error) {
 	if err != nil {
 		return nil, err
 	}
-	budgets := make([]protocol.Budget, len(listed))
-	for i, one := range listed {
-		budgets[i].Metadata.Namespace, budgets[i].Metadata.Name = one.Namespace, one.Name
-		budgets[i].Spec.Selector = one.Spec.Selector
-		budgets[i].Status.DisruptionsAllowed = one.Status.DisruptionsAllowed
-		budgets[i].Status.DisruptedPods = one.Status.DisruptedPods
-	}
-	return budgets, nil
+	return budgetsOf(listed)
 }
 
 // timed asks, and counts how often the engine is slow.

@@ -2,6 +2,7 @@ package partage
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -186,15 +187,22 @@ func allocatedNow(claims fwk.ResourceClaimTracker, pod *v1.Pod) ([]*resourceapi.
 	return found, err
 }
 
+// mostOfClaims is how many bytes of a pod's claims travel to the engine, which compares nodes for far fewer. A tenant may
+// make claims of a megabyte each, and name many of them.
+const mostOfClaims = 1 << 20
+
 // encodedClaims are claims as they travel to the engine.
 func encodedClaims(claims []*resourceapi.ResourceClaim) ([]json.RawMessage, error) {
-	found := make([]json.RawMessage, len(claims))
+	found, size := make([]json.RawMessage, len(claims)), 0
 	for i, claim := range claims {
 		slim := *claim
 		slim.ManagedFields = nil
 		body, err := json.Marshal(&slim)
 		if err != nil {
 			return nil, err
+		}
+		if size += len(body); size > mostOfClaims {
+			return nil, fmt.Errorf("the claims have more than %d bytes", mostOfClaims)
 		}
 		found[i] = body
 	}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from world import World, device, node, pod, run, whole
+from world import World, device, document, node, pod, run, whole
 
 from partage.daemon.plugin import PluginOptions, PluginServer
 from partage.extender.attempts import Attempts
@@ -102,4 +102,7 @@ async def test_a_pod_that_cannot_be_read_stops_no_other(monkeypatch: pytest.Monk
     world.create(pod("poison", whole()))
     await world.place(pod("web", whole()))
     assert world.service.books.engine.ledger.allocation("uid-web") is not None
-    assert any("KeyError" in text for text in world.service.books.cluster_cache.problems.values())
+    problems = world.service.books.cluster_cache.problems
+    assert any("KeyError" in text for text in problems.values())
+    world.service.gone(document(pod("poison", whole())))
+    assert problems == {}

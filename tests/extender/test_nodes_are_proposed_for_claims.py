@@ -6,10 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 from plugin_world import Plugged
+from test_no_pod_costs_more_than_its_share import bounded
 from world import Manifest, device, document, node, pod, run, whole
 
 from claim_documents import claim, share
 from partage.extender import pending_allocations
+from partage.extender.claims_told import explained
 from partage.extender.node_offers import MOST_PROPOSED, PROPOSED
 from partage.extender.pending_allocations import LIFE
 from partage.model.device import MILLI, DeviceType, SliceMode
@@ -507,3 +509,69 @@ async def test_cards_that_are_shared_make_no_instances() -> None:
     world = await cluster("n1")
     instance = {"deviceClassName": MIG_CLASS, **selected(f'{PROFILE} == "1g.10gb"')}
     assert propose(world, waiting(instance)).skip
+
+
+def crowd(
+    claims: int, alternatives: int = 0, padding: str = ""
+) -> tuple[Manifest, list[Manifest]]:
+    """A pod, and claims of 32 requests each that it names, as many as the API server takes."""
+    made: list[Manifest] = []
+    for number in range(claims):
+        asks = [
+            exactly(1 + (7 * i + number) % 50, f"{100 + i + 37 * number}Mi") for i in range(32)
+        ]
+        one = waiting(*asks)
+        one["metadata"] |= {"name": f"x{number}", "uid": f"claim-{number}"}
+        for request in one["spec"]["devices"]["requests"]:
+            if padding:
+                request["exactly"] |= selected(padding)
+            if alternatives:
+                ask = request.pop("exactly")
+                request["firstAvailable"] = [{**ask, "name": f"a{i}"} for i in range(alternatives)]
+        made.append(one)
+    named = [{"name": f"x{i}", "resourceClaimName": f"x{i}"} for i in range(claims)]
+    return pod("crowd", resourceClaims=named), made
+
+
+@run
+async def test_claims_of_thousands_of_requests_are_left_to_kube_scheduler() -> None:
+    """They take no longer to tell from others than a hard pod may take."""
+    world = await cluster(*(f"n{number}" for number in range(60)))
+    for claims, padding in ((3, ""), (30, ""), (4, f"true || {'x' * 9_000}")):
+        user, made = crowd(claims, padding=padding)
+        with bounded(50_000):
+            assert propose(world, *made, user=user).skip
+
+
+@pytest.mark.parametrize("amounts", [{"cores": "-1"}, {"memory": "-1Gi"}])
+@run
+async def test_a_claim_for_less_than_nothing_is_left_to_kube_scheduler(
+    amounts: dict[str, str],
+) -> None:
+    """It is no fault of the engine."""
+    world = await cluster("n1")
+
+    assert propose(world, waiting(exactly(**amounts))).skip
+
+
+@run
+async def test_an_explanation_looks_at_so_many_requests_of_claims() -> None:
+    """Whoever may read a pod may ask, and the leader answers: 7,680 alternatives are told by their first."""
+    world = await cluster(*(f"n{number}" for number in range(120)))
+    user, made = crowd(30, alternatives=8)
+    found = {one["metadata"]["name"]: document(one) for one in (user, *made)}
+    for one in found.values():
+        world.service.changed(one)
+
+    with bounded(100_000):
+        told = explained(
+            world.service.books,
+            "team",
+            "crowd",
+            lambda _kind, _namespace, name: found.get(name),
+            0.0,
+        )
+
+    assert told is not None
+    assert len(told["request"]) == 64
+    assert "the service looks at the first 64 requests of the pod's claims" in told["notes"]

@@ -316,3 +316,22 @@ async def test_late_and_broken_questions_offer_nothing() -> None:
     broken = wire.Preempt(1, "uid-vip", world.number, [msgspec.Raw(b'{"spec":1}')])
     world.service.lead()
     assert (await world.attempts.preempt(broken)).code == "InvalidRequest"
+
+
+def test_a_budget_that_compares_thousands_of_values_lets_nobody_go() -> None:
+    """Each pod that may have to go would be compared with all of them."""
+    values = [f"v{number}" for number in range(5_000)]
+    spec = {"selector": {"matchExpressions": [{"key": "app", "operator": "In", "values": values}]}}
+    given = {"metadata": {"name": "b", "namespace": "team"}, "spec": spec}
+    status = {"disruptionsAllowed": 3}
+
+    large, small = (
+        wire.budgets(wire.Preempt(1, "u", 1, [msgspec.Raw(msgspec.json.encode(one))]))[0]
+        for one in (
+            {**given, "status": status},
+            {**given, "spec": {"selector": {"matchLabels": {"app": "v0"}}}, "status": status},
+        )
+    )
+
+    assert (large.allowed, large.counts("team", "p", {"other": "x"})) == (0, True)
+    assert (small.allowed, small.counts("team", "p", {"other": "x"})) == (3, False)

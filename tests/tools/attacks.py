@@ -44,6 +44,7 @@ _HARD: Final = "extender/test_no_pod_costs_more_than_its_share.py"
 _CROWDS: Final = "extender/test_a_tenant_with_hard_pods_waits_for_himself.py"
 _ROOM: Final = "daemon/test_room_is_made_for_important_pods.py"
 _BURST: Final = "extender/test_a_burst_of_waiting_pods_is_woken_in_turn.py"
+_PROPOSED: Final = "extender/test_nodes_are_proposed_for_claims.py"
 _WRITES: Final = "daemon/test_no_burst_floods_the_api_server.py"
 _WAY: Final = "kube/test_no_credential_is_shown_to_the_way.py"
 _UP: Final = "apiserver/test_no_client_holds_the_server.py"
@@ -111,6 +112,24 @@ ATTACKS: Final = (
             f"{_BURST}::test_each_namespace_has_its_turn",
             f"{_BURST}::test_who_never_comes_is_woken_after_the_others",
             f"{_BURST}::test_of_many_it_is_asked_rarely",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "disruption budgets of a megabyte each, so that preemption ends for all",
+        "pods of the namespace are spared, and others are preempted for as before",
+        (
+            "extender/test_the_plugin_finds_room_that_others_can_make.py::test_a_budget_that_compares_thousands_of_values_lets_nobody_go",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "ResourceClaims with thousands of requests, explained again and again",
+        "a bounded amount of work; kube-scheduler tries the nodes by itself",
+        (
+            f"{_PROPOSED}::test_claims_of_thousands_of_requests_are_left_to_kube_scheduler",
+            f"{_PROPOSED}::test_an_explanation_looks_at_so_many_requests_of_claims",
+            f"{_PROPOSED}::test_a_claim_for_less_than_nothing_is_left_to_kube_scheduler",
         ),
     ),
     Attack(

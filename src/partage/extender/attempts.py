@@ -56,7 +56,7 @@ from partage.scheduler.engine import State
 from partage.scheduler.events import BindFailed, HoldEnded, Placement, RoomKept
 from partage.scheduler.preemption import Plan
 from partage.wire import plugin as wire
-from partage.wire.claim_requests import request_of_claims
+from partage.wire.claim_requests import MOST_BYTES, request_of_claims
 from partage.wire.documents import outdated
 from partage.wire.extender import BindArgs, decode_claim, decode_pod
 from partage.wire.pods import translate_pod
@@ -725,6 +725,8 @@ def _take_in(books: Books, taken: Mapping[str, Mapping[str, int]]) -> None:
 def _claimant(books: Books, question: wire.Propose) -> PodEntry | None:
     """A pod that asks by claims as one that asks by the engine's request; None where that cannot be said."""
     translation = books.cluster_cache.translation
+    if sum(map(len, question.claims)) > MOST_BYTES:
+        return None
     try:
         document = decode_pod(bytes(question.pod))
         claims = [decode_claim(bytes(one)) for one in question.claims]

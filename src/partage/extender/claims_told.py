@@ -5,7 +5,7 @@ judged and the answer says so; `partage explain` judges them in the process of t
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -30,12 +30,17 @@ from partage.wire import shapes
 from partage.wire.claims import read_claim
 from partage.wire.device_requests import Ask, asked, claims_named
 from partage.wire.documents import Document
+from partage.wire.limits import LIMITS
 from partage.wire.outcomes import grant_document
 
 Known = Callable[[str, str, str], Document | None]
 """The newest document of a kind, namespace and name; None where there is none."""
 _FEW: Final = 10
 """Nodes of an answer about a pod whose namespace had its share of search for now."""
+_MOST_ASKS: Final = LIMITS["containers that ask for devices"]
+"""Requests and alternatives of a pod that are compared with cards; a pod may name claims with thousands of them."""
+_LOOKS: Final = 400
+"""Requests times nodes that are looked at card by card, where there are many requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ def explained(
     if document is None or not named:
         return explain(books, namespace, name, now=now)
     claims = {one: known("ResourceClaim", namespace, one) for _, one, _ in named if one}
-    held, wants, missing = [], list[_Want](), ""
+    held, wants, many, missing = [], list[_Want](), 0, ""
     for own, claim, template in named:
         found = claims.get(claim)
         if found is None:
@@ -74,12 +79,14 @@ def explained(
             continue
         record = list(_held(books, found))
         held += record
-        if not record:
+        if not record and many <= _MOST_ASKS:
             try:
                 wants += _wants(found)
+                many = sum(len(want.asks) for want in wants)
             except InvalidValue as error:
                 missing = missing or f"claim {found.name}: {error}"
     nodes = {node for node, _ in held}
+    wants = _first(wants)
 
     def decide(pod: Pod, work: Work) -> Placement | Refusal:
         if missing:
@@ -93,9 +100,11 @@ def explained(
         return explain(books, namespace, name, now=now)
     told = explain(books, namespace, name, now=now, claimant=(entry, decide))
     judged = any(ask.selectors for want in wants for ask in want.asks)
-    notes = ["the service judges no selectors of claims; partage explain without it does"]
+    notes = ["the service judges no selectors of claims; partage explain without it does"] * judged
+    if many > _MOST_ASKS:
+        notes.append(f"the service looks at the first {_MOST_ASKS} requests of the pod's claims")
     asks = ((want.claim, ask) for want in wants for ask in want.asks)
-    return told and with_claims(told, document, held, asks, notes if judged else ())
+    return told and with_claims(told, document, held, asks, notes)
 
 
 def with_claims(
@@ -160,6 +169,16 @@ def _wants(claim: Document) -> Iterator[_Want]:
             yield _Want(claim.name, asks)
 
 
+def _first(wants: Iterable[_Want]) -> list[_Want]:
+    """As many of them, in their order, as are compared with cards."""
+    found, left = list[_Want](), _MOST_ASKS
+    for want in wants:
+        if left:
+            found.append(replace(want, asks=want.asks[:left]))
+            left -= len(found[-1].asks)
+    return found
+
+
 def _decision(
     books: Books, pod: Pod, wants: list[_Want], only: set[str], work: Work
 ) -> Placement | Refusal:
@@ -167,14 +186,16 @@ def _decision(
     ledger = books.engine.ledger
     among: Bools = np.zeros(len(ledger.present), np.bool_)
     reasons: list[tuple[float, str, NodeReason]] = []
-    for index in _nearest(books, wants, _FEW if work.few else DETAILED):
+    asks = sum(len(want.asks) for want in wants)
+    most = _FEW if work.few else max(_FEW, min(DETAILED, _LOOKS // max(asks, 1)))
+    for index in _nearest(books, wants, most):
         name = ledger.node_at(index).name
         if only - {name}:
             told = f"a claim of the pod is allocated on node {', '.join(sorted(only - {name}))}"
             reasons.append((9.0, name, NodeReason(ReasonCode.NODE_AFFINITY, told)))
             continue
         cards = ledger.cards(DeviceType.GPU, index)
-        work.done += len(cards)
+        work.done += len(cards) * asks
         worst = max((_nearest_of(cards, want) for want in wants), key=_far, default=None)
         if worst is None or not worst[0]:
             among[index] = True

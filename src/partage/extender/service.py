@@ -294,6 +294,7 @@ class SchedulerService:
     def gone(self, document: Document) -> None:
         """An object is there no more."""
         if document.kind == "Pod":
+            self.books.cluster_cache.problems.pop(document.label, None)
             self.pod_gone(document.metadata.uid or "")
             return
         if self._late is not None:

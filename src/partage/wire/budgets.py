@@ -6,11 +6,15 @@ the namespace, an absent one counts none.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from partage.model.errors import InvalidValue
 from partage.model.selector import Selector
 from partage.wire import shapes
 from partage.wire.constraints import selector_of
+
+_MOST: Final = 256
+"""Labels, expressions and values of a selector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,15 @@ class Budget:
         )
 
 
+def _size(selector: Selector) -> int:
+    return sum(1 + len(requirement.values) for requirement in selector.requirements)
+
+
 def translate_budget(shape: shapes.DisruptionBudget) -> Budget:
     """The budget of a document.
 
     One that was not counted yet, or that cannot be read, lets no pod go: what cannot be told is
-    not risked.
+    not risked. Nor does one that compares too much: each pod that may have to go is compared with it.
     """
     head = shape.metadata or shapes.Metadata()
     namespace = head.namespace or "default"
@@ -54,6 +62,8 @@ def translate_budget(shape: shapes.DisruptionBudget) -> Budget:
     try:
         given = shape.spec.selector if shape.spec else None
         selector = None if given is None else selector_of(given)
+        if selector is not None and _size(selector) > _MOST:
+            return Budget(key, namespace, Selector())
     except InvalidValue:
         return Budget(key, namespace, Selector())
     return Budget(key, namespace, selector, max(0, status.disruptions_allowed or 0), going)

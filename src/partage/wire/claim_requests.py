@@ -10,6 +10,7 @@ says by its annotation what it asked for, in full.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from partage.model.allocation import CLAIM
@@ -28,16 +29,21 @@ from partage.wire import shapes
 from partage.wire.claim_shapes import Shape, decode_translated, request_of
 from partage.wire.device_requests import Ask, Asked, asked
 from partage.wire.documents import Document
+from partage.wire.limits import LIMITS
 
 _PERCENT: Final = MILLI // 100
 _EQUAL: Final = re.compile(
     rf'device\.attributes\["{re.escape(DRA_DRIVER)}"\]\.(profile|model|vendor|uuid) == "([^"\\]*)"'
 )
 _AMOUNTS: Final = frozenset({"cores", "memory"})
+_MOST: Final = LIMITS["containers that ask for devices"]
+"""Requests of one pod that nodes are compared for; each costs a look at all of them."""
+MOST_BYTES: Final = 2**18
+"""Of the claims of one pod that are read for that."""
 
 
 def request_of_claims(pod: Document, claims: Sequence[Document]) -> PodRequest | None:
-    """What claims ask together; None where kube-scheduler alone can tell, or where one is allocated already.
+    """What claims ask together; None where kube-scheduler alone can tell, it is too much, or one is allocated already.
 
     Args:
         pod: that names them, and no devices.
@@ -47,8 +53,8 @@ def request_of_claims(pod: Document, claims: Sequence[Document]) -> PodRequest |
     wanted = [one for one in read if one is not None and _ours(one)]
     if not wanted or len(wanted) < len(claims):
         return None
-    requests = _translated(pod, len(claims)) or list(_requests(wanted))
-    if None in requests:
+    requests = _translated(pod, len(claims)) or list(islice(_requests(wanted), _MOST + 1))
+    if None in requests or len(requests) > _MOST:
         return None
     return PodRequest(
         tuple(
@@ -122,7 +128,7 @@ def _request(ask: Ask) -> DeviceRequest | None:
         )
     core = ask.capacity.get("cores", 0) * _PERCENT // NANO
     memory = ask.capacity.get("memory", 0) // NANO
-    if profile or core > MILLI:
+    if profile or core > MILLI or core < 0 or memory < 0:
         return None
     if core == MILLI:
         # No pod shares a card of which all compute is taken.
