@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from charts import HELM, generate, needs_helm
+from partage.model.policy import Strategy
 from partage.vendors.settings import PermitRule
 from partage.wire.config import translate_config
 from partage.wire.documents import decode
@@ -43,6 +44,23 @@ def test_what_is_no_scaling_is_refused(typed: str) -> None:
         )
 
     assert "deviceMemoryScaling" in raised.value.stderr
+
+
+@pytest.mark.parametrize("policy", [*Strategy, "Binpack", "SPREAD/first-fit"])
+def test_every_policy_reaches_the_scheduler(policy: str) -> None:
+    """In any case, and NODE/CARD."""
+    text = generate.rendered(str(HELM), "default", "--set", f"placement.policy={policy}")
+
+    assert f'\n  policy: "{policy.lower()}"\n' in text
+
+
+def test_a_policy_that_there_is_not_is_refused() -> None:
+    """At `helm install`. The scheduler would only note it, and go on with the one before."""
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        generate.rendered(str(HELM), "default", "--set", "placement.policy=spread/fastest")
+
+    known = ", ".join(Strategy)
+    assert f"placement.policy: no policy fastest; choose one of {known}, or" in raised.value.stderr
 
 
 @pytest.mark.parametrize(
