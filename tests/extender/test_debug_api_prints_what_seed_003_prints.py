@@ -210,6 +210,38 @@ async def test_an_explanation_tells_state_cards_and_how_the_request_was_read() -
     assert (fits["reason"], fits["fits_now_on"]) == (None, "n1")
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "told"),
+    [("my-own", True), ("hami-scheduler", False), ("default-scheduler", False), ("", False)],
+)
+@run
+async def test_a_scheduler_that_may_be_anothers_is_told(scheduler: str, told: bool) -> None:  # noqa: FBT001 # a row of the table
+    """There is room, and still no part of Partage is asked about the pod."""
+    world = await World().start(node(), device())
+    manifest = pod("web", half())
+    manifest["spec"]["schedulerName"] = scheduler
+    world.create(manifest)
+
+    found = explain(world.service.books, "team", "web")
+
+    assert found is not None
+    assert found["fits_now_on"] == "n1"
+    notes = [note for note in found["notes"] if note.startswith("schedulerName is my-own: ")]
+    assert bool(notes) is told
+
+
+@run
+async def test_without_a_node_asking_for_less_is_no_help() -> None:
+    """What to do is to add one."""
+    world = await World().start()
+    world.filter(world.create(pod("web", half())))
+
+    found = explain(world.service.books, "team", "web")
+
+    assert found is not None
+    assert found["next"].startswith("add a node with devices")
+
+
 @run
 async def test_a_pod_known_to_kube_scheduler_alone_is_explained_too() -> None:
     """Its event may be late."""

@@ -22,6 +22,10 @@ def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
     names = list(files)
     held = 0
     for name in names:
+        if not name:  # as of a variable that is not set; to `Path` it is the current folder
+            raise InvalidDocument(
+                "the name of a file is empty; name a file or folder, or - for standard input"
+            )
         given = (
             [("standard input", _standard_input())] if name == "-" else read_paths([Path(name)])
         )

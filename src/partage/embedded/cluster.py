@@ -57,8 +57,9 @@ from partage.sim.claims import OWN_CLASSES
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors.reserved import RESERVED
 from partage.webhook.server import review_routes
-from partage.webhook.settings import DEFAULT_SCHEDULER, Admission
+from partage.webhook.settings import Admission
 from partage.wire.context import Context
+from partage.wire.routing import DEFAULT_SCHEDULER
 
 _LOG: Final = logging.getLogger("partage.embedded")
 _HOST: Final = "127.0.0.1"

@@ -5,7 +5,7 @@ that the next filter would give; asking changes nothing. For a pod that has a pl
 question is asked for another one like it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
@@ -21,10 +21,11 @@ from partage.scheduler.idle import fits_when_idle
 from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
-from partage.wire.advice import ROOM, advice
+from partage.wire.advice import NO_NODE, ROOM, advice
 from partage.wire.documents import Document
 from partage.wire.outcomes import grant_document, refusal_document
 from partage.wire.permit import cut
+from partage.wire.routing import DEFAULT_SCHEDULER, SERVED
 from partage.wire.translation import PodEntry
 
 _PROVEN: Final = 128
@@ -95,7 +96,7 @@ def explain(
         ),
         "ended": ended(books.cluster_cache.document(pod.uid)) if pod.finished else None,
         "reason": reason,
-        "next": advice(reason["code"], never=never) if reason else None,
+        "next": _next(books, reason, never=never) if reason else None,
         "claims": list(
             islice(_claims(books, pod, reason["nodes"] if reason else ()), _MOST_CLAIMS)
         ),
@@ -120,6 +121,7 @@ def explain(
             *pod.request.notes,
             *(cut(allocation.permit, entry.view.annotations) if allocation else ()),
             *_kept_waiting(books, pod),
+            *(_unserved(entry) if possible else ()),
         ],
     }
 
@@ -219,6 +221,23 @@ def ended(document: Document | None) -> dict[str, Any] | None:
             if (end := one.state and one.state.terminated)
         ],
     }
+
+
+def _next(books: Books, reason: Mapping[str, Any], *, never: bool) -> str:
+    """What to try."""
+    if not books.engine.ledger.index and reason["code"] in ROOM:
+        return NO_NODE
+    return advice(reason["code"], never=never)
+
+
+def _unserved(entry: PodEntry) -> Iterator[str]:
+    """That a pod for which there is room may never be tried, by the scheduler that it names."""
+    name = entry.translated.view.scheduler
+    if name and name not in (*SERVED, DEFAULT_SCHEDULER):
+        yield (
+            f"schedulerName is {name}: unless Partage serves that name, the pod is not placed, or placed without "
+            f"devices; leave it out, or write {SERVED[0]}"
+        )
 
 
 def _kept_waiting(books: Books, pod: Pod) -> Iterator[str]:

@@ -32,10 +32,10 @@ from partage.webhook.manifest import (
 )
 from partage.webhook.patch import Patch
 from partage.webhook.review import Review, Verdict, invalid
-from partage.webhook.settings import DEFAULT_SCHEDULER, Admission
+from partage.webhook.settings import Admission
 from partage.wire.context import Context
 from partage.wire.pods import TranslatedPod, translate_pod
-from partage.wire.routing import HAMI, route
+from partage.wire.routing import DEFAULT_SCHEDULER, HAMI, route
 
 _PERCENT: Final = 100
 _PRIORITY_ENV: Final = "CUDA_TASK_PRIORITY"

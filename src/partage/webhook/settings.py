@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-DEFAULT_SCHEDULER = "default-scheduler"
+from partage.wire.routing import SERVED
 
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 """Namespaces that every cluster has, and in which only its administrators create pods."""
@@ -28,7 +28,7 @@ class Admission:
     """
 
     scheduler: str = "partage-scheduler"
-    served: tuple[str, ...] = ("partage-scheduler", "koord-scheduler", "hami-scheduler")
+    served: tuple[str, ...] = SERVED
     convert_default: bool = True
     excluded: frozenset[str] = SYSTEM_NAMESPACES | {"partage-system"}
     writers: frozenset[str] = frozenset(

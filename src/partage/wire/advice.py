@@ -59,6 +59,11 @@ NEVER: Final = (
 )
 """What to do about a request for which no node is large enough; waiting does not help."""
 
+NO_NODE: Final = (
+    "add a node with devices; where the pod is decided about by manifests, give those of nodes too"
+)
+"""What to do where there is no node at all."""
+
 ROOM: Final = frozenset(
     {
         ReasonCode.INSUFFICIENT_CARDS,

@@ -33,7 +33,11 @@ HAMI: Final = "hami"
 UNDECIDED: Final = NVIDIA.name
 """Stands for HAMi or Koordinator until the node is known."""
 
-_SCHEDULERS: Final = {"hami-scheduler": HAMI, "koord-scheduler": KOORDINATOR}
+_SCHEDULERS: Final = {"koord-scheduler": KOORDINATOR, "hami-scheduler": HAMI}
+SERVED: Final = ("partage-scheduler", *_SCHEDULERS)
+"""Scheduler names whose pods Partage places, where nothing else is set."""
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+"""The cluster's own, whose pods with devices the webhook gives to Partage."""
 _PREFIXES: Final = ("nvidia.com/", "hami.io/")
 _PERCENT: Final = 100
 _MOST: Final = 2**31 - 1
