@@ -159,6 +159,18 @@ def test_a_refusal_says_too_which_name_was_misspelt() -> None:
     )
 
 
+def test_a_pod_that_only_wakes_a_plugin_is_warned() -> None:
+    """It is taken, as before, and its author hears that it gets no card."""
+    manifest = pod(container(limits={"metax-tech.com/sgpu": "1"}))
+
+    response = validated(review(manifest))
+
+    assert response["allowed"]
+    (warning,) = response["warnings"]
+    assert warning.startswith("resource metax-tech.com/sgpu only wakes its vendor's plugin")
+    assert "warnings" not in validated(review(manifest, before=manifest, operation="UPDATE"))
+
+
 def test_what_another_configuration_could_allow_is_warned_not_refused() -> None:
     """A template that no node has today may come with the next one."""
     npu = {

@@ -63,6 +63,20 @@ def test_a_misspelt_annotation_is_told_with_the_nearest(key: str, near: str) -> 
     assert found == (f"annotation {key} is none that Partage reads; did you mean {near}?",)
 
 
+def test_a_plugin_that_is_woken_alone_is_told() -> None:
+    """It finds no card that was given, and Partage books none; beside amounts nothing is to be said."""
+    alone = read(pod("p", container(limits={names.SGPU: 1}))).request.notes
+    amounts = {names.KOORD_GPU_CORE: 10, names.KOORD_GPU_MEMORY: "1Gi"}
+    beside = read(pod("p", container(limits={names.SGPU: 1, **amounts}))).request.notes
+
+    said = (
+        "resource metax-tech.com/sgpu only wakes its vendor's plugin: Partage gives no card for it; say how much "
+        "beside it, as by koordinator.sh/gpu-core and koordinator.sh/gpu-memory"
+    )
+    assert alone == (said,)
+    assert beside == ()
+
+
 def test_what_is_known_is_not_told() -> None:
     """Every key of the protocols is either read or some program's own."""
     every = {

@@ -36,6 +36,7 @@ from partage.wire import shapes
 from partage.wire.adjustment import asked, read_changes
 from partage.wire.context import Context
 from partage.wire.limits import beyond
+from partage.wire.near_names import near_names
 from partage.wire.pods import TranslatedPod, translate_pod
 from partage.wire.record import decode
 from partage.wire.routing import HAMI, route
@@ -70,7 +71,7 @@ def validate(review: Review, context: Context, admission: Admission) -> Verdict:
     if placed and wakes_devices(review.object, context):
         return invalid(review, NAMES_ITS_NODE)
     if not names_devices(review.object, context):
-        return Verdict(review.uid)
+        return Verdict(review.uid, warnings=_told(review, context))
     foreign = not_ours(review.object, admission)
     if foreign:
         large = _large(review, review.object, context)
@@ -78,6 +79,15 @@ def validate(review: Review, context: Context, admission: Admission) -> Verdict:
     if review.operation == "UPDATE":
         return _updated(review, context)
     return _created(review, review.object, context, admission)
+
+
+def _told(review: Review, context: Context) -> tuple[str, ...]:
+    """What is to be said of a new pod that wakes a vendor's plugin and asks for no device."""
+    pod = mapping(review.object)
+    if review.operation != "CREATE" or not wakes_devices(pod, context) or crowded(pod):
+        return ()
+    document = decode_pod(pod, review.namespace)
+    return () if isinstance(document, str) else near_names(document, context)
 
 
 def _may_write(review: Review, admission: Admission) -> bool:

@@ -1,11 +1,11 @@
-"""Names in a pod that are nearly a protocol's, each with the one that its author may have meant.
+"""Names in a pod that do not do what its author may think: nearly a protocol's, or a vendor's plugin's alone.
 
-Kubernetes takes any resource name and any annotation. A misspelt resource is one that no node has, and a misspelt
-annotation does nothing; no other part says so.
+Kubernetes takes any resource name and any annotation. A misspelt resource is one that no node has, a misspelt
+annotation does nothing, and a plugin that is woken without amounts has no card to give; no other part says so.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Final
@@ -56,20 +56,42 @@ def near_names(document: Document, context: Context) -> tuple[str, ...]:
     """What is to be said of a pod's resources and annotations that are not known."""
     shape = document.shape
     spec = shape.spec if isinstance(shape, shapes.Pod) else None
+    asked = list(_asked(spec or shapes.PodSpec()))
     told = chain(
-        _resources(spec or shapes.PodSpec(), frozenset(context.owners) | context.triggers),
+        _resources(asked, frozenset(context.owners) | context.triggers),
         _annotations(document.annotations),
+        _woken(asked, context),
     )
     return tuple(islice(dict.fromkeys(told), _MOST))
 
 
-def _resources(spec: shapes.PodSpec, known: frozenset[str]) -> Iterator[str]:
+def _asked(spec: shapes.PodSpec) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Each container with what it names."""
     for container in chain(spec.init_containers or (), spec.containers or ()):
         given = container.resources
-        asked = {**(given.limits or {}), **(given.requests or {})} if given else {}
-        for name, near in _nearest(asked, known):
+        if given:
+            yield container.name or "", {**(given.limits or {}), **(given.requests or {})}
+
+
+def _woken(asked: Sequence[tuple[str, Mapping[str, object]]], context: Context) -> Iterator[str]:
+    """Where nothing but a vendor's plugin is named, it finds no card that was given."""
+    found = dict.fromkeys(name for _container, names_ in asked for name in names_)
+    if context.owners.keys().isdisjoint(found):
+        for name in found:
+            if name in context.triggers:
+                yield (
+                    f"resource {name} only wakes its vendor's plugin: Partage gives no card for it; say how much "
+                    f"beside it, as by {names.KOORD_GPU_CORE} and {names.KOORD_GPU_MEMORY}"
+                )
+
+
+def _resources(
+    asked: Sequence[tuple[str, Mapping[str, object]]], known: frozenset[str]
+) -> Iterator[str]:
+    for container, amounts in asked:
+        for name, near in _nearest(amounts, known):
             yield (
-                f"container {container.name}: resource {name} is none that Partage reads; "
+                f"container {container}: resource {name} is none that Partage reads; "
                 f"did you mean {near}?"
             )
 
