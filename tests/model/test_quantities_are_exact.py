@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partage.model.errors import InvalidQuantity
-from partage.model.quantity import MAXIMUM, NANO, Quantity, binary, decimal
+from partage.model.quantity import MAXIMUM, NANO, Quantity, binary, brief, decimal
 
 
 @pytest.mark.parametrize(
@@ -216,3 +216,19 @@ def test_any_text_is_a_quantity_or_refused(text: str) -> None:
 
     assert abs(quantity.nano) <= MAXIMUM
     assert Quantity.parse(str(quantity)).nano == quantity.nano
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (8, "8 bytes"),
+        (1500, "1500 bytes"),
+        (2048, "2Ki"),
+        (3 * 2**20, "3Mi"),
+        (28_346_784_153, "26.4Gi"),
+    ],
+)
+def test_bytes_for_people_have_a_unit(value: int, text: str) -> None:
+    """A bare number could be of any."""
+    assert brief(value) == text

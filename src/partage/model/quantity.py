@@ -108,7 +108,9 @@ def binary(value: int) -> Quantity:
 def brief(value: int) -> str:
     """Bytes for people: the canonical text where it is short, else GiB with one decimal."""
     text = str(binary(value))
-    return text if len(text) <= _BRIEF else f"{value / 2**30:.1f}Gi"
+    if len(text) > _BRIEF:
+        return f"{value / 2**30:.1f}Gi"
+    return f"{text} bytes" if value and text.isdigit() else text
 
 
 def _scaled(number: int, base: int, suffixes: tuple[str, ...]) -> str:

@@ -85,6 +85,17 @@ def test_what_only_koordinators_scheduler_does_is_told(key: str, what: str) -> N
     assert read({}, {key: "x"}, gpu="50").notes == (f"label {said}",)
 
 
+def test_memory_without_a_suffix_is_told_in_bytes() -> None:
+    """Elsewhere a plain number is MiB or GiB."""
+    asks = {"gpu-core": "10", "gpu-memory": "8"}
+    odd, sound = read({}, **asks), read({}, **{**asks, "gpu-memory": "1Mi"})
+
+    assert odd.notes == (
+        "koordinator.sh/gpu-memory: 8 bytes a card; its unit is the byte, so write a suffix, such as Gi",
+    )
+    assert sound.notes == ()
+
+
 def test_a_few_of_many_unknown_fields_are_told() -> None:
     """An annotation may hold thousands, with names of any length."""
     fields: dict[str, object] = {f"{'x' * 500}{number}": 1 for number in range(2000)}

@@ -37,6 +37,7 @@ PROTOCOL: Final = "koordinator"
 
 _PERCENT: Final = MILLI // 100  # thousandths of one percent
 _WHOLE: Final = 100
+_MIB: Final = 2**20
 _SCORING: Final = Scoring(topology=True)
 """Its topology tree puts a share beside cards in use before it looks at any score (docs/sources/koordinator.md 3.5)."""
 _OTHERS: Final[Mapping[str, str]] = {
@@ -98,8 +99,17 @@ def _reading(pod: PodView, asked: Asked, settings: Settings) -> Reading:
         partition=hints.partition if gpu and gpu.request.whole else None,
         node_labels=_isolation(pod.labels) if shape and shape.shared else (),
         scoring=_SCORING,
-        notes=(*asked.notes, *hints.notes, *_others(pod)),
+        notes=(*asked.notes, *_tiny(shape, asked), *hints.notes, *_others(pod)),
     )
+
+
+def _tiny(shape: CardShape | None, asked: Asked) -> Iterator[str]:
+    """An amount of memory that its author may have meant in another protocol's unit."""
+    if shape is not None and 0 < shape.memory < _MIB:
+        yield (
+            f"{asked.written[names.KOORD_GPU_MEMORY]}: {shape.memory} bytes a card; its unit is the byte, so write a "
+            "suffix, such as Gi"
+        )
 
 
 def _others(pod: PodView) -> Iterator[str]:
