@@ -87,6 +87,23 @@ def test_a_placed_pod_gets_cards_policy_and_annotations() -> None:
         assert text in result.stdout
 
 
+def test_a_pod_on_an_ill_card_is_told_what_to_do(tmp_path: Path) -> None:
+    """Where it is is half of the truth."""
+    text = "".join(path.read_text() + "\n---\n" for path in sorted(Path(MIXED).glob("*.yaml")))
+    documents = [one for one in yaml.safe_load_all(text) if one]
+    device = next(one for one in documents if one["kind"] == "Device")
+    for one in device["spec"]["devices"]:
+        one["health"] = False
+    file = tmp_path / "all.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+
+    result = ask("explain", "already-running", "-n", "team-vision", "-f", str(file))
+
+    assert result.exit_code == 0
+    assert "gpu 0 of container serve is unhealthy: " in result.stdout
+    assert "try: delete the pod" in result.stdout
+
+
 def test_a_pod_whose_only_device_is_misspelt_is_told_so(tmp_path: Path) -> None:
     """No part of Partage is asked about it: it names no resource that is known."""
     limits = {"tke.cloud.tencent.com/qgpu-cores": 30}

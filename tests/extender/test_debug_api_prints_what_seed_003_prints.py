@@ -231,6 +231,22 @@ async def test_a_scheduler_that_may_be_anothers_is_told(scheduler: str, told: bo
 
 
 @run
+async def test_a_pod_on_a_device_that_fails_is_told_so() -> None:
+    """It is bound as before, and cannot work any more."""
+    world = await World().start(node(), device())
+    await world.place(pod("web", whole(2)))
+
+    def problems() -> object:
+        found = explain(world.service.books, "team", "web")
+        return found and found["device_problems"]
+
+    assert problems() == []
+    ill = device("n1", card(0, health=False), card(1), version=2)
+    world.service.changed(document(ill))
+    assert problems() == ["gpu 0 of container main is unhealthy: there is no reason"]
+
+
+@run
 async def test_without_a_node_asking_for_less_is_no_help() -> None:
     """What to do is to add one."""
     world = await World().start()

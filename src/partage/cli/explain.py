@@ -37,6 +37,7 @@ _STATES: Final = {
     "finished": "has ended",
     "failed": "has failed",
 }
+_REPLACED: Final = "delete the pod, so that its controller's next one gets another device; have an operator look at the node"
 _MODES: Final = {
     "whole": "whole card",
     "share": "share",
@@ -127,6 +128,10 @@ def _missing(asked: Asked, key: str) -> str:
 # --- for people ------------------------------------------------------------------------------
 
 
+def _print_next(console: Console, text: str) -> None:
+    console.print(Text("try: ", style="bold").append(text, style="not bold"))
+
+
 def _print(console: Console, found: Document, in_force: str, *, wide: bool) -> None:
     head = Text(f"{found['namespace']}/{found['name']} ", style="bold")
     end = found.get("ended") or {}
@@ -141,6 +146,10 @@ def _print(console: Console, found: Document, in_force: str, *, wide: bool) -> N
         _print_end(console, end)
     if found["quarantine"]:
         console.print(Text(f"quarantine: {found['quarantine']}", style="red"), soft_wrap=True)
+    for problem in found.get("device_problems") or ():
+        console.print(Text(problem, style="red"), soft_wrap=True)
+    if found.get("device_problems"):
+        _print_next(console, _REPLACED)
     if found["reason"]:
         _print_refusal(console, found, wide=wide)
     elif found["fits_now_on"]:
@@ -183,7 +192,7 @@ def _print_refusal(console: Console, found: Document, *, wide: bool) -> None:
     line = Text(f"{reason['code']}: ", style="yellow")
     console.print(line.append(str(reason["message"]), style="default"))
     if found.get("next"):
-        console.print(Text("try: ", style="bold").append(found["next"], style="not bold"))
+        _print_next(console, found["next"])
     if found.get("kube_scheduler"):
         console.print(Text(f"kube-scheduler: {found['kube_scheduler']}", style="dim"))
     nodes = reason["nodes"]

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, Final
 
 from partage.extender.books import Books
+from partage.model.allocation import Allocation
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import RequestGroup
@@ -106,6 +107,7 @@ def explain(
         "annotations": _written(entry),
         "last_refusal": refusal_document(waiting.refusal) if waiting else None,
         "quarantine": suspicion.message if suspicion else None,
+        "device_problems": list(_ill(books, allocation)) if allocation and placed else [],
         "record": (
             {"source": record.source, "problem": record.problem or None} if record else None
         ),
@@ -221,6 +223,20 @@ def ended(document: Document | None) -> dict[str, Any] | None:
             if (end := one.state and one.state.terminated)
         ],
     }
+
+
+def _ill(books: Books, allocation: Allocation) -> Iterator[str]:
+    """Devices of a pod that fell ill under it; one that is gone makes its record a doubt, which `quarantine` tells."""
+    ledger = books.engine.ledger
+    index = ledger.index.get(allocation.node)
+    if index is None:
+        return
+    devices = {(one.type, one.uuid): one for one in ledger.node_at(index).devices}
+    for grant in allocation.grants:
+        device = devices.get((grant.type, grant.uuid))
+        if device is not None and not device.healthy:
+            why = device.health_detail or "there is no reason"
+            yield f"{grant.type} {grant.minor} of container {grant.container} is unhealthy: {why}"
 
 
 def _next(books: Books, reason: Mapping[str, Any], *, never: bool) -> str:
