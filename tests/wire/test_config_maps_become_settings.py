@@ -223,6 +223,26 @@ BAD_YAML = [
 ]
 
 
+def test_the_node_config_may_be_written_in_any_case() -> None:
+    """HAMi reads it in Go, which takes a field's name in any case."""
+    text = '{"NodeConfig":[{"Name":"a","operatingMode":"mig","filterDevices":{"Index":[1]}}]}'
+
+    (found,) = settings("hami-device-plugin", config__json=text).hami.nodes.values()
+
+    assert (found.name, found.operating_mode, found.filter_indexes) == ("a", "mig", (1,))
+
+
+def test_a_key_of_partages_own_that_is_not_known_is_told() -> None:
+    """It does nothing, and what it was to set stays at its default; in others' ConfigMaps keys are theirs."""
+    (note,) = cluster(config_map("partage-config", polcy="spread")).notes
+
+    assert note.endswith(
+        "(ConfigMap kube-system/partage-config): field data[polcy]: is not known and does nothing; "
+        "did you mean policy?"
+    )
+    assert cluster(config_map("hami-scheduler-device", other="x")).notes == ()
+
+
 @pytest.mark.parametrize(("text", "rule"), BAD_YAML, ids=[text[:60] for text, _ in BAD_YAML])
 def test_a_bad_device_config_names_field_and_rule(text: str, rule: str) -> None:
     """And ConfigMap, and key."""
@@ -243,6 +263,12 @@ def test_a_bad_device_config_names_field_and_rule(text: str, rule: str) -> None:
             {"config__json": "{"},
             "data[config.json]: input data was truncated",
             id="json",
+        ),
+        pytest.param(
+            "hami-device-plugin",
+            {"config__json": "{nodeconfig"},
+            "data[config.json]: JSON is malformed",
+            id="no json",
         ),
         pytest.param(
             "hami-device-plugin",

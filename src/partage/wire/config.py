@@ -8,6 +8,7 @@ cluster as an error, so that what was in force before stays.
 Source: the MetaX and HAMi documents; docs/sources/hami.md 2; docs/sources/koordinator.md 3.5 and 5.
 """
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +37,9 @@ _MOST_PERMITS: Final = 64
 _MOST_NAMED: Final = 256
 _MOST_PODS: Final = 1_000_000
 """Rules of permits, names in one list of a rule, and pods that one may count: generous, and an end."""
+_OURS: Final = "partage-config"
+_LONGEST_KEY: Final = 64
+"""Characters of a key that a note repeats."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _PERCENTAGE: Final = re.compile(r"(100|[0-9]{1,2})%", re.ASCII)
@@ -79,6 +83,13 @@ def translate_config(documents: Iterable[Document], *, strict: bool = True) -> C
         for key, text in texts(document.shape.data).items():
             found = _reader(document.name, key)
             if found is None:
+                if document.name == _OURS:
+                    near = difflib.get_close_matches(key[:_LONGEST_KEY], _PARTAGE, n=1)
+                    hint = f"; did you mean {near[0]}?" if near else ""
+                    told = document.invalid(
+                        f"data[{key[:_LONGEST_KEY]}]", f"is not known and does nothing{hint}"
+                    )
+                    result = replace(result, notes=(*result.notes, str(told)))
                 continue
             reader, name = found
             what = f"{name} ({key})"
@@ -123,7 +134,7 @@ def _reader(name: str, key: str) -> tuple[_Reader, str] | None:
         return _METAX.get(key)
     if key == "data.yaml" and name.endswith("gpu-shared-resource-templates"):
         return _templates, "templates"
-    if name == "partage-config":
+    if name == _OURS:
         return _PARTAGE.get(key)
     return None
 

@@ -133,7 +133,8 @@ def node_config(text: str, known: HamiSettings) -> HamiSettings:
         InvalidValue: not JSON, or a field breaks its rule; the message names both.
     """
     try:
-        document = msgspec.json.decode(text.encode(), type=_NodeConfig, strict=False)
+        written = msgspec.json.decode(text.encode())
+        document = msgspec.convert(_folded(written), _NodeConfig, strict=False)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidValue(explain(error)) from error
     nodes = {}
@@ -158,6 +159,15 @@ def node_config(text: str, known: HamiSettings) -> HamiSettings:
             filter_indexes=tuple(hidden.index or ()),
         )
     return replace(known, nodes=nodes)
+
+
+def _folded(value: Any) -> Any:
+    """The value with its keys in small letters: Go, in which HAMi reads it, takes them in any."""
+    if isinstance(value, list):
+        return [_folded(one) for one in value]
+    if isinstance(value, dict):
+        return {str(key).lower(): _folded(one) for key, one in value.items()}
+    return value
 
 
 def _convert(value: Any, shape: Any) -> Any:

@@ -428,7 +428,8 @@ def explain(error: Exception, value: Any = None) -> str:
         message = with_keys(message, _plain(value))
     match = _EXPECTATION.match(message.replace("`", ""))
     rule, at = (match["rule"], match["at"]) if match else (message, None)
-    rule = rule[:1].lower() + rule[1:]
+    if not rule[:2].isupper():  # not that of "JSON is malformed"
+        rule = rule[:1].lower() + rule[1:]
     if at is not None and at.startswith(_KEY):
         at, rule = at.removeprefix(_KEY), f"a key: {rule}"
     field = (at or "").removeprefix("$").removeprefix(".")
