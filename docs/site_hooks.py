@@ -43,6 +43,21 @@ PARTS = {
 """Folder to the part of the navigation; other pages belong to `Measured`."""
 
 
+FOUND: dict[str, float] = {
+    "how-to/": 4,
+    "faq.md": 4,
+    "quick-start.md": 2,
+    "from/": 2,
+    "reference/": 1.5,
+    "decisions/": 0.2,
+    "design/": 0.2,
+    "sources/": 0.2,
+    "conformance": 0.2,
+    "project/": 0.2,
+}
+"""Beginning of a page's path to its weight in the search: what readers do comes before why it is so."""
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put pages that have no place of their own at the end of their part, by their headings."""
     known = str(config.nav)
@@ -77,8 +92,11 @@ def on_post_template(output_content: str, **_: object) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """Turn links around; `page` tells from where."""
+    """Turn links around; `page` tells from where. And weigh the page in the search."""
     shown = page.file.src_uri
+    for path, weight in FOUND.items():
+        if shown.startswith(path):
+            page.meta.setdefault("search", {"boost": weight})
     source = {target: source for source, target in PAGES.items()}.get(shown, f"docs/{shown}")
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.DOTALL | re.MULTILINE)
     return "".join(

@@ -21,7 +21,7 @@ PHRASES = re.compile(
 )
 UNCOMMON = re.compile(
     r"\b((?<!-)anew|as ever|told|tells? of|booked|in vain|want of|shall|put right|looked after"
-    r"|(giv(e|es|en|ing)|gave|hand(s|ed|ing)?) out|(sent|sends?|sending)( \w+)? away|way to the internet)\b",
+    r"|(giv(e|es|en|ing)|gave|hand(s|ed|ing)?) out|(sent|sends?|sending)( [\w ]{1,30})? away|way to the internet)\b",
     re.IGNORECASE,
 )
 """Words that an engineer who learnt English second has to look up, or that stand for one of the field's."""

@@ -30,6 +30,7 @@ OTHERS: Final = frozenset(
         "--force",
         "--gpu-reset",
         "--grace-period",
+        "--hard",
         "--help",
         "--ignore-daemonsets",
         "--ignore-dra-requests",

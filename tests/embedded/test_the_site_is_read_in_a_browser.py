@@ -39,9 +39,29 @@ NO_SEARCH = "window.Worker = class extends EventTarget { postMessage() {} termin
 ASKED = {
     "half a card": "how-to/ask-for-half-a-gpu.html",
     "half a GPU": "how-to/ask-for-half-a-gpu.html",
+    "nvidia-smi": "how-to/ask-for-half-a-gpu.html",
+    "change memory of running pod": "how-to/change-a-running-share.html",
     "why does my pod wait": "how-to/find-out-why-a-pod-waits.html",
+    "pod pending reason": "how-to/find-out-why-a-pod-waits.html",
     "uninstall": "how-to/uninstall.html",
+    "upgrade running jobs": "how-to/upgrade.html",
+    "CPU and memory requests sizing": "how-to/size-it.html",
+    "agent down alert": "how-to/react-to-an-alert.html",
+    "nvidia device plugin same cluster": "how-to/beside-the-gpu-operator.html",
+    "1g.10gb": "how-to/use-hardware-instances.html",
+    "kubernetes version supported": "reference/versions.html",
+    "ports firewall": "how-to/certificates.html",
+    "backup": "faq.html",
+    "choose gpu model": "faq.html",
+    "failing card out of service": "faq.html",
+    "gang scheduling": "faq.html",
+    "limit a team quota": "faq.html",
+    "log level": "faq.html",
+    "out of memory": "faq.html",
+    "security other tenants": "faq.html",
+    "verify limits are enforced": "faq.html",
 }
+"""What readers type, and the page that answers."""
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -153,22 +173,22 @@ def test_axe_finds_nothing(folder: Path, site: str, scheme: str, width: int, fir
     assert wrong == [], "\n".join(map(str, wrong))
 
 
-@pytest.mark.parametrize(("words", "leads_to"), ASKED.items())
-def test_the_search_finds(site: str, words: str, leads_to: str) -> None:
+def test_the_search_finds(site: str) -> None:
     """What a reader types leads to the page among the first three."""
-    found = []
+    missed = {}
 
     async def tell(page: Page) -> None:
-        await page.open(f"{site}/index.html", "document.querySelector('.md-search__input')")
-        await page.value("document.querySelector('.md-search__input').focus()")
-        await page.call("Input.insertText", text=words)
-        await page.until("document.querySelector('.md-search-result__item')")
-        found.extend(
-            await page.value(
+        for words, leads_to in ASKED.items():
+            await page.open(f"{site}/index.html", "document.querySelector('.md-search__input')")
+            await page.value("document.querySelector('.md-search__input').focus()")
+            await page.call("Input.insertText", text=words)
+            await page.until("document.querySelector('.md-search-result__item')")
+            found = await page.value(
                 "[...document.querySelectorAll('.md-search-result__item')].slice(0, 8).map("
                 "(item) => new URL(item.querySelector('a').href).pathname.slice(1))"
             )
-        )
+            if leads_to not in found[:3]:
+                missed[words] = found
 
     browse(tell)
-    assert leads_to in found[:3], found
+    assert missed == {}

@@ -63,20 +63,20 @@ discovery_options = options(
         type=_FOLDER,
         multiple=True,
         metavar="FOLDER",
-        help="Where vendors' libraries are looked for, before their usual places. May be repeated.",
+        help="Folder with vendors' libraries, read before their usual places. May be repeated.",
     ),
     click.option(
         "--backend",
         "backends",
         type=click.Choice(BACKENDS),
         multiple=True,
-        help="What is asked; may be repeated. Default: all.",
+        help="How devices are found; may be repeated. Default: all.",
     ),
     click.option(
         "--simulated",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Simulate the devices that FILE describes; real ones are not looked for.",
+        help="Simulate the devices that FILE describes; real ones are ignored.",
     ),
     title="Discovery",
 )
@@ -93,7 +93,7 @@ reporting_options = options(
     click.option(
         "--standalone",
         is_flag=True,
-        help="Without a cluster: find devices, give them, count; report nothing.",
+        help="Without a cluster: find devices, inject them, count; report nothing.",
     ),
     click.option(
         "--no-discovery",
@@ -105,7 +105,7 @@ reporting_options = options(
         type=click.FloatRange(0.1, 3600),
         default=_REPORTING.period,
         metavar="SECONDS",
-        help="Between two looks at the node's devices.",
+        help="Seconds between two readings of the node's devices.",
     ),
     click.option("--hami", is_flag=True, help="Write HAMi's registration to the node as well."),
     click.option("--qgpu", is_flag=True, help="Label the node as one that serves qGPU."),
@@ -147,14 +147,14 @@ runtime_options = options(
         type=_FOLDER,
         default=_USUAL.journal,
         metavar="FOLDER",
-        help="Where it is kept what containers were given.",
+        help="Folder of the journal, which has what each container got.",
     ),
     click.option(
         "--exempt-namespace",
         "exempt",
         multiple=True,
         metavar="NAME",
-        help="Pods here that have no record are left alone beside kube-system's: drivers, monitors. "
+        help="Namespace, beside kube-system, whose pods without a record stay as they are: drivers, monitors. "
         "May be repeated.",
     ),
     title="Container runtime",
@@ -194,14 +194,14 @@ isolation_options = options(
         "--isolation-policy",
         type=click.Choice([one.value for one in Policy if one is not Policy.NONE]),
         default=Policy.BEST_EFFORT.value,
-        help="With partage: how compute is shared where neither the pod nor the node's label says.",
+        help="With partage: how compute is shared where neither the pod nor the node's label names a policy.",
     ),
     click.option(
         "--online",
         multiple=True,
         metavar="NAMESPACE",
         help="Pods here may go before others on a card (app-class online, HAMi's priority 0); * for all. Those of "
-        "other namespaces are cut down to ordinary ones. May be repeated.",
+        "other namespaces are ordinary pods. May be repeated.",
     ),
     click.option(
         "--isolation-compute",
@@ -214,7 +214,7 @@ isolation_options = options(
         "--isolation-beyond",
         metavar="QUANTITY",
         default="0",
-        help="With partage: memory of the host that a pod may ask for beyond its grant, a container and card.",
+        help="With partage: memory of the host that a pod may ask for beyond its grant, for each container and card.",
     ),
     option(
         "--context-memory",
@@ -233,8 +233,8 @@ isolation_options = options(
         "--not-in-force",
         type=click.Choice(["report", "evict"]),
         default="report",
-        help="What becomes of containers whose limits are not enforced: the agent reports them, or starts none "
-        "and evicts.",
+        help="What to do with containers whose limits are not in force: report them, or start none "
+        "and evict.",
     ),
     title="Isolation",
 )
@@ -246,7 +246,7 @@ mig_options = options(
         is_flag=True,
         help="Make the hardware instances (NVIDIA MIG) that this node's pods have in their records, "
         "remove them after, and give them to containers. Needs the API server, the package "
-        "nvidia-ml-py (extra `nvidia`), and leave to manage MIG. Without it, containers with "
+        "nvidia-ml-py (extra `nvidia`), and the right to manage MIG. Without it, containers with "
         "instances are refused.",
     ),
     option(
@@ -254,7 +254,7 @@ mig_options = options(
         type=_FOLDER,
         default=_MIG.journal,
         metavar="FOLDER",
-        help="With --mig: where it is kept which instances are Partage's; it must outlive a reboot.",
+        help="With --mig: folder that records which instances are Partage's; it must outlive a reboot.",
     ),
     option(
         "--cdi-dir",

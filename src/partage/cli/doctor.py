@@ -87,7 +87,7 @@ Objects = dict[str, list[dict[str, Any]] | None]
 @option(
     "--account",
     metavar="USER",
-    help="Whose rights are examined. Default: the account of the scheduler service's pods.",
+    help="Account whose rights are examined. Default: that of the scheduler service's pods.",
 )
 @click.option(
     "--scheduler-config",

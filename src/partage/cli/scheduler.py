@@ -177,13 +177,13 @@ _deciding = options(
     option(
         "--claim-templates/--no-claim-templates",
         default=False,
-        help="Make the ResourceClaimTemplates of pods that the webhook has ask by claims (partage webhook --translate), and "
+        help="Create the ResourceClaimTemplates of pods whose requests became claims (partage webhook --translate), and "
         "remove them when no pod names them.",
     ),
     option(
         "--preemption/--no-preemption",
         default=True,
-        help="Send less important pods away for those that only their devices keep waiting. What "
+        help="Evict less important pods for those that only devices keep waiting. What "
         "kube-scheduler preempts for by itself is not changed by it.",
     ),
     *(

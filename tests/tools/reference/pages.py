@@ -117,7 +117,7 @@ def _option(option: click.Option, context: click.Context) -> tuple[str, str, str
     told = option.get_help_extra(context)
     default = told.get("default", "")
     more = [option.help or ""]
-    if option.envvar:
+    if option.envvar and f"Environment: {option.envvar}" not in (option.help or ""):
         more.append(f"Environment: `{option.envvar}`.")
     return (
         f"`{forms}{value}`",
