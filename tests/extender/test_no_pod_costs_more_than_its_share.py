@@ -26,8 +26,8 @@ from partage.inventory.ledger import Ledger
 from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement
 from partage.placement.tables import UNITS, Prices, Tables
 from partage.placement.work import MOST, MOST_A_NODE, Work
+from partage.scheduler.eligibility import NodeColumns
 from partage.scheduler.events import TablesChanged
-from partage.scheduler.labels import NodeColumns
 from partage.wire.limits import LIMITS
 
 NODES = 120

@@ -8,7 +8,7 @@ nothing that an allocation of it would not give. What is known may be a moment o
 An instance that does not lead at this very moment answers 503, which the API server takes as a webhook that failed.
 
 `POST /webhook/claims/withdrawn`: the webhook says that the API server has had no answer to a question in time and refuses the
-write, so that nothing stays reserved for it. Whoever names a question knows its uid, which is made at random for each.
+write, so that nothing stays reserved for it. A question is named by its uid, which the API server makes at random for each.
 """
 
 import asyncio

@@ -248,7 +248,7 @@ def _next(books: Books, reason: Mapping[str, Any], *, never: bool) -> str:
 
 def _unserved(entry: PodEntry) -> Iterator[str]:
     """That a pod for which there is room may never be tried, by the scheduler that it names."""
-    name = entry.translated.view.scheduler
+    name = entry.view.scheduler
     if name and name not in (*SERVED, DEFAULT_SCHEDULER):
         yield (
             f"schedulerName is {name}: unless Partage serves that name, the pod is not placed, or placed without "
