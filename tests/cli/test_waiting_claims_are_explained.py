@@ -86,7 +86,7 @@ async def _filled(world: World) -> None:
 EXPECTED = {
     "large": ("InsufficientCore", "cores 60% asked, 30% left", "fits with at most 30% of cores"),
     "other": ("SelectorMismatch", "selector of the request is false", "productName"),
-    "odd": ("ClaimUnready", "request gpu: DeviceClass no-such-class is not there", "try: make"),
+    "odd": ("ClaimUnready", "request gpu: DeviceClass no-such-class is not there", "try: create"),
 }
 
 

@@ -221,7 +221,7 @@ def test_cards_of_a_node_tell_so_many_tables_of_instances_and_no_more() -> None:
     found = translate_node(document(node), document(cards), CONTEXT)
     cut = [one.minor for one in found.node.devices if one.cutting is not None]
     assert cut == [0, 1, 2, 3]
-    assert any("4 cards tell of other MIG profiles" in note for note in found.notes)
+    assert any("4 cards have other MIG profiles" in note for note in found.notes)
 
 
 def test_tables_of_instances_are_made_once_for_cards_that_differ_in_memory_alone() -> None:
