@@ -32,8 +32,10 @@ from partage.agent.isolation.tried import untried
 from partage.agent.journal import Journal
 from partage.agent.metrics import MOST, Books, Nameless, NodeSeries, Tallies
 from partage.agent.nri.messages import Container, PodSandbox
-from partage.agent.uses import Meter, Use, told_by_drivers
+from partage.agent.nri.plugin import PluginOptions
+from partage.agent.uses import DriverMeter, Meter, Use, told_by_drivers
 from partage.apiserver import ApiServer, serve
+from partage.daemon.agent import AgentDaemon, AgentOptions, IsolationOptions
 from partage.daemon.isolation_status import Statements, StatementSettings, condition_of
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
@@ -46,6 +48,7 @@ from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.vendors.wishes import Policy
+from partage.wire.context import Context
 from partage.wire.record import encode
 
 GIB = 2**30
@@ -609,6 +612,71 @@ def test_drivers_tell_memory_and_time_of_containers_that_no_library_counts(tmp_p
     assert told_by_drivers(held[:1], cards, known, tmp_path) == {
         ("a" * 12, "GPU-0"): Use(GIB, 0.75, None, 1, overhead_bytes=5)
     }
+
+
+def test_what_drivers_sample_adds_up_to_device_time(tmp_path: Path) -> None:
+    """From look to look, and for a minute at most; what a container received outlives its processes, not the container."""
+    (tmp_path / "11").mkdir()
+    (tmp_path / "11" / "cgroup").write_text(f"0::/pods/cri-containerd-{'a' * 12}.scope\n")
+    clock = [100.0]
+    meter = DriverMeter(lambda: clock[0], tmp_path)
+    key = ("a" * 12, "GPU-0")
+    held = [Holding("a" * 12, "main", Allocation("ua", "team", "a", "n1", (SHARE,)))]
+
+    def seconds(
+        at: float, busy: float | None, *, here: bool = True, known: bool = False
+    ) -> object:
+        clock[0] = at
+        times = None if busy is None else {11: busy}
+        cards = {"GPU-0": CardUse(8 * GIB, processes={11: GIB}, times=times)}
+        counted = {key: Use(GIB, 0.9, 77, 1)} if known else {}
+        meter.look(held if here else (), cards, counted)
+        use = meter.uses.get(key)
+        return use and use.served_ns and use.served_ns / 1e9
+
+    assert seconds(100, 0.5) == 0  # one look is no time
+    assert seconds(110, 0.5) == 5
+    assert seconds(114, 0.25) == 6
+    assert seconds(1114, 0.5) == 36  # nothing was seen for long
+    assert seconds(1120, None) is None  # the driver tells no times: nothing is made up
+    assert seconds(1130, 1.0) == 46
+    assert seconds(1140, 1.0, known=True) is None  # the library counts it
+    (tmp_path / "11" / "cgroup").write_text("0::/\n")
+    assert seconds(1150, 1.0) is None
+    (tmp_path / "11" / "cgroup").write_text(f"0::/pods/cri-containerd-{'a' * 12}.scope\n")
+    assert seconds(1160, 1.0) == 56
+    assert seconds(1161, 1.0, here=False) is None
+    assert seconds(1171, 1.0) == 10
+
+
+def test_drivers_are_looked_at_without_a_scrape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples that nothing took in would be lost."""
+
+    async def serving() -> None:
+        enough, stop, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+        looks: list[object] = []
+
+        def look(_self: DriverMeter, *given: object) -> None:
+            looks.append(given)
+            if len(looks) == 3:
+                loop.call_soon_threadsafe(enough.set)
+
+        monkeypatch.setattr(DriverMeter, "look", look)
+        options = AgentOptions(
+            tmp_path / "journal",
+            plugin=PluginOptions(tmp_path / "nri.sock"),
+            isolation=IsolationOptions(period=0.001),
+            roots=Host(tmp_path, simulated=True),
+        )
+        agent = AgentDaemon(NODE, Context.of(Settings(), FAMILIES), options)
+        task = asyncio.create_task(agent.run(stop))
+        await enough.wait()
+        stop.set()
+        await task
+
+    asyncio.run(serving())
 
 
 def test_a_tenant_joins_series_of_other_exporters() -> None:

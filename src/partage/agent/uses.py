@@ -1,11 +1,12 @@
 """What containers use of a node's cards: measured, never guessed.
 
 Those that the enforcement library holds tell through their accounts (memory) and seats (device time). Of others,
-whatever enforces, the driver tells the memory and the time of each process, where the agent sees processes of the
-host. What is not measured is absent, and so is its series.
+whatever enforces, the driver tells the memory of each process and what part of the time it was busy, where the agent
+sees processes of the host; from look to look that adds up to device time. What is not measured is absent, and so is its
+series.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,8 @@ from partage.agent.isolation.processes import processes_of
 from partage.agent.isolation.seats import Seat
 
 _SECOND_NS: Final = 10**9
+_LONGEST_GAP: Final = 60.0
+"""Seconds for which one sample of a driver may stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,8 @@ class Use:
         memory_bytes: counted over its processes, contexts and modules included.
         busy: part of the card's time, 0 to 1: since the last look by the seat (None at the first), else in the
             driver's last sample; None where nothing measures it.
-        served_ns: device time received in all; None where nothing measures it.
+        served_ns: device time received in all: counted by the seat, else added up from the driver's samples since the agent
+            started; None where nothing measures it.
         overhead_bytes: of the memory, what the driver says beyond what was counted; None before it was measured.
     """
 
@@ -138,6 +142,40 @@ def told_by_drivers(
         measured = known.get((container, uuid)) or Use(sum(mine), None, None, len(mine))
         found[container, uuid] = replace(measured, busy=busy)
     return found
+
+
+class DriverMeter:
+    """Looks again and again at what drivers say of containers' processes; `uses` is by container and card."""
+
+    def __init__(self, clock: Callable[[], float], proc: Path = Path("/proc")) -> None:
+        """A meter that has not looked; `clock` gives seconds and never goes back."""
+        self._clock, self._proc = clock, proc
+        self._looked: float | None = None
+        self._served: dict[tuple[str, str], int] = {}
+        self.uses: Mapping[tuple[str, str], Use] = {}
+
+    def look(
+        self,
+        held: Sequence[Holding],
+        cards: Mapping[str, CardUse],
+        known: Mapping[tuple[str, str], Use],
+    ) -> None:
+        """Take what is told now; it reads files. See `told_by_drivers`.
+
+        A container counts as busy since the last look as it is now, and for `_LONGEST_GAP` at most.
+        """
+        now = self._clock()
+        since = 0.0 if self._looked is None else min(now - self._looked, _LONGEST_GAP)
+        self._looked = now
+        found = told_by_drivers(held, cards, known, self._proc)
+        here = {one.container for one in held}
+        served = {key: time for key, time in self._served.items() if key[0] in here}
+        sampled = {key: use.busy for key, use in found.items() if use.served_ns is None}
+        for key, busy in sampled.items():
+            if busy is not None:
+                served[key] = served.get(key, 0) + round(busy * since * _SECOND_NS)
+                found[key] = replace(found[key], served_ns=served[key])
+        self._served, self.uses = served, found
 
 
 def _lacks(known: Use | None, card: CardUse) -> bool:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -32,7 +32,7 @@ from partage.agent.metrics import Books, Nameless, NodeSeries, Tallies
 from partage.agent.notes import Code, Notes
 from partage.agent.nri.plugin import Plugin, PluginOptions
 from partage.agent.stories import Stories
-from partage.agent.uses import Meter, Use, told_by_drivers
+from partage.agent.uses import DriverMeter, Meter
 from partage.daemon.folder_gc import Tidying
 from partage.daemon.instances import NodeInstances
 from partage.daemon.mps import MpsDaemon
@@ -164,7 +164,7 @@ class AgentDaemon:
             online=chosen.online,
         )
         self.meter = Meter(time.monotonic)
-        self._told: Mapping[tuple[str, str], Use] = {}
+        self._drivers, self._looking = DriverMeter(time.monotonic), asyncio.Lock()
         self.found: Callable[[], Inventory] = Inventory
         self._known = False
         self._place = Place(node, context.settings, FAMILIES, facts, self.options.exempt)
@@ -229,7 +229,7 @@ class AgentDaemon:
         tell(self._place)
 
     def _books(self) -> Books:
-        uses = {**self.meter.uses, **self._told}
+        uses = {**self.meter.uses, **self._drivers.uses}
         return Books(self._place.node, self.keeper.holdings, self._cards(), uses)
 
     def _cards(self) -> dict[str, CardUse]:
@@ -258,6 +258,7 @@ class AgentDaemon:
         tasks = {
             asyncio.create_task(one.run(), name=f"agent:{one.name}") for one in self._companions
         }
+        tasks.add(asyncio.create_task(self._watch_drivers(), name="agent:drivers"))
         for task in tasks:
             task.add_done_callback(lambda _task: stop.set())
         try:
@@ -265,11 +266,21 @@ class AgentDaemon:
         finally:
             for task in tasks:
                 task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
+            await asyncio.wait(tasks)
         for task in tasks:
             if not task.cancelled():
                 task.result()
+
+    async def _watch_drivers(self) -> None:
+        """Look often enough that what drivers sample adds up, whether or not anything asks for metrics."""
+        while True:
+            await self._look_at_drivers()
+            await asyncio.sleep(self.options.isolation.period)
+
+    async def _look_at_drivers(self) -> None:
+        async with self._looking:
+            held, uses = self.keeper.holdings, self.meter.uses
+            await asyncio.to_thread(self._drivers.look, held, self._cards(), uses)
 
     async def _healthy(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -285,8 +296,7 @@ class AgentDaemon:
         self.tallies.connected.set(self.asked.ready.is_set())
         for code, count in self.notes.counted.items():
             self.tallies.notes.labels(code).set(count)
-        held, uses = self.keeper.holdings, self.meter.uses
-        self._told = await asyncio.to_thread(told_by_drivers, held, self._cards(), uses)
+        await self._look_at_drivers()
         registry: Collector = self.tallies.registry
         if not self.options.pod_series:
             registry = Nameless(registry)
