@@ -39,6 +39,8 @@ COMMANDS = (
 )
 OF_THE_API = ("doctor", "snapshot")
 RUNS = 3
+ENVIRON = {key: text for key, text in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+"""Programs keep their byte code, as they do where they are installed."""
 
 
 async def main(sizes: list[int]) -> None:
@@ -69,7 +71,11 @@ async def measured(world: World, command: str) -> None:
         await asyncio.sleep(1.1)  # an overview is kept for a second
         mine, others, began = time.process_time(), _children(), time.perf_counter()
         process = await asyncio.create_subprocess_exec(
-            PROGRAM, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+            PROGRAM,
+            *words,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=ENVIRON,
         )
         output, _ = await process.communicate()
         wall = time.perf_counter() - began

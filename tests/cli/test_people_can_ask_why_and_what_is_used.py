@@ -558,8 +558,8 @@ def test_a_terminal_gets_the_colours_and_no_command_of_a_name(
     assert row == "n\\x1b[2J  \x1b[32mok\x1b[0m\\x07"
 
 
-@pytest.mark.parametrize("command", ["explain", "inspect", "top"])
-def test_who_asks_the_service_does_not_wait_for_the_books_to_load(command: str) -> None:
+@pytest.mark.parametrize("command", ["explain", "inspect", "snapshot", "top"])
+def test_who_needs_no_books_does_not_wait_for_them_to_load(command: str) -> None:
     """The arrays they are kept in take longer to load than an answer takes to come."""
     code = f"import sys, partage.cli.{command}; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from daemon_world import World, pod, until, world
 
-from partage.cli.doctor import facts_of
+from partage.cli.doctor import facts_of, listed
 from partage.controllers.manager import ControllerSettings
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
@@ -113,8 +113,10 @@ async def explained(cluster: World, url: str, name: str) -> dict[str, Any]:
 async def diagnosis(cluster: World) -> dict[str, str]:
     """What the doctor finds: the rule by check."""
     kinds = {"Node": "nodes", "Pod": "pods", "Device": "devices.scheduling.koordinator.sh"}
-    objects: dict[str, list[dict[str, Any]] | None] = {
-        kind: [dict(one.value) for one in cluster.api.store.all(where)]
+    objects = {
+        kind: listed(
+            kind, [json.dumps(one.value).encode() for one in cluster.api.store.all(where)]
+        )
         for kind, where in kinds.items()
     }
     found = diagnosed(facts_of(objects, datetime.now(UTC)))

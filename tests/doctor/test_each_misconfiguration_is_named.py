@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from kube_scheduler_config import ExtenderAccess, kube_scheduler_config
 
 from partage.agent.notes import Code, Notes
-from partage.cli.doctor import account_of, doctor, facts_of
+from partage.cli.doctor import Listed, account_of, doctor, facts_of, listed
 from partage.cli.main import main
 from partage.doctor.checks import diagnosed
 from partage.doctor.finding import Level
@@ -93,9 +93,19 @@ def world() -> WORLD:
     }
 
 
+def told(given: WORLD) -> dict[str, Listed]:
+    """Objects as the API server writes them."""
+    return {
+        kind: Listed()
+        if some is None
+        else listed(kind, [json.dumps(one).encode() for one in some])
+        for kind, some in given.items()
+    }
+
+
 def checks(given: WORLD, denied: tuple[str, ...] = ()) -> list[str]:
     """Names of what is found; each finding says something in every field."""
-    found = diagnosed(facts_of(given, NOW, denied))
+    found = diagnosed(facts_of(told(given), NOW, denied))
     assert all(one.thing and one.rule and one.fix for one in found)
     return [one.check for one in found]
 
@@ -305,7 +315,7 @@ def test_an_extender_of_all_names_is_a_warning() -> None:
     for managed, level in ((left, Level.WARNING), (left[:1], Level.ERROR)):
         config["extenders"][0]["managedResources"] = [{"name": name} for name in managed]
         given["ConfigMap"][0]["data"]["c"] = yaml.safe_dump(config)
-        (found,) = diagnosed(facts_of(given, NOW, ()))
+        (found,) = diagnosed(facts_of(told(given), NOW, ()))
 
         assert (found.check, found.level) == ("managed-resources", level)
         assert ("nvidia.com/gpu" in found.rule) == (level is Level.ERROR)
@@ -679,7 +689,7 @@ def test_what_agents_say_is_told_with_what_to_do() -> None:
     text = annotations[names.AGENT_NOTES]
     annotations[names.AGENT_NOTES] = text[:-1] + ',{"code":"New","message":"m","more":1}]'
 
-    found = diagnosed(facts_of(given, NOW, ()))
+    found = diagnosed(facts_of(told(given), NOW, ()))
 
     assert [one.rule for one in found] == [
         "its agent says: DriverUntried: driver 999",
@@ -747,7 +757,7 @@ def test_a_larger_cluster_is_looked_at_no_more_often() -> None:
             for number, made in enumerate(cluster[kind]):
                 made["metadata"] |= {"name": f"n{number}", "uid": f"{kind}-{number}"}
         devices = Walked(cluster["Device"])
-        facts = replace(facts_of(cluster, NOW), devices=devices)
+        facts = replace(facts_of(told(cluster), NOW), devices=devices)
         diagnosed(facts)
         walks[nodes] = devices.walks
     assert walks[2] == walks[20] > 0

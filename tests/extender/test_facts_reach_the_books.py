@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import Manifest, World, card, device, document, half, node, pod, run, whole
 
-from partage.extender.rebuild import permuted
 from partage.model.policy import Policy
 from partage.model.request import DeviceRequest
 from partage.scheduler.engine import State
 from partage.vendors import names
+from partage.wire.snapshot import permuted
 
 
 def config(name: str, version: int = 1, namespace: str = "kube-system", **data: str) -> Manifest:

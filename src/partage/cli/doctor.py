@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import click
 import msgspec
@@ -31,6 +31,7 @@ from partage.extender.ports import Hooks
 from partage.kube.client import Client
 from partage.kube.errors import ConfigError, Forbidden, KubeError, NotFound
 from partage.kube.loading import load_config
+from partage.kube.objects import ListMeta
 from partage.kube.resources import Resource
 from partage.kube.sender import ClientSettings
 from partage.model.errors import InvalidDocument
@@ -79,7 +80,82 @@ _ACCOUNT: Final = "system:serviceaccount:partage-system:partage-scheduler"
 _EMBEDDED: Final = "+partage"
 """At the end of the version that the embedded API server says."""
 
-Objects = dict[str, list[dict[str, Any]] | None]
+
+class _Metadata(TypedDict, total=False):
+    name: Any
+    namespace: Any
+    labels: Any
+    annotations: Any
+
+
+class _NodeStatus(TypedDict, total=False):
+    allocatable: Any
+    conditions: Any
+
+
+class _Node(TypedDict, total=False):
+    metadata: _Metadata
+    status: _NodeStatus
+
+
+class _Entry(TypedDict, total=False):
+    type: Any
+    health: Any
+
+
+class _DeviceSpec(TypedDict, total=False):
+    devices: list[_Entry]
+
+
+class _Device(TypedDict, total=False):
+    metadata: _Metadata
+    spec: _DeviceSpec
+
+
+class _SliceSpec(TypedDict, total=False):
+    driver: Any
+    nodeName: Any
+    pool: Any
+
+
+class _Slice(TypedDict, total=False):
+    metadata: _Metadata
+    spec: _SliceSpec
+
+
+_LARGE: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
+    "Node": msgspec.json.Decoder(_Node),
+    "Device": msgspec.json.Decoder(_Device),
+    "ResourceSlice": msgspec.json.Decoder(_Slice),
+}
+"""Of kinds that fill most of a list, what checks read; the rest is not made into objects."""
+_ALL: Final = msgspec.json.Decoder(dict[str, Any])
+_DECIDING: Final = {
+    one.kind: msgspec.json.Decoder(one.into)
+    for one in watched(claims=True)
+    if one.kind != "ResourceQuota"
+}
+"""Kinds that the service makes its books of, in the order in which it reads them."""
+
+
+class _Page(msgspec.Struct, frozen=True):
+    metadata: ListMeta = ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Objects of one kind.
+
+    Attributes:
+        objects: what checks read of each; None where they could not be read.
+        documents: of the same, what the service makes its books of; one that it cannot read is left out as it does.
+        note: why there are none.
+    """
+
+    objects: list[dict[str, Any]] | None = None
+    documents: list[Document] = field(default_factory=list)
+    note: str = ""
 
 
 @click.command()
@@ -169,8 +245,10 @@ async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:
         async with Client(
             config, settings=ClientSettings(HEARD, attempts=2), environ=os.environ
         ) as client:
-            objects: Objects = {kind: await _listed(client, kind, notes) for kind in _PATHS}
-            account = given["account"] or account_of(objects["Pod"] or ())
+            told = await asyncio.gather(*(_listed(client, kind) for kind in _PATHS))
+            cluster = dict(zip(_PATHS, told, strict=True))
+            notes += [one.note for one in told if one.note]
+            account = given["account"] or account_of(cluster["Pod"].objects or ())
             denied = await _denied(client, account, notes)
             embedded = await _embedded(client)
     except KubeError as error:
@@ -180,7 +258,7 @@ async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:
             "this is partage up, whose scheduler and admission are in its own process: how they "
             "are installed is left out"
         )
-    return replace(facts_of(objects, datetime.now(UTC), denied, files), embedded=embedded)
+    return replace(facts_of(cluster, datetime.now(UTC), denied, files), embedded=embedded)
 
 
 async def _embedded(client: Client) -> bool:
@@ -192,26 +270,42 @@ async def _embedded(client: Client) -> bool:
     return str(told.get("gitVersion", "")).endswith(_EMBEDDED)
 
 
-async def _listed(client: Client, kind: str, notes: list[str]) -> list[dict[str, Any]] | None:
-    found: list[dict[str, Any]] = []
+async def _listed(client: Client, kind: str) -> Listed:
+    found: list[msgspec.Raw] = []
     query = {"limit": _PAGE}
     while True:
         try:
-            page = await client.read(_PATHS[kind], into=dict[str, Any], query=query)
+            page = await client.read(_PATHS[kind], into=_Page, query=query)
         except NotFound:
-            return found
+            break
         except Forbidden:
             if kind in _NEEDED:
                 raise
-            notes.append(
-                f"you may not list objects of kind {kind}: what concerns them is left out"
-            )
-            return None
-        found += page.get("items") or []
-        more = (page.get("metadata") or {}).get("continue")
-        if not more:
-            return found
-        query = {"limit": _PAGE, "continue": more}
+            note = f"you may not list objects of kind {kind}: what concerns them is left out"
+            return Listed(note=note)
+        found += page.items or ()
+        if not page.metadata.continue_:
+            break
+        query = {"limit": _PAGE, "continue": page.metadata.continue_}
+    return listed(kind, found)
+
+
+def listed(kind: str, items: Iterable[bytes | msgspec.Raw]) -> Listed:
+    """Objects of one kind, as the API server writes them."""
+    objects, documents = [], []
+    deciding = _DECIDING.get(kind)
+    for one in items:
+        objects.append(_read(kind, one))
+        if deciding is not None:
+            with suppress(msgspec.ValidationError):
+                documents.append(as_document(kind, deciding.decode(one)))
+    return Listed(objects, documents)
+
+
+def _read(kind: str, item: bytes | msgspec.Raw) -> dict[str, Any]:
+    with suppress(msgspec.ValidationError):
+        return dict(_LARGE.get(kind, _ALL).decode(item))
+    return _ALL.decode(item)  # a field that is null, or of another type
 
 
 def account_of(pods: Iterable[Object]) -> str:
@@ -254,7 +348,7 @@ async def _denied(client: Client, account: str, notes: list[str]) -> tuple[str, 
 
 
 def facts_of(
-    objects: Objects,
+    cluster: Mapping[str, Listed],
     now: datetime,
     denied: tuple[str, ...] = (),
     files: Mapping[str, str] | None = None,
@@ -262,12 +356,13 @@ def facts_of(
     """Facts from objects as the API server has them.
 
     Args:
-        objects: by kind; None for those that could not be read.
+        cluster: its objects by kind.
         denied: see `ClusterFacts`.
         files: kube-scheduler configurations that no ConfigMap holds, by name.
     """
+    objects = {kind: some.objects for kind, some in cluster.items()}
     namespaces = _config_namespaces(objects.get("Pod") or ())
-    documents = list(_documents(objects))
+    documents = [one for kind in _DECIDING if kind in cluster for one in cluster[kind].documents]
     books, known = _books(documents, namespaces)
     entries = books.cluster_cache.pods().values()
     runtimes, classes = objects.get("RuntimeClass"), objects.get("DeviceClass")
@@ -336,15 +431,6 @@ def _agents(leases: Iterable[Object]) -> Iterator[tuple[str, datetime]]:
         if name.startswith(_AGENT) and moment:
             with suppress(ValueError):
                 yield name.removeprefix(_AGENT), datetime.fromisoformat(str(moment))
-
-
-def _documents(objects: Objects) -> Iterator[Document]:
-    """What the service reads; an object that it cannot read is left out as it does."""
-    shapes = {one.kind: one.into for one in watched(claims=True)}
-    for kind in ("ConfigMap", "Device", "Node", "Pod", "ResourceClaim"):
-        for one in objects.get(kind) or ():
-            with suppress(msgspec.ValidationError):
-                yield as_document(kind, msgspec.convert(one, shapes[kind]))
 
 
 def _config_namespaces(pods: Iterable[Object]) -> tuple[str, ...]:

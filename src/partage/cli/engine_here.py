@@ -1,12 +1,12 @@
 """The engine in this process, over objects of a cluster or over manifests: books as the service would make them."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
 
 from partage.cli.answering import Asked
 from partage.cli.claim_views import ClaimViews, read
+from partage.cli.listing import listed, of_kinds
 from partage.cli.reading import batches
-from partage.daemon.watched import CLAIM_OFFERS, PRIORITIES, Watched, as_document, watched
+from partage.daemon.watched import CLAIM_OFFERS
 from partage.dashboard.workloads import waiting_pods
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
@@ -14,7 +14,6 @@ from partage.extender.ports import Hooks
 from partage.extender.rebuild import filled
 from partage.kube.client import Client
 from partage.kube.config import Config
-from partage.kube.errors import Forbidden, NotFound
 from partage.model.reason import Refusal
 from partage.scheduler.events import BindSucceeded
 from partage.sim.claims import ClaimAllocator
@@ -25,16 +24,6 @@ from partage.wire.documents import Document
 from partage.wire.near_names import near_names
 from partage.wire.workloads import with_pods
 
-_NEEDED: Final = frozenset({"Node", "Pod"})
-_OPTIONAL_LOSS: Final = {
-    "ConfigMap": "the protocols' published defaults are taken to hold",
-    "ResourceQuota": "quotas are left out",
-    "PriorityClass": "pods of manifests that name one count as of priority 0",
-    "Device": "cards that only Device objects describe are left out",
-    "ResourceClaim": "what claims hold of cards is left out",
-    "DeviceClass": "only this driver's own classes are known",
-    "ResourceSlice": "what agents would publish is taken for what they do",
-}
 Offers = Callable[[], Awaitable[tuple[list[Document], tuple[str, ...]]]]
 
 
@@ -62,60 +51,9 @@ async def over_cluster(client: Client, config: Config) -> Asked:
     told = f"the engine, over the objects of {config.cluster.server}"
 
     async def offers() -> tuple[list[Document], tuple[str, ...]]:
-        return await _of_kinds(client, CLAIM_OFFERS)
+        return await of_kinds(client, CLAIM_OFFERS)
 
     return await _over(documents, told, config.namespace, notes, offers=offers)
-
-
-def _silent(_kind: str, _count: int) -> None:
-    """Report no progress."""
-
-
-async def listed(
-    client: Client, progress: Callable[[str, int], None] = _silent, *, everything: bool = False
-) -> tuple[list[Document], tuple[str, ...]]:
-    """Everything that decisions about devices depend on, and what could not be read.
-
-    Args:
-        progress: told each kind and how many objects of it there are.
-        everything: list PriorityClasses too, whose values a server writes into pods anyway, and what claims are
-            allocated from.
-
-    Raises:
-        KubeError: nodes or pods cannot be listed.
-    """
-    kinds = watched(claims=True)
-    return await _of_kinds(
-        client, (PRIORITIES, *kinds, *CLAIM_OFFERS) if everything else kinds, progress
-    )
-
-
-async def _of_kinds(
-    client: Client, kinds: Sequence[Watched], progress: Callable[[str, int], None] = _silent
-) -> tuple[list[Document], tuple[str, ...]]:
-    documents: list[Document] = []
-    notes: list[str] = []
-    for kind in kinds:
-        try:
-            listing = await client.list_all(kind.scope, into=kind.into)
-        except NotFound:
-            if not kind.optional:
-                raise
-            continue
-        except Forbidden:
-            if kind.kind in _NEEDED:
-                raise
-            notes.append(
-                f"you may not list {kind.scope.resource.plural}: {_OPTIONAL_LOSS[kind.kind]}"
-            )
-            continue
-        progress(kind.kind, len(listing.items))
-        documents += [as_document(kind.kind, item) for item in listing.items]
-        notes += [
-            f"{kind.kind} {odd.meta.namespace}/{odd.meta.name} cannot be read: {odd.problem}"
-            for odd in listing.undecodable
-        ]
-    return documents, tuple(notes)
 
 
 async def _over(

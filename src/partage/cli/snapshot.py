@@ -14,18 +14,16 @@ import click
 from partage import __version__
 from partage.cli.asking import HEARD, CannotAsk, told_of
 from partage.cli.ending import end
-from partage.cli.engine_here import listed
+from partage.cli.listing import listed
 from partage.cli.parameters import FILE, PolicyType, cluster_options, option
 from partage.cli.visible import visible
-from partage.extender.rebuild import permuted
 from partage.kube.client import Client
 from partage.kube.errors import ConfigError, KubeError
 from partage.kube.loading import load_config
 from partage.kube.sender import ClientSettings
 from partage.model.policy import Policy
 from partage.wire.documents import Document, read_file
-from partage.wire.masking import Mask
-from partage.wire.snapshot import Snapshot, plain, snapshot_lines
+from partage.wire.snapshot import Snapshot, permuted, plain, snapshot_lines
 
 _ORDER: Final = (
     "PriorityClass",
@@ -158,6 +156,8 @@ def _objects(documents: list[Document], seed: int, key: bytes | None) -> Iterato
     by["Node"] = list(permuted(by.get("Node", []), seed))
     mask = None
     if key is not None:
+        from partage.wire.masking import Mask  # noqa: PLC0415 # loads every family
+
         told = (plain(one) for kind in ("Node", "Device") for one in by.get(kind, []))
         mask = Mask(key, (found for found in told if found is not None))
     for kind in _ORDER:

@@ -1,7 +1,6 @@
 """New books from a list of everything, without keeping others from their turn."""
 
 import asyncio
-import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Final
@@ -9,6 +8,7 @@ from typing import Final
 from partage.extender.books import Books
 from partage.scheduler.explain import deferred
 from partage.wire.documents import Document
+from partage.wire.snapshot import permuted
 
 _KINDS: Final = ("ConfigMap", "ResourceQuota", "Device", "Node", "Pod", "ResourceClaim")
 _BREATH: Final = 512
@@ -57,12 +57,3 @@ async def filled(
         books.waiting.room_on(name)
     books.settle(now)
     return books
-
-
-def permuted(nodes: Iterable[Document], seed: int) -> list[Document]:
-    """Nodes in the explicit order: a seeded permutation over creation time and uid."""
-    ordered = sorted(
-        nodes, key=lambda d: (d.metadata.creation_timestamp or "", d.metadata.uid or d.name)
-    )
-    random.Random(seed).shuffle(ordered)  # noqa: S311 # a reproducible order, not a secret
-    return ordered

@@ -136,9 +136,9 @@ class Device:
         """Refuse amounts that cannot be."""
         if self.minor < 0:
             raise InvalidValue(f"device {self.uuid!r}: minor {self.minor} is negative")
-        for name in ("core_milli", "memory_bytes", "slots"):
-            if getattr(self, name) < 0:
-                raise InvalidValue(f"device {self.uuid!r}: {name} is negative")
+        if self.core_milli < 0 or self.memory_bytes < 0 or self.slots < 0:
+            amounts = f"{self.core_milli} milli, {self.memory_bytes} bytes, {self.slots} slots"
+            raise InvalidValue(f"device {self.uuid!r}: of {amounts} one is negative")
 
 
 @dataclass(frozen=True, slots=True)

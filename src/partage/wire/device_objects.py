@@ -172,6 +172,8 @@ def _known(number: int | None) -> int:
 def _functions(entry: shapes.DeviceEntry) -> tuple[tuple[VirtualFunction, ...], str]:
     """Its virtual functions, and why it cannot have so many; those without an address are left out."""
     groups = entry.groups or ()
+    if not groups:
+        return (), ""  # nearly always
     for what, number, most in (
         ("virtual functions", sum(len(one.functions or ()) for one in groups), _MOST_FUNCTIONS),
         ("groups of virtual functions", len(groups), _MOST_GROUPS),

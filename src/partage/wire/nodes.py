@@ -259,7 +259,9 @@ def _registered(view: NodeView, context: Context) -> tuple[Node, list[str]]:
         links |= said.links
         registrar = registrar or said.registrar
         notes += said.notes
-    devices = tuple(_few(_ordered(_kept_from(device, registrar) for device in view.devices)))
+    devices = _ordered(_kept_from(device, registrar) for device in view.devices)
+    if len(devices) > _MOST_DEVICES:
+        devices = tuple(_few(devices))
     beyond = len(view.devices) - len(devices)
     if beyond:
         notes.append(f"{beyond} devices beyond {_MOST_DEVICES} of one type are left out")

@@ -9,6 +9,7 @@ settings are read from; pods that have ended hold nothing and are left out.
     {"apiVersion": "v1", "kind": "Node", …}
 """
 
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -79,6 +80,15 @@ def snapshot_header(source: str, data: bytes) -> Snapshot | None:
             "version of partage that wrote it"
         )
     return found
+
+
+def permuted(nodes: Iterable[Document], seed: int) -> list[Document]:
+    """Nodes in the explicit order: a seeded permutation over creation time and uid."""
+    ordered = sorted(
+        nodes, key=lambda d: (d.metadata.creation_timestamp or "", d.metadata.uid or d.name)
+    )
+    random.Random(seed).shuffle(ordered)  # noqa: S311 # a reproducible order, not a secret
+    return ordered
 
 
 def snapshot_lines(head: Snapshot, objects: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:

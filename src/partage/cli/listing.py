@@ -1,0 +1,76 @@
+"""Objects of a cluster that decisions about devices depend on, listed by whoever runs the command.
+
+It knows no books, so that a command that only writes the objects down starts at once.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from partage.daemon.watched import CLAIM_OFFERS, PRIORITIES, Watched, as_document, watched
+from partage.kube.client import Client
+from partage.kube.errors import Forbidden, NotFound
+from partage.wire.documents import Document
+
+_NEEDED: Final = frozenset({"Node", "Pod"})
+_OPTIONAL_LOSS: Final = {
+    "ConfigMap": "the protocols' published defaults are taken to hold",
+    "ResourceQuota": "quotas are left out",
+    "PriorityClass": "pods of manifests that name one count as of priority 0",
+    "Device": "cards that only Device objects describe are left out",
+    "ResourceClaim": "what claims hold of cards is left out",
+    "DeviceClass": "only this driver's own classes are known",
+    "ResourceSlice": "what agents would publish is taken for what they do",
+}
+
+
+def _silent(_kind: str, _count: int) -> None:
+    """Report no progress."""
+
+
+async def listed(
+    client: Client, progress: Callable[[str, int], None] = _silent, *, everything: bool = False
+) -> tuple[list[Document], tuple[str, ...]]:
+    """Everything that decisions about devices depend on, and what could not be read.
+
+    Args:
+        progress: told each kind and how many objects of it there are.
+        everything: list PriorityClasses too, whose values a server writes into pods anyway, and what claims are
+            allocated from.
+
+    Raises:
+        KubeError: nodes or pods cannot be listed.
+    """
+    kinds = watched(claims=True)
+    return await of_kinds(
+        client, (PRIORITIES, *kinds, *CLAIM_OFFERS) if everything else kinds, progress
+    )
+
+
+async def of_kinds(
+    client: Client, kinds: Sequence[Watched], progress: Callable[[str, int], None] = _silent
+) -> tuple[list[Document], tuple[str, ...]]:
+    """All objects of these kinds, which are listed side by side; see `listed`."""
+    found = await asyncio.gather(*(_of_kind(client, kind, progress) for kind in kinds))
+    documents = [one for some, _ in found for one in some]
+    return documents, tuple(note for _, notes in found for note in notes)
+
+
+async def _of_kind(
+    client: Client, kind: Watched, progress: Callable[[str, int], None]
+) -> tuple[list[Document], list[str]]:
+    try:
+        listing = await client.list_all(kind.scope, into=kind.into)
+    except NotFound:
+        if not kind.optional:
+            raise
+        return [], []
+    except Forbidden:
+        if kind.kind in _NEEDED:
+            raise
+        return [], [f"you may not list {kind.scope.resource.plural}: {_OPTIONAL_LOSS[kind.kind]}"]
+    progress(kind.kind, len(listing.items))
+    return [as_document(kind.kind, item) for item in listing.items], [
+        f"{kind.kind} {odd.meta.namespace}/{odd.meta.name} cannot be read: {odd.problem}"
+        for odd in listing.undecodable
+    ]
