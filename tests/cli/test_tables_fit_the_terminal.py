@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from partage.cli.main import main
 from partage.cli.tables import PlainTable, screen
+from partage.cli.top import holders
 from partage.vendors.traits import short_models
 
 EXAMPLES = str(Path(__file__).parents[2] / "examples")
@@ -101,3 +102,12 @@ def test_models_get_short_before_texts_are_folded(model: str, short: str) -> Non
     if model != short:
         assert f" {short} " in printed(whole - 1)
         assert model not in printed(whole - 1)
+
+
+@pytest.mark.parametrize(
+    ("pods", "claims", "told"),
+    [(0, 0, "0"), (2, 0, "2"), (0, 1, "1 claim"), (0, 5, "5 claims"), (2, 5, "2, 5 claims")],
+)
+def test_claims_are_counted_beside_pods(pods: int, claims: int, told: str) -> None:
+    """A node that claims have filled does not look as if nobody were there."""
+    assert holders(pods, claims) == told

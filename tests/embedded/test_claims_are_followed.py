@@ -159,6 +159,8 @@ def test_an_instance_is_claimed_beside_shares() -> None:
             PODS, pod("beside", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 20000}, meta=meta)
         )
         await w.phase("beside", "Running")
+        (seen,) = (await w.get("/api/nodes", scheduler=True))["nodes"]
+        assert (seen["pods"], seen["claims"]) == (1, 1)  # who has a claim is not in the books
 
     run(_up(story, node(cards=1, registers=("hami",), mode="mig")))
 

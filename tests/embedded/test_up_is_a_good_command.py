@@ -13,7 +13,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from partage.cli.up import up
+from partage.cli.up import printed, up
+from partage.embedded.applying import Outcome
+from partage.embedded.cluster import Addresses
+from partage.embedded.overview import Overview, WaitingLine
 
 COMMAND = (sys.executable, "-m", "partage.cli.main", "up", "--no-examples")
 PATIENCE = 240
@@ -95,3 +98,18 @@ def test_a_state_file_that_is_none_is_told(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert str(file) in result.stderr
     assert file.read_text(encoding="utf-8") == "hello"
+
+
+def test_pods_that_were_not_looked_at_do_not_count_as_waiting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Thousands of them would hide why the others wait."""
+    seen = Overview((), (), (WaitingLine("d/large", "Taint: 0/1 nodes"), WaitingLine("d/new", "")))
+    where = Addresses("http://a", "http://s", "http://d", "config")
+
+    printed(seen, where, Outcome())
+
+    told = capsys.readouterr().out
+    assert "d/large  Taint" in told
+    assert "d/new" not in told
+    assert "0 pods placed, 1 waiting, 1 not looked at yet." in told

@@ -161,7 +161,7 @@ FAST = Selector((Requirement("speed", Operator.EXISTS),))
             card(0),
             share(1, filter=CardFilter(use_types=("A100",))),
             ReasonCode.TYPE_MISMATCH,
-            "it is unknown",
+            "it is of unknown model",
             id="unknown type",
         ),
         pytest.param(

@@ -277,11 +277,17 @@ def _print_nodes(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
             part_text(node["core_milli"], cards=True),
             _bar(node["memory_bytes"]),
             part_text(node["memory_bytes"], memory=True),
-            str(node["pods"]),
+            holders(node["pods"], node.get("claims", 0)),
             *extra,
             _state(node["state"]),
         )
     console.print(table)
+
+
+def holders(pods: int, claims: int) -> str:
+    """How many pods a node has; those that hold devices by claims are known by their claims alone."""
+    told = [str(pods)] if pods or not claims else []
+    return ", ".join([*told, f"{claims} claim{'s' if claims > 1 else ''}"] if claims else told)
 
 
 def _print_cards(console: Console, nodes: Sequence[Document], *, wide: bool) -> None:

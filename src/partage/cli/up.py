@@ -20,6 +20,7 @@ from partage.cli.parameters import output_option
 from partage.cli.tables import PlainTable, Styled, given, paper, print_waiting
 from partage.cli.traces import sent_traces, trace_options
 from partage.cli.visible import visible
+from partage.embedded.applying import Outcome
 from partage.embedded.cluster import Addresses, EmbeddedCluster, Plan
 from partage.embedded.fleet import DEFAULT_FLEET
 from partage.embedded.manifests import Manifests, examples, read
@@ -184,7 +185,7 @@ async def _serve(plan: Plan, output: str, stop: asyncio.Event) -> None:
             _complain(cluster)
             click.echo(_line(cluster.addresses))
         else:
-            _print(cluster)
+            printed(cluster.overview(), cluster.addresses, cluster.outcome)
         sys.stdout.flush()
         await stop.wait()
 
@@ -212,23 +213,24 @@ def _line(where: Addresses) -> str:
 # --- for people ------------------------------------------------------------------------------
 
 
-def _print(cluster: EmbeddedCluster) -> None:
-    seen, where = cluster.overview(), cluster.addresses
+def printed(seen: Overview, where: Addresses, outcome: Outcome) -> None:
+    """What is there, and how to go on."""
     with paper() as console:
         if seen.placed:
             console.print(_placed(seen))
-        if seen.waiting:
+        decided = [one for one in seen.waiting if one.reason]
+        if decided:
             console.print()
-            print_waiting(console, map(_waits, seen.waiting))
-        if cluster.outcome.refused:
+            print_waiting(console, map(_waits, decided))
+        if outcome.refused:
             console.print()
-            refused = ((one, one.manifest) for one in cluster.outcome.refused)
+            refused = ((one, one.manifest) for one in outcome.refused)
             print_waiting(
                 console,
                 ((f"{m.namespace or 'default'}/{m.name}", m.kind, r.message) for r, m in refused),
                 title="REFUSED",
             )
-        for note in cluster.outcome.notes:
+        for note in outcome.notes:
             console.print(Text(note, style="dim"))
         console.print()
         console.print(_nodes(seen))
@@ -241,8 +243,10 @@ def _print(cluster: EmbeddedCluster) -> None:
             ("", "kubectl get pods -A -o wide"),
         ):
             console.print(Text.assemble((f"{name:11}", "bold"), value), soft_wrap=True)
-        placed, waiting = len(seen.placed), len(seen.waiting)
-        console.print(Text(f"{placed} pods placed, {waiting} waiting. Ctrl-C ends it all."))
+        said = f"{len(seen.placed)} pods placed, {len(decided)} waiting"
+        if undecided := len(seen.waiting) - len(decided):
+            said += f", {undecided} not looked at yet"
+        console.print(Text(f"{said}. Ctrl-C ends it all."))
 
 
 def _waits(one: WaitingLine) -> tuple[str, str, str]:
@@ -250,7 +254,7 @@ def _waits(one: WaitingLine) -> tuple[str, str, str]:
     code, colon, message = one.reason.partition(": ")
     if colon and code.isalpha():
         return one.name, code, message
-    return one.name, "Unschedulable", one.reason or "not looked at yet"
+    return one.name, "Unschedulable", one.reason
 
 
 def _placed(seen: Overview) -> PlainTable:

@@ -164,6 +164,7 @@ def _head(ledger: Ledger, index: int) -> dict[str, Any]:
         for number in ledger.planes[type_].closed[: len(there), index].tolist()
         if number and number != _HELD
     )
+    claimed = [one.claim for one in ledger.on_node(node.name)]
     state = [f"{count} {code.value}" for n, count in closed.items() if (code := CLOSED[n])]
     if node.unschedulable:
         state.insert(0, "cordoned")
@@ -172,7 +173,8 @@ def _head(ledger: Ledger, index: int) -> dict[str, Any]:
         "vendor": said(node, cards[0], "vendor") if cards else "",
         "model": ", ".join(plain_model(one) for one in models if one),
         "state": ", ".join(state) or "ok",
-        "pods": sum(not one.claim for one in ledger.on_node(node.name)),
+        "pods": claimed.count(False),
+        "claims": claimed.count(True),
         "devices": {type_.value: len(there) for type_, there in devices.items()},
     }
 

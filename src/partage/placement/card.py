@@ -84,7 +84,7 @@ def unsuitable(
         return CardReason(
             ReasonCode.TYPE_MISMATCH,
             minor,
-            detail=f"it is {device.model or 'unknown'}, asked {alternatives(wanted.use_types)}",
+            detail=f"it is {device.model or 'of unknown model'}, asked {alternatives(wanted.use_types)}",
         )
     if _named(wanted.avoid_types, device.model):
         return CardReason(ReasonCode.TYPE_MISMATCH, minor, detail=f"{device.model} is refused")

@@ -32,16 +32,19 @@ export function card(one, more = null, least = 18, at = "") {
     h("span", { class: "hidden" }, sentence(one)), more);
 }
 
+/** A pod's link; a claim has no page of its own. */
+const holder = (tenant) => (tenant.protocol === "claim" && tenant.name !== null ? `claim ${who(tenant)}` : podLink(tenant));
+
 /** One card with the list of who is on it, and what came and went. */
 export function largeCard(one, history, at) {
-  const rows = ordered(one).filter((t) => !t.others).map((tenant) => [podLink(tenant), percent(tenant.core_milli), bytes(tenant.memory_bytes), how(tenant)]);
+  const rows = ordered(one).filter((t) => !t.others).map((tenant) => [holder(tenant), percent(tenant.core_milli), bytes(tenant.memory_bytes), how(tenant)]);
   return card(one, [
     h("div", { class: "quiet below" }, `${percent(one.core_milli.used)} of ${percent(one.core_milli.total)} compute, `,
       `${bytes(one.memory_bytes.used)} of ${bytes(one.memory_bytes.total)} memory, ${one.slots.used} of ${one.slots.total} slots`,
       one.model ? `, ${one.model}` : "", h("br"), h("code", {}, one.uuid)),
     one.closed ? h("p", { class: "bad" }, `${one.closed}: ${one.closed_detail || "takes no pods"}`) : "",
     one.foreign.length ? h("p", {}, `Not made by Partage: ${places(one.foreign)}`) : "",
-    rows.length ? table(`Pods on ${nameOf(one)}`, [["pod"], ["compute", "number"], ["memory", "number"], ["how", "keep"]], rows)
+    rows.length ? h("div", { class: "stacked" }, table(`Pods on ${nameOf(one)}`, [["pod"], ["compute", "number"], ["memory", "number"], ["how", "keep"]], rows))
       : h("p", { class: "empty" }, "No pod is on it."),
     past(nameOf(one), history),
   ], 8, at);
@@ -104,11 +107,13 @@ function lane(letter, kind, parts, axis, least) {
     }, width >= least ? text : ""))));
 }
 
+const holders = (node) => many(node.pods, "pod") + (node.claims ? `, ${many(node.claims, "claim")}` : "");
+
 /** A node's cards as a picture to send to somebody. */
 export function pictureOf(node) {
   const [width, wide, top] = [1200, 565, 76];
   const shapes = [words(20, 34, node.name, { size: 20, bold: true }),
-    words(20, 56, `${node.model || node.vendor}, ${node.state}, ${many(node.pods, "pod")}, ${bytes(node.memory_bytes.used)} of ${bytes(node.memory_bytes.total)} of memory`, { fill: "quiet" })];
+    words(20, 56, `${node.model || node.vendor}, ${node.state}, ${holders(node)}, ${bytes(node.memory_bytes.used)} of ${bytes(node.memory_bytes.total)} of memory`, { fill: "quiet" })];
   node.cards.forEach((one, i) => {
     const [x, y] = [20 + (i % 2) * (wide + 30), top + Math.floor(i / 2) * 104];
     shapes.push(words(x, y + 14, nameOf(one), { bold: true }), words(x + 90, y + 14, one.closed || `${percent(one.core_milli.used)} of compute, ${bytes(one.memory_bytes.used)} of ${bytes(one.memory_bytes.total)}`,
@@ -135,4 +140,4 @@ export const nodeHead = (node, level, more = null) => h("div", { class: "node-he
   h(level, {}, level === "h1" ? node.name : link(["node", node.name], node.name)),
   h("span", { class: "quiet" }, node.model || node.vendor || (node.cards.length ? "model not reported" : "no devices")),
   h("span", { class: `badge ${node.state === "ok" ? "good" : "bad"}` }, node.state),
-  h("span", { class: "quiet" }, `${many(node.pods, "pod")}, ${bytes(node.memory_bytes.used)} of ${bytes(node.memory_bytes.total)}`), more);
+  h("span", { class: "quiet" }, `${holders(node)}, ${bytes(node.memory_bytes.used)} of ${bytes(node.memory_bytes.total)}`), more);

@@ -8,6 +8,7 @@ export const title = () => "Overview";
 
 const OWN = "kube-scheduler has not said why: its turn has not come";
 const UNREFUSED = "kept by a rule of kube-scheduler's own, or its turn has not come";
+const CODES = 4; // reasons that are named where something needs a hand
 const KINDS = [["whole", "given whole"], ["shared", "shared"], ["idle", "idle"], ["closed", "closed"]];
 
 export function render(seen, query, go) {
@@ -30,6 +31,7 @@ export function render(seen, query, go) {
 function attention(seen) {
   const { attention: found } = seen;
   const problems = Object.entries(seen.problems);
+  const rest = seen.waiting_by_code.slice(CODES).reduce((sum, { pods }) => sum + pods, 0);
   const cardLink = (one) => h("a", { href: `#/node/${encodeURIComponent(one.node)}` }, `${one.node} ${one.type} ${one.minor}`);
   const listed = (rows, total) => [rows.map((row, i) => [i ? "; " : "", row]), total > rows.length ? ` and ${count(total - rows.length)} more` : ""];
   const lines = [
@@ -39,7 +41,8 @@ function attention(seen) {
     seen.nodes.cordoned ? [filtered("nodes", { only: "closed" }, `${many(seen.nodes.cordoned, "node")} cordoned`),
       listed(found.cordoned.slice(0, 6).map((name) => link(["node", name], name)), seen.nodes.cordoned)] : null,
     seen.pods.waiting ? [filtered("pods", { state: "waiting" }, `${many(seen.pods.waiting, "pod")} waiting`),
-      listed(seen.waiting_by_code.slice(0, 4).map(({ code, pods }) => [`${count(pods)} `, code ? filtered("pods", { state: "waiting", code }, code) : "without a refusal"]), 0)] : null,
+      [listed(seen.waiting_by_code.slice(0, CODES).map(({ code, pods }) => [`${count(pods)} `, code ? filtered("pods", { state: "waiting", code }, code) : "not refused by Partage"]), 0),
+        rest ? `; ${count(rest)} more` : ""]] : null,
     ...problems.map(([what, why]) => [`Not taken in: ${what}`, why]),
   ].filter(Boolean);
   return h("section", { class: `panel attention ${lines.length ? "some" : ""}`, "aria-label": "What needs a hand" },

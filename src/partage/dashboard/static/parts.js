@@ -37,11 +37,12 @@ export function spark(label, values, write, top = 0) {
     h("title", {}, says), h("path", { class: "under", d: `${line}L100 24L0 24Z` }), h("path", { class: "line", d: line }));
 }
 
-/** A row of a table: cells are texts or elements. */
+/** A row of a table: cells are texts or elements. Where there are fewer than columns, the last one takes the room of those that are left. */
 export const tr = (columns, cells) => h("tr", {}, cells.map((value, index) => {
   const heads = index === 0 && value !== ""; // a row that goes on with the one above has no head
-  const [title, kind] = columns[index];
-  return h(heads ? "th" : "td", { ...(heads ? { scope: "row" } : {}), class: `${kind || ""}${value === "" || value === null ? " none" : ""}`,
+  const more = index === cells.length - 1 ? columns.length - cells.length : 0;
+  const [title, kind] = columns[index + more];
+  return h(heads ? "th" : "td", { ...(heads ? { scope: "row" } : {}), ...(more ? { colspan: String(more + 1) } : {}), class: `${kind || ""}${value === "" || value === null ? " none" : ""}`,
     "data-label": title }, h("span", {}, value));
 }));
 

@@ -13,8 +13,8 @@ const STATES = {
 };
 const MODES = { whole: "whole card", share: "share", mig: "hardware instance", vendor: "share, cut by the vendor's plugin" };
 
-const COLUMNS = [["pod", "", "name"], ["state"], ["node", "keep", "node"], ["cards", "keep"], ["compute", "number", "compute"], ["memory", "number", "memory"],
-  ["protocol"], ["age", "number", "age"], ["given, or why it waits", "wide"]];
+const COLUMNS = [["pod", "", "name"], ["state"], ["protocol"], ["age", "number", "age"], ["node", "keep", "node"], ["cards", "keep"],
+  ["compute", "number", "compute"], ["memory", "number", "memory"], ["given, or why it waits", "wide"]];
 
 export const list = {
   title: () => "Workloads",
@@ -39,12 +39,16 @@ export const list = {
 const row = (pod) => [
   podLink(pod),
   h("span", { class: `badge ${pod.node === null ? "warn" : "good"}` }, pod.code || pod.state),
+  pod.protocols.join(", "),
+  since(pod.created),
+  ...(pod.node || pod.cards.length ? place(pod) : []), // what a pod that waits lacks is room for why
+  pod.quarantine ? h("span", { class: "bad" }, pod.quarantine) : pod.given || pod.message || (pod.kube_scheduler ? `kube-scheduler: ${pod.kube_scheduler}` : ""),
+];
+
+const place = (pod) => [
   pod.node ? link(["node", pod.node], pod.node) : "",
   pod.cards.length > 4 ? many(pod.cards.length, "card") : pod.cards.join(", "),
   pod.core_milli ? percent(pod.core_milli) : "", pod.memory_bytes ? bytes(pod.memory_bytes) : "",
-  pod.protocols.join(", "),
-  since(pod.created),
-  pod.quarantine ? h("span", { class: "bad" }, pod.quarantine) : pod.given || pod.message || (pod.kube_scheduler ? `kube-scheduler: ${pod.kube_scheduler}` : ""),
 ];
 
 export const one = {
