@@ -22,7 +22,8 @@ from partage.cli.main import main
 from partage.cli.tables import Line, PlainTable, Styled, paper
 from partage.vendors import names
 
-MIXED = str(Path(__file__).parents[2] / "examples/mixed")
+ROOT = Path(__file__).parents[2]
+MIXED = str(ROOT / "examples/mixed")
 
 
 def ask(*arguments: str) -> Result:
@@ -261,7 +262,7 @@ def test_an_error_names_thing_and_next_step(
 
 
 def test_a_service_that_is_not_one_is_told(tmp_path: Path) -> None:
-    """`--service` without a port names its form."""
+    """`--service` without a port names its form, and a Service of the chart that answers people."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -277,6 +278,15 @@ def test_a_service_that_is_not_one_is_told(tmp_path: Path) -> None:
 
     assert result.exit_code == 2
     assert "NAMESPACE/NAME:PORT" in result.stderr
+    (named,) = re.findall(r"partage-system/(partage[\w-]*:\w+)", result.stderr)
+    made = (ROOT / "deploy/kustomize/default/partage.yaml").read_text(encoding="utf-8")
+    assert named in {
+        f"{one['metadata']['name']}:{port['name']}"
+        for one in yaml.safe_load_all(made)
+        if one and one["kind"] == "Service"
+        for port in one["spec"]["ports"]
+        if port.get("targetPort") == "read"
+    }
 
 
 def test_top_sums_up_and_lists_who_waits() -> None:

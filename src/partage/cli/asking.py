@@ -158,7 +158,7 @@ def _proxy(service: str) -> str:
     if not (slash and colon and namespace and name and port) or "/" in rest:
         raise CannotAsk(
             f"--service {service}: must be NAMESPACE/NAME:PORT, such as "
-            "partage-system/partage-scheduler:8443, or NAMESPACE/https:NAME:PORT"
+            "partage-system/partage-metrics:metrics, or NAMESPACE/https:NAME:PORT"
         )
     parts = quote(namespace, safe=""), quote(f"{name}:{port}", safe=":")
     return f"/api/v1/namespaces/{parts[0]}/services/{parts[1]}/proxy"

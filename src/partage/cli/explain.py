@@ -75,7 +75,7 @@ def explain(pod: str, namespace: str, **given: Any) -> None:
     Examples:
       partage explain waiting/too-big-for-t4
       partage explain pod-of-mine -f cluster.yaml -f pod.yaml
-      partage explain web -n team --service partage-system/partage-scheduler:8443
+      partage explain web -n team --scheduler http://127.0.0.1:10251 --token-file token
 
     \b
     Exit status:
