@@ -191,6 +191,10 @@ GROUND: Final[Mapping[tuple[str, str], str]] = {
     (_INSTANCES, "needs 3g.40gb"): f"{_SHOWN}::test_others_instances_are_told_as_printed",
     (_INSTANCES, "batch/big waits"): f"{_SHOWN}::test_a_plan_of_restarts_is_printed_as_shown",
     (
+        "docs/how-to/find-out-why-a-pod-waits.md",
+        "team/train-0 waits",
+    ): f"{_SHOWN}::test_what_is_free_in_sum_is_on_no_card_as_shown",
+    (
         "docs/how-to/watch-it.md",
         "scrape_configs",
     ): f"{_SHOWN}::test_prometheus_finds_every_program_by_its_labels_and_ports",

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from partage.cli.up import up
-from published.captures import commands, output, refreshed
+from published.captures import captures, comes_out, commands, output, refreshed
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 COMMANDS = sorted({(page, line) for page in PAGES for line in commands(page.read_text("utf-8"))})
+CAPTURES = [(page, *one) for page in PAGES for one in captures(page.read_text("utf-8"))]
+ANSWERS = ("schedule", "explain", "top", "inspect")
+"""Commands that a reader types to see what they print."""
 
 
 @pytest.mark.parametrize(
@@ -35,11 +37,41 @@ def test_a_command_in_a_page_works(page: Path, line: str, monkeypatch: pytest.Mo
             assert output(line)
 
 
-def test_the_captures_in_the_readme_are_real(monkeypatch: pytest.MonkeyPatch) -> None:
-    """README shows what the program prints now; `make conformance` brings it up to date."""
+@pytest.mark.parametrize(
+    ("page", "line", "shown"), CAPTURES, ids=[f"{page.name}: {line}" for page, line, _ in CAPTURES]
+)
+def test_a_page_shows_what_comes_out(
+    page: Path, line: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Line by line, but for those of `…`; `make conformance` brings README up to date."""
     monkeypatch.chdir(ROOT)
 
-    assert refreshed(README) == README
+    assert comes_out(shown, output(line)), f"{page}: not what `{line}` prints"
+
+
+def test_no_answer_is_missing() -> None:
+    """A command behind a prompt whose point is its answer has one below it."""
+    shown = {(page, line) for page, line, _ in CAPTURES}
+
+    assert [
+        (page, line)
+        for page, line in COMMANDS
+        if line.split()[0] == "partage"
+        and line.split()[1] in ANSWERS
+        and (page, line) not in shown
+    ] == []
+
+
+def test_a_gap_stands_for_lines_that_are_there() -> None:
+    """Lines in their order, whole; `…` for one or more."""
+    printed = "a\nb\nc\n"
+
+    assert comes_out("a\n…\nc\n", printed)
+    assert comes_out("…\nc\n", printed)
+    assert not comes_out("a\nc\n", printed)
+    assert not comes_out("a\n", printed)
+    assert not comes_out("…\nb\nc\n…\n", printed)
+    assert not comes_out("c\n…\na\n", printed)
 
 
 def test_a_capture_is_replaced_and_other_blocks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,6 +258,43 @@ def test_a_plan_of_restarts_is_printed_as_shown(tmp_path: Path) -> None:
     assert plain(shown) in plain(done.stdout)
 
 
+def test_what_is_free_in_sum_is_on_no_card_as_shown(tmp_path: Path) -> None:
+    """Four cards of which pods have 60 % each, and a pod that asks for two halves."""
+    shown = block("docs/how-to/find-out-why-a-pod-waits.md", "team/train-0 waits").text
+
+    def asks(name: str, cards: int, cores: int) -> Document:
+        limits = {
+            "nvidia.com/gpu": cards,
+            "nvidia.com/gpucores": cores,
+            "nvidia.com/gpumem-percentage": 30,
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "team"},
+            "spec": {
+                "containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}]
+            },
+        }
+
+    node = card("GPU-a", "NVIDIA A100-SXM4-80GB", 81920, mode="hami-core", name="gpu-a")
+    registered = node["metadata"]["annotations"]
+    (one,) = json.loads(registered["hami.io/node-nvidia-register"])
+    registered["hami.io/node-nvidia-register"] = json.dumps(
+        [{**one, "id": f"GPU-{n}", "index": n} for n in range(4)]
+    )
+    dump = tmp_path / "dump.yaml"
+    pods = [*(asks(f"run-{n}", 1, 60) for n in range(4)), asks("train-0", 2, 50)]
+    dump.write_text(yaml.safe_dump_all([node, *pods]), "utf-8")
+
+    done = CliRunner().invoke(main, ["explain", "team/train-0", "-f", str(dump)])
+
+    assert done.exit_code == 3, done.output
+    assert "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines()).startswith(shown)
+    dump.write_text(yaml.safe_dump_all([node, *pods[:4], asks("train-0", 4, 40)]), "utf-8")
+    assert CliRunner().invoke(main, ["explain", "team/train-0", "-f", str(dump)]).exit_code == 0
+
+
 def plain(text: str) -> str:
     """Without the width of the paper."""
     return re.sub(r"\s+", " ", text).strip()

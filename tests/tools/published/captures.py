@@ -1,6 +1,7 @@
 """Terminal captures in pages: blocks that begin with `$ partage`, and what the command prints.
 
-A page shows what the program really prints because this writes it there, and a test compares.
+A page shows what the program really prints, because a test compares; in README this writes it. A line of
+`…` alone stands for lines that a page leaves out.
 """
 
 import re
@@ -10,10 +11,11 @@ from typing import Final
 
 from click.testing import CliRunner
 
-__all__ = ["commands", "output", "refreshed"]
+__all__ = ["captures", "comes_out", "commands", "output", "refreshed"]
 
 _BLOCK: Final = re.compile(r"```console\n(?P<body>.*?)```", re.DOTALL)
 _PROMPT: Final = "$ "
+_GAP: Final = "…\n"
 
 
 def commands(page: str) -> list[str]:
@@ -24,6 +26,27 @@ def commands(page: str) -> list[str]:
         for line in block["body"].splitlines()
         if line.startswith(_PROMPT)
     ]
+
+
+def captures(page: str) -> list[tuple[str, str]]:
+    """Every `partage` command behind a prompt that has lines below it, and these lines."""
+    parts = [
+        part.partition("\n")
+        for block in _BLOCK.finditer(page)
+        for part in re.split(r"^\$ ", block["body"], flags=re.MULTILINE)[1:]
+    ]
+    return [
+        (command, shown) for command, _, shown in parts if shown and command.startswith("partage ")
+    ]
+
+
+def comes_out(shown: str, printed: str) -> bool:
+    """Whether a page shows what is printed; each line of `…` alone stands for one line or more."""
+    lines = (
+        "(?:.*\n)+?" if line == _GAP else re.escape(line)
+        for line in shown.splitlines(keepends=True)
+    )
+    return bool(re.fullmatch("".join(lines), printed))
 
 
 def output(command: str) -> str:
