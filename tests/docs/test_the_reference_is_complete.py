@@ -149,7 +149,8 @@ def test_every_option_of_simulate_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["commands.md", "names.md", "settings.md", "traces.md", "values.md"]
+    "name",
+    ["alerts.md", "commands.md", "names.md", "settings.md", "traces.md", "values.md"],
 )
 def test_a_made_page_is_what_the_program_declares(name: str) -> None:
     """`make reference` brings it up to date."""

@@ -1,4 +1,4 @@
-"""Pages made from what is declared: commands and options, settings, names, the chart's values."""
+"""Pages made from what is declared: commands and options, settings, names, alerts, the chart's values."""
 
 import ast
 import inspect
@@ -21,6 +21,7 @@ from partage.vendors.settings import Settings
 from partage.wire.context import Context
 
 __all__ = [
+    "alerts_page",
     "commands_page",
     "declared_pages",
     "names_page",
@@ -33,6 +34,7 @@ __all__ = [
 
 HEAD: Final = "<!-- Made by `make reference`; change the program instead. -->\n"
 _VALUES: Final = "deploy/helm/partage/values.yaml"
+_ALERTS: Final = "deploy/observability/alerts.yaml"
 
 
 def declared_pages(root: Path) -> dict[str, str]:
@@ -42,6 +44,7 @@ def declared_pages(root: Path) -> dict[str, str]:
         root: of the repository.
     """
     return {
+        "alerts.md": alerts_page((root / _ALERTS).read_text(encoding="utf-8")),
         "commands.md": commands_page(),
         "names.md": names_page(),
         "settings.md": settings_page(),
@@ -244,6 +247,36 @@ def traces_page() -> str:
     text += table(("attribute", ""), ((f"`{k}`", told) for k, told in ATTRIBUTES.items()))
     text += "\n## Events\n\n"
     return text + table(("event", ""), ((f"`{name}`", told) for name, told in EVENTS.items()))
+
+
+# --- alerts ------------------------------------------------------------------------------------
+
+
+def alerts_page(text: str) -> str:
+    """Every alert with what it is raised by, and how long that has to hold.
+
+    Args:
+        text: the rules.
+    """
+    made = (
+        f"{HEAD}# All alerts\n\nThe rules of `deploy/observability/alerts.yaml`: an alert is raised once its expression has held for the time "
+        "beside it. What each means, and which should page a person: [react to an alert](../how-to/react-to-an-alert.md).\n"
+    )
+    for group in yaml.safe_load(text)["groups"]:
+        made += f"\n## {group['name']}\n\n"
+        made += table(
+            ("alert", "severity", "expression", "for"),
+            (
+                (
+                    f"[{rule['alert']}](../how-to/react-to-an-alert.md#{rule['alert'].lower()})",
+                    rule["labels"]["severity"],
+                    f"`{rule['expr']}`",
+                    rule.get("for", "at once"),
+                )
+                for rule in group["rules"]
+            ),
+        )
+    return made
 
 
 # --- the chart ---------------------------------------------------------------------------------
