@@ -187,6 +187,10 @@ GROUND: Final[Mapping[tuple[str, str], str]] = {
         _INSTANCES,
         '{"nodeconfig"',
     ): f"{_SHOWN}::test_a_node_is_put_in_mode_mig_and_gives_two_instances",
+    (
+        _INSTANCES,
+        "devicePlugin:",
+    ): f"{_SHOWN}::test_cards_are_cut_into_the_layouts_of_the_page_alone",
     (_INSTANCES, "needs 3g.20gb"): f"{_SHOWN}::test_a_pod_in_the_way_is_told_as_printed",
     (_INSTANCES, "needs 3g.40gb"): f"{_SHOWN}::test_others_instances_are_told_as_printed",
     (_INSTANCES, "batch/big waits"): f"{_SHOWN}::test_a_plan_of_restarts_is_printed_as_shown",

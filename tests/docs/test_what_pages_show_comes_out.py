@@ -99,12 +99,7 @@ def test_a_node_is_put_in_mode_mig_and_gives_two_instances(tmp_path: Path) -> No
     """The ConfigMap's key and the pod, as the page on instances has them."""
     config = block(INSTANCES, '{"nodeconfig"').text
     node = card("GPU-a", "NVIDIA A100-SXM4-40GB", 40960, mode="hami-core", name="node-a")
-    settings = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "hami-device-plugin", "namespace": "kube-system"},
-        "data": {"config.json": config},
-    }
+    settings = config_map("hami-device-plugin", "config.json", config)
 
     found = scheduled(node, settings, block(INSTANCES, "apiVersion: v1").text)
 
@@ -112,6 +107,58 @@ def test_a_node_is_put_in_mode_mig_and_gives_two_instances(tmp_path: Path) -> No
     assert asked["node"] == "node-a"
     assert [one["mode"] for one in asked["allocations"]] == ["mig", "mig"]
     assert all(one["memory_bytes"] >= 8000 << 20 for one in asked["allocations"])
+
+
+def config_map(name: str, key: str, text: str) -> Document:
+    """One of HAMi's."""
+    metadata = {"name": name, "namespace": "kube-system"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {key: text}}
+
+
+@pytest.mark.parametrize("model", ["NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"])
+def test_cards_are_cut_into_the_layouts_of_the_page_alone(model: str) -> None:
+    """What the chart's value allows is given, and a profile that no layout has is not."""
+    shown = yaml.safe_load(block(INSTANCES, "devicePlugin:").text)["devicePlugin"]
+    values = yaml.safe_load((ROOT / "deploy/helm/partage/values.yaml").read_text("utf-8"))
+    settings = config_map(
+        "hami-scheduler-device", "device-config.yaml", json.dumps({"nvidia": shown})
+    )
+    node = card("GPU-a", model, 81920)
+
+    def given(*profiles: str) -> list[str]:
+        pods = [pod(f"p{n}", profile) for n, profile in enumerate(profiles)]
+        found = scheduled(node, settings, *pods)["pods"]
+        return [one["mig"]["profile"] for asked in found for one in asked["allocations"]]
+
+    assert {*shown} <= {*values["devicePlugin"]}
+    assert given(*["1g"] * 8) == ["1g.10gb"] * 7
+    assert given("2g", "2g", "2g", "1g", "1g") == [*["2g.20gb"] * 3, "1g.10gb"]
+    assert given("3g", "1g", "3g") == ["3g.40gb", "3g.40gb"]
+    assert given("4g") == []
+
+
+def test_shares_stay_on_a_node_that_is_switched_to_instances() -> None:
+    """The card gives none while they run, and takes no further share."""
+    running = pod("a", "")
+    running["metadata"]["annotations"] = {}
+    held = json.loads(record("a", "", 0, 1)[names.ALLOCATION])
+    device = held["containers"][0]["devices"][0]
+    del device["mig"]
+    held["containers"][0]["devices"] = [{**device, "mode": "share"}]
+    running = bound(running, {names.ALLOCATION: json.dumps(held)}, "n")
+    share = pod("s", "")
+    share["metadata"]["annotations"] = {"nvidia.com/vgpu-mode": "hami-core"}
+    config = {"nodeconfig": [{"name": "n", "operatingmode": "mig"}]}
+    settings = config_map("hami-device-plugin", "config.json", json.dumps(config))
+    node = card("GPU-a", "NVIDIA A100-SXM4-80GB", 81920, mode="hami-core")
+
+    found = scheduled(node, settings, running, pod("i", "1g"), share)["pods"]
+
+    said = {one["name"]: one["reason"] and one["reason"]["code"] for one in found}
+    assert said == {"a": None, "i": "CardNotIdle", "s": "ModeMismatch"}
+    assert [one["mode"] for one in found[-1]["allocations"] or found[0]["allocations"]] == [
+        "share"
+    ]
 
 
 def bound(asked: Document, allocation: Document, node: str) -> Document:
@@ -227,12 +274,7 @@ def test_others_instances_are_told_as_printed() -> None:
         },
     }
     config = json.dumps({"nodeconfig": [{"name": "n", "operatingmode": "mig"}]})
-    settings = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "hami-device-plugin", "namespace": "kube-system"},
-        "data": {"config.json": config},
-    }
+    settings = config_map("hami-device-plugin", "config.json", config)
 
     found = scheduled(node, device, settings, pod("a", "3g"), pod("b", "3g"))
 
