@@ -1,4 +1,4 @@
-"""Objects of a cluster that decisions about devices depend on, listed by whoever runs the command.
+"""Objects of a cluster that decisions about devices depend on, listed for a command and by its user's rights.
 
 It knows no books, so that a command that only writes the objects down starts at once.
 """
