@@ -8,7 +8,7 @@ from bed import told
 from lone_agent import node
 
 from partage.agent.mig.nvml import Failure
-from partage.agent.mig.runner import Retries
+from partage.agent.mig.runner import REST, wait
 from partage.agent.nri.messages import CreateContainerResponse, Status
 
 
@@ -35,12 +35,11 @@ def test_a_driver_is_asked_for_so_long_and_then_left_alone(
     failure: Failure, seconds: float
 ) -> None:
     """As docs/reliability.md says: then the card rests for a minute, and all starts over."""
-    retries = Retries()
     waits: list[float] = []
 
-    while (wait := retries.wait(len(waits) + 1, failure)) < retries.rest:
-        waits.append(wait)
+    while (pause := wait(len(waits) + 1, failure)) < REST:
+        waits.append(pause)
 
     told(f"15: driver refuses, {failure}: tried for", sum(waits))
     assert sum(waits) == seconds
-    assert retries.rest == 60.0
+    assert REST == 60.0
