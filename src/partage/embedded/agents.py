@@ -24,7 +24,7 @@ from partage.embedded.hardware import (
     unhealthy_devices,
     with_health,
 )
-from partage.embedded.watching import follow, now, tell
+from partage.embedded.watching import STRATEGIC, follow, now, owner, tell
 from partage.model.errors import InvalidDocument, InvalidRecord
 from partage.vendors import names
 
@@ -35,7 +35,6 @@ _PER_SECOND: Final = 25
 _LEASES: Final = "leases.coordination.k8s.io"
 _LEASE_SPACE: Final = "kube-node-lease"
 _ORDINARY: Final = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110"}
-_STRATEGIC: Final = "application/strategic-merge-patch+json"
 _VERSION: Final = "v1.36.0"
 _TRIES: Final = 5
 
@@ -93,20 +92,12 @@ class Agents:
                 self._simulated[node.name] = node
                 await self._create(node, record)
 
-    async def _create(self, node: SimulatedNode, owner: Record | None = None) -> None:
+    async def _create(self, node: SimulatedNode, described: Record | None = None) -> None:
         if self._server.store.get("nodes", "", node.name) is not None:
             return
         manifest = node_manifest(node)
-        if owner is not None:
-            manifest["metadata"]["ownerReferences"] = [
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": KIND,
-                    "name": owner.name,
-                    "uid": owner.uid,
-                    "controller": True,
-                }
-            ]
+        if described is not None:
+            manifest["metadata"]["ownerReferences"] = [owner(described.value, KIND, API_VERSION)]
         await self._server.create("nodes", manifest, user=_user(node.name))
 
     async def _device(self, change: Change) -> None:
@@ -178,7 +169,7 @@ class Agents:
                 }
             },
             sub="status",
-            media=_STRATEGIC,
+            media=STRATEGIC,
             user=_user(record.name),
         )
 
@@ -208,16 +199,7 @@ class Agents:
         if known is not None or simulated is None or not simulated.cards:
             return known
         manifest = device_manifest(simulated, now(self._server))
-        manifest["metadata"]["ownerReferences"] = [
-            {
-                "apiVersion": "v1",
-                "kind": "Node",
-                "name": node.name,
-                "uid": node.uid,
-                "controller": True,
-                "blockOwnerDeletion": True,
-            }
-        ]
+        manifest["metadata"]["ownerReferences"] = [owner(node.value, "Node", "v1")]
         return await self._server.create(DEVICES, manifest, user=_user(node.name))
 
     async def _with_health(self, node: Record, device: Record) -> Record:

@@ -10,16 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, Record, User
-from partage.embedded.watching import follow, tell
+from partage.embedded.watching import follow, is_over, owner, tell, write_status
 
 CLAIMS: Final = "resourceclaims.resource.k8s.io"
 TEMPLATES: Final = "resourceclaimtemplates.resource.k8s.io"
 PROTECTED: Final = "resource.kubernetes.io/delete-protection"
 """The finalizer that Kubernetes gives to a claim while it is allocated."""
 _POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
-_STRATEGIC: Final = "application/strategic-merge-patch+json"
 _USER: Final = User("system:serviceaccount:kube-system:resource-claim-controller")
-_OVER: Final = ("Succeeded", "Failed")
 
 
 class ClaimLives:
@@ -39,7 +37,7 @@ class ClaimLives:
         pod = change.record
         if not (pod.value.get("spec") or {}).get("resourceClaims"):
             return
-        if change.kind == "DELETED" or _over(pod):
+        if change.kind == "DELETED" or is_over(pod):
             for _, name in claims_of(pod.value):
                 claim = self._server.store.get(CLAIMS, pod.namespace, name)
                 if claim is not None:
@@ -82,16 +80,7 @@ class ClaimLives:
             made[name] = await self._made_for(pod, name, source)
         if missing and made:
             statuses = [{"name": name, "resourceClaimName": claim} for name, claim in made.items()]
-            body = {"metadata": {"uid": pod.uid}, "status": {"resourceClaimStatuses": statuses}}
-            await self._server.patch(
-                "pods",
-                pod.namespace,
-                pod.name,
-                body,
-                sub="status",
-                media=_STRATEGIC,
-                user=_USER,
-            )
+            await write_status(self._server, pod, {"resourceClaimStatuses": statuses}, _USER)
 
     async def _made_for(self, pod: Record, name: str, template: Record) -> str:
         """The name of the claim that is a pod's by that name of its own; made where there is none."""
@@ -106,16 +95,7 @@ class ClaimLives:
                 "generateName": f"{pod.name}-{name}-",
                 "labels": dict(head.get("labels") or {}),
                 "annotations": {**(head.get("annotations") or {}), _POD_CLAIM: name},
-                "ownerReferences": [
-                    {
-                        "apiVersion": "v1",
-                        "kind": "Pod",
-                        "name": pod.name,
-                        "uid": pod.uid,
-                        "controller": True,
-                        "blockOwnerDeletion": True,
-                    }
-                ],
+                "ownerReferences": [owner(pod.value, "Pod", "v1")],
             },
             "spec": spec.get("spec") or {},
         }
@@ -156,9 +136,9 @@ class ClaimLives:
             left = [one for one in held if one != PROTECTED]
             body = {"metadata": {"uid": claim.uid, "finalizers": left}}
             await self._server.patch(CLAIMS, claim.namespace, claim.name, body, user=_USER)
-        owner = _owner(claim)
-        if owner and not any(
-            one.uid == owner and not _over(one)
+        pod = _owner(claim)
+        if pod and not any(
+            one.uid == pod and not is_over(one)
             for one in self._server.store.all("pods", claim.namespace)
         ):
             options = DeleteOptions(uid=claim.uid)
@@ -169,11 +149,7 @@ class ClaimLives:
         if consumer.get("resource") != "pods":
             return True
         pod = self._server.store.get("pods", namespace, str(consumer.get("name")))
-        return pod is not None and pod.uid == consumer.get("uid") and not _over(pod)
-
-
-def _over(pod: Record) -> bool:
-    return (pod.value.get("status") or {}).get("phase") in _OVER
+        return pod is not None and pod.uid == consumer.get("uid") and not is_over(pod)
 
 
 def _owner(claim: Record) -> str:

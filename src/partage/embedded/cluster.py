@@ -41,9 +41,9 @@ from partage.embedded.definitions import DEFINITIONS, DEVICES
 from partage.embedded.fleet import SimulatedNode
 from partage.embedded.kubelet import Kubelet
 from partage.embedded.manifests import Manifest
-from partage.embedded.overview import Overview, is_over, overview, waits_because
+from partage.embedded.overview import Overview, overview, waits_because
 from partage.embedded.scheduling import InProcess, KubeScheduler, Ports
-from partage.embedded.watching import forget_old_events
+from partage.embedded.watching import forget_old_events, is_over
 from partage.embedded.workloads import Workloads
 from partage.extender.attempts import Attempts
 from partage.extender.books import Books

@@ -21,17 +21,15 @@ from partage.embedded.injection import Injection, injection
 from partage.embedded.lifetimes import FOREVER, Course, course, lifetime
 from partage.embedded.pod_status import Life, back_off, failed, started
 from partage.embedded.turns import Turn, followed, length, turn_of
-from partage.embedded.watching import follow, now, tell
+from partage.embedded.watching import follow, is_over, now, tell, write_status
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors import names
 from partage.vendors.locks import LOCKS
 from partage.wire.context import Context
 
-_STRATEGIC: Final = "application/strategic-merge-patch+json"
 _STOPPING: Final = 0.1
 """Seconds that simulated containers take to stop; never more than the grace they are given."""
 _LOOK: Final = 0.2
-_OVER: Final = ("Succeeded", "Failed")
 _PLUGIN: Final = User("system:serviceaccount:partage-system:partage-agent")
 
 
@@ -117,7 +115,7 @@ class Kubelet:
 
     async def _to_its_end(self, record: Record, run: _Run) -> None:
         phase = (record.value.get("status") or {}).get("phase")
-        if phase not in _OVER and not run.deleting.is_set():
+        if not is_over(record) and not run.deleting.is_set():
             start = self._tracer.now()
             found = self._given(record.value)
             problem = found.problem
@@ -225,16 +223,7 @@ class Kubelet:
         await self._server.delete("pods", record.namespace, record.name, options, user)
 
     async def _write(self, record: Record, status: Mapping[str, Any]) -> None:
-        body = {"metadata": {"uid": record.uid}, "status": status}
-        await self._server.patch(
-            "pods",
-            record.namespace,
-            record.name,
-            body,
-            sub="status",
-            media=_STRATEGIC,
-            user=_user(record),
-        )
+        await write_status(self._server, record, status, _user(record))
 
     async def _tell(
         self, record: Record, reason: str, message: str, *, warning: bool = False
@@ -281,11 +270,7 @@ class Kubelet:
 
     def _runs_still(self, head: Mapping[str, Any]) -> bool:
         found = self._server.store.get("pods", head["namespace"], head["name"])
-        return (
-            found is not None
-            and found.uid == head.get("uid")
-            and (found.value.get("status") or {}).get("phase") not in _OVER
-        )
+        return found is not None and found.uid == head.get("uid") and not is_over(found)
 
     def _lines(self, pod: Mapping[str, Any], name: str) -> Iterator[str]:
         spec, head = pod.get("spec") or {}, pod["metadata"]

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 from partage.apiserver import ApiServer, Record
 from partage.embedded.claim_lives import CLAIMS, claims_of
+from partage.embedded.watching import OVER, is_over
 from partage.extender.books import Books
 from partage.inventory.card import Card
 from partage.model.allocation import Grant
 from partage.model.device import DeviceType
 from partage.wire.outcomes import cards_text, closed_code, given_text, part_text, said
-
-_OVER = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def overview(server: ApiServer, books: Books) -> Overview:
             placed.append(PlacedLine(name, node, shown, cards_text(grants), given_text(grants)))
         elif not is_over(record):
             waiting.append(WaitingLine(name, waits_because(record)))
-    running = Counter(one.node for one in placed if one.phase not in _OVER)
+    running = Counter(one.node for one in placed if one.phase not in OVER)
     nodes = tuple(
         _node(books, record.name, running[record.name]) for record in server.store.all("nodes")
     )
@@ -88,11 +87,6 @@ def _grants(server: ApiServer, books: Books, pod: Record) -> Iterator[Grant]:
 
 def _phase(record: Record, phase: str) -> str:
     return "Terminating" if record.metadata.get("deletionTimestamp") else phase
-
-
-def is_over(record: Record) -> bool:
-    """Whether a pod has ended."""
-    return (record.value.get("status") or {}).get("phase") in _OVER
 
 
 def waits_because(record: Record) -> str:

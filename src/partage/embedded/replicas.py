@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from partage.apiserver import Record
+from partage.embedded.watching import is_over, owner
 
-_OVER: Final = ("Succeeded", "Failed")
 _QUARTER: Final = "25%"
 _SAFE: Final = "bcdfghjklmnpqrstvwxz2456789"
 _HASH: Final = "pod-template-hash"
@@ -25,19 +25,15 @@ def owned(records: Iterable[Record], uid: str) -> list[Record]:
         one
         for one in records
         if any(
-            owner.get("uid") == uid and owner.get("controller")
-            for owner in one.metadata.get("ownerReferences") or ()
+            its.get("uid") == uid and its.get("controller")
+            for its in one.metadata.get("ownerReferences") or ()
         )
     ]
 
 
 def active(pods: Iterable[Record]) -> list[Record]:
     """Pods that are neither over nor on their way out."""
-    return [
-        pod
-        for pod in pods
-        if not pod.metadata.get("deletionTimestamp") and _phase(pod) not in _OVER
-    ]
+    return [pod for pod in pods if not pod.metadata.get("deletionTimestamp") and not is_over(pod)]
 
 
 def ready(pod: Record) -> bool:
@@ -72,17 +68,6 @@ def template_hash(template: Any) -> str:
     return "".join(_SAFE[byte % len(_SAFE)] for byte in digest[:10])
 
 
-def _owner(value: Mapping[str, Any], kind: str, version: str) -> dict[str, Any]:
-    return {
-        "apiVersion": version,
-        "kind": kind,
-        "name": value["metadata"]["name"],
-        "uid": value["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-
-
 def pod_of(value: Mapping[str, Any], kind: str, version: str) -> dict[str, Any]:
     """A pod that a workload makes; the API server makes up the rest of its name."""
     template = value["spec"]["template"]
@@ -94,7 +79,7 @@ def pod_of(value: Mapping[str, Any], kind: str, version: str) -> dict[str, Any]:
             "generateName": f"{value['metadata']['name']}-",
             "labels": dict(inner.get("labels") or {}),
             "annotations": dict(inner.get("annotations") or {}),
-            "ownerReferences": [_owner(value, kind, version)],
+            "ownerReferences": [owner(value, kind, version)],
         },
         "spec": dict(template.get("spec") or {}),
     }
@@ -161,7 +146,7 @@ def replica_set_of(value: Mapping[str, Any], digest: str, count: int) -> dict[st
         "metadata": {
             "name": f"{value['metadata']['name']}-{digest}",
             "labels": labels,
-            "ownerReferences": [_owner(value, "Deployment", "apps/v1")],
+            "ownerReferences": [owner(value, "Deployment", "apps/v1")],
         },
         "spec": {
             "replicas": count,

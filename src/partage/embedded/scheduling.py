@@ -23,7 +23,7 @@ import msgspec
 from partage.apiserver import ApiError, ApiServer, Change, Record, User
 from partage.embedded.claim_places import KINDS, ClaimPlaces, Results
 from partage.embedded.rooms import Rooms, Survey, without_devices
-from partage.embedded.watching import follow, now, tell
+from partage.embedded.watching import follow, is_over, now, tell, write_status
 from partage.extender.attempts import CHANGED, CLOSED, PLACE_LOST, STALE, Attempts
 from partage.extender.ports import Outcome
 from partage.kube.bodies import binding
@@ -34,10 +34,8 @@ from partage.wire.context import Context
 
 _LOG: Final = logging.getLogger("partage.embedded")
 _USER: Final = User("system:kube-scheduler", ("system:authenticated",))
-_OVER: Final = ("Succeeded", "Failed")
 _CONFIGS: Final = ("priorityclasses.scheduling.k8s.io",)
 """What makes all waiting pods worth another try; a genuine one follows no ConfigMap and no quota."""
-_STRATEGIC: Final = "application/strategic-merge-patch+json"
 _BINDS: Final = 64
 """Bindings on their way at a time."""
 _FLUSH: Final = 15.0
@@ -260,10 +258,9 @@ class KubeScheduler:
 
     async def _pod(self, change: Change) -> None:
         record = change.record
-        spec, status = record.value.get("spec") or {}, record.value.get("status") or {}
+        spec = record.value.get("spec") or {}
         node = spec.get("nodeName")
-        over = change.kind == "DELETED" or status.get("phase") in _OVER
-        if over:
+        if change.kind == "DELETED" or is_over(record):
             self._pending.pop(record.uid, None)
             self._read_before.pop(record.uid, None)
             if self._rooms.leave(record.uid):
@@ -450,17 +447,8 @@ class KubeScheduler:
             "message": message[:1024],
             "lastTransitionTime": now(self._server),
         }
-        body = {"metadata": {"uid": record.uid}, "status": {"conditions": [condition]}}
         try:
-            await self._server.patch(
-                "pods",
-                record.namespace,
-                record.name,
-                body,
-                sub="status",
-                media=_STRATEGIC,
-                user=_USER,
-            )
+            await write_status(self._server, record, {"conditions": [condition]}, _USER)
         except ApiError:
             return  # gone meanwhile
         await self._tell(record, "FailedScheduling", message, warning=True)

@@ -1,19 +1,21 @@
-"""Following what happens in the API server, for those in the same process."""
+"""Following what happens in the API server, and what its stand-ins read and write alike, for those in the same process."""
 
 import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from partage.apiserver import ApiError, ApiServer, Change, Compacted, User
+from partage.apiserver import ApiError, ApiServer, Change, Compacted, Record, User
 from partage.apiserver.metadata import timestamp
 
 _LOG: Final = logging.getLogger("partage.embedded")
 _LONGEST: Final = 1024
 _SWEEP: Final = 60.0
 _KEPT: Final = 3600.0
+STRATEGIC: Final = "application/strategic-merge-patch+json"
+OVER: Final = ("Succeeded", "Failed")
 
 
 async def follow(
@@ -45,6 +47,32 @@ async def _handled(handle: Callable[[Change], Awaitable[None]], change: Change) 
         _LOG.debug("%s %s: %s", change.record.resource, change.record.name, error.message)
     except Exception:  # noqa: BLE001 # what follows must still be handled
         _LOG.exception("%s %s", change.record.resource, change.record.name)
+
+
+def is_over(pod: Record) -> bool:
+    """Whether a pod has ended."""
+    return (pod.value.get("status") or {}).get("phase") in OVER
+
+
+def owner(value: Mapping[str, Any], kind: str, version: str) -> dict[str, Any]:
+    """The reference by which an object is this one's, and goes with it."""
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "name": value["metadata"]["name"],
+        "uid": value["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+async def write_status(
+    server: ApiServer, pod: Record, status: Mapping[str, Any], user: User
+) -> None:
+    """Write parts of the status of this very pod. Raises `ApiError`."""
+    body = {"metadata": {"uid": pod.uid}, "status": status}
+    where = ("pods", pod.namespace, pod.name, body)
+    await server.patch(*where, sub="status", media=STRATEGIC, user=user)
 
 
 def now(server: ApiServer) -> str:
