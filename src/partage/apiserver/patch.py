@@ -135,11 +135,8 @@ def _add(value: Any, path: Sequence[str], new: Any) -> Any:
 def _replace(value: Any, path: Sequence[str], new: Any) -> Any:
     if not path:
         return new
-    parent = _find(value, path[:-1])
-    if isinstance(parent, dict):
-        parent[path[-1]] = new
-    else:
-        parent[_index(path[-1], len(parent) - 1)] = new
+    parent, last = _find(value, path[:-1]), path[-1]
+    parent[last if isinstance(parent, dict) else _index(last, len(parent) - 1)] = new
     return value
 
 

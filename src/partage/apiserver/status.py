@@ -57,14 +57,13 @@ class Cause:
         return f"{self.field}: {self.message}"
 
 
-def success(details: dict[str, Any] | None = None, message: str = "") -> dict[str, Any]:
+def success(details: dict[str, Any] | None = None) -> dict[str, Any]:
     """The Status document of something that was done."""
     return {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Success",
-        **({"message": message} if message else {}),
         **({"details": details} if details else {}),
     }
 
@@ -79,14 +78,14 @@ def _details(plural: str, group: str, name: str) -> dict[str, Any]:
     return {key: value for key, value in named.items() if value}
 
 
+def _said(code: int, reason: str, of: tuple[str, str, str], what: str) -> ApiError:
+    """Something said of one object: its plural, group and name."""
+    return ApiError(code, reason, f'{qualified(*of[:2])} "{of[2]}" {what}', _details(*of))
+
+
 def not_found(plural: str, group: str, name: str) -> ApiError:
     """404: no such object."""
-    return ApiError(
-        404,
-        "NotFound",
-        f'{qualified(plural, group)} "{name}" not found',
-        _details(plural, group, name),
-    )
+    return _said(404, "NotFound", (plural, group, name), "not found")
 
 
 def unknown_path() -> ApiError:
@@ -96,12 +95,7 @@ def unknown_path() -> ApiError:
 
 def already_exists(plural: str, group: str, name: str) -> ApiError:
     """409: the name is taken."""
-    return ApiError(
-        409,
-        "AlreadyExists",
-        f'{qualified(plural, group)} "{name}" already exists',
-        _details(plural, group, name),
-    )
+    return _said(409, "AlreadyExists", (plural, group, name), "already exists")
 
 
 def conflict(
@@ -139,12 +133,7 @@ def expired(message: str) -> ApiError:
 
 def forbidden(plural: str, group: str, name: str, why: str) -> ApiError:
     """403: admission says no."""
-    return ApiError(
-        403,
-        "Forbidden",
-        f'{qualified(plural, group)} "{name}" is forbidden: {why}',
-        _details(plural, group, name),
-    )
+    return _said(403, "Forbidden", (plural, group, name), f"is forbidden: {why}")
 
 
 def unauthorized() -> ApiError:
