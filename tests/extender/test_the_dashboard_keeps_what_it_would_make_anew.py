@@ -294,7 +294,7 @@ def test_a_reader_that_comes_too_late_is_told_so() -> None:
     log = PodLog(kept=4)
     for number in range(9):
         log.append(f"u{number}")
-    assert len(log) == 9
+    assert log.count == 9
     assert log.since(9) == []
     assert log.since(5) == ["u5", "u6", "u7", "u8"]
     assert log.since(3) is None
