@@ -3,6 +3,8 @@
 The last test uninstalls the chart: it must stay the last one.
 """
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -129,12 +131,17 @@ def state(found: Any) -> Any:
 
 
 def test_the_chart_goes_and_leaves_no_slice_class_or_finalizer(cuda: Node) -> None:
-    """In the order of docs/how-to/uninstall.md: pods with claims, then the chart; users' claims stay, and can be deleted."""
+    """In the order of docs/how-to/uninstall.md: pods with claims, then the chart; users' claims stay, and can be deleted.
+
+    One pod was forgotten: it runs on with its device, is named by `partage withdraw`, and by force it goes with its claim.
+    """
     stack = cuda.stack
-    claimed(stack, "held", **half(10, "1Gi"))
-    running(stack, "held")
+    for name in ("held", "forgotten"):
+        claimed(stack, name, **half(10, "1Gi"))
+        running(stack, name)
     stack.delete("held")
     eventually("the pod is gone", lambda: stack.pod("held") is None, SLOW)
+    before = state(running(stack, "forgotten"))
 
     with stack.forbidden_meanwhile():  # of programs that end, and whose rights have gone already
         # Nothing here runs the Job, which takes back what is on nodes.
@@ -146,9 +153,31 @@ def test_the_chart_goes_and_leaves_no_slice_class_or_finalizer(cuda: Node) -> No
     assert not stack.plane.call("GET", f"{API}/deviceclasses")["items"]
     for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
         assert not stack.plane.call("GET", f"{ADMISSION}/{kind}")["items"]
-    (left,) = stack.plane.call("GET", CLAIMS)["items"]
-    assert "allocation" not in left.get("status", {})
-    assert "finalizers" not in left["metadata"]
-    assert "partage" not in str(left["metadata"])
-    stack.plane.call("DELETE", f"{CLAIMS}/held")
+    assert state(running(stack, "forgotten")) == before
+    assert stored(stack, "forgotten")
+    pods = f"/api/v1/namespaces/{stack.layout.system}/pods"
+    stack.plane.call(
+        "DELETE", f"{pods}?gracePeriodSeconds=0"
+    )  # with their owners, where these have controllers
+    code, said = withdrawn(stack)
+    assert code == 3, said
+    assert "ResourceClaims hold its devices" in said
+    assert "default/forgotten (forgotten)" in said
+    stack.plane.call("DELETE", f"{PODS}/forgotten?gracePeriodSeconds=0")
+    eventually("it goes by force", lambda: stack.pod("forgotten") is None, SLOW)
+    eventually("its claim is free", lambda: not stored(stack, "forgotten"), SLOW)
+
+    for left in stack.plane.call("GET", CLAIMS)["items"]:
+        assert "allocation" not in left.get("status", {})
+        assert "finalizers" not in left["metadata"]
+        assert "partage" not in str(left["metadata"])
+    stack.plane.call("DELETE", CLAIMS)
     assert not stack.plane.call("GET", CLAIMS)["items"]
+
+
+def withdrawn(stack: Stack) -> tuple[int, str]:
+    """How `partage withdraw` ends for an administrator, and what it says."""
+    program = [sys.executable, "-m", "partage.cli.main", "withdraw", "--kubeconfig"]
+    command = [*program, str(stack.plane.kubeconfig())]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.returncode, found.stdout + found.stderr
