@@ -12,17 +12,20 @@ from partage.kube.objects import Meta
 
 
 class Api:
-    """A Lease, as the API server has it; every read of it takes no time."""
+    """A Lease, as the API server has it; every read of it takes no time, or `slow` seconds."""
 
     def __init__(self) -> None:
         self.clock = SteppedClock()
         self.spec: LeaseSpec | None = None
         self.fails = False
+        self.slow = 0.0
         self.writes = 0
 
     async def get(self, _resource: object, _name: str, *, namespace: str, into: Any) -> Any:
         """See `kube.client.Client`."""
         assert namespace == "kube-system"
+        if self.slow:
+            await self.clock.sleep(self.slow)
         if self.fails:
             raise TimeoutError
         if self.spec is None:
@@ -97,6 +100,23 @@ async def test_it_leads_once_a_renewal_of_its_own_is_seen(follower: Follower) ->
     await follower.pass_time(4, renews="ours")
     assert follower.lease.leading
     assert follower.reigns == ["begun"]
+
+
+@following
+async def test_a_busy_api_server_ends_no_lead(follower: Follower) -> None:
+    """Each of its answers takes four seconds, and tells what is so by then; where none comes the lead ends in time."""
+    follower.lease.claim(True)
+    await follower.pass_time(6, renews="ours")
+    assert follower.lease.leading
+    follower.api.slow = 4.0
+    await follower.pass_time(40, renews="ours")
+    assert follower.reigns == ["begun"]
+    follower.api.slow = 3600.0
+    await follower.pass_time(12, renews="ours")
+    assert not follower.lease.leading
+    follower.api.slow = 0.0
+    await follower.pass_time(9, renews="ours")
+    assert follower.lease.leading
 
 
 @following

@@ -11,11 +11,15 @@ kube-scheduler may rely on the Lease for its deadline (two thirds of the duratio
 kube-scheduler's defaults have it); so may we, and no other instance leads before the whole
 duration is over. What an earlier leader may still have sent is counted from the last moment at
 which it could still rely on its own renewal.
+
+A look is not waited for before the next one: where the API server takes seconds to answer, what is seen is as late, and
+the lead is not lost for that.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +34,10 @@ from partage.kube.resources import LEASES
 _LOG: Final = logging.getLogger("partage.daemon")
 _LOOK: Final = 1.0
 """Seconds between two looks at the Lease; kube-scheduler renews it every two."""
+_LATEST: Final = 10.0
+"""Seconds after which an answer tells nothing any more."""
+_TOGETHER: Final = 8
+"""Looks that are on their way at a time, where the API server is slow to answer."""
 _SHARE: Final = 2 / 3
 """Of the Lease's duration, after which a holder that could not renew stops."""
 _DURATION: Final = 15
@@ -41,6 +49,15 @@ _MOST: Final = 16
 class _Lease(msgspec.Struct, frozen=True):
     metadata: Meta
     spec: LeaseSpec = LeaseSpec()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """A look that is on its way, and whether kube-scheduler claimed the Lease when it was sent."""
+
+    sent: float
+    claimed: bool
+    answer: "asyncio.Task[_Lease]"
 
 
 class FollowedLease:
@@ -69,6 +86,7 @@ class FollowedLease:
         self._until = 0.0
         self._quiet_from = 0.0
         self._changed = asyncio.Event()
+        self._looks: list[_Look] = []
         self.term = 0
 
     @property
@@ -100,13 +118,17 @@ class FollowedLease:
 
     async def run(self) -> None:
         """Follow until cancelled, or until `lead` ends by itself."""
-        while True:
-            while not self.leading:
-                await self._look()
-                if not self.leading:
-                    await self._pause()
-            if await self._reign():
-                return
+        try:
+            while True:
+                while not self.leading:
+                    await self._look()
+                    if not self.leading:
+                        await self._pause()
+                if await self._reign():
+                    return
+        finally:
+            for one in self._looks:
+                one.answer.cancel()
 
     async def _reign(self) -> bool:
         """Lead until we no longer do (False) or `lead` ends (True)."""
@@ -131,21 +153,35 @@ class FollowedLease:
             self._changed.clear()
 
     async def _look(self) -> None:
-        """Look at the Lease once; an error leaves what is known, which runs out."""
-        sent, claimed = self._clock.monotonic(), self._claimed
+        """Look at the Lease once more, and take in what is answered; an error leaves what is known, which runs out."""
+        now = self._clock.monotonic()
+        for one in self._looks:
+            if now >= one.sent + _LATEST:
+                one.answer.cancel()
+        if len(self._looks) < _TOGETHER:
+            asked = self._client.get(LEASES, self._name, namespace=self._namespace, into=_Lease)
+            self._looks.append(_Look(now, self._claimed, asyncio.create_task(asked)))
+        answers = [one.answer for one in self._looks]
+        await sleep_until(self._clock, _LOOK, self._changed, *answers)
+        for one in [look for look in self._looks if look.answer.done()]:
+            self._looks.remove(one)
+            self._answered(one)
+
+    def _answered(self, look: _Look) -> None:
+        """Take in one answer, unless a later look was answered before."""
         try:
-            async with asyncio.timeout(_LOOK * 3):
-                lease = await self._client.get(
-                    LEASES, self._name, namespace=self._namespace, into=_Lease
-                )
-            spec = lease.spec
+            spec = look.answer.result().spec
         except NotFound:
             spec = LeaseSpec("")
+        except asyncio.CancelledError:
+            _LOG.warning("lease %s cannot be read: no answer in time", self._name)
+            return
         except (KubeError, TimeoutError) as error:
             _LOG.warning("lease %s cannot be read: %s", self._name, error)
             return
-        # Only what kube-scheduler claimed before the look, and still claims, can be its own.
-        self._take_in(spec, sent, mine=claimed and self._claimed)
+        if look.sent >= self._looked:
+            # Only what kube-scheduler claimed before the look, and still claims, can be its own.
+            self._take_in(spec, look.sent, mine=look.claimed and self._claimed)
 
     def _take_in(self, spec: LeaseSpec, sent: float, *, mine: bool) -> None:
         now = self._clock.monotonic()
