@@ -24,6 +24,7 @@ from partage.extender.allowance import AllowanceSettings
 from partage.extender.explain import explain
 from partage.inventory.ledger import Ledger
 from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement
+from partage.placement import kernel
 from partage.placement.tables import UNITS, Prices, Tables
 from partage.placement.work import MOST, MOST_A_NODE, Work
 from partage.scheduler.eligibility import NodeColumns
@@ -380,6 +381,24 @@ def test_conditions_on_labels_are_asked_of_all_nodes_at_once(operator: Operator)
 def test_a_hard_pod_is_answered_within_its_bound(world: World, shape: str) -> None:
     """Filter, filter asked again, prioritize, preempt and wake-ups, each by itself."""
     ask(world, SHAPES[shape])
+
+
+def test_a_node_is_looked_at_for_the_request_alone_that_rules_it_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of forty requests rules out three nodes more; a refusal does not look at all nodes for each of them."""
+    plain, looked = kernel.classify, list[int]()
+
+    def counted(*given_: Any) -> kernel.Codes:
+        ranks = plain(*given_)
+        looked.append(ranks.shape[1])
+        return ranks
+
+    monkeypatch.setattr(kernel, "classify", counted)
+    asks = [share(1, 81_920 + 3 * number) for number in range(1, 41)]
+    assert not ask(world, pod(many(40, *asks)))["NodeNames"]
+    assert len(looked) > 20
+    assert sum(looked) <= 2 * NODES
 
 
 def rare(number: int) -> list[Manifest]:

@@ -47,6 +47,8 @@ def test_each_card_is_judged_alike(data: st.DataObject) -> None:
     ranks = kernel.classify(ledger, request, protocol)
 
     for index in ledger.index.values():
+        alone = kernel.classify(ledger, request, protocol, None, np.array([index]))
+        assert (alone[:, 0] == ranks[:, index]).all()
         cards = ledger.cards(request.type, index)
         assert (ranks[len(cards) :, index] == -1).all()
         assert not fits[len(cards) :, index].any()
@@ -73,6 +75,9 @@ def test_each_card_of_one_pool_is_judged_alike(data: st.DataObject) -> None:
     pooled = pool_ranks(ledger, request, protocol, ranks, {})
 
     for index in ledger.index.values():
+        here = np.array([index])
+        alone = pool_ranks(ledger, request, protocol, ranks[:, here], {}, here)
+        assert (alone[:, 0] == pooled[:, index]).all()
         cards = ledger.cards(DeviceType.GPU, index)
         if all(card.device.mode is SliceMode.SHARE for card in cards):
             assert (pooled[:, index] == ranks[:, index]).all()

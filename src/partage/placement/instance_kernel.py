@@ -160,27 +160,32 @@ def pool_ranks(
     protocol: str,
     ranks: kernel.Codes,
     judged: kernel.Judged,
+    nodes: kernel.Nodes = slice(None),
 ) -> kernel.Codes:
-    """Ranks of `kernel.classify`, where a request may also be served by instances.
+    """Ranks of `kernel.classify` of some nodes, where a request may also be served by instances.
 
-    The twin of `picks.pool_reason`, for all nodes. A card that no instance may be made on speaks for
+    The twin of `picks.pool_reason`, for many nodes. A card that no instance may be made on speaks for
     itself; on a node without cards that can be cut, cards speak as for shares.
     """
     plane = ledger.planes[request.type]
     told = np.full_like(ranks, kernel.rank_of(ReasonCode.MIG_PLACEMENT))
+    cuts = kernel.at(plane.cut, nodes)
     if request.unused and not request.exclusive:
         # Instances of others have no tenant here, and the card is in use all the same.
         cut = np.array([one is not None and bool(one.instances) for one in ledger.cuts.known])
-        told[(plane.tenants > 0) | cut[plane.cut]] = kernel.rank_of(ReasonCode.CARD_NOT_IDLE)
-    closed = plane.cut == 0
+        used = (kernel.at(plane.tenants, nodes) > 0) | cut[cuts]
+        told[used] = kernel.rank_of(ReasonCode.CARD_NOT_IDLE)
+    closed = cuts == 0
     told[closed] = kernel.rank_of(ReasonCode.CARD_NOT_IDLE)
-    kernel.shut(told, np.where(closed, plane.closed, 0).astype(np.int8))
+    kernel.shut(told, np.where(closed, kernel.at(plane.closed, nodes), 0).astype(np.int8))
     wrong = kernel.unsuited_anywhere(ledger, request, protocol, judged, by_instance=True)
+    wrong = kernel.at(wrong, nodes)
     told = np.where(wrong < kernel.FITS, wrong, told)
     modes = np.array(
         [card is not None and card.mode is not SliceMode.SHARE for card in ledger.kinds]
     )
-    by_share = (ranks < 0) | (ranks == kernel.FITS) | ~modes[plane.kind].any(axis=0)
+    shared = ~modes[kernel.at(plane.kind, nodes)].any(axis=0)
+    by_share = (ranks < 0) | (ranks == kernel.FITS) | shared
     by_share |= told == kernel.rank_of(ReasonCode.MODE_MISMATCH)
     result: kernel.Codes = np.where(by_share, ranks, told)
     return result

@@ -216,32 +216,36 @@ def _with_extras(fits: Bools, plane: Plane, request: DeviceRequest, nodes: Nodes
 
 
 def classify(
-    ledger: Ledger, request: DeviceRequest, protocol: str, judged: Judged | None = None
+    ledger: Ledger,
+    request: DeviceRequest,
+    protocol: str,
+    judged: Judged | None = None,
+    nodes: Nodes = slice(None),
 ) -> Codes:
     """Rank of each card's reason in `LEADING`; `FITS` where it serves, -1 where there is none.
 
     Written from the last check of `card.refusal` to the first, so that the first one stands.
     """
     plane = ledger.planes[request.type]
-    ranks = np.full(plane.open.shape, FITS, np.int8)
-    open_ = plane.open
+    open_ = at(plane.open, nodes)
+    ranks = np.full(open_.shape, FITS, np.int8)
     ranks[~open_] = _RANK[ReasonCode.CARD_NOT_IDLE]
-    tenants = plane.tenants
-    core_free, memory_free = plane.core_free, plane.memory_free
+    tenants = at(plane.tenants, nodes)
+    core_free, memory_free = at(plane.core_free, nodes), at(plane.memory_free, nodes)
     if request.whole:
-        core: Ints | int = plane.core_total
-        memory: Ints | int = plane.memory_total
+        core: Ints | int = at(plane.core_total, nodes)
+        memory: Ints | int = at(plane.memory_total, nodes)
     else:
-        core, memory = needs(plane, request, slice(None))
+        core, memory = needs(plane, request, nodes)
     for unit, amount in reversed(request.extras):
-        short = plane.unit_columns(unit)[1] < amount
+        short = at(plane.unit_columns(unit)[1], nodes) < amount
         ranks[short] = _RANK[ReasonCode.INSUFFICIENT_DEVICES]
     if claims_core(request) and not request.whole:
         ranks[core_free <= 0] = _RANK[ReasonCode.INSUFFICIENT_CORE]
     ranks[core_free < core] = _RANK[ReasonCode.INSUFFICIENT_CORE]
     ranks[memory_free < memory] = _RANK[ReasonCode.INSUFFICIENT_MEMORY]
-    slots = plane.slots_free
-    limit = most_tenants(ledger, plane, request, slice(None))
+    slots = at(plane.slots_free, nodes)
+    limit = most_tenants(ledger, plane, request, nodes)
     if limit is not None:
         slots = np.minimum(slots, limit - tenants)
     ranks[slots < 1] = _RANK[ReasonCode.INSUFFICIENT_SLOTS]
@@ -250,10 +254,12 @@ def classify(
         full = (core_free <= 0) | (memory_free <= 0)
         ranks[busy] = _RANK[ReasonCode.CARD_NOT_IDLE]
         ranks[busy & full] = _RANK[ReasonCode.INSUFFICIENT_CARDS]
-    shut(ranks, plane.closed)
-    wrong = unsuited_anywhere(ledger, request, protocol, {} if judged is None else judged)
+    shut(ranks, at(plane.closed, nodes))
+    wrong = at(
+        unsuited_anywhere(ledger, request, protocol, {} if judged is None else judged), nodes
+    )
     ranks[wrong < FITS] = wrong[wrong < FITS]
-    ranks[plane.kind == ABSENT_KIND] = -1
+    ranks[at(plane.kind, nodes) == ABSENT_KIND] = -1
     return ranks
 
 

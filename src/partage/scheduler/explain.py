@@ -197,24 +197,26 @@ def _codes(ledger: Ledger, group: RequestClass, rank: Ints) -> dict[ReasonCode, 
             open_[odd] = False
         gpu = member.request.type is DeviceType.GPU
         none = ReasonCode.INSUFFICIENT_CARDS if gpu else ReasonCode.INSUFFICIENT_DEVICES
-        ranks = kernel.classify(ledger, member.request, member.protocol, judged)
-        lacking = open_ & ((ranks == kernel.FITS).sum(axis=0) < member.request.count)
+        # A pod may ask many things, each of which rules out some nodes: only those are looked at.
+        nodes = np.flatnonzero(open_ & few_cards & ~served)
+        nodes = nodes[np.argsort(rank[nodes], kind="stable")]
+        ranks = kernel.classify(ledger, member.request, member.protocol, judged, nodes)
+        lacking = (ranks == kernel.FITS).sum(axis=0) < member.request.count
         if cut:
-            lacking &= ~served
-            ranks = pool_ranks(ledger, member.request, member.protocol, ranks, judged)
+            ranks = pool_ranks(ledger, member.request, member.protocol, ranks, judged, nodes)
         lead = kernel.leading(ranks)
         few = (ranks >= 0).sum(axis=0) < member.request.count
         wrong = np.isin(ranks, [LEADING.index(code) for code in WRONG]).any(axis=0)
         lead[few & ~wrong] = kernel.FITS
         for worst in np.unique(lead[lacking]).tolist():
             code = LEADING[worst] if worst < kernel.FITS else none
-            found = _ordered(lacking & (lead == worst), rank)
-            plane = ledger.planes[member.request.type]
-            short_cards = ranks[:, found] == worst
+            at = np.flatnonzero(lacking & (lead == worst))
+            found, plane = nodes[at], ledger.planes[member.request.type]
             if code in WRONG:
                 found = _each_model_first(ledger, plane, found)
+            short_cards = ranks[:, at] == worst
             result.setdefault(code, []).extend(_most_free(plane, code, short_cards, found))
-        open_ &= ~lacking
+        open_[nodes[lacking]] = False
     _of_the_rest(ledger, group, rank, (open_ & ~passed, open_ & passed), result)
     return result
 
