@@ -23,11 +23,16 @@ from fakes.builders import make_node
 from partage.extender.allowance import AllowanceSettings
 from partage.extender.explain import explain
 from partage.inventory.ledger import Ledger
+from partage.model.device import DeviceType
+from partage.model.node import Verdict
+from partage.model.pod import Pod
+from partage.model.reason import ReasonCode
+from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
 from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement
 from partage.placement import kernel
 from partage.placement.tables import UNITS, Prices, Tables
 from partage.placement.work import MOST, MOST_A_NODE, Work
-from partage.scheduler.eligibility import NodeColumns
+from partage.scheduler.eligibility import Eligibility, NodeColumns
 from partage.scheduler.events import TablesChanged
 from partage.wire.limits import LIMITS
 
@@ -375,6 +380,22 @@ def test_conditions_on_labels_are_asked_of_all_nodes_at_once(operator: Operator)
     with bounded(20_000):
         found = columns.constrained(NodeConstraint(terms=terms))
     assert found[:2_000].tolist() == plain
+
+
+def test_nodes_that_object_in_words_of_their_own_are_judged_together() -> None:
+    """The agents of all nodes are silent, each since another moment."""
+    ledger = Ledger()
+    for number in range(2_000):
+        silent = Verdict("", ReasonCode.AGENT_SILENT, f"no word since {number}", cards_only=True)
+        ledger.upsert_node(make_node(f"n{number}", verdicts=(silent,)))
+    columns = NodeColumns(ledger)
+    columns.refresh()
+    group = RequestGroup("hami", DeviceRequest(DeviceType.GPU), (ContainerAsk("main"),))
+    judged = Eligibility(Pod("u", "team", "p", request=PodRequest((group,))), columns)
+    with bounded(20_000):
+        judged.refresh(ledger)
+    assert not judged.allowed.any()
+    assert list(judged.codes()) == [ReasonCode.AGENT_SILENT]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -69,9 +69,13 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "conditions on a label that each node has with another value, numbers too",
-        "they are asked of all nodes at once",
-        (f"{_HARD}::test_conditions_on_labels_are_asked_of_all_nodes_at_once",),
+        "conditions on a label that each node has with another value, numbers too; requests that each rule out a few nodes",
+        "all nodes are asked at once, and each is told apart once",
+        (
+            f"{_HARD}::test_conditions_on_labels_are_asked_of_all_nodes_at_once",
+            f"{_HARD}::test_nodes_that_object_in_words_of_their_own_are_judged_together",
+            f"{_HARD}::test_a_node_is_looked_at_for_the_request_alone_that_rules_it_out",
+        ),
     ),
     Attack(
         "tenant",

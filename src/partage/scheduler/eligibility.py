@@ -10,7 +10,7 @@ to know.
 """
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -138,7 +138,8 @@ class NodeColumns:
             column.put(index, value)
         self._names.put(index, node.name)
         self._taints.put(index, (node.unschedulable, tuple(node.taints)))
-        self._verdicts.put(index, tuple(node.verdicts))
+        # Without their words, which tell nodes apart (since when an agent is silent) and decide nothing.
+        self._verdicts.put(index, tuple(replace(one, message="") for one in node.verdicts))
 
     # --- questions -----------------------------------------------------------------------------
 
@@ -156,7 +157,7 @@ class NodeColumns:
         return self._taints.where(judge, absent=False)
 
     def objecting(self, judge: Callable[[tuple[Verdict, ...]], bool]) -> Bools:
-        """Nodes whose verdicts pass a judgement."""
+        """Nodes whose verdicts pass a judgement, by all but their words."""
         return self._verdicts.where(judge, absent=False)
 
     def constrained(self, constraint: NodeConstraint) -> Bools:
