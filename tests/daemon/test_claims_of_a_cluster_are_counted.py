@@ -242,6 +242,9 @@ async def test_a_question_that_is_early_is_answered_by_the_news(
             await until(lambda: len(desk._waiting) == 2)  # nothing else shows it
             assert (await ask("z"))[0] == 503
             monkeypatch.setattr(claim_reviews, "_WAITING", 3)
+            monkeypatch.setattr(claim_reviews, "_OF_ONE", 2)
+            assert (await ask("z"))[0] == 503  # one address has as many as it may
+            monkeypatch.setattr(claim_reviews, "_OF_ONE", 3)
             monkeypatch.setattr(claim_reviews, "_HELD", desk._held + 100)
             assert (await ask("z"))[0] == 503  # two questions hold as much as they may
             for name, question in early.items():
@@ -259,8 +262,8 @@ async def test_a_question_that_is_early_is_answered_by_the_news(
 
 async def test_questions_that_come_at_once_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than the leader is asked at a time are all answered; beyond a number that may wait none is."""
-    monkeypatch.setattr(claim_relay, "_AT_ONCE", 3)
-    monkeypatch.setattr(claim_relay, "_WAITING", 12)
+    monkeypatch.setattr(claim_relay, "_AT_ONCE", 6)  # half of them of one address
+    monkeypatch.setattr(claim_relay, "_WAITING", 9)
     monkeypatch.setattr(claim_relay, "_SECONDS", 3600.0)
     there, most, full = 0, 0, asyncio.Event()
 
@@ -301,9 +304,55 @@ async def test_questions_that_come_at_once_take_turns(monkeypatch: pytest.Monkey
             assert most == 3
 
 
+async def test_questions_of_a_stranger_leave_room_for_the_api_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Anybody who reaches the port may ask about claims that there are not, for which the leader waits."""
+    monkeypatch.setattr(claim_relay, "_AT_ONCE", 2)
+    monkeypatch.setattr(claim_relay, "_WAITING", 8)
+    monkeypatch.setattr(claim_relay, "_HELD", 10_000)
+    monkeypatch.setattr(claim_relay, "_SECONDS", 3600.0)
+    held, go = list[str](), asyncio.Event()
+
+    async def leader(request: web.Request) -> web.Response:
+        uid = (await request.json())["request"]["uid"]
+        if uid.startswith("stranger"):
+            held.append(uid)
+            await go.wait()
+        return web.json_response({"response": {"uid": uid, "allowed": True}})
+
+    behind, app = web.Application(), web.Application()
+    behind.add_routes([web.post("/webhook/claims", leader)])
+    async with TestServer(behind) as served:
+        app.add_routes([relay_route(str(served.make_url("")).rstrip("/"), Limits())])
+        async with TestServer(app) as site:
+            url = str(site.make_url("/webhook/claims"))
+
+            async def ask(uid: str, address: str) -> Any:
+                request = {"uid": uid, "operation": "UPDATE"}
+                body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+                way = aiohttp.TCPConnector(local_addr=(address, 0))
+                async with (
+                    aiohttp.ClientSession(connector=way) as http,
+                    http.post(url, json={**body, "request": request}) as answer,
+                ):
+                    return (await answer.json())["response"]["allowed"]
+
+            strangers = [
+                asyncio.create_task(ask(f"stranger-{number}" + "x" * 400, "127.0.0.2"))
+                for number in range(20)
+            ]
+            await until(lambda: sum(one.done() for one in strangers) >= 11)
+            assert len(held) == 1
+            async with asyncio.timeout(120):  # bounds a hang
+                assert await ask("api-server", "127.0.0.1")
+            go.set()
+            assert any(await asyncio.gather(*strangers))
+
+
 async def test_large_questions_are_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they hold together has a bound at the webhook; and it is there again after them."""
-    monkeypatch.setattr(claim_relay, "_HELD", 2000)
+    monkeypatch.setattr(claim_relay, "_HELD", 4000)  # half of it of one address
     go, there = asyncio.Event(), 0
 
     async def leader(request: web.Request) -> web.Response:

@@ -306,6 +306,15 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
+        "questions about claims that there are not, for which the leader waits",
+        "addresses take turns, with half of what is passed on each",
+        (
+            "daemon/test_claims_of_a_cluster_are_counted.py::test_questions_of_a_stranger_leave_room_for_the_api_server",
+            "daemon/test_claims_of_a_cluster_are_counted.py::test_a_question_that_is_early_is_answered_by_the_news",
+        ),
+    ),
+    Attack(
+        "stranger",
         "tiny segments, heads of thousands of lines, thousands of requests at once, other protocols than HTTP",
         "the connection ends, or is served one request at a time; one log line a minute",
         (

@@ -4,12 +4,14 @@ The API server reaches the webhook by TLS that the webhook looks after, and only
 answer. Where it does not, the claim's allocation is refused, and its scheduler tries again.
 
 Where processors are short answers are late, and the API server refuses what it has had no answer to. So few questions are
-passed on at a time, in the order in which they came: the first have their answers while there is time. What the API server waits
-for no more is not passed on, and the leader hears which of the questions that it was asked got no answer of its.
+passed on at a time, of each address in turn, in the order in which they came: the first have their answers while there is time.
+What the API server waits for no more is not passed on, and the leader hears which of the questions that it was asked got no
+answer of its.
 """
 
 import asyncio
 import contextlib
+from collections import Counter
 from typing import Final
 
 import aiohttp
@@ -18,6 +20,7 @@ from aiohttp import web
 from partage.model.errors import InvalidDocument
 from partage.serving.guarded import at_end_of
 from partage.serving.limits import Limits, json_response, read_body
+from partage.serving.turns import TooMany, Turns
 from partage.webhook.review import Review, Verdict, decode_review, encode_verdict
 
 _SECONDS: Final = 4.5
@@ -29,40 +32,45 @@ _JSON: Final = "application/json"
 _TAKING_BACK: Final = 30.0
 """Seconds to tell the leader of a question that is over, for which cards may be kept for a minute."""
 _AT_ONCE: Final = 64
-"""Questions that are passed on at a time: the leader waits for news of their claims. Further ones wait for their turn."""
+"""Questions that are passed on at a time, half of them of one address: the leader waits for news of their claims. Further
+ones wait for their turn."""
 _WAITING: Final = 1024
-"""Questions that are here at a time; further ones are sent away."""
+"""Questions that wait for that; further ones, of the network with most, are sent away."""
 _HELD: Final = 64 * 2**20
-"""Bytes of these together. A question of a usual claim has five thousand."""
+"""Bytes of all that are here, half of them of one address. A question of a usual claim has five thousand."""
+_TOO_MANY: Final = "too many claims are asked about at once; try again"
 
 
 def relay_route(url: str, limits: Limits) -> web.RouteDef:
     """The route; `url` is of the scheduler service's leader, without a trailing slash."""
-    there = held = 0
-    turns = asyncio.Semaphore(_AT_ONCE)
+    held = Counter[str]()
+    # Anybody may reach the port, and the leader waits a while for claims that it does not know.
+    turns = Turns(_AT_ONCE, _WAITING, _WAITING)
     taken_back: set[asyncio.Task[None]] = set()
 
     async def handler(request: web.Request) -> web.Response:
-        nonlocal there, held
+        asker = request.remote or ""
         body = await read_body(request, limits)
         try:
             asked = decode_review(body)
         except InvalidDocument as error:
             return json_response({"message": str(error)}, 400)
-        if there >= _WAITING or held + len(body) > _HELD:
-            return _refused(asked, "too many claims are asked about at once; try again")
-        there += 1
-        held += len(body)
+        size = len(body)
+        if held[asker] + size > _HELD // 2 or held.total() + size > _HELD:
+            return _refused(asked, _TOO_MANY)
+        held[asker] += size
         passed_on = False
         try:
             async with asyncio.timeout(_SECONDS) as limit:
                 with at_end_of(request, lambda: limit.reschedule(0.0)):
-                    async with turns:
+                    async with turns.turn(asker):
                         passed_on = True
                         answer = await _passed_on(asked, f"{url}/webhook/claims", body)
             if request.transport is None:
                 raise ConnectionResetError  # as where it ends meanwhile
             return answer  # noqa: TRY300 # the same
+        except TooMany:
+            return _refused(asked, _TOO_MANY)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if passed_on and len(taken_back) < _WAITING:
                 task = asyncio.create_task(_taken_back(f"{url}/webhook/claims/withdrawn", asked))
@@ -71,8 +79,9 @@ def relay_route(url: str, limits: Limits) -> web.RouteDef:
             why = str(error) or type(error).__name__
             return _refused(asked, f"the scheduler service does not answer: {why}")
         finally:
-            there -= 1
-            held -= len(body)
+            held[asker] -= size
+            if not held[asker]:
+                del held[asker]
 
     return web.post("/webhook/claims", handler)
 

@@ -12,6 +12,7 @@ write, so that nothing stays reserved for it. A question is named by its uid, wh
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
 
@@ -36,6 +37,8 @@ _LATE: Final = 2.0
 """Seconds by which news of a claim may be late; the scheduler that allocates it has them at the same time."""
 _WAITING: Final = 1024
 """Questions that wait for news at a time; further ones are sent away."""
+_OF_ONE: Final = 128
+"""Those of one address: a webhook passes on half as many, and anybody who reaches the port may ask about claims that there are not."""
 _HELD: Final = 64 * 2**20
 """Bytes of all questions that are here; further ones are sent away."""
 _TOO_MANY: Final = "too many claims are asked about at once"
@@ -77,7 +80,8 @@ class ClaimDesk:
         """
         self._service, self._may_reserve, self._known = service, may_reserve, known
         self._waiting: dict[tuple[str, str], list[asyncio.Event]] = {}
-        self._there = self._held = 0
+        self._there = Counter[str]()  # those that wait, by address
+        self._held = 0
 
     def routes(self, limits: Limits) -> list[web.RouteDef]:
         """The routes; `limits` are of requests."""
@@ -90,7 +94,7 @@ class ClaimDesk:
                 raise web.HTTPServiceUnavailable(text=_TOO_MANY)
             self._held += len(body)
             try:
-                verdict = await self._verdict(decode_review(body))
+                verdict = await self._verdict(decode_review(body), request.remote or "")
             except InvalidDocument as error:
                 return json_response({"message": str(error)}, 400)
             finally:
@@ -125,7 +129,7 @@ class ClaimDesk:
         response.force_close()  # a connection that is kept would go on asking this instance
         return response
 
-    async def _verdict(self, review: Review) -> Verdict:
+    async def _verdict(self, review: Review, asker: str) -> Verdict:
         if review.resource != _STATUS or review.operation != "UPDATE" or review.object is None:
             return Verdict(review.uid)
         try:
@@ -138,7 +142,7 @@ class ClaimDesk:
         document = Document(CLAIMS.kind, "admission", 1, shape)
         if not held_devices(document):
             return Verdict(review.uid)
-        stored = await self._stored(document)
+        stored = await self._stored(document, asker)
         who = f"claim {document.namespace}/{document.name}"
         if stored is None:
             told = f"{who} is not known here as it was named; try again"
@@ -149,7 +153,7 @@ class ClaimDesk:
         refusal = self._service.review_claim(document, question=review.uid, dry_run=review.dry_run)
         return Verdict(review.uid, allowed=not refusal, message=refusal)
 
-    async def _stored(self, claim: Document) -> Document | None:
+    async def _stored(self, claim: Document, asker: str) -> Document | None:
         """The claim as the API server has it, once that is of the version that is named."""
         clock = self._service.clock
         end = clock.monotonic() + _LATE
@@ -163,19 +167,21 @@ class ClaimDesk:
             left = end - clock.monotonic()
             if left <= 0:
                 return None
-            if self._there >= _WAITING:
+            if self._there.total() >= _WAITING or self._there[asker] >= _OF_ONE:
                 raise web.HTTPServiceUnavailable(text=_TOO_MANY)
-            await self._news(claim, left)
+            await self._news(claim, left, asker)
 
-    async def _news(self, claim: Document, seconds: float) -> None:
+    async def _news(self, claim: Document, seconds: float, asker: str) -> None:
         """Wait for news of a claim, this long at most."""
         key, news = (claim.namespace, claim.name), asyncio.Event()
         self._waiting.setdefault(key, []).append(news)
-        self._there += 1
+        self._there[asker] += 1
         try:
             await sleep_until(self._service.clock, seconds, news)
         finally:
-            self._there -= 1
+            self._there[asker] -= 1
+            if not self._there[asker]:
+                del self._there[asker]
             self._waiting[key].remove(news)
             if not self._waiting[key]:
                 del self._waiting[key]
