@@ -3,7 +3,7 @@
 import pytest
 
 from fakes.builders import GIB, card, make_node, make_pod, share, whole
-from partage.model.device import Device, DeviceType, SliceMode
+from partage.model.device import Device, DeviceType, SliceMode, Topology
 from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal, phrase
@@ -326,6 +326,22 @@ def test_a_card_that_is_named_and_nowhere_is_told() -> None:
 
     named = " or ".join(asked.use_uuids[:8])
     assert found.message == f"0/3 nodes: 3 other card uuid (asked {named} or 2 more)"
+
+
+def test_a_wish_that_keeps_free_cards_apart_speaks_first() -> None:
+    """Without it the pod would have its place at once, whatever other nodes lack."""
+    apart = make_node(
+        "n0", devices=[card(minor, topology=Topology(minor, f"p{minor}")) for minor in range(2)]
+    )
+
+    found = refusal(
+        make_pod("a", whole(2, scope=Scope.NUMA, scope_code=ReasonCode.NUMA_MISMATCH)),
+        apart,
+        *(make_node(f"n{i}", devices=[card(0)]) for i in range(1, 4)),
+    )
+
+    assert found.code is ReasonCode.NUMA_MISMATCH
+    assert found.counts[ReasonCode.INSUFFICIENT_CARDS] == 3
 
 
 def test_every_taint_is_told() -> None:

@@ -58,7 +58,7 @@ def load(path: Path, store: Store) -> bool:
         if version == _VERSION:
             store.restore(document["revision"], document["objects"])
     except (ValueError, TypeError, KeyError, AttributeError, msgspec.MsgspecError) as error:
-        raise UnreadableState(f"{path} holds no cluster state: {error!r}") from error
+        raise UnreadableState(f"{path} holds no cluster state: {error}") from error
     if version != _VERSION:
         raise UnreadableState(f"{path} was written by another version ({version})")
     return True

@@ -36,6 +36,16 @@ WRONG: Final = frozenset(
 )
 """Codes of cards that are the wrong ones whatever they have left."""
 
+_APART: Final = frozenset(
+    {
+        ReasonCode.TOPOLOGY_SCOPE,
+        ReasonCode.NUMA_MISMATCH,
+        ReasonCode.JOINT_ALLOCATION,
+        ReasonCode.PARTITION,
+    }
+)
+"""Codes of nodes that have enough cards free, and not together as asked: a wish less, and the pod has its place."""
+
 _TOLD: Final = 8
 """Different facts of one code that the line names."""
 
@@ -210,8 +220,8 @@ _KUBERNETES: Final = (
 def _speaks(findings: Iterable[ReasonCode]) -> ReasonCode:
     """The code that speaks for the pod: of devices before Kubernetes' own, closest first, the wrong cards last."""
 
-    def rank(code: ReasonCode) -> tuple[bool, int, str]:
-        return code in WRONG, _RANK.get(code, len(_RANK)), str(code)
+    def rank(code: ReasonCode) -> tuple[bool, bool, int, str]:
+        return code not in _APART, code in WRONG, _RANK.get(code, len(_RANK)), str(code)
 
     codes = list(findings)
     ours = [code for code in codes if code not in _KUBERNETES]

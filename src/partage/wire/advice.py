@@ -37,7 +37,7 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.DRIVER_UNSUPPORTED: "change the driver, if that is unsupported, or use other cards; other "
     "protocols still use the node",
     ReasonCode.QUOTA_EXCEEDED: "ask for less, or raise the quota",
-    ReasonCode.NUMA_MISMATCH: "drop `numa-bind`, or wait",
+    ReasonCode.NUMA_MISMATCH: "drop `numa-bind` or `SingleNUMANode`, or wait",
     ReasonCode.TEMPLATE_MISMATCH: "ask for the amounts of a template; the message lists them",
     ReasonCode.ISOLATION_PROVIDER: "see which provider holds shares on the node (`--isolation`), "
     "or drop the label or policy",
