@@ -89,6 +89,15 @@ def protocols(*manifests: Manifest) -> dict[str, str]:
             pod("p", container(limits={"tke.cloud.tencent.com/qgpu-core": 100})), "qgpu", id="qgpu"
         ),
         pytest.param(
+            pod(
+                "p",
+                container(limits={GPU: 1}),
+                meta={"annotations": {"partage.io/mig-profile": "3g"}},
+            ),
+            "hami",
+            id="a profile of instances, which no other protocol has",
+        ),
+        pytest.param(
             pod("p", container(limits={GPU: 1, "nvidia.com/priority": 0})),
             "hami",
             id="a priority of 0 is the highest",
@@ -108,6 +117,16 @@ def protocols(*manifests: Manifest) -> dict[str, str]:
 def test_the_owner_of_a_container(manifest: Manifest, protocol: str) -> None:
     """By its names, then by the pod, else by the node."""
     assert protocols(manifest) == {"main": protocol}
+
+
+def test_a_profile_beside_another_protocol_is_told() -> None:
+    """Only containers by HAMi's names can have hardware instances."""
+    annotated = {"annotations": {"partage.io/mig-profile": "3g"}}
+    manifest = pod("p", container(limits={"koordinator.sh/gpu": 50}), meta=annotated)
+
+    assert read(manifest).request.notes == (
+        "annotation partage.io/mig-profile has no effect: no container asks by HAMi's names",
+    )
 
 
 def test_another_container_decides() -> None:

@@ -1,6 +1,6 @@
 """All families' readings of one pod, as one."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -15,7 +15,7 @@ from partage.vendors.settings import IsolationSettings
 from partage.vendors.traits import NVIDIA
 from partage.vendors.wishes import Policy, read_wishes
 from partage.wire.context import Context
-from partage.wire.routing import route, whole_cards
+from partage.wire.routing import HAMI, route, whole_cards
 
 _QUOTAS: Final = frozenset({Policy.FIXED_SHARE, Policy.BURST_SHARE})
 """Policies that hold or guarantee an amount of compute."""
@@ -36,10 +36,16 @@ def read_all(view: PodView, context: Context) -> Reading:
     ]
     groups, problem = whole_cards(routes.undecided)
     readings.append(Reading(groups=groups, fault=Fault(problem) if problem else None))
-    merged = _merged(readings, routes.notes)
+    merged = _merged(readings, (*routes.notes, *_unread(view, routes.families)))
     for family in context.families:
         merged = family.refine(view, merged, context.settings)
     return _wishing(view, merged, context.settings.isolation)
+
+
+def _unread(view: PodView, families: Collection[str]) -> Iterator[str]:
+    """Partage's own wishes that only one protocol's containers can have."""
+    if names.MIG_PROFILE in view.annotations and families and HAMI not in families:
+        yield f"annotation {names.MIG_PROFILE} has no effect: no container asks by HAMi's names"
 
 
 def _wishing(view: PodView, reading: Reading, required: IsolationSettings) -> Reading:

@@ -166,7 +166,9 @@ def _owner(pod: PodView, spoken: set[str], context: Context) -> tuple[str, str]:
         return by_scheduler, f"{by_scheduler}'s, by schedulerName {pod.scheduler}"
     if HAMI in spoken:
         return HAMI, "hami's, because another container of the pod uses its names"
-    signs = sorted(key for key in pod.annotations if key.startswith(_PREFIXES))
+    signs = sorted(
+        key for key in pod.annotations if key.startswith(_PREFIXES) or key == names.MIG_PROFILE
+    )
     if signs and HAMI in known:
         return HAMI, f"hami's, by the annotation {signs[0]}"
     if context.registrars == {HAMI}:
