@@ -68,6 +68,21 @@ def test_a_field_that_is_not_known_is_told(
     assert note == f"annotation {key}: field {path} is not known and does nothing{hint}"
 
 
+def test_fields_may_be_written_in_any_case() -> None:
+    """Upstream reads them in Go; labels stay as they are."""
+    labels = {"Values": "a"}
+    hint = {"RequiredTopologyScope": "NUMANode", "Selector": {"MatchLabels": labels}}
+
+    reading = read({HINT: {"gpu": hint}, JOINT: {"devicetypes": ["gpu", "rdma"]}}, gpu="200")
+
+    (group,) = reading.groups
+    assert reading.notes == ()
+    assert group.request.scope is Scope.NUMA
+    assert group.request.filter.selector is not None
+    assert group.request.filter.selector.matches(labels)
+    assert not group.request.filter.selector.matches({"values": "a"})
+
+
 @pytest.mark.parametrize(
     ("key", "what"),
     [

@@ -77,6 +77,11 @@ class _Numa(msgspec.Struct, frozen=True):
     exclusive: str | None = msgspec.field(default=None, name="singleNUMANodeExclusive")
 
 
+_FIELDS: Final = {
+    name.lower(): name
+    for kind in (_Hint, _Joint, _Partition, _Numa, _LabelSelector, _Expression)
+    for name in kind.__struct_encode_fields__
+}
 _KINDS: Final[Mapping[str, type[msgspec.Struct]]] = {
     names.DEVICE_ALLOCATE_HINT: _Hint,
     names.DEVICE_JOINT_ALLOCATE: _Joint,
@@ -162,9 +167,19 @@ def _read(what: str, text: str, kind: type[_Document], empty: _Document) -> _Doc
     if text.strip() == "null":
         return empty
     try:
-        return decode(text, kind)
-    except InvalidValue as error:
+        return msgspec.convert(_folded(decode(text, object)), kind)
+    except (InvalidValue, msgspec.ValidationError, RecursionError) as error:
         raise InvalidValue(f"invalid {what} annotation, err: {error}") from error
+
+
+def _folded(value: Any) -> Any:
+    """The value with the fields' names as they are spelled here: Go, in which upstream reads it, takes any case."""
+    if isinstance(value, list):
+        return [_folded(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    named = ((_FIELDS.get(key.lower(), key), one) for key, one in value.items())
+    return {name: one if name == "matchLabels" else _folded(one) for name, one in named}
 
 
 def _known(what: str, name: str, value: str | None, allowed: tuple[str, ...]) -> str:
@@ -192,7 +207,7 @@ def _allocate(text: str | None) -> tuple[dict[DeviceType, Hint], tuple[str, ...]
 def _strays(annotations: Mapping[str, str]) -> Iterator[str]:
     """Fields of the annotations that are not known: they do nothing, here as upstream."""
     for key, kind in _KINDS.items():
-        given = msgspec.json.decode(annotations[key]) if key in annotations else None
+        given = _folded(msgspec.json.decode(annotations[key])) if key in annotations else None
         each = given.items() if kind is _Hint and given else [("", given)]
         for name, fields in each:
             for field_ in fields or ():
