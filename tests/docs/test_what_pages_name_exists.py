@@ -129,7 +129,8 @@ def missing(text: str, page: str = "") -> Iterator[str]:
             if ours and f"{page}: {value}" not in FOREIGN and not _is_value(value):
                 yield value
         for series in re.findall(r"\bpartage_[a-z_]+\b", quoted):
-            if not any(one.startswith(series.removesuffix("_bucket")) for one in _series()):
+            bare = re.sub(r"_(bucket|count|sum)$", "", series)
+            if not any(one.startswith((series, bare)) for one in _series()):
                 yield series
         for alert in re.findall(r"\bPartage[A-Z]\w+", quoted):
             if alert not in _alerts():

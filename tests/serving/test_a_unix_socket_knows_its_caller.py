@@ -67,7 +67,7 @@ async def listening(*users: int) -> AsyncIterator[tuple[Path, list[Link]]]:
 
 
 async def asks(path: Path, user: int | None = None) -> str:
-    """What a process of that user hears; empty where it is turned away."""
+    """What a process of that user hears; empty where it is refused."""
     given = [str(path)] if user is None else [str(path), str(user)]
     run = await asyncio.to_thread(
         subprocess.run,
@@ -133,7 +133,7 @@ def test_a_caller_that_floods_has_a_bound_and_the_log_too(
                 assert await closed(reader)
                 writer.close()
             assert len(begun) == 8
-            assert sum("turned away" in line for line in caplog.messages) == 1
+            assert sum("of the unix socket is refused" in line for line in caplog.messages) == 1
             first[1].write(b"\x00\x00\x00\x02hi")
             assert await asyncio.wait_for(first[0].readexactly(6), 240) == b"\x00\x00\x00\x02hi"
             held[0][1].write(b"x" * 200)  # ends the frame; what follows says that it is a giant

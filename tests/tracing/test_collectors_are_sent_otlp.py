@@ -147,7 +147,7 @@ def test_a_collector_that_is_away_is_told(
     live.close()
 
     assert live.counts[Told.FAILED] == 1
-    assert "traces are not taken" in caplog.text
+    assert "the collector takes no traces" in caplog.text
 
 
 def test_a_slow_collector_keeps_nobody_waiting(

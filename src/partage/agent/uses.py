@@ -160,7 +160,7 @@ class DriverMeter:
         cards: Mapping[str, CardUse],
         known: Mapping[tuple[str, str], Use],
     ) -> None:
-        """Take what drivers say now; it reads files. See `told_by_drivers`.
+        """Take the present readings; it reads files. See `told_by_drivers`.
 
         A container counts as busy since the last look as it is now, and for `_LONGEST_GAP` at most.
         """

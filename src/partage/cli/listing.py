@@ -1,4 +1,4 @@
-"""Objects of a cluster that decisions about devices depend on, listed for a command and by its user's rights.
+"""Objects of a cluster that decisions about devices depend on, listed with the rights of the user who runs the command.
 
 It knows no books, so that a command that only writes the objects down starts at once.
 """

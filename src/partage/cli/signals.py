@@ -89,7 +89,7 @@ class Ending:
             return
         if self._told:
             if problem := self._task.exception():
-                _LOG.warning("not all was put away: %s", problem)
+                _LOG.warning("not everything could be closed: %s", problem)
             return
         self._task.result()
 

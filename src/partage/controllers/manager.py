@@ -310,7 +310,7 @@ class Controllers:
                 self._queue.add_after(key, left)
                 continue
             await self._writer.unlock(node, name, text)
-            _LOG.info("node %s: took off %s: %s", node.name, name, text)
+            _LOG.info("node %s: removed %s: %s", node.name, name, text)
 
     async def _is_over(self, namespace: str, name: str) -> bool:
         known = self.picture.pod_named(namespace, name)

@@ -281,7 +281,7 @@ class ResourceDriver:
                     continue
                 if released:
                     _LOG.warning(
-                        "ResourceClaim %s of uid %s: released, as it is allocated no more and the kubelet did not ask",
+                        "ResourceClaim %s of uid %s: released, as it is no longer allocated and the kubelet did not ask",
                         lost[uid].key,
                         uid,
                     )

@@ -197,7 +197,7 @@ class NodeDiscovery:
             draft.write_text(json.dumps({"name": self._name, **known}), encoding="utf-8")
             os.replace(draft, self._options.kept / _FILE)  # noqa: PTH105 # whole or not at all
         except OSError as error:
-            _LOG.warning("what is known of the node cannot be kept: %s", error)
+            _LOG.warning("node.json cannot be written: %s", error)
             return
         self._kept = known
 

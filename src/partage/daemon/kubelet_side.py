@@ -193,7 +193,9 @@ class KubeletSide:
                 continue
             for one in found:
                 if one not in told:
-                    _LOG.warning("%s holds units by the kubelet's word and was given nothing", one)
+                    _LOG.warning(
+                        "%s holds units according to the kubelet and has got no devices", one
+                    )
             told = found
             self._keeper.tallies.unserved.set(len(found))
 

@@ -517,7 +517,7 @@ class SchedulerDaemon(Beside):
             if self._plugin is not None and document.kind in _WORDS:
                 self._plugin.settings_changed()
         except Exception:  # noqa: BLE001 # logged, and the books are made anew
-            _LOG.exception("the books could not take in %s", document.label)
+            _LOG.exception("the books cannot apply %s", document.label)
             self._doubt.set()
 
 

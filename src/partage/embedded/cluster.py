@@ -289,7 +289,7 @@ class EmbeddedCluster:
         if task.cancelled() or self._stopping.is_set():
             return
         _LOG.error(
-            "%s ended; the cluster is not whole any more",
+            "%s ended; the cluster is no longer complete",
             task.get_name(),
             exc_info=task.exception(),
         )

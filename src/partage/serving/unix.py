@@ -59,7 +59,7 @@ class _Door:
         now = asyncio.get_running_loop().time()
         if why and now >= self._quiet:
             self._quiet = now + _TELL
-            _LOG.warning("a caller of the unix socket is turned away: %s", why)
+            _LOG.warning("a caller of the unix socket is refused: %s", why)
         return not why
 
 

@@ -164,7 +164,7 @@ class LiveTracer(Tracer):
         try:
             span = build() if self._sampler(trace, parent) else None
         except Exception:  # noqa: BLE001 # a fault of ours here must not become one of the decision
-            _LOG.exception("a span cannot be put into words and is left out")
+            _LOG.exception("a span cannot be encoded and is left out")
             self._count(Told.DROPPED)
             return
         for one in () if span is None else self._each(trace, span, span.parent):
@@ -212,7 +212,10 @@ class LiveTracer(Tracer):
             if bool(problem) is not self._failing:
                 self._failing = bool(problem)
                 if problem:
-                    _LOG.warning("traces are not taken and are lost until they are: %s", problem)
+                    _LOG.warning(
+                        "the collector takes no traces, and they are lost until it does: %s",
+                        problem,
+                    )
                 else:
                     _LOG.info("traces are taken again")
 

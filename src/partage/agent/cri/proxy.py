@@ -164,7 +164,7 @@ class Proxy:
 
     def _told(self, problem: str) -> None:
         if problem and self.ready.is_set():
-            _LOG.warning("the runtime does not tell what it has: %s", problem)
+            _LOG.warning("the runtime does not list its containers: %s", problem)
         self._why = problem
         if problem:
             self.ready.clear()

@@ -164,9 +164,7 @@ def _removed(folder: Path) -> None:
         unbind(folder)
         still = mounted(folder)
     except OSError as error:
-        _LOG.warning(
-            "folder %s is left: what is mounted there cannot be taken away: %s", folder, error
-        )
+        _LOG.warning("folder %s is left: it cannot be unmounted: %s", folder, error)
         return
     if still:
         _LOG.warning("folder %s is left: something is mounted at %s", folder, still)
