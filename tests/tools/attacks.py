@@ -70,7 +70,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "conditions on a label that each node has with another value, numbers too; requests that each rule out a few nodes",
-        "all nodes are asked at once, and each is told apart once",
+        "the scheduler asks all nodes at once, and looks at each once",
         (
             f"{_HARD}::test_conditions_on_labels_are_asked_of_all_nodes_at_once",
             f"{_HARD}::test_nodes_that_object_in_words_of_their_own_are_judged_together",
