@@ -53,7 +53,7 @@ ASKED = {
     "ports firewall": "faq.html",
     "restrict egress network policy": "how-to/restricted-clusters.html",
     "recover lost namespace": "how-to/stay-available.html",
-    "exclude a node": "faq.html",
+    "exclude namespace": "faq.html",
     "webhook down": "faq.html",
     "backup": "faq.html",
     "choose gpu model": "faq.html",
