@@ -14,7 +14,7 @@ EXAMPLES = str(Path(__file__).parents[2] / "examples")
 MIXED = f"{EXAMPLES}/mixed"
 NOBODY = ["--scheduler", "http://127.0.0.1:1"]
 CASES = {
-    "no kubeconfig": (["top"], "no kubeconfig", "Name a kubeconfig with --kubeconfig"),
+    "no kubeconfig": (["top"], "no kubeconfig", "Or name a scheduler with --scheduler"),
     "no kubeconfig, doctor": (["doctor"], "no kubeconfig", "correct KUBECONFIG"),
     "no kubeconfig, snapshot": (["snapshot"], "no kubeconfig", "correct KUBECONFIG"),
     "no kubeconfig, scheduler": (["scheduler", "--plain"], "no kubeconfig", "correct KUBECONFIG"),

@@ -81,8 +81,7 @@ def ask(where: Where, question: Callable[[Asked], Awaitable[_T]]) -> _T:
         return asyncio.run(asking())
     except ConfigError as error:
         raise CannotAsk(
-            f"{error}. Name a kubeconfig with --kubeconfig, a scheduler with --scheduler, or "
-            "manifests with -f"
+            f"{error}. Or name a scheduler with --scheduler, or manifests with -f"
         ) from error
     except InvalidDocument as error:
         raise CannotAsk(str(error)) from error

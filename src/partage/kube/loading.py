@@ -46,8 +46,7 @@ def load_config(
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return in_cluster(environ, service_account)
     raise ConfigError(
-        "no cluster configured: no --kubeconfig, KUBECONFIG or ~/.kube/config, and not in a pod; "
-        "name one of them"
+        "no cluster configured: name one by --kubeconfig, KUBECONFIG or ~/.kube/config, or run in a pod"
     )
 
 
