@@ -1,10 +1,15 @@
 """The running scheduler learns prices from its pods, off the path of decisions."""
 
 import asyncio
+import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -309,3 +314,45 @@ def test_a_process_of_its_own_gives_the_same(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_ask_is_what_prices_look_at(pod: Pod, expected: Ask) -> None:
     """CPU, memory, and the largest request for cards."""
     assert ask_of(pod, shelf().engine.ledger) == expected
+
+
+KILLED = """
+import os, sys, time
+from partage.daemon.learning import process
+
+if __name__ == "__main__":
+    worker = process()
+    print(worker.submit(os.getpid).result(), flush=True)
+    if sys.argv[1] == "busy":
+        worker.submit(time.sleep, 3600)
+    time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize("state", ["busy", "idle"])
+def test_it_ends_with_a_scheduler_that_is_killed(tmp_path: Path, state: str) -> None:
+    """For want of memory, say: nothing is left that computes, or holds what it had."""
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    with subprocess.Popen(
+        [sys.executable, str(script), state], stdout=subprocess.PIPE, text=True
+    ) as main:
+        assert main.stdout is not None
+        worker = int(main.stdout.readline())
+        main.send_signal(signal.SIGKILL)
+        main.wait()
+    until = time.monotonic() + 120
+    try:
+        while _runs(worker):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    finally:
+        if _runs(worker):
+            os.kill(worker, signal.SIGKILL)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
+from threading import Thread
 from typing import Final
 
 from partage.extender.books import Books
@@ -45,10 +46,21 @@ class LearningSettings:
 
 
 def process() -> Executor:
-    """One process, apart from ours and less urgent than anything else."""
-    return ProcessPoolExecutor(
-        1, mp_context=get_context("spawn"), initializer=os.nice, initargs=(_NICE,)
-    )
+    """One process, apart from ours and less urgent than anything else; it ends with ours, however that ends."""
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begun)
+
+
+def _begun() -> None:
+    os.nice(_NICE)
+    Thread(target=_end_with_parent, name="learning:parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A process that was killed tells its workers nothing, and one of them would compute on, or wait for ever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 class Learning:
