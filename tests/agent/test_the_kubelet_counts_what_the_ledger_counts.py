@@ -337,7 +337,7 @@ def test_a_start_between_our_socket_and_our_registration_costs_no_time(
 
     _run(test())
 
-    assert caplog.text.count("started anew") == 3
+    assert caplog.text.count("has restarted") == 3
     assert "not registered" not in caplog.text
 
 
