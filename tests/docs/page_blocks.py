@@ -102,6 +102,7 @@ class Untyped(NamedTuple):
 _INSTALL: Final = "docs/how-to/install.md"
 _ASKING: Final = "docs/reference/asking.md"
 _TRACE: Final = "docs/how-to/trace-a-pod.md"
+_RECORD: Final = "docs/how-to/take-a-decision-again.md"
 _TRACED: Final = "tests/tracing/test_collectors_are_sent_otlp.py"
 _FOLLOWED: Final = "tests/embedded/test_the_pages_are_followed.py"
 _OFFLINE: Final = "tests/packaging/test_the_package_is_whole.py::test_it_installs_offline_from_a_folder_of_wheels"
@@ -142,6 +143,10 @@ UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
     ),
     (_UNINSTALL, "awk"): Untyped("it is for a node's own root folder", _FILES),
     (_UNINSTALL, "rm -rf"): Untyped("the same", _FILES),
+    (_RECORD, "kubectl -n partage-system exec"): Untyped(
+        "no container of the page's cluster runs",
+        "tests/packaging/test_pods_of_the_chart_take_what_is_given.py::test_a_record_of_decisions_has_room_for_two",
+    ),
     (_ASKING, "source <(partage completion zsh)"): Untyped(
         "zsh is not there; what it would read is looked at", f"{_FOLLOWED}::STORIES"
     ),
@@ -160,6 +165,10 @@ GROUND: Final[Mapping[tuple[str, str], str]] = {
     ("docs/concepts.md", "user ── pod"): f"{_SHOWN}::test_the_drawings_use_words_that_exist",
     ("docs/concepts.md", "plugin"): f"{_SHOWN}::test_the_two_ways_of_asking_are_there",
     ("docs/concepts.md", "webhook away"): f"{_SHOWN}::test_the_drawings_use_words_that_exist",
+    (
+        _INSTALL,
+        "apiVersion: kueue",
+    ): "tests/packaging/test_kueue_counts_what_every_protocol_asks.py::test_the_queue_of_the_page_covers_all_that_requests_become",
     (_INSTALL, "agent:"): f"{_SHOWN}::test_values_for_the_agent_are_values_of_the_chart",
     (
         "docs/how-to/first-card.md",
@@ -268,7 +277,8 @@ def is_shell(block: Block) -> bool:
 
 def is_manifest(block: Block) -> bool:
     """Whether it holds objects that a cluster takes."""
-    if block.language != "yaml":
+    grounded = any(block.page == page and block.first.startswith(one) for page, one in GROUND)
+    if block.language != "yaml" or grounded:
         return False
     return all(
         isinstance(one, dict) and one.get("kind") and one.get("metadata")
