@@ -58,7 +58,7 @@ FOREIGN: Final = frozenset({"docs/how-to/beside-the-gpu-operator.md: devicePlugi
 
 @cache
 def _options() -> frozenset[str]:
-    """Of every command, and of the scripts beside the package."""
+    """Of every command, of the scripts beside the package, and what our patch gives another program."""
 
     def of(command: click.Command) -> Iterator[str]:
         for one in command.params:
@@ -70,11 +70,16 @@ def _options() -> frozenset[str]:
                     yield from of(below)
 
     scripts = [*ROOT.glob("bench/*.py"), *ROOT.glob("deploy/*.py"), *ROOT.glob("tests/tools/*.py")]
-    return frozenset(of(main)) | {
-        word
-        for one in scripts
-        for word in re.findall(r'"(--[a-z][\w-]+)"', one.read_text("utf-8"))
-    }
+    others = (ROOT / "deploy/integrations/cluster-autoscaler.yaml").read_text("utf-8")
+    return (
+        frozenset(of(main))
+        | {
+            word
+            for one in scripts
+            for word in re.findall(r'"(--[a-z][\w-]+)"', one.read_text("utf-8"))
+        }
+        | set(re.findall(r"value: (--[a-z][\w-]+)", others))
+    )
 
 
 @cache
