@@ -69,6 +69,7 @@ STORIES = {
         )
     ),
     "docs/from/metax.md": Story(before=("kubectl create namespace koordinator-system",)),
+    "docs/how-to/beside-the-gpu-operator.md": Story(before=("kubectl create -f node.yaml",)),
     "docs/how-to/install.md": Story(
         then={
             "kubectl -n partage-system get lease": "kubectl apply -f lease.yaml",
@@ -145,6 +146,7 @@ def prepared(reader: Typist) -> None:
     }
     files = {
         "pod.yaml": [account, pod],
+        "node.yaml": [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1"}}],
         "hami.yaml": [hook],
         "lease.yaml": [lease],
         "monitoring.yaml": [definition(*one) for one in MONITORING.items()],
@@ -184,7 +186,8 @@ def test_a_running_installation_is_looked_at(line: Any, stack: Stack, tmp_path: 
 
 def test_helm_takes_the_values_of_the_page(tmp_path: Path) -> None:
     """The agent's blocks render a DaemonSet each; a value that is not there would be refused."""
-    blocks = [b for b in BLOCKS if b.page == "docs/how-to/install.md" and b.language == "yaml"]
+    page = [b for b in BLOCKS if b.page == "docs/how-to/install.md" and b.language == "yaml"]
+    blocks = [b for b in page if b.first == "agent:"]
     reader = Typist(tmp_path, tmp_path / "none", helm=HELM)
     assert blocks
     for block in blocks:
