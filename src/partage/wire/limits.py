@@ -24,7 +24,7 @@ LIMITS: Final[Mapping[str, int]] = {
 }
 """The most of each that one pod may have; the reference lists the same."""
 
-_READ: Final = (
+READ: Final = (
     names.DEVICE_ALLOCATE_HINT,
     names.DEVICE_JOINT_ALLOCATE,
     names.GPU_PARTITION_SPEC,
@@ -82,7 +82,7 @@ def beyond(
 
 
 def _annotated(annotations: Mapping[str, str]) -> str:
-    for key in _READ:
+    for key in READ:
         text = annotations.get(key, "")
         for what, count in (
             ("bytes in one annotation", len(text)),

@@ -14,35 +14,12 @@ from partage.vendors import names
 from partage.wire import shapes
 from partage.wire.context import Context
 from partage.wire.documents import Document
+from partage.wire.limits import READ
 
 _KNOWN: Final = frozenset(
     value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)
 )
-_ANNOTATIONS: Final = frozenset(
-    {
-        names.NODE_POLICY,
-        names.CARD_POLICY,
-        names.MIG_PROFILE,
-        names.COMPUTE_POLICY,
-        names.MEMORY_BEYOND,
-        names.ADJUST,
-        names.DEVICE_ALLOCATE_HINT,
-        names.DEVICE_JOINT_ALLOCATE,
-        names.GPU_PARTITION_SPEC,
-        names.NUMA_TOPOLOGY_SPEC,
-        names.SGPU_QOS_POLICY,
-        names.HAMI_VGPU_MODE,
-        names.HAMI_USE_TYPE,
-        names.HAMI_AVOID_TYPE,
-        names.HAMI_USE_UUID,
-        names.HAMI_AVOID_UUID,
-        names.HAMI_NUMA_BIND,
-        names.HAMI_NODE_POLICY,
-        names.HAMI_CARD_POLICY,
-        names.HAMI_WEIGHTS,
-        names.QGPU_APP_CLASS,
-    }
-)
+_ANNOTATIONS: Final = frozenset((*READ, names.ADJUST))
 """What a pod's author writes; the rest is written by programs."""
 
 _ALIKE: Final = 0.8
