@@ -1,7 +1,7 @@
 """One genuine cluster with Partage in it for all tests here, where it can be had."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import control_plane
@@ -59,6 +59,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     seams = getattr(metafunc.module, "SEAMS", None)
     if seams and "stack" in metafunc.fixturenames:
         metafunc.parametrize("stack", seams, indirect=True, scope="session")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what each process of the cluster said last, where a test failed."""
+    report = yield
+    found = getattr(item, "funcargs", {}).get("stack")
+    if report.failed and found is not None:
+        for name, process in found.plane.processes.items():
+            report.sections.append((f"last lines of {name}", process.tail(40)))
+    return report
 
 
 @pytest.fixture(scope="session")
