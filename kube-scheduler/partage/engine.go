@@ -226,11 +226,17 @@ func (e *engine) ask(ctx context.Context, question protocol.Question, within tim
 // tell sends a question that wants no answer. It leaves with the next one that does, in order, or
 // soon: each frame by itself would wake up the engine.
 func (e *engine) tell(question protocol.Question) error {
+	return e.tellNow(func() protocol.Question { return question })
+}
+
+// tellNow is tell for what may change meanwhile: of two that are told at once the later is the newer.
+func (e *engine) tellNow(now func() protocol.Question) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.conn == nil {
 		return errAway
 	}
+	question := now()
 	question.ID = 0
 	if err := e.add(question); err != nil {
 		return err

@@ -216,8 +216,11 @@ func (s *shared) follow(ctx context.Context) {
 }
 
 func (s *shared) sayLeading() {
-	leading := holding.held.Load()
-	if err := s.engine.tell(protocol.Question{Verb: protocol.VerbLeading, Leading: &leading}); err != nil && !errors.Is(err, errAway) {
+	err := s.engine.tellNow(func() protocol.Question {
+		leading := holding.held.Load()
+		return protocol.Question{Verb: protocol.VerbLeading, Leading: &leading}
+	})
+	if err != nil && !errors.Is(err, errAway) {
 		klog.Background().Error(err, "The engine could not be told who leads")
 	}
 }

@@ -604,6 +604,26 @@ func TestACandidateComesToTheElectionAtOnceWithAnEngineAndLaterWithout(t *testin
 	until(t, "connected", s.engine.isConnected)
 }
 
+// Two tell it where the Lease is got just when the engine connects.
+func TestWhatIsToldLastOfTheLeaseIsTrue(t *testing.T) {
+	s := newShared(filepath.Join(t.TempDir(), "nobody"), uint32(os.Getuid()))
+	ours, theirs := net.Pipe()
+	defer ours.Close()
+	defer theirs.Close()
+	defer holding.held.Store(false)
+	s.engine.mu.Lock()
+	s.engine.conn = ours
+	holding.held.Store(false)
+	go s.sayLeading()
+	time.Sleep(20 * time.Millisecond) // it waits for the connection, which another uses
+	holding.held.Store(true)
+	s.engine.mu.Unlock()
+	var told protocol.Question
+	if err := protocol.Read(bufio.NewReader(theirs), &told); err != nil || told.Leading == nil || !*told.Leading {
+		t.Error("the engine heard what was so before", told, err)
+	}
+}
+
 func TestAnEngineOfAnotherVersionIsRefusedWithASentence(t *testing.T) {
 	engine := startEngine(t, func(q protocol.Question) *protocol.Answer {
 		return &protocol.Answer{Code: "Version", Message: "install the same release", Protocol: 2}
