@@ -9,6 +9,7 @@ from proxy import Proxy
 
 from fakes.clock import InstantClock
 from fakes.kube_server import KubeServer
+from partage.daemon import leadership
 from partage.daemon.binding import ApiBinder
 from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
@@ -214,8 +215,9 @@ async def test_a_process_that_stood_still_after_its_look_sends_no_binding() -> N
         assert server.requests == []
 
 
-async def test_the_label_is_where_the_leader_is() -> None:
-    """The Service selects the leader's pod; a label that a crash left behind is taken off."""
+async def test_the_label_is_where_the_leader_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Service selects the leader's pod; a label that a crash left behind, or a late write, is taken off."""
+    monkeypatch.setattr(leadership, "_STILL", 0.02)
     label = f"{names.LEADER}"
     async with world(nodes=0) as cluster:
         for name in ("first", "second"):
@@ -232,5 +234,9 @@ async def test_the_label_is_where_the_leader_is() -> None:
             ]
 
         async with SchedulerDaemon(await cluster.client(), options("two", "second")):
+            await until(lambda: labelled() == ["second"])
+            for name, value in (("first", "true"), ("second", None)):
+                late = {"metadata": {"labels": {label: value}}}
+                await cluster.api.patch("pods", "default", name, late)
             await until(lambda: labelled() == ["second"])
         assert labelled() == []

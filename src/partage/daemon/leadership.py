@@ -23,6 +23,8 @@ from partage.vendors import names
 _LOG: Final = logging.getLogger("partage.daemon")
 _AGAIN: Final = 2.0
 """Seconds between two tries to write the label."""
+_STILL: Final = 60.0
+"""Seconds between two looks at where the label is: a write of the leader before may arrive late, and people take labels off."""
 _PARTING: Final = 1.0
 """Seconds that taking it off may take."""
 
@@ -69,22 +71,26 @@ class LeaderLabel:
         self._pod = pod
 
     async def wear(self) -> None:
-        """Put the label on our pod and take it off all others; tries until that is done."""
+        """Keep the label on our pod and off all others, until cancelled."""
         if self._pod is None:
             return
         namespace, name = self._pod
+        scope = Scope(PODS, namespace, labels=f"{names.LEADER}=true")
         while True:
             try:
-                scope = Scope(PODS, namespace, labels=f"{names.LEADER}=true")
-                for other in (await self._client.list_all(scope, into=_Pod)).items:
-                    if other.metadata.name != name:
-                        await self._write(namespace, other.metadata.name, None)
-                await self._write(namespace, name, "true")
+                worn = {
+                    one.metadata.name
+                    for one in (await self._client.list_all(scope, into=_Pod)).items
+                }
+                for other in worn - {name}:
+                    await self._write(namespace, other, None)
+                if name not in worn:
+                    await self._write(namespace, name, "true")
             except KubeError as error:
                 _LOG.warning("the leader's label cannot be written: %s", error)
                 await self._client.clock.sleep(_AGAIN)
-                continue
-            return
+            else:
+                await self._client.clock.sleep(_STILL)
 
     async def take_off(self) -> None:
         """Take the label off our pod, if that can be done soon; the next leader does it too."""
