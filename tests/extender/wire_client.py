@@ -84,7 +84,7 @@ class Running:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run something where the service runs."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(240)
 
     def connect(self, context: ssl.SSLContext | None = None) -> socket.socket:
         """A connection."""
