@@ -790,13 +790,21 @@ def test_a_quota_of_compute_that_the_node_does_not_enforce_is_told_and_not_acted
     async def story(world: World) -> None:
         world.provider = OwnLibrary(policy=Policy.FIXED_SHARE)
         world.process(7, await world.run_pod("train"))
-        said = world.statements(evict=True)
+        said, looks = world.statements(evict=True), 0
+
+        def searched() -> Inventory:
+            nonlocal looks
+            looks += 1
+            return Inventory()
+
+        said._found = searched
         looking = asyncio.create_task(said.run())
         await _until(lambda: world.condition("train"))
         condition = world.condition("train")
         assert (condition["status"], condition["reason"]) == ("False", "NotEnforced")
         assert "memory is held by Partage's library; compute is not" in condition["message"]
-        await asyncio.sleep(0.3)  # looks enough for an eviction
+        before = looks
+        await _until(lambda: looks > before + 5)  # enough for an eviction
         assert not _is_ended(world, "train")
         looking.cancel()
         series = world.metrics()

@@ -26,7 +26,7 @@ from partage.wire.record import encode
 from nodes_world import older_definition  # isort: skip # beside this file
 
 DEVICES = "devices.scheduling.koordinator.sh"
-SLOWEST = 120.0
+SLOWEST = 240.0
 """Seconds that a slow machine may take; nothing is measured by them."""
 GIB = 2**30
 

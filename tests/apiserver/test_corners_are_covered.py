@@ -158,15 +158,16 @@ def test_a_later_write_wins_a_race_through_admission() -> None:
     async def story(w: World) -> None:
         path = f"{CONFIGS}/settings"
         ok(await w.post(CONFIGS, config()), 201)
-        passed = asyncio.Event()
+        asked, passed = asyncio.Event(), asyncio.Event()
 
         async def slow(review: Review) -> None:
             if review.object is not None and "slow" in (review.object.get("data") or {}):
+                asked.set()
                 await asyncio.wait_for(passed.wait(), 240)
 
         w.server.admission.validators.append(slow)
         late = asyncio.create_task(w.patch(path, {"data": {"slow": "1"}}))
-        await asyncio.sleep(0.1)
+        await asyncio.wait_for(asked.wait(), 240)
         ok(await w.patch(path, {"data": {"fast": "1"}}))
         passed.set()
 

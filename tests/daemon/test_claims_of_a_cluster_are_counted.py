@@ -394,12 +394,14 @@ class _Leader:
     Attributes:
         asked: uids of questions that came.
         withdrawn: uids of questions that were taken back.
+        at_the_relay: questions that are there, passed on or not.
         may_answer: what all answers wait for.
     """
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.withdrawn: list[str] = []
+        self.at_the_relay = 0
         self.may_answer = asyncio.Event()
         self.app = web.Application()
         self.app.add_routes([web.post("/webhook/claims", self._ask)])
@@ -419,7 +421,17 @@ class _Leader:
 @contextlib.asynccontextmanager
 async def _relayed() -> AsyncIterator[tuple[_Leader, Callable[[str], Awaitable[Any]]]]:
     """A leader, and a way to ask it through the webhook, over a connection of its own that ends with the question."""
-    leader, app = _Leader(), web.Application()
+    leader = _Leader()
+
+    @web.middleware
+    async def counted(request: web.Request, handler: Any) -> Any:
+        leader.at_the_relay += 1
+        try:
+            return await handler(request)
+        finally:
+            leader.at_the_relay -= 1
+
+    app = web.Application(middlewares=[counted])
     async with TestServer(leader.app) as served, aiohttp.ClientSession() as http:
         app.add_routes([relay_route(str(served.make_url("")).rstrip("/"), Limits())])
         site = Site(app, Limits())
@@ -451,8 +463,12 @@ async def test_what_the_api_server_waits_for_no_more_is_taken_back(
     async with _relayed() as (leader, ask):
         first = asyncio.create_task(ask("first"))
         await until(lambda: leader.asked == ["first"])
-        second, third = (asyncio.create_task(ask(name)) for name in ("second", "third"))
+        second = asyncio.create_task(ask("second"))
+        await until(lambda: leader.at_the_relay == 2)
         second.cancel()
+        await until(lambda: leader.at_the_relay == 1)
+        third = asyncio.create_task(ask("third"))
+        await until(lambda: leader.at_the_relay == 2)
         first.cancel()
         await until(lambda: leader.withdrawn == ["first"])
         leader.may_answer.set()

@@ -3,7 +3,6 @@
 The informer's own file covers delivery; here it is what is told, and when.
 """
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -34,7 +33,7 @@ from partage.kube.errors import (
     TransportError,
 )
 from partage.kube.frames import Added
-from partage.kube.mirror import Change, Gone, Interrupted, Seen, Synced
+from partage.kube.mirror import Change, Gone, Interrupted, Mirror, Seen, Synced
 from partage.kube.resources import PODS, Scope
 from partage.kube.retry import Backoff
 from partage.kube.watch import EndedEarly, WatchSettings, follow, watch_once
@@ -47,7 +46,8 @@ class Listener:
 
     def __init__(self, client: Client, settings: WatchSettings = QUICK) -> None:
         self.told: list[Change[Pod]] = []
-        self._changes = follow(client, ALL, into=Pod, settings=settings)
+        self.mirror: Mirror[Pod] = Mirror()
+        self._changes = follow(client, ALL, into=Pod, mirror=self.mirror, settings=settings)
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -168,18 +168,16 @@ async def test_bookmarks_carry_a_quiet_watch_over_a_compaction() -> None:
         async with listening(server) as listener:
             await eventually(lambda: server.watches)
             other = server.store.create("/api/v1/secrets", "default", {"metadata": {"name": "s"}})
+            version = other["metadata"]["resourceVersion"]
             await server.bookmark()
             server.store.compact()
-            await asyncio.sleep(0.01)
+            await eventually(lambda: listener.mirror.resource_version == version)
             server.cut_watches()
             put(server, "b")
             await eventually(lambda: "b" in listener.names(Seen))
 
             assert listener.count(Synced) == 1
-            assert (
-                server.requests[-1].query["resourceVersion"]
-                == other["metadata"]["resourceVersion"]
-            )
+            assert server.requests[-1].query["resourceVersion"] == version
 
 
 async def test_a_garbled_stream_is_left_and_listed_afresh() -> None:

@@ -105,12 +105,12 @@ class FakeKubelet:
             well = sum(one.health == said.HEALTHY for one in found)
             return len(found) == units and (healthy is None or well == healthy)
 
-        async with asyncio.timeout(60), self._changed:
+        async with asyncio.timeout(240), self._changed:
             await self._changed.wait_for(there)
 
     async def registered(self, count: int) -> None:
         """Wait until there were so many registrations."""
-        async with asyncio.timeout(60), self._changed:
+        async with asyncio.timeout(240), self._changed:
             await self._changed.wait_for(lambda: len(self.registrations) >= count)
 
     def units(self, resource: str) -> list[said.Device]:

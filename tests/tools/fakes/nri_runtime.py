@@ -86,7 +86,7 @@ class FakeRuntime:
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._waiting[stream] = answer
         self.say(framed(1, TtrpcMessage(stream, Kind.REQUEST, request.encode()).encode()))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             return await answer
 
     def say(self, data: bytes) -> None:
