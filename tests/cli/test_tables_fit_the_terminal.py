@@ -1,9 +1,20 @@
-"""On a narrow terminal tables stay readable: names and numbers whole, bars left out."""
+"""On a terminal tables are as wide as it is: numbers are whole, names are cut in their middle, and figures stand below each other.
 
+Where output is no terminal, each row is a line, and nothing is left out.
+"""
+
+import copy
+import json
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from partage.cli.main import main
@@ -20,44 +31,57 @@ COMMANDS = {
     "why": ["explain", "waiting/too-big-for-t4", "-f", EXAMPLES],
     "decisions": ["schedule", f"{EXAMPLES}/mixed"],
 }
+SPARE = {"PROTOCOL", "koordinator", "hami", "qgpu"}
+"""What a narrow `top pods` does without."""
+NAME = re.compile(r"[a-z0-9…/-]+")
 
 
-def shown(name: str, width: int) -> list[str]:
+def shown(command: list[str], width: int) -> list[str]:
     """What a terminal of so many columns gets, without colours."""
     env = {"FORCE_COLOR": "1", "COLUMNS": str(width), "NO_COLOR": None}
-    done = CliRunner().invoke(main, COMMANDS[name], env=env)
+    done = CliRunner().invoke(main, command, env=env)
     assert done.exit_code in (0, 3), done.output
     return [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("name", COMMANDS)
-def test_nothing_is_lost_or_broken(name: str, width: int) -> None:
-    """Every word of the wide table is there, whole, but bars, headings of empty columns and what short names of models lack."""
-    wide = {
+def words(lines: list[str]) -> set[str]:
+    """Their words, models with their short names; no bars, and nothing that may be broken."""
+    return {
         word
-        for line in shown(name, 400)
+        for line in lines
         for word in short_models(line).split()
         if len(word) <= 24 and not set(word) & set("█░")
     }
-    narrow = shown(name, width)
 
-    assert wide - {"INSTANCES"} <= {short_models(word) for line in narrow for word in line.split()}
+
+def is_cut(name: str, lines: list[str]) -> bool:
+    """Whether a name is there without its middle."""
+    cut = {word for line in lines for word in line.split() if "…" in word}
+    patterns = (re.escape(word).replace("…", ".+") for word in cut)
+    return any(re.fullmatch(pattern, name) for pattern in patterns)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_nothing_is_lost_or_broken(name: str, width: int) -> None:
+    """Every word of the wide table is there, but bars, headings of empty columns, protocols, and the middle of names."""
+    narrow = shown(COMMANDS[name], width)
+    lost = words(shown(COMMANDS[name], 400)) - words(narrow) - {"INSTANCES"}
+
+    assert not [one for one in lost if not is_cut(one, narrow) and one not in SPARE]
     assert not [line for line in narrow if line != line.rstrip()]
 
 
-@pytest.mark.parametrize(
-    ("name", "width"), [("nodes", 80), ("cards", 120), ("card", 80), ("why", 80)]
-)
-def test_a_usual_terminal_is_wide_enough(name: str, width: int) -> None:
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_usual_terminal_is_wide_enough(name: str) -> None:
     """No line runs on."""
-    assert max(map(len, shown(name, width))) <= width
+    assert max(map(len, shown(COMMANDS[name], 80))) <= 80
 
 
 @pytest.mark.parametrize(("width", "drawn"), [(80, ""), (160, "░")])
 def test_bars_are_drawn_where_there_is_room(width: int, drawn: str) -> None:
     """Where they are not, their heading stays above the numbers."""
-    table = "\n".join(shown("decisions", width))
+    table = "\n".join(shown(COMMANDS["decisions"], width))
 
     assert set("░") & set(table) == set(drawn)
     assert re.search(r"COMPUTE +MEMORY", table)
@@ -65,11 +89,11 @@ def test_bars_are_drawn_where_there_is_room(width: int, drawn: str) -> None:
 
 
 def test_a_table_that_cannot_fit_runs_on() -> None:
-    """As kubectl's do; numbers stay whole."""
-    lines = shown("cards", 40)
+    """Numbers stay whole."""
+    lines = shown(COMMANDS["cards"], 30)
 
-    assert max(map(len, lines)) > 40
-    assert any("0% of 100%" in line and "of 40Gi" in line for line in lines)
+    assert max(map(len, lines)) > 30
+    assert {"50%", "40Gi"} <= words(lines)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +109,12 @@ def test_a_table_that_cannot_fit_runs_on() -> None:
         ("3 x NVIDIA A100-SXM4-40GB, Tesla-T4", "3 x A100-40GB, T4"),
     ],
 )
-def test_models_get_short_before_texts_are_folded(model: str, short: str) -> None:
+def test_models_get_short_before_texts_are_folded(
+    model: str, short: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only where the table would be too wide."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
 
     def printed(width: int) -> str:
         table = PlainTable("NODE", "MODEL", "STATE")
@@ -111,3 +139,182 @@ def test_models_get_short_before_texts_are_folded(model: str, short: str) -> Non
 def test_claims_are_counted_beside_pods(pods: int, claims: int, told: str) -> None:
     """A node that claims have filled does not look as if nobody were there."""
     assert holders(pods, claims) == told
+
+
+# --- long names -------------------------------------------------------------------------------
+
+
+def long(name: str) -> str:
+    """As long as names may be; the end tells two of a controller apart."""
+    return f"{name}-{'middle-' * 9}"[:57] + f"-{sum(name.encode()) % 100000:05}"
+
+
+def renamed(document: dict[str, Any]) -> dict[str, Any]:
+    """The same with long names of namespaces, nodes and pods."""
+    one = copy.deepcopy(document)
+    meta, kind = one["metadata"], one["kind"]
+    if kind in ("Pod", "ResourceQuota"):
+        meta["namespace"] = long(meta["namespace"])
+    if kind in ("Pod", "Node", "Device", "Namespace"):
+        meta["name"] = long(meta["name"])
+    spec = one.get("spec", {})
+    if "nodeName" in spec:
+        spec["nodeName"] = long(spec["nodeName"])
+    for labels in (meta.get("labels", {}), spec.get("nodeSelector", {})):
+        if "kubernetes.io/hostname" in labels:
+            labels["kubernetes.io/hostname"] = long(labels["kubernetes.io/hostname"])
+    return one
+
+
+@pytest.fixture(scope="module")
+def manifests(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The mixed example with names of 63 signs; its file."""
+    found = [
+        renamed(document)
+        for path in sorted(Path(EXAMPLES, "mixed").glob("*.yaml"))
+        for document in yaml.safe_load_all(path.read_text())
+    ]
+    target = tmp_path_factory.mktemp("long") / "long.yaml"
+    target.write_text(yaml.safe_dump_all(found))
+    return str(target)
+
+
+A100, POD = long("a100-node"), f"{long('team-vision')}/{long('already-running')}"
+WAITS = f"{long('waiting')}/{long('too-big-for-t4')}"
+LONG: dict[str, Callable[[str], list[str]]] = {
+    "all": lambda file: ["top", "-f", file],
+    "nodes": lambda file: ["top", "nodes", "-f", file],
+    "cards": lambda file: ["top", "cards", "-f", file],
+    "pods": lambda file: ["top", "pods", "-f", file],
+    "node": lambda file: ["inspect", A100, "-f", file],
+    "inspect": lambda file: ["inspect", "-f", file],
+    "placed": lambda file: ["explain", POD, "-f", file],
+    "why": lambda file: ["explain", WAITS, "-f", file],
+    "decisions": lambda file: ["schedule", file],
+    "compared": lambda file: [
+        *("simulate", "cluster", file, "--policy", "spread/binpack"),
+        *("--policy", "binpack", "--share", "25", "--add-nodes", f"{A100}=2"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_names_leave_numbers_their_room(name: str, manifests: str) -> None:
+    """At 80 columns: what is no name is there whole, and only headings that hold a whole name are longer."""
+    command = LONG[name](manifests)
+    wide, narrow = shown(command, 1000), shown(command, 80)
+
+    too_long = [line for line in narrow if len(line) > 80]
+    assert not [line for line in too_long if not re.search(r"(^|/)[a-z0-9-]{63}\b", line)]
+    lost = {word for word in words(wide) - words(narrow) if not NAME.fullmatch(word)}
+    assert lost <= {"INSTANCES", *SPARE}
+
+
+@pytest.mark.parametrize("name", ["pods", "decisions"])
+def test_names_keep_both_ends(name: str, manifests: str) -> None:
+    """Of namespace, pod and node."""
+    narrow = shown(LONG[name](manifests), 80)
+
+    assert is_cut(POD, narrow)
+    assert is_cut(A100, narrow)
+
+
+@pytest.mark.parametrize("name", ["pods", "nodes", "cards", "inspect"])
+def test_wide_has_names_whole(name: str, manifests: str) -> None:
+    """On a narrow terminal too, where lines run on."""
+    lines = shown([*LONG[name](manifests), "-o", "wide"], 80)
+
+    assert A100 in {word for line in lines for word in line.split()}
+    assert "…" not in "".join(lines)
+
+
+@pytest.mark.parametrize("name", ["pods", "cards", "decisions"])
+def test_a_pipe_gets_whole_rows(name: str, manifests: str) -> None:
+    """Each a line, with every column, however long names are and however wide the terminal is."""
+    command = LONG[name](manifests)
+    done = CliRunner().invoke(main, command, env={"COLUMNS": "80", "FORCE_COLOR": None})
+    lines = done.stdout.splitlines()
+    row = next(line for line in lines if A100 in line)
+
+    assert "…" not in done.stdout
+    assert row.split()[-1] in {"bound", "ok", "20Gi"}
+    assert lines[0].split()[0] in {"POD", "NODE"}
+
+
+def test_a_live_view_folds_what_is_too_long(manifests: str) -> None:
+    """On a terminal of 80 columns the code behind a long name is on the screen, and no line is longer."""
+    screenful = _watched(["top", "--watch", "--interval", "0.5", "-f", manifests])
+
+    assert "QuotaExceeded" in screenful
+    assert "InsufficientMemory" in screenful
+    assert max(map(len, screenful.splitlines())) <= 80
+
+
+def _watched(command: list[str]) -> str:
+    """What the first full screen says, without colours."""
+    ours, theirs = os.openpty()
+    environ = os.environ | {"TERM": "xterm", "COLUMNS": "80", "LINES": "100"}
+    program = [sys.executable, "-m", "partage.cli.main", *command]
+    with subprocess.Popen(
+        program, stdin=theirs, stdout=theirs, stderr=theirs, env=environ
+    ) as running:
+        os.close(theirs)
+        seen = b""
+        while seen.count(b"\x1b[H") < 3:
+            seen += os.read(ours, 65536)
+        running.terminate()
+        while b"\x1b[?1049l" not in seen:
+            seen += os.read(ours, 65536)
+    os.close(ours)
+    page = max(seen.split(b"\x1b[H"), key=len).decode().replace("\r", "")
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", page)
+
+
+# --- figures ----------------------------------------------------------------------------------
+
+
+def comparisons(folder: Path) -> Iterator[list[str]]:
+    """Commands that compare policies for instances."""
+    sequences = folder / "sequences.json"
+    sequences.write_text(json.dumps([["1g.10gb", "3g.40gb"]]))
+    cards = ["simulate", "mig", "--model", "A100-SXM4-80GB", "--cards", "1"]
+    policies = ["--policy", "hami-2.10-binpack", "--policy", "partage"]
+    yield [*cards, "--sequences", str(sequences), *policies]
+    stream = ["--mix", "20/20/20/20/20", "--rho", "0.8", "--arrivals", "3000", "--wait"]
+    yield [*cards, *stream, *policies]
+
+
+def test_figures_of_policies_are_whole(tmp_path: Path) -> None:
+    """What a pipe gets in one line of each policy, but the time it took, is on a narrow terminal too."""
+    for command in comparisons(tmp_path):
+        lines = shown(command, 50)
+        piped = CliRunner().invoke(main, command).stdout.splitlines()
+        figures = [word for line in piped[:3] for word in line.split()[:-1]]
+
+        assert max(map(len, lines)) <= 50
+        assert set(figures) <= {word for line in lines for word in line.split()}
+
+
+def test_figures_without_room_stand_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the first column again; headings fold, figures are aligned right and never broken."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    table = PlainTable("CASE", "POLICY", "OF VOLUME", "AT ONCE", "RUNNING", keys=2)
+    table.add_row("today", "spread", "9.50%", "100.00%", "1 of 12")
+    table.add_row("more", "binpack", "12.00%", "-", "12 of 12")
+    console = screen()
+    console.width = 34
+    with console.capture() as captured:
+        console.print(table)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", captured.get())
+
+    assert text.splitlines() == [
+        "CASE   POLICY       OF  AT ONCE",
+        "                VOLUME",
+        "today  spread    9.50%  100.00%",
+        "more   binpack  12.00%        -",
+        "",
+        "CASE    RUNNING",
+        "today   1 of 12",
+        "more   12 of 12",
+    ]

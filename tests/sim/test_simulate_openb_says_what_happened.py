@@ -120,6 +120,22 @@ def test_the_table_is_for_people(tmp_path: Path) -> None:
     assert "4 nodes, 14 GPUs; order: drawn with seed 42" in lines[3]
 
 
+@pytest.mark.parametrize("more", [[], ["--departures", "poisson", "--arrivals", "200"]])
+def test_a_usual_terminal_has_every_figure(tmp_path: Path, more: list[str]) -> None:
+    """At 80 columns, under each of the headings; speed alone differs from run to run."""
+    words = ("--policy", "bestfit", "--policy", "spread/binpack", *more)
+    folder = write(tmp_path)
+    piped = _invoke(folder, *words).stdout.splitlines()
+    narrow = CliRunner(env={"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": "80"}).invoke(
+        simulate, ["openb", str(folder), "--trace", "small", *words]
+    )
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", narrow.stdout).splitlines()
+
+    assert max(map(len, lines)) <= 80
+    figures = {word for line in piped[:3] for word in line.split()[:-1]}
+    assert figures <= {word for line in lines for word in line.split()}
+
+
 def test_yaml_is_the_same_document(tmp_path: Path) -> None:
     """-o yaml prints the document as YAML."""
     result = _invoke(write(tmp_path), "-o", "yaml")

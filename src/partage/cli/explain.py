@@ -102,9 +102,10 @@ def explain(pod: str, namespace: str, **given: Any) -> None:
     if key in (asked.placed or ()):
         found["state"] = "placed"
     if not structured(given["output"], found):
-        with paper() as console:
+        wide = given["output"] == "wide"
+        with paper(wide=wide) as console:
             in_force = "in force in the cluster" if asked.placed is None else _OF_MANIFESTS
-            _print(console, found, in_force, wide=given["output"] == "wide")
+            _print(console, found, in_force, wide=wide)
         told(asked)
     waits = found["state"] in ("waiting", "held")
     sys.exit(WAITS if waits else HAS_A_PLACE)

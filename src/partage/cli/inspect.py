@@ -62,7 +62,7 @@ def inspect(node: str, **given: Any) -> None:
     if structured(given["output"], nodes[0] if node else {"nodes": nodes}):
         return
     wide = given["output"] == "wide"
-    with paper() as console:
+    with paper(wide=wide) as console:
         parts = (part for one in nodes for part in (Line(), *_node(one, wide=wide)))
         console.print(Group(*islice(parts, 1, None)))
     told(asked)

@@ -1,17 +1,15 @@
 """`partage simulate mig`: requests for instances, under the engine's policy and its baselines."""
 
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from partage.cli.ending import end
 from partage.cli.parameters import option, output_option
 from partage.cli.structured import to_json, to_yaml
+from partage.cli.tables import PlainTable, paper
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
 from partage.model.mig import MigAxis
 from partage.sim.migcards import POLICIES
@@ -20,7 +18,6 @@ from partage.vendors.mig import MIG_CARDS, find_card, find_profile
 from partage.wire.documents import read_file
 
 _SIZES: Final = (1, 2, 3, 4, 7)
-_WIDE: Final = 160
 _MOST_BYTES: Final = 2**26
 _POLICIES: Final = "\n".join(f"  {name:<19}{text}" for name, text in POLICIES.items())
 _HELP: Final = f"""Cut cards into hardware instances on request, by exact placement or as others do.
@@ -256,24 +253,22 @@ def _print(results: list[dict[str, Any]], output: str) -> None:
     elif output == "yaml":
         click.echo(to_yaml(data), nl=False)
     else:
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
-        console.print(_table(results))
         first = results[0]
         told = f"{first['model']}, cards: {first['cards']}"
         if "mix" in first:
             shares = ", ".join(f"{name} {share:g}" for name, share in first["mix"].items())
             told += f"; asked: {shares}; load {first['rho']:g}; seed {first['seed']}"
-        console.print(told, style="dim")
+        with paper() as console:
+            console.print(_table(results))
+            console.print(told, style="dim")
 
 
-def _table(results: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+def _table(results: list[dict[str, Any]]) -> PlainTable:
     stream, waits = "mix" in results[0], "mean_wait" in results[0]
     columns = ["POLICY", "OFFERED"]
     columns += ["ACCEPTED", "PART", "OF VOLUME"] if stream else ["IN FULL", "PART"]
     columns += ["AT ONCE", "MEAN WAIT"] if waits else []
-    for number, column in enumerate([*columns, "SECONDS"]):
-        table.add_column(column, justify="right" if number else "left")
+    table = PlainTable(*columns, "SECONDS", keys=1)
     for one in results:
         row = [one["policy"], f"{one['offered']:,}"]
         if stream:

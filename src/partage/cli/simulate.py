@@ -1,6 +1,5 @@
 """`partage simulate`: what would happen, under which policy."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,13 +8,13 @@ from typing import Any, Final
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from partage.cli.ending import end
 from partage.cli.mig import mig
 from partage.cli.parameters import option, output_option
 from partage.cli.repack import repack
 from partage.cli.structured import to_json, to_yaml
+from partage.cli.tables import PlainTable, paper
 from partage.cli.whatif import cluster
 from partage.daemon.gc_tuning import collecting_later
 from partage.model.errors import PartageError
@@ -232,15 +231,14 @@ def _progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
 def _print(runs: list[Run], seed: int, departures: str | None, output: str) -> None:
     results = [_result(run, seed, departures) for run in runs]
     if output == "table":
-        table = _waiting_table(results) if departures else _load_table(results)
         run = runs[0]
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-        console.print(table)
-        console.print(
-            f"trace {run.trace.name}, {len(run.lives)} pods, {len(run.trace.nodes)} nodes, "
-            f"{run.trace.capacity // 1000} GPUs; order: {run.sequence.source}",
-            style="dim",
-        )
+        with paper() as console:
+            console.print(_waiting_table(results) if departures else _load_table(results))
+            console.print(
+                f"trace {run.trace.name}, {len(run.lives)} pods, {len(run.trace.nodes)} nodes, "
+                f"{run.trace.capacity // 1000} GPUs; order: {run.sequence.source}",
+                style="dim",
+            )
         return
     data = results if len(results) > 1 else results[0]
     click.echo(to_json(data) if output == "json" else to_yaml(data), nl=output == "json")
@@ -297,16 +295,9 @@ def _waiting(run: Run) -> dict[str, Any]:
     }
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    return table
-
-
-def _load_table(results: list[dict[str, Any]]) -> Table:
+def _load_table(results: list[dict[str, Any]]) -> PlainTable:
     levels = [str(level) for level in metrics.LEVELS]
-    table = _table(
+    table = PlainTable(
         "POLICY",
         "PLACED",
         "FAILED",
@@ -316,6 +307,7 @@ def _load_table(results: list[dict[str, Any]]) -> Table:
         "FRAG@130",
         "IDLE@130",
         "PODS/S",
+        keys=1,
     )
     for result in results:
         allocation, frag = result["allocation"], result["frag"]
@@ -333,8 +325,8 @@ def _load_table(results: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _waiting_table(results: list[dict[str, Any]]) -> Table:
-    table = _table(
+def _waiting_table(results: list[dict[str, Any]]) -> PlainTable:
+    table = PlainTable(
         "POLICY",
         "PODS",
         "AT ONCE",
@@ -345,6 +337,7 @@ def _waiting_table(results: list[dict[str, Any]]) -> Table:
         "P99",
         "IDLE GPUS",
         "PODS/S",
+        keys=1,
     )
     for result in results:
         wait = result["waiting_seconds"]

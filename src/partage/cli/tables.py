@@ -1,22 +1,26 @@
 """Tables for people: aligned, in colour on a terminal only, no blanks at the ends of lines.
 
-On a narrow terminal bars and empty columns go first, then names of models get short, then texts are folded between words;
-names and numbers are never broken, and what is still too wide runs on, as kubectl's tables do.
+A terminal gets tables as wide as it is. Bars and empty columns go first, then names of models get short, texts are folded
+between words, names are cut in their middle, and columns that a table names as the least go; last, amounts are folded
+between words too. Numbers are never broken. Figures that have no room beside each other stand below each other.
+Where output is no terminal nothing of this is done: a row is a line, and every name is whole.
 """
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partialmethod
-from typing import Final, NamedTuple
+from itertools import zip_longest
+from typing import Final, NamedTuple, Self
 
 import click
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import COLOR_SYSTEMS, Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.segment import Segment
-from rich.table import Table
+from rich.style import Style
 from rich.text import Text
 
 from partage.cli.visible import visible
@@ -24,20 +28,25 @@ from partage.vendors.traits import short_models
 
 _WIDE: Final = 160
 _BAR: Final = 10
-_WHOLE: Final = frozenset(
-    {"POD", "NODE", "CARD", "PHASE", "CODE", "PROTOCOL"}
-    | {"COMPUTE", "MEMORY", "PODS", "SHARERS", "ASKED", "FREE"}
+_NAMES: Final = frozenset({"POD", "NODE", "CONTAINER", "CLAIM"})
+"""Columns of names; one that is cut keeps its beginning, and its end, which tells a controller's pods apart."""
+_AMOUNTS: Final = frozenset(
+    {"CARD", "PHASE", "CODE", "PROTOCOL", "COMPUTE", "MEMORY", "PODS", "SHARERS", "ASKED", "FREE"}
 )
-"""Columns of names, which are never broken because people copy them, and of numbers."""
+"""Columns of numbers and single words."""
 _MODELS: Final = frozenset({"CARDS", "MODEL"})
 _FILLED: Final = "█"
 _EMPTY: Final = "░"
+_CUT: Final = "…"
 _GAP: Final = 2
 _HEAD: Final = "bold"
 _BLANKS: Final = re.compile(r"(?:\s|\x1b\[[0-9;]*m)+$")
 _PLAIN: Final = "\x1b[0m"
 _WORD: Final = 24
-"""A word longer than this may be broken to fold a text."""
+"""A word longer than this may be broken to fold a text, and a name longer than this may be cut before columns go."""
+_SHORT: Final = 16
+_LEAST: Final = 12
+"""Nothing is folded or cut to less than this."""
 
 
 class Styled(NamedTuple):
@@ -62,8 +71,13 @@ class _Drawn(str):
 
 
 class _Paper(Console):
-    """What is wider than the terminal runs on, and nothing of it is lost."""
+    """What is wider than the terminal runs on, and nothing of it is lost.
 
+    Attributes:
+        wide: names stay whole, however wide tables get.
+    """
+
+    wide = False
     print = partialmethod(Console.print, crop=False)
 
     def render(
@@ -80,12 +94,14 @@ class _Column:
     """A column of a table.
 
     Attributes:
+        figures: it is aligned right.
         texts: what they say, each text once, and the heading.
         width: in signs.
     """
 
     header: str
     cells: list[Cell]
+    figures: bool = False
     texts: frozenset[str] = frozenset()
     width: int = 0
 
@@ -94,6 +110,23 @@ class _Column:
         self.cells = [seen[cell] for cell in self.cells]
         self.texts = frozenset({self.header, *map(str, seen.values())})
         self.width = max(map(_longest, self.texts))
+
+    def least(self, step: int) -> int:
+        """Its least width: at step 0 texts fold, at 1 long names are cut, at 2 all names, at 3 amounts fold, at 4 names and words get short."""
+        if self.figures:
+            cells = self.texts - {self.header}
+            return max(_word(self.header), max(map(_longest, cells), default=0))
+        if self.header in _NAMES:
+            return min(self.width, (self.width, _WORD, _SHORT, _SHORT, _LEAST)[step])
+        if self.header in _AMOUNTS and step < 3:
+            return self.width
+        return min(self.width, max(map(_word, self.texts)), self.width if step < 4 else _LEAST)
+
+    def of_width(self, width: int) -> Self:
+        """The same, so wide."""
+        other = copy(self)
+        other.width = width
+        return other
 
 
 class Line:
@@ -113,8 +146,16 @@ class PlainTable:
     Of a column each text is measured and drawn once: tables of thousands of rows say few things often.
     """
 
-    def __init__(self, *columns: str, headed: bool = True) -> None:
-        self._headers, self._headed = columns, headed
+    def __init__(
+        self, *columns: str, headed: bool = True, keys: int = 0, spare: Container[str] = ()
+    ) -> None:
+        """An empty one.
+
+        Args:
+            keys: so many columns say what a row is about, and the others are figures; 0 for a table of other things.
+            spare: columns that a narrow terminal does without.
+        """
+        self._headers, self._headed, self._keys, self._spare = columns, headed, keys, spare
         self._rows: list[tuple[Cell, ...]] = []
 
     def add_row(self, *cells: Cell) -> None:
@@ -124,46 +165,36 @@ class PlainTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Its lines."""
         found = zip(*self._rows, strict=True) if self._rows else [()] * len(self._headers)
-        given = [
-            _Column(header, list(cells))
-            for header, cells in zip(self._headers, found, strict=True)
+        columns = [
+            _Column(header, list(cells), figures=0 < self._keys <= number)
+            for number, (header, cells) in enumerate(zip(self._headers, found, strict=True))
         ]
-        columns = _fitted(given, options.max_width)
-        if all(map(_fits, columns)):
-            yield Segment(_Drawn(self._straight(console, columns)))
-            return
-        table = Table(
-            box=None,
-            pad_edge=False,
-            padding=(0, _GAP, 0, 0),
-            header_style=_HEAD,
-            show_header=self._headed,
-        )
-        for column in columns:
-            whole = column.header in _WHOLE
-            table.add_column(column.header, overflow="fold", no_wrap=whole, width=column.width)
-        for row in zip(*(column.cells for column in columns), strict=True):
-            table.add_row(*map(_rich, row))
-        width = sum(column.width + _GAP for column in columns)
-        yield from table.__rich_console__(console, options.update(width=width, max_width=width))
+        if not console.is_terminal or _total(columns) <= options.max_width:
+            parts = [columns]
+        elif self._keys:
+            parts = list(_parted(columns, options.max_width))
+        else:
+            whole = isinstance(console, _Paper) and console.wide
+            parts = [_fitted(columns, options.max_width, self._spare, whole=whole)]
+        drawn = (self._drawn(console, part) for part in parts)
+        yield Segment(_Drawn("\n".join(drawn)))
 
-    def _straight(self, console: Console, columns: Sequence[_Column]) -> str:
-        """Its lines where none is folded; rich takes a hundred times as long for thousands of rows."""
+    def _drawn(self, console: Console, columns: Sequence[_Column]) -> str:
         drawn = []
         for column in columns:
             head: list[Cell] = [Styled(column.header, _HEAD)] if self._headed else []
-            texts = {
-                cell: _coloured(console, cell) + " " * (column.width + _GAP - cell_len(str(cell)))
-                for cell in {*head, *column.cells}
-            }
-            drawn.append([texts[cell] for cell in (*head, *column.cells)])
-        return "".join(f"{''.join(line).rstrip()}\n" for line in zip(*drawn, strict=True))
+            lines = {cell: _lines(console, cell, column) for cell in {*head, *column.cells}}
+            drawn.append([lines[cell] for cell in (*head, *column.cells)])
+        blanks = [" " * (column.width + _GAP) for column in columns]
+        return "".join(
+            f"{''.join(part or blank for part, blank in zip(line, blanks, strict=True)).rstrip()}\n"
+            for row in zip(*drawn, strict=True)
+            for line in zip_longest(*row, fillvalue="")
+        )
 
 
 def _visible(cell: Cell) -> Cell:
-    if isinstance(cell, Styled):
-        return Styled(visible(cell.text), cell.style, visible(cell.more))
-    return visible(cell)
+    return _changed(cell, visible)
 
 
 def _rich(cell: Cell) -> Text:
@@ -173,45 +204,118 @@ def _rich(cell: Cell) -> Text:
 
 
 def _coloured(console: Console, cell: Cell) -> str:
-    if not isinstance(cell, Styled) or not cell.text or not console.color_system:
-        return str(cell)
-    style = console.get_style(cell.style)
+    if not isinstance(cell, Styled):
+        return cell
+    return _inked(console, cell.text, console.get_style(cell.style)) + cell.more
+
+
+def _inked(console: Console, text: str, style: Style | None) -> str:
+    if style is None or not text or not console.color_system:
+        return text
     if console.no_color:
         style = style.without_color
-    system = COLOR_SYSTEMS[console.color_system]
-    return style.render(cell.text, color_system=system) + cell.more
+    return style.render(text, color_system=COLOR_SYSTEMS[console.color_system])
 
 
-def _fits(column: _Column) -> bool:
-    return all("\n" not in text and cell_len(text) <= column.width for text in column.texts)
+def _lines(console: Console, cell: Cell, column: _Column) -> list[str]:
+    """A cell as it is drawn, with the blanks up to the next column."""
+    text = str(cell)
+    if "\n" not in text and cell_len(text) <= column.width:
+        return [_padded(_coloured(console, cell), cell_len(text), column)]
+    if column.header in _NAMES:
+        cell = _changed(cell, lambda words: _short_names(words, column.width))
+    folded = _rich(cell).wrap(console, column.width, overflow="fold")
+    for line in folded:
+        line.rstrip()
+    return [
+        _padded(
+            "".join(_inked(console, part.text, part.style) for part in line.render(console)),
+            line.cell_len,
+            column,
+        )
+        for line in folded
+    ]
 
 
-def _fitted(columns: Sequence[_Column], width: int) -> Sequence[_Column]:
+def _padded(drawn: str, width: int, column: _Column) -> str:
+    blanks = " " * (column.width - width)
+    return f"{blanks}{drawn}{' ' * _GAP}" if column.figures else f"{drawn}{blanks}{' ' * _GAP}"
+
+
+def _fitted(
+    columns: list[_Column], width: int, spare: Container[str], *, whole: bool
+) -> list[_Column]:
     """Columns with the width that each gets."""
-    if _total(columns) > width:
-        columns = _without_ornaments(columns)
+    columns = _without_ornaments(columns)
     if _total(columns) > width:
         columns = [_short(column) if column.header in _MODELS else column for column in columns]
-    least = [
-        column.width
-        if column.header in _WHOLE
-        else min(column.width, max(map(_word, column.texts)))
-        for column in columns
-    ]
-    while _total(columns) > width:
-        widest = max(
-            range(len(columns)), key=lambda n: (columns[n].width > least[n], columns[n].width)
-        )
-        if columns[widest].width == least[widest]:
+    if whole:
+        return _narrowed(columns, width, 0)
+    needed = [column for column in columns if column.header not in spare]
+    for step, some in ((0, columns), (1, columns), *((step, needed) for step in range(1, 5))):
+        columns = _narrowed(some, width, step)
+        if _total(columns) <= width:
             break
-        columns[widest].width -= 1
     return columns
+
+
+def _narrowed(columns: Sequence[_Column], width: int, step: int) -> list[_Column]:
+    """The columns, the widest of them narrower until all fit, or none can be; `step` as `_Column.least` has it."""
+    least = [column.least(step) for column in columns]
+    widths = [column.width for column in columns]
+    over = _total(columns) - width
+    while over > 0:
+        widest = max(range(len(widths)), key=lambda n: (widths[n] > least[n], widths[n]))
+        if widths[widest] == least[widest]:
+            break
+        widths[widest] -= 1
+        over -= 1
+    return [column.of_width(one) for column, one in zip(columns, widths, strict=True)]
+
+
+def _parted(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
+    """Tables of as many figures as have room beside what the rows are about, of which the first column comes again."""
+    keys = [column for column in columns if not column.figures]
+    part = list(keys)
+    for column in columns[len(keys) :]:
+        narrow = column.of_width(column.least(0))
+        if (
+            len(part) > len(keys)
+            and sum(one.least(0) + _GAP for one in part) + narrow.width > width
+        ):
+            yield _narrowed(part, width, 0)
+            keys = keys[:1]
+            part = list(keys)
+        part.append(narrow)
+    yield _narrowed(part, width, 0)
 
 
 def _short(column: _Column) -> _Column:
     """The column with short names of models."""
-    cells = [cell if isinstance(cell, Styled) else short_models(cell) for cell in column.cells]
-    return _Column(column.header, cells)
+    return _Column(column.header, [_changed(cell, short_models) for cell in column.cells])
+
+
+def _changed(cell: Cell, change: Callable[[str], str]) -> Cell:
+    if isinstance(cell, Styled):
+        return Styled(change(cell.text), cell.style, change(cell.more))
+    return change(cell)
+
+
+def _short_names(text: str, width: int) -> str:
+    """The text without the middle of words that are longer than the width; of a namespace a third of it stays."""
+    return " ".join(_short_name(word, width) for word in text.split(" "))
+
+
+def _short_name(name: str, width: int) -> str:
+    if cell_len(name) <= width:
+        return name
+    namespace, slash, own = name.rpartition("/")
+    if slash:
+        part = max(width // 3, width - 1 - cell_len(own))
+        namespace = _short_name(namespace, part)
+        return f"{namespace}/{_short_name(own, width - 1 - cell_len(namespace))}"
+    end = (width - 1) // 2
+    return f"{set_cell_size(name, width - 1 - end)}{_CUT}{set_cell_size(name[::-1], end)[::-1]}"
 
 
 def _total(columns: Sequence[_Column]) -> int:
@@ -240,17 +344,23 @@ def _without_ornaments(columns: Sequence[_Column]) -> list[_Column]:
     return kept
 
 
-def screen() -> Console:
+def screen(*, wide: bool = False) -> Console:
     """The terminal itself, on which tables are fitted as on paper."""
-    return _Paper(highlight=False)
+    console = _Paper(highlight=False)
+    console.wide = wide
+    return console
 
 
 @contextlib.contextmanager
-def paper() -> Iterator[Console]:
-    """Where to print; what was printed comes out when the context ends."""
-    console = _Paper(highlight=False)
+def paper(*, wide: bool = False) -> Iterator[Console]:
+    """Where to print; what was printed comes out when the context ends.
+
+    Args:
+        wide: names stay whole on a terminal too, as `-o wide` has them.
+    """
+    console = screen(wide=wide)
     if not console.is_terminal:
-        console = _Paper(highlight=False, width=_WIDE)
+        console.width = _WIDE
     with console.capture() as captured:
         yield console
     click.echo("".join(f"{_trimmed(line)}\n" for line in captured.get().splitlines()), nl=False)

@@ -126,13 +126,15 @@ def top(
         if given["output"] not in ("table", "wide"):
             raise click.UsageError("--watch shows a table; leave -o json and -o yaml out")
         watched(
-            interval, lambda console: _show(console, what, answered(given, question)[1], wide=wide)
+            interval,
+            lambda console: _show(console, what, answered(given, question)[1], wide=wide),
+            wide=wide,
         )
         return
     asked, found = answered(given, question)
     if structured(given["output"], found):
         return
-    with paper() as console:
+    with paper(wide=wide) as console:
         _show(console, what, found, wide=wide)
     told(asked)
 
@@ -313,7 +315,7 @@ def _print_cards(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
                 f"{card['type']} {card['minor']}",
                 card["model"] or card["vendor"],
                 _bar(card["core_milli"]),
-                part_text(card["core_milli"]),
+                core_text(card["core_milli"]["used"]) if card["core_milli"]["total"] else "-",
                 _bar(card["memory_bytes"]),
                 part_text(card["memory_bytes"], memory=True),
                 str(card["slots"]["used"]),
@@ -334,7 +336,8 @@ def _instances(card: Document) -> str:
 
 def _print_pods(console: Console, pods: Sequence[Document], *, wide: bool) -> None:
     more = ("GIVEN", "PRIORITY") if wide else ()
-    table = PlainTable("POD", "NODE", "CARD", "COMPUTE", "MEMORY", "PROTOCOL", "STATE", *more)
+    columns = ("POD", "NODE", "CARD", "COMPUTE", "MEMORY", "PROTOCOL", "STATE", *more)
+    table = PlainTable(*columns, spare={"PROTOCOL"})
     for pod in pods:
         state = f"waiting: {pod['code']}" if pod["code"] else pod["state"]
         style = "yellow" if pod["node"] is None else "green"

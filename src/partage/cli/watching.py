@@ -14,11 +14,12 @@ from rich.text import Text
 from partage.cli.tables import screen
 
 
-def watched(every: float, show: Callable[[Console], None]) -> None:
+def watched(every: float, show: Callable[[Console], None], *, wide: bool) -> None:
     """Show something again and again; ends with exit code 0 at Ctrl-C or SIGTERM.
 
     Args:
         show: asks, and prints to the console that it is given.
+        wide: names stay whole.
 
     Raises:
         click.UsageError: there is no terminal.
@@ -36,20 +37,20 @@ def watched(every: float, show: Callable[[Console], None]) -> None:
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                page = screen()  # not the live one, which would draw itself into what is printed
+                page = screen(wide=wide)  # not the live one, which would draw itself into it
                 with page.capture() as captured:
                     show(page)
-                live.update(_cut(captured.get(), console.height), refresh=True)
+                live.update(_cut(captured.get(), page), refresh=True)
                 time.sleep(every)
     except KeyboardInterrupt:
         sys.exit(0)
 
 
-def _cut(text: str, height: int) -> Text:
-    """As many lines as the screen has; the last one says how many are left out."""
-    lines = text.splitlines()
-    shown = lines if len(lines) <= height else lines[: height - 1]
-    found = Text.from_ansi("\n".join(shown), no_wrap=True)
+def _cut(text: str, page: Console) -> Text:
+    """As many lines as the screen has, long ones folded; the last one says how many are left out."""
+    lines = Text.from_ansi(text).wrap(page, page.width, overflow="fold")
+    shown = lines if len(lines) <= page.height else lines[: page.height - 1]
+    found = Text("\n", no_wrap=True).join(shown)
     if len(shown) < len(lines):
         found.append(f"\n{len(lines) - len(shown)} lines more", style="dim")
     return found

@@ -7,7 +7,6 @@ from typing import Any, Final
 import click
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from partage.cli.asked import noted
@@ -15,7 +14,7 @@ from partage.cli.ending import end
 from partage.cli.parameters import output_option, strict_option
 from partage.cli.reading import batches
 from partage.cli.structured import to_json, to_yaml
-from partage.cli.visible import visible
+from partage.cli.tables import PlainTable, Styled, paper
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
 from partage.model.policy import Policy, Strategy
 from partage.sim.page import page, verdict
@@ -24,7 +23,6 @@ from partage.wire.cluster import Cluster, assemble
 
 TODAY: Final = "today"
 _MILLI: Final = 10
-_WIDE: Final = 160
 _COPIES: Final = re.compile(r"(?P<name>.+)=(?P<count>[0-9]{1,6})")
 
 
@@ -208,30 +206,17 @@ def _document(result: Result) -> dict[str, Any]:
 
 
 def _print(results: list[Result]) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDE)
-    with console.capture() as captured:
+    with paper() as console:
         console.print(_overview(results))
         console.print()
         console.print(_kinds(results))
         _print_waiting(console, results)
         console.print()
         console.print(Text(verdict(results), style="bold"))
-    lines = (line.rstrip() for line in captured.get().splitlines())
-    click.echo(visible("\n".join(lines)))
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        words = column in {"CASE", "POLICY", "PODS THAT ASK", "WAITING FOR"}
-        table.add_column(column, justify="left" if words else "right", overflow="fold")
-    return table
-
-
-def _overview(results: list[Result]) -> Table:
-    table = _table(
+def _overview(results: list[Result]) -> PlainTable:
+    table = PlainTable(
         "CASE",
         "POLICY",
         "NODES",
@@ -243,12 +228,13 @@ def _overview(results: list[Result]) -> Table:
         "MEMORY",
         "RUNNING",
         "WAITING",
+        keys=2,
     )
     for r in results:
         waiting = sum(r.waiting.values())
         table.add_row(
-            Text(r.name),
-            Text(r.policy),
+            r.name,
+            r.policy,
             str(r.nodes),
             str(r.cards),
             str(r.closed),
@@ -257,20 +243,21 @@ def _overview(results: list[Result]) -> Table:
             f"{100 * r.core_share:.1f}%",
             f"{100 * r.memory_share:.1f}%",
             f"{r.running} of {r.pods}",
-            Text(str(waiting), style="yellow" if waiting else ""),
+            Styled(str(waiting), "yellow" if waiting else "default"),
         )
     return table
 
 
-def _kinds(results: list[Result]) -> Table:
+def _kinds(results: list[Result]) -> PlainTable:
     """Room for more pods of each kind, one column a case."""
-    table = _table("PODS THAT ASK", "PODS", *(f"FIT MORE: {r.name}" for r in results))
+    columns = ("PODS THAT ASK", "PODS", *(f"FIT MORE: {r.name}" for r in results))
+    table = PlainTable(*columns, keys=1)
     asked = list(dict.fromkeys(kind.asks for r in results for kind in r.kinds))
     for asks in asked:
         found = [{kind.asks: kind for kind in r.kinds}.get(asks) for r in results]
         pods = max(kind.pods for kind in found if kind)
         cells = [f"{k.more}{'+' if k.bounded else ''}" if k else "-" for k in found]
-        table.add_row(Text(asks), str(pods), *cells)
+        table.add_row(asks, str(pods), *cells)
     return table
 
 
@@ -279,10 +266,10 @@ def _print_waiting(console: Console, results: list[Result]) -> None:
     codes = list(dict.fromkeys(code for r in results for code in r.waiting))
     if not codes:
         return
-    table = _table("WAITING FOR", *(r.name for r in results))
+    table = PlainTable("WAITING FOR", *(r.name for r in results), keys=1)
     for code in codes:
         counts = [str(r.waiting.get(code, 0)) for r in results]
-        table.add_row(Text(code, style="yellow"), *counts)
+        table.add_row(Styled(code, "yellow"), *counts)
     console.print()
     console.print(table)
     console.print()
