@@ -2,6 +2,8 @@
  *   index minor uuid name memory bus mig lost id
  * with the product id in hexadecimal, or left out, _ for a space in the name, and lines "xid index number", each reported once a load;
  * "process index pid bytes" (bytes 0: the driver does not tell), "time index pid percent stamp" (a card in MIG mode does not tell);
+ * "instance index number uuid start size busy cycles" (cycles in which multiprocessors worked, of all so far) with "gpm 1",
+ * without which the driver has no counters of instances (0: the card has none);
  * cards 0 and 1 are joined by two NVLinks. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +19,15 @@ static unsigned running;
 struct sample { unsigned pid; unsigned long long stamp; unsigned sm, memory, encoder, decoder; };
 static struct { unsigned card; struct sample one; } samples[64];
 static unsigned sampled;
-static struct card cards[16];
+static struct card cards[16], mig_devices[64];
+static struct instance { unsigned card, number, start, size; unsigned long long busy, cycles; } instances[64];
+static unsigned made, gpm;
+struct instance_info { void *device; unsigned id, profile, start, size; };
+struct counters { unsigned long long busy, cycles; };
+struct metric { unsigned id; int status; double value; const char *names[3]; };
+struct metrics { unsigned version, asked; struct counters *before, *after; struct metric metrics[1]; };
+struct support { unsigned version, there; };
+static int samples_out;
 static unsigned count, xids[64][2], pending, taken, listening[16];
 
 static void load(void)
@@ -25,7 +35,8 @@ static void load(void)
     FILE *file = fopen(getenv("FAKE_NVML") ? getenv("FAKE_NVML") : "", "r");
     char line[400];
     unsigned seen = 0;
-    count = running = sampled = 0;
+    count = running = sampled = made = 0;
+    gpm = 2;
     while (file && fgets(line, sizeof line, file)) {
         unsigned index, number, percent;
         unsigned long long bytes;
@@ -39,6 +50,13 @@ static void load(void)
                 samples[sampled].card = index;
                 samples[sampled++].one = (struct sample){number, bytes, percent, 0, 0, 0};
             }
+        } else if (sscanf(line, "gpm %u", &number) == 1) {
+            gpm = number;
+        } else if (sscanf(line, "instance %u %u", &index, &number) == 2) {
+            struct instance *i = &instances[made];
+            if (made < 64 && sscanf(line, "instance %u %u %79s %u %u %llu %llu", &i->card, &i->number,
+                                    mig_devices[made].uuid, &i->start, &i->size, &i->busy, &i->cycles) == 7)
+                made++;
         } else if (sscanf(line, "xid %u %u", &index, &number) == 2) {
             if (seen++ >= pending) { xids[pending][0] = index; xids[pending++][1] = number; }
         } else if (count < 16) {
@@ -107,5 +125,53 @@ int nvmlEventSetWait_v2(void *set, struct event *e, unsigned wait)
     if (taken >= pending) return 10;
     *e = (struct event){&cards[xids[taken][0]], 8, xids[taken][1], 0, 0};
     taken++;
+    return 0;
+}
+static struct instance *instance_of(struct card *c, unsigned number)
+{
+    for (unsigned i = 0; i < made; i++)
+        if (instances[i].card == (unsigned)(c - cards) && instances[i].number == number) return &instances[i];
+    return NULL;
+}
+int nvmlDeviceGetMaxMigDeviceCount(struct card *c, unsigned *n) { *n = c->mig ? 7 : 0; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(struct card *c, unsigned index, struct card **out)
+{
+    for (unsigned i = 0; i < made; i++)
+        if (instances[i].card == (unsigned)(c - cards) && index-- == 0) { *out = &mig_devices[i]; return 0; }
+    return 6;
+}
+int nvmlDeviceGetGpuInstanceId(struct card *device, unsigned *number) { *number = instances[device - mig_devices].number; return 0; }
+int nvmlDeviceGetGpuInstanceById(struct card *c, unsigned number, struct instance **out)
+{
+    *out = instance_of(c, number);
+    return *out ? 0 : 6;
+}
+int nvmlGpuInstanceGetInfo(struct instance *i, struct instance_info *out)
+{
+    *out = (struct instance_info){&cards[i->card], i->number, 0, i->start, i->size};
+    return 0;
+}
+int nvmlGpmQueryDeviceSupport(struct card *c, struct support *out)
+{
+    (void)c;
+    out->there = gpm;
+    return out->version != 1 ? 25 : gpm == 2 ? 3 : 0;
+}
+int nvmlGpmSampleAlloc(struct counters **out) { samples_out++; return (*out = calloc(1, sizeof **out)) ? 0 : 20; }
+int nvmlGpmSampleFree(struct counters *one) { samples_out--; free(one); return 0; }
+int fake_samples(void) { return samples_out; }
+int nvmlGpmMigSampleGet(struct card *c, unsigned number, struct counters *out)
+{
+    struct instance *i = instance_of(c, number);
+    if (!i) return 6;
+    *out = (struct counters){i->busy, i->cycles};
+    return 0;
+}
+int nvmlGpmMetricsGet(struct metrics *m)
+{
+    struct counters *a = m->before, *b = m->after;
+    if (m->version != 1 || m->asked != 1 || m->metrics[0].id != 2) return 2;
+    m->metrics[0].status = b->cycles <= a->cycles ? 999 : 0;
+    m->metrics[0].value = m->metrics[0].status ? 0 : 100.0 * (double)(b->busy - a->busy) / (double)(b->cycles - a->cycles);
     return 0;
 }

@@ -16,7 +16,7 @@ from prometheus_client import generate_latest
 
 from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
-from partage.agent.discovery.found import CardUse, Found, Inventory
+from partage.agent.discovery.found import CardUse, Found, InstanceUse, Inventory
 from partage.agent.held_allocations import Holding
 from partage.agent.host import Host
 from partage.agent.injection import Place
@@ -647,6 +647,55 @@ def test_what_drivers_sample_adds_up_to_device_time(tmp_path: Path) -> None:
     assert seconds(1160, 1.0) == 56
     assert seconds(1161, 1.0, here=False) is None
     assert seconds(1171, 1.0) == 10
+
+
+def test_what_instances_did_is_their_containers(tmp_path: Path) -> None:
+    """As a part of the card, once for each measurement, and from the first on that the container was there for all of.
+
+    Where two containers have an instance, or of one of a container's nothing is told, nothing is made up.
+    """
+    for pid, letter in ((11, "a"), (12, "b")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cgroup").write_text(
+            f"0::/pods/cri-containerd-{letter * 12}.scope\n"
+        )
+    clock = [100.0]
+    meter = DriverMeter(lambda: clock[0], tmp_path)
+
+    def holding(letter: str, *places: tuple[int, int]) -> Holding:
+        grants = tuple(
+            replace(SHARE, core_milli=250, mig=MigSlice(f"{size}g", start, size))
+            for start, size in places
+        )
+        return Holding(letter * 12, "main", Allocation(f"u{letter}", "team", letter, "n1", grants))
+
+    def looked(at: float, held: list[Holding], told: dict[tuple[int, int], InstanceUse]) -> object:
+        clock[0] = at
+        meter.look(held, {"GPU-0": CardUse(1, processes={}, instances=told)}, {})
+        uses = [meter.uses.get((letter * 12, "GPU-0")) for letter in "ab"]
+        return [use and (use.busy, use.served_ns and use.served_ns / 1e9) for use in uses]
+
+    both = [holding("a", (0, 1), (1, 1)), holding("b", (4, 4))]
+    early = dict.fromkeys(((0, 1), (1, 1), (4, 4)), InstanceUse(1.0, 90, 150))
+    assert looked(155, both, early) == [(None, None), (None, None)]
+    first = {
+        (0, 1): InstanceUse(0.5, 160, 200),
+        (1, 1): InstanceUse(0.25, 160, 200),
+        (4, 4): InstanceUse(1.0, 160, 200),
+    }
+    assert looked(205, both, first) == [(0.1875, 7.5), (0.25, 10)]
+    assert looked(215, both, first) == [(0.1875, 7.5), (0.25, 10)]
+    idle = dict.fromkeys(first, InstanceUse(0.0, 200, 260))
+    assert looked(265, both, idle) == [(0, 7.5), (0, 10)]
+    partly = {(0, 1): InstanceUse(1.0, 260, 300), (4, 4): InstanceUse(1.0, 260, 300)}
+    assert looked(305, both, partly) == [(None, None), (0.25, 20)]
+    shared = [holding("a", (4, 4)), holding("b", (4, 4))]
+    assert looked(365, shared, dict.fromkeys(first, InstanceUse(1.0, 300, 360))) == [
+        (None, None),
+        (None, None),
+    ]
+    busy = dict.fromkeys(first, InstanceUse(1.0, 360, 400))
+    assert looked(405, both, busy) == [(0.5, 27.5), (0.25, 30)]
 
 
 def test_drivers_are_looked_at_without_a_scrape(

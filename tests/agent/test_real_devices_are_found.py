@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nodes_world import ROOT, Node, compiled
 
+from partage.agent.discovery.found import InstanceUse
 from partage.agent.discovery.health import HealthBook
 from partage.agent.discovery.search import Search, booted
 from partage.model.device import Topology
@@ -69,6 +70,21 @@ class Cards:
         """Processes were busy: card, number, percent, when."""
         lines = [f"time {card} {pid} {part} {at}" for card, pid, part, at in times]
         self._file.write_text(self._file.read_text() + "\n".join(lines) + "\n")
+
+    def cut(self, *instances: str, counters: int | None = 1) -> None:
+        """Card 1 has these instances; `counters` as the stand-in has `gpm`, None for a driver without."""
+        self.set()
+        lines = [f"instance 1 {one}" for one in instances]
+        lines += [] if counters is None else [f"gpm {counters}"]
+        self._file.write_text(self._file.read_text() + "\n".join(lines) + "\n")
+
+    def instances(self) -> dict[tuple[int, int], InstanceUse]:
+        """What card 1's instances did, by start and size; card 0 has none."""
+        whole, cut = (one.use for one in self.search().found)
+        assert whole is not None
+        assert cut is not None
+        assert not whole.instances
+        return dict(cut.instances)
 
     def unload(self) -> None:
         """The driver goes away."""
@@ -384,3 +400,65 @@ def test_time_of_processes_is_told_by_card(cards: Cards) -> None:
     assert told() == [{}, None]
     cards.busy((0, 4000, 20, 30))
     assert told() == [{4000: 0.2}, None]
+
+
+def test_time_of_instances_is_told_between_two_searches(cards: Cards) -> None:
+    """Of each its own part; once a search is too soon after another, what was told before is told again."""
+    cards.cut("1 MIG-a 0 4 100 1000", "2 MIG-b 4 2 0 1000")
+    assert cards.instances() == {}  # one sample is no time
+    cards.now = 60
+    cards.cut("1 MIG-a 0 4 350 2000", "2 MIG-b 4 2 1000 2000")
+    told = {(0, 4): InstanceUse(0.25, 0, 60), (4, 2): InstanceUse(1.0, 0, 60)}
+    assert cards.instances() == told
+    cards.now = 60.2
+    cards.cut("1 MIG-a 0 4 351 2003", "2 MIG-b 4 2 1003 2003")
+    assert cards.instances() == told
+    cards.now = 70
+    cards.cut("1 MIG-a 0 4 350 3000", "2 MIG-b 4 2 1500 3000")
+    assert cards.instances() == {
+        (0, 4): InstanceUse(0.0, 60, 70),
+        (4, 2): InstanceUse(0.5, 60, 70),
+    }
+
+
+def test_an_instance_that_was_made_anew_begins_anew(cards: Cards) -> None:
+    """Its number is used again; samples of what is gone are given back, and all with the library."""
+    library = ctypes.CDLL("libnvidia-ml.so.1")
+    before = library.fake_samples()
+    cards.cut("1 MIG-a 0 4 900 1000")
+    cards.instances()
+    cards.now = 10
+    cards.cut("1 MIG-b 0 4 950 2000", "2 MIG-c 4 4 0 1")
+    assert cards.instances() == {}
+    cards.now = 20
+    cards.cut("1 MIG-b 0 4 1450 3000")
+    assert cards.instances() == {(0, 4): InstanceUse(0.5, 10, 20)}
+    assert library.fake_samples() - before == 2
+    cards.search.close()
+    assert library.fake_samples() == before
+
+
+@pytest.mark.parametrize("counters", [None, 0])
+def test_a_driver_without_counters_tells_no_time_of_instances(
+    cards: Cards, counters: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cards before Hopper, older drivers: said once, and the card is found all the same."""
+    caplog.set_level("INFO", "partage.agent")
+    for now in (0, 60, 120):
+        cards.now = now
+        cards.cut(f"1 MIG-a 0 4 {now} {now * 10 + 1}", counters=counters)
+        assert cards.instances() == {}
+    assert caplog.text.count("time of its instances is not measured") == 1
+
+
+def test_what_the_driver_does_not_say_of_an_instance_is_not_made_up(cards: Cards) -> None:
+    """A figure that failed, or is none, is absent; the next one is told again."""
+    cards.cut("1 MIG-a 0 4 0 1000")
+    cards.instances()
+    for now, sample in ((10, "0 1000"), (20, "5000 2000"), (30, "100 3000")):
+        cards.now = now
+        cards.cut(f"1 MIG-a 0 4 {sample}")
+        assert cards.instances() == {}
+    cards.now = 40
+    cards.cut("1 MIG-a 0 4 100 4000")
+    assert cards.instances() == {(0, 4): InstanceUse(0.0, 30, 40)}

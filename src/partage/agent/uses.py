@@ -2,8 +2,8 @@
 
 Those that the enforcement library holds tell through their accounts (memory) and seats (device time). Of others,
 whatever enforces, the driver tells the memory of each process and what part of the time it was busy, where the agent
-sees processes of the host; from look to look that adds up to device time. What is not measured is absent, and so is its
-series.
+sees processes of the host; from look to look that adds up to device time. Of a hardware instance the driver may tell how busy
+it was, which is its only container's. What is not measured is absent, and so is its series.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from partage.agent.discovery.found import CardUse
+from partage.agent.discovery.found import CardUse, InstanceUse
 from partage.agent.held_allocations import Holding
 from partage.agent.isolation.account import Process
 from partage.agent.isolation.container_dirs import Room
@@ -19,6 +19,7 @@ from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.node_scan import RoomView, Sight
 from partage.agent.isolation.processes import processes_of
 from partage.agent.isolation.seats import Seat
+from partage.model.device import MILLI
 
 _SECOND_NS: Final = 10**9
 _LONGEST_GAP: Final = 60.0
@@ -151,6 +152,8 @@ class DriverMeter:
         """A meter that has not looked; `clock` gives seconds and never goes back."""
         self._clock, self._proc = clock, proc
         self._looked: float | None = None
+        self._since: dict[str, float] = {}
+        self._counted: dict[tuple[str, str], float] = {}
         self._served: dict[tuple[str, str], int] = {}
         self.uses: Mapping[tuple[str, str], Use] = {}
 
@@ -162,7 +165,8 @@ class DriverMeter:
     ) -> None:
         """Take the present readings; it reads files. See `told_by_drivers`.
 
-        A container counts as busy since the last look as it is now, and for `_LONGEST_GAP` at most.
+        A container counts as busy since the last look as it is now, and for `_LONGEST_GAP` at most. On hardware instances it
+        gets what they did in the time that was measured, if it was there for all of it.
         """
         now = self._clock()
         since = 0.0 if self._looked is None else min(now - self._looked, _LONGEST_GAP)
@@ -175,7 +179,42 @@ class DriverMeter:
             if busy is not None:
                 served[key] = served.get(key, 0) + round(busy * since * _SECOND_NS)
                 found[key] = replace(found[key], served_ns=served[key])
+        self._since = {one: self._since.get(one, now) for one in here}
+        self._counted = {key: at for key, at in self._counted.items() if key[0] in here}
+        for key, parts in _on_instances(held, cards).items():
+            lacks = key in found and found[key].busy is None
+            if lacks and all(use.began >= self._since[key[0]] for _, use in parts):
+                new = [one for one in parts if one[1].ended > self._counted.get(key, 0.0)]
+                time = sum(part * use.busy * (use.ended - use.began) for part, use in new)
+                served[key] = served.get(key, 0) + round(time * _SECOND_NS)
+                self._counted[key] = max(use.ended for _, use in parts)
+                busy = min(sum(part * use.busy for part, use in parts), 1.0)
+                found[key] = replace(found[key], busy=busy, served_ns=served[key])
         self._served, self.uses = served, found
+
+
+def _on_instances(
+    held: Sequence[Holding], cards: Mapping[str, CardUse]
+) -> dict[tuple[str, str], list[tuple[float, InstanceUse]]]:
+    """By container and card, parts of the card that it has as instances, and what these did.
+
+    Absent where that is not known of each of them, or another container has one of them too.
+    """
+    places: dict[tuple[str, str], list[tuple[float, tuple[int, int]]]] = {}
+    owners: dict[tuple[str, tuple[int, int]], set[str]] = {}
+    for one in held:
+        for grant in one.allocation.grants:
+            if grant.container == one.name and grant.mig is not None:
+                place = (grant.mig.start, grant.mig.size)
+                part = grant.core_milli / MILLI
+                places.setdefault((one.container, grant.uuid), []).append((part, place))
+                owners.setdefault((grant.uuid, place), set()).add(one.container)
+    found = {}
+    for (container, uuid), parts in places.items():
+        told = cards[uuid].instances if uuid in cards else {}
+        if all(place in told and len(owners[uuid, place]) == 1 for _, place in parts):
+            found[container, uuid] = [(part, told[place]) for part, place in parts]
+    return found
 
 
 def _lacks(known: Use | None, card: CardUse) -> bool:

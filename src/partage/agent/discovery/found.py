@@ -39,6 +39,19 @@ class Roots:
 
 
 @dataclass(frozen=True, slots=True)
+class InstanceUse:
+    """What a driver measured of a hardware instance between two moments, in seconds of the clock that searches have.
+
+    Attributes:
+        busy: part of the instance's own compute, 0 to 1.
+    """
+
+    busy: float
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
 class CardUse:
     """What a card's driver says is used of it.
 
@@ -49,6 +62,7 @@ class CardUse:
         processes: bytes by process of the host; None where that is not told.
         times: part of the card's time by process of the host, as last sampled; one that is not among them ran nothing.
             None where that is not told, as of a card that is cut into instances.
+        instances: what its hardware instances did, by start and size; one of which that is not known is absent.
     """
 
     memory_bytes: int
@@ -56,6 +70,7 @@ class CardUse:
     milliwatts: int | None = None
     processes: Mapping[int, int] | None = None
     times: Mapping[int, float] | None = None
+    instances: Mapping[tuple[int, int], InstanceUse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any, Final
 from partage.agent.discovery import pci
 from partage.agent.discovery.found import CardUse, Found, Inventory, Roots
 from partage.agent.discovery.health import HealthBook
+from partage.agent.discovery.instance_use import InstanceUses
 from partage.model.device import Device, DeviceType, Topology
 from partage.vendors import names
 from partage.vendors.traits import NVIDIA
@@ -77,6 +78,7 @@ class Nvidia:
         self._heard: dict[int, str] = {}
         self._known: dict[int, str] = {}
         self._sampled: dict[int, int] = {}
+        self._instances = InstanceUses(clock)
 
     def discover(self, roots: Roots) -> Inventory:
         """The cards there are now."""
@@ -95,6 +97,7 @@ class Nvidia:
         nvml, self._nvml, self._events = self._nvml, None, None
         self._heard, self._known, self._sampled = {}, {}, {}
         if nvml is not None:
+            self._instances.close(nvml)
             try:
                 nvml.nvmlShutdown()
             except nvml.NVMLError:
@@ -183,15 +186,22 @@ class Nvidia:
             architecture=self._architecture(handle),
             mig=mig,
             files=files if all(roots.file(path).exists() for path in files) else (),
-            use=self._use(handle, int(room.used)),
+            use=self._use(handle, uuid, int(room.used), mig=bool(mig)),
         )
 
-    def _use(self, handle: Any, memory: int) -> CardUse:
+    def _use(self, handle: Any, uuid: str, memory: int, *, mig: bool) -> CardUse:
         nvml = self._nvml
         percent = self._told(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
         busy = None if percent is None else min(max(percent, 0), 100) / 100
         power = self._told(lambda: int(nvml.nvmlDeviceGetPowerUsage(handle)))
-        return CardUse(max(memory, 0), busy, power, self._processes(handle), self._times(handle))
+        return CardUse(
+            max(memory, 0),
+            busy,
+            power,
+            self._processes(handle),
+            self._times(handle),
+            self._instances.read(nvml, uuid, handle) if mig else {},
+        )
 
     def _processes(self, handle: Any) -> dict[int, int] | None:
         """Memory by process; None where the driver does not tell, of one of them even."""
