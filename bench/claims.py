@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openb import folder
-from partage.extender.node_offers import MOST_PROPOSED, PROPOSED
+from partage.extender.node_offers import MOST_PROPOSED, MOST_REJECTED, PROPOSED
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
 from partage.model.pod import Pod, Record
@@ -52,8 +52,6 @@ _LEAST_NODES = 100
 _ABSENT = -1
 _BOTH = PROPOSED + MOST_PROPOSED
 """Nodes of a pod's two proposals."""
-_REJECTED = 128
-"""Nodes that kube-scheduler may reject of a pod's proposals before it waits."""
 _LARGE = 2
 """Rows of `CLASSES` that `--small` draws from: 4 to 60 nodes."""
 
@@ -227,7 +225,7 @@ class Run:
 
     def place_blindly(self, pod: Pod, row: PodRow) -> bool:
         """On the first node that kube-scheduler passes of those that the engine proposes, sixteen at a time."""
-        best = self.in_order(pod)[: _REJECTED + PROPOSED]
+        best = self.in_order(pod)[: MOST_REJECTED + PROPOSED]
         node = next((one for one in best if self.fits(row)[one]), None)
         if node is None:
             return False

@@ -103,7 +103,7 @@ def offered(
 
 REJECTED_SECONDS: Final = 60.0
 """For which a node that kube-scheduler rejected is not proposed to the pod again, and several are to all."""
-_MOST_NODES: Final = 128
+MOST_REJECTED: Final = 128
 """Rejected nodes of a pod in that time: eight proposals of sixteen."""
 _MOST_PODS: Final = 20_000
 
@@ -130,7 +130,7 @@ class RejectedNodes:
             known = self._known[uid] = _Rejected(now)
             while len(self._known) > _MOST_PODS:
                 self._known.popitem(last=False)
-        room = max(0, _MOST_NODES - len(known.nodes))
+        room = max(0, MOST_REJECTED - len(known.nodes))
         known.nodes.update(sorted(nodes)[:room])
         return room
 
