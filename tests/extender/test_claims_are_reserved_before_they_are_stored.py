@@ -124,6 +124,25 @@ async def test_what_is_taken_back_is_free_unless_another_write_may_still_arrive(
 
 
 @run
+async def test_one_reservation_answers_a_bounded_number_of_questions() -> None:
+    """Who can name a claim can ask about it without end; each question is kept as long as its write may arrive."""
+    world, _store = await _started()
+    answers = [_review(world, share(cores="60"), question=f"q{number}") for number in range(100)]
+    assert answers[:64] == [""] * 64
+    assert all("too often" in one for one in answers[64:])
+    assert _review(world, share(cores="60"), question="dry", dry_run=True) != ""
+    world.service.withdraw_review("q7")
+    assert _used(world) == 600
+    assert _review(world, share(cores="60"), question="again") == ""
+    for number in range(64):
+        world.service.withdraw_review(f"q{number}")
+    assert _used(world) == 600
+    world.service.withdraw_review("again")
+    assert _used(world) == 0
+    assert world.service.claims.reserved == {}
+
+
+@run
 async def test_who_asks_again_has_one_reservation_for_each_write_that_may_arrive() -> None:
     """A scheduler tries again with the same claim: the first write may be late, until the claim has another version."""
     world, _store = await _started()

@@ -36,6 +36,9 @@ _MOST_WITHDRAWN: Final = 4096
 """Questions that were taken back and are remembered, the latest: one may come after its end."""
 _MOST_WRITES: Final = 8
 """Writes of one version of one claim that may be on their way."""
+_MOST_QUESTIONS: Final = 64
+"""Questions that one reservation answers, each of them a write that may arrive; an API server asks one or two."""
+_TOO_OFTEN: Final = "too many claims are being allocated, or this one too often; try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class ClaimArbiter:
 
     def __init__(self) -> None:
         self.reserved: dict[str, list[Reserved]] = {}
+        self._asked: dict[str, str] = {}  # by question, the claim whose reservation answered it
         self._withdrawn: OrderedDict[str, None] = OrderedDict()
 
     def review(  # noqa: PLR0911 # each reason is an answer
@@ -125,7 +129,7 @@ class ClaimArbiter:
         if same:
             return self._asked_again(books, mine, same, asked, now, dry_run=dry_run)
         if len(mine) >= _MOST_WRITES or len(self.reserved) >= _MOST:
-            return "too many claims are being allocated, or this one too often; try again"
+            return _TOO_OFTEN
         taken = {one.fact.uid for one in mine}
         keys = (f"{claim.uid}#{number}" for number in range(_MOST_WRITES))
         fact = replace(fact, uid=next(key for key in keys if key not in taken))
@@ -152,6 +156,8 @@ class ClaimArbiter:
             if held is None or not _whole(books.engine, held, one.grants):
                 # Another leader, which knew nothing of it, gave its room away meanwhile.
                 return _short(books.engine, one.fact, one.grants)
+            if len(one.questions) >= _MOST_QUESTIONS:
+                return _TOO_OFTEN
         if not dry_run:
             again = [
                 replace(one, since=now, questions=one.questions | asked) if one in same else one
@@ -161,6 +167,10 @@ class ClaimArbiter:
         return ""
 
     def _keep(self, claim: str, those: list[Reserved]) -> None:
+        for one in self.reserved.get(claim, ()):
+            for question in one.questions:
+                self._asked.pop(question, None)
+        self._asked.update((question, claim) for one in those for question in one.questions)
         if those:
             self.reserved[claim] = those
         else:
@@ -178,12 +188,13 @@ class ClaimArbiter:
         self._withdrawn[question] = None
         if len(self._withdrawn) > _MOST_WITHDRAWN:
             self._withdrawn.popitem(last=False)
-        for claim, those in list(self.reserved.items()):
-            if not any(question in one.questions for one in those):
-                continue
-            left = [replace(one, questions=one.questions - {question}) for one in those]
-            self._keep(claim, [one for one in left if one.questions])
-            books.take(_ends([one for one in left if not one.questions]), now)
+        claim = self._asked.get(question, "")
+        left = [
+            replace(one, questions=one.questions - {question})
+            for one in self.reserved.get(claim, ())
+        ]
+        self._keep(claim, [one for one in left if one.questions])
+        books.take(_ends([one for one in left if not one.questions]), now)
 
     def settled(self, books: Books, document: Document) -> list[Event]:
         """Reservations that end because of what the API server told of a claim, before its own facts are taken in."""
