@@ -2,6 +2,9 @@
 
 Each kind has an informer of its own; their changes come in the order of each stream. `refresh`
 lists everything afresh, which is what a new leader needs: a picture no older than the call.
+
+Whoever holds one node's credentials may change its Node and Device without an end, and each change is read whole. So what
+changes all the time is told now and then, as it is then; other objects of its kind are not held up.
 """
 
 import asyncio
@@ -11,14 +14,19 @@ from typing import Final, Protocol
 
 from partage.daemon.watched import Watched, as_document
 from partage.kube.client import Client
+from partage.kube.clock import Clock, sleep_until
 from partage.kube.errors import NotFound
 from partage.kube.informer import Informer
 from partage.kube.mirror import Change, Gone, Interrupted, Odd, Seen, Synced
-from partage.kube.objects import HasMeta, Key
+from partage.kube.objects import HasMeta, Key, key_of
+from partage.kube.retry import RateLimit
 from partage.kube.watch import WatchSettings
 from partage.wire.documents import Document
 
 _LOG: Final = logging.getLogger("partage.daemon")
+_AT_ONCE: Final = 10
+_A_SECOND: Final = 2.0
+"""Changes of one Node or Device that are told as they come, and in the long run: the largest takes some 40 ms to read."""
 
 
 class Facts(Protocol):
@@ -31,6 +39,47 @@ class Facts(Protocol):
         """An object is there no more; this is its last known state."""
 
 
+class _Pace:
+    """Which changes of an object are told at once, and when the others are."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._limits: dict[Key, RateLimit] = {}
+        self._late: dict[Key, float] = {}
+        self._news = asyncio.Event()
+
+    def at_once(self, key: Key) -> bool:
+        """Whether a change is told now; else `next` gives the object's key in time."""
+        if key in self._late:
+            return False
+        limit = self._limits.setdefault(key, RateLimit(_A_SECOND, _AT_ONCE, self._clock))
+        seconds = limit.reserve()
+        if seconds > 0:
+            self._late[key] = self._clock.monotonic() + seconds
+            self._news.set()
+        return seconds <= 0
+
+    def forget(self, key: Key) -> None:
+        """An object is gone."""
+        self._limits.pop(key, None)
+        self._late.pop(key, None)
+
+    async def due(self) -> list[Key]:
+        """Wait for objects whose time has come."""
+        while True:
+            now = self._clock.monotonic()
+            found = [key for key, at in self._late.items() if at <= now]
+            if found:
+                for key in found:
+                    del self._late[key]
+                return found
+            self._news.clear()
+            if self._late:
+                await sleep_until(self._clock, min(self._late.values()) - now, self._news)
+            else:
+                await self._news.wait()
+
+
 class _Followed:
     """One kind and its informer."""
 
@@ -40,9 +89,24 @@ class _Followed:
         self.watched = watched
         self.settled = asyncio.Event()
         self._facts = facts
+        self._pace = _Pace(client.clock) if watched.paced else None
         self.informer: Informer[HasMeta] = Informer(
             client, watched.scope, into=watched.into, observer=self._observe, settings=settings
         )
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.informer.run(), name=f"feed:{self.watched.kind}")
+            if self._pace is not None:
+                group.create_task(self._tell_late(self._pace), name=f"late:{self.watched.kind}")
+
+    async def _tell_late(self, pace: _Pace) -> None:
+        while True:
+            for key in await pace.due():
+                item = self.informer.objects.get(key)
+                if item is not None:
+                    self._facts.changed(as_document(self.watched.kind, item))
 
     def documents(self) -> Iterator[Document]:
         kind = self.watched.kind
@@ -64,8 +128,11 @@ class _Followed:
         kind = self.watched.kind
         match change:
             case Seen(item):
-                self._facts.changed(as_document(kind, item))
+                if self._pace is None or self._pace.at_once(key_of(item.metadata)):
+                    self._facts.changed(as_document(kind, item))
             case Gone(item):
+                if self._pace is not None:
+                    self._pace.forget(key_of(item.metadata))
                 self._facts.gone(as_document(kind, item))
             case Odd(key, problem):
                 _LOG.error(
@@ -104,7 +171,7 @@ class Feed:
         """Follow until cancelled."""
         async with asyncio.TaskGroup() as group:
             for followed in self._followed:
-                group.create_task(followed.informer.run(), name=f"feed:{followed.watched.kind}")
+                group.create_task(followed.run(), name=f"follow:{followed.watched.kind}")
 
     async def refresh(self) -> None:
         """Have a picture of everything that is no older than this call, while `run` runs."""

@@ -64,12 +64,14 @@ class Watched:
         scope: where it is listed and watched.
         into: what its objects are decoded to.
         optional: the server may not have it yet, as before a custom resource is installed.
+        paced: what changes all the time is heard of now and then: there is one object a node, and its node writes it.
     """
 
     kind: str
     scope: Scope
     into: type[HasMeta]
     optional: bool = False
+    paced: bool = False
 
 
 PRIORITIES: Final = Watched(
@@ -119,8 +121,8 @@ def watched(configs: Iterable[Watched] = (), *, claims: bool = False) -> tuple[W
     return (
         *(configs or config_maps()),
         Watched("ResourceQuota", Scope(QUOTAS), _live(shapes.ResourceQuota)),
-        Watched("Device", Scope(DEVICES), LiveDevice, optional=True),
-        Watched("Node", Scope(NODES), LiveNode),
+        Watched("Device", Scope(DEVICES), LiveDevice, optional=True, paced=True),
+        Watched("Node", Scope(NODES), LiveNode, paced=True),
         Watched("Pod", Scope(PODS), LivePod),
         *((CLAIMS,) if claims else ()),
     )
