@@ -3,8 +3,8 @@
 Each kind has an informer of its own; their changes come in the order of each stream. `refresh`
 lists everything afresh, which is what a new leader needs: a picture no older than the call.
 
-Whoever holds one node's credentials may change its Node and Device without an end, and each change is read whole. So what
-changes all the time is told now and then, as it is then; other objects of its kind are not held up.
+A process with one node's credentials may change its Node and Device without an end, and each change is read whole. So an
+object that changes all the time is passed on now and then, as it is then; other objects of its kind are not held up.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from partage.wire.documents import Document
 _LOG: Final = logging.getLogger("partage.daemon")
 _AT_ONCE: Final = 10
 _A_SECOND: Final = 2.0
-"""Changes of one Node or Device that are told as they come, and in the long run: the largest takes some 40 ms to read."""
+"""Changes of one Node or Device that are passed on as they come, and in the long run: the largest takes some 40 ms to read."""
 
 
 class Facts(Protocol):
@@ -40,7 +40,7 @@ class Facts(Protocol):
 
 
 class _Pace:
-    """Which changes of an object are told at once, and when the others are."""
+    """Which changes of an object are passed on at once, and when the others are."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -49,7 +49,7 @@ class _Pace:
         self._news = asyncio.Event()
 
     def at_once(self, key: Key) -> bool:
-        """Whether a change is told now; else `next` gives the object's key in time."""
+        """Whether a change is passed on now; else `due` gives the object's key in time."""
         if key in self._late:
             return False
         limit = self._limits.setdefault(key, RateLimit(_A_SECOND, _AT_ONCE, self._clock))
