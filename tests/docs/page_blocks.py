@@ -158,6 +158,7 @@ UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
 `make run` starts what the followed pages start, and `make test` runs these tests."""
 _SHOWN: Final = "tests/docs/test_what_pages_show_comes_out.py"
 _INSTANCES: Final = "docs/how-to/use-hardware-instances.md"
+_HALF: Final = "docs/how-to/ask-for-half-a-gpu.md"
 _NRI: Final = f"{_SHOWN}::test_nri_is_on_with_what_the_page_prints"
 GROUND: Final[Mapping[tuple[str, str], str]] = {
     ("ARCHITECTURE.md", "manifests ──wire"): f"{_SHOWN}::test_the_drawing_names_packages",
@@ -169,6 +170,10 @@ GROUND: Final[Mapping[tuple[str, str], str]] = {
         _INSTALL,
         "apiVersion: kueue",
     ): "tests/packaging/test_kueue_counts_what_every_protocol_asks.py::test_the_queue_of_the_page_covers_all_that_requests_become",
+    (
+        _HALF,
+        "apiVersion: batch",
+    ): "tests/packaging/test_kueue_counts_what_every_protocol_asks.py::test_the_job_of_the_page_needs_the_quota_that_it_says",
     (_INSTALL, "agent:"): f"{_SHOWN}::test_values_for_the_agent_are_values_of_the_chart",
     (
         "docs/how-to/first-card.md",

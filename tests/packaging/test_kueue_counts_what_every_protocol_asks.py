@@ -214,3 +214,24 @@ def test_the_queue_of_the_page_covers_all_that_requests_become() -> None:
     assert group["coveredResources"] == quotas
     become = {name for row in ROWS for name in row.get("outputs", {})}
     assert set(quotas) == {name for name in become if name.startswith("partage.io/")}
+
+
+def test_the_job_of_the_page_needs_the_quota_that_it_says() -> None:
+    """Each of its pods asks for all of a card, and Kueue charges all of them what the sentence above has."""
+    page = (FILE.parents[2] / "docs/how-to/ask-for-half-a-gpu.md").read_text("utf-8")
+    text, _, block = page.partition("```yaml\napiVersion: batch")
+    job = yaml.safe_load(f"apiVersion: batch{block.partition('```')[0]}")
+    template, pods = job["spec"]["template"], job["spec"]["parallelism"]
+    (container,) = template["spec"]["containers"]
+    (sentence,) = text.splitlines()[-2:-1]
+
+    charged = _charged(container["resources"]["limits"])
+
+    assert job["spec"]["completions"] == pods
+    assert {name: int(amount) for amount, name in re.findall(r"(\d+) of `(\S+)`", sentence)} == {
+        name: amount * pods for name, amount in charged.items()
+    }
+    head = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}}
+    (document,) = decode("test", json.dumps(head | template).encode()).documents
+    (group,) = translate_pod(document, CONTEXT).pod.request.groups
+    assert (group.request.core_milli, group.request.memory_milli) == (1000, 1000)
