@@ -203,7 +203,11 @@ def test_a_card_that_falls_ill_takes_no_new_pod(nodes: dict[str, Node]) -> None:
         eventually("half of the shares are offered", lambda: cuda.offers(GPU) == "10", SLOW)
         eventually("and of qGPU's compute", lambda: cuda.offers(CORE) == "100", SLOW)
         wanted = {cards[minor]: minor != ill for minor in cards}
-        assert {one["id"]: one["health"] for one in cuda.device()["spec"]["devices"]} == wanted
+        eventually(
+            "its Device says so",
+            lambda: {o["id"]: o["health"] for o in cuda.device()["spec"]["devices"]} == wanted,
+            SLOW,
+        )
         asked = {
             "koordinator": {
                 "koordinator.sh/gpu-core": "10",

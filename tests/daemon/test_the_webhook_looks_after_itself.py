@@ -266,6 +266,7 @@ async def test_what_somebody_changes_is_put_right() -> None:
                 await until(lambda: found.stored(SECRET, "secrets", NAMESPACE).get("data"))
                 await until(lambda before=before: kept(found)["ca.crt"] != before)
                 await until(lambda: trusted(found) == {kept(found)["ca.crt"]})
+            await until_served(port, kept(found)["tls.crt"])  # trusted first
             await found.pod("after", SHARE)
 
 

@@ -355,9 +355,14 @@ def test_less_important_pods_make_room() -> None:
 
             names_ = {one["metadata"]["name"] for one in (await w.get(PODS))["items"]}
             assert names_ == {"kept", "hurried"}
-            events = (await w.get("/api/v1/namespaces/default/events"))["items"]
-            told = {(one["reason"], one["involvedObject"]["name"]) for one in events}
-            assert {("Preempted", "calm"), ("Preempting", "hurried")} <= told
+            wanted = {("Preempted", "calm"), ("Preempting", "hurried")}
+            await eventually(
+                lambda: w.get("/api/v1/namespaces/default/events"),
+                lambda found: (
+                    wanted
+                    <= {(one["reason"], one["involvedObject"]["name"]) for one in found["items"]}
+                ),
+            )
 
     run(story())
 

@@ -1,7 +1,7 @@
 """Scenario 7: every write of Partage fails in every way, also after it was carried out."""
 
 import pytest
-from bed import HALF, WHOLE, Bed, bed, node, told
+from bed import HALF, WHOLE, Bed, bed, node, told, until
 from ways import WAYS
 
 from fakes.wire import Fault
@@ -67,8 +67,13 @@ async def test_a_vendors_lock_is_given_back_whatever_is_answered(fault: str, sea
         await cluster.bound("one", "two")
 
         await cluster.sound(f"7: vendor's lock, {fault}")
-        held = cluster.stored("m0", "nodes")["metadata"].get("annotations", {})
-        assert "hami.io/mutex.lock" not in held
+        await until(
+            lambda: (
+                "hami.io/mutex.lock"
+                not in cluster.stored("m0", "nodes")["metadata"].get("annotations", {})
+            ),
+            "the lock is off",
+        )
         assert set(cluster.cards("one")) == set(cluster.cards("two"))
 
 

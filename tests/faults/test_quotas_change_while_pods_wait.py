@@ -85,7 +85,10 @@ async def test_a_quota_that_is_lowered_ends_nobody_and_lets_nobody_in(seam: str)
         await waits(cluster, "c", "used 20000, limited to 10000")
         await cluster.sound("extra: quota lowered")
         for name in ("a", "b"):
-            assert cluster.stored(name)["status"]["phase"] == "Running"
+            await until(
+                lambda name=name: cluster.stored(name)["status"]["phase"] == "Running",  # type: ignore[misc]
+                f"{name} runs",
+            )
             assert not cluster.stored(name)["metadata"].get("deletionTimestamp")
 
         await cluster.delete("a")

@@ -538,7 +538,7 @@ async def test_a_renewal_that_hangs_does_not_outlast_the_deadline() -> None:
     clock, office = SteppedClock(), Office()
     async with KubeServer() as server, electing(server, clock, office, "a"):
         await passing(clock, lambda: office.leading)
-        server.fail(Fault(method="PATCH", delay=0.5))
+        server.fail(Fault(method="PATCH", delay=3600.0))
         since = clock.monotonic()
         await passing(clock, lambda: "a ends" in office.log)
 
@@ -635,6 +635,7 @@ async def test_a_lease_that_never_was_is_one_that_was_deleted() -> None:
     async with KubeServer() as server:
         seen = clock.monotonic()
         async with electing(server, clock, office, "b") as (elector,):
+            await eventually(lambda: clock.sleepers)  # it has looked
             await passing(clock, lambda: office.leading)
 
             assert elector.quiet_from == seen + SETTINGS.duration
