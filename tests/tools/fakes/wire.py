@@ -180,9 +180,9 @@ class Wire:
                 await response.write(data)
 
     @property
-    def watches(self) -> int:
-        """Open watches."""
-        return len(self._watches)
+    def watches(self) -> set[str]:
+        """Paths of the open watches."""
+        return {request.path for request, _ in self._watches.values()}
 
     def hold_back(self) -> None:
         """Keep what watches bring from here on, until `let_go`; the connections stay open."""
