@@ -77,7 +77,7 @@ _ELASTICGPU: Final[dict[str, Any]] = {
 
 def files() -> dict[str, str]:
     """The chart's generated files by name."""
-    context = Context.of(Settings(), FAMILIES)
+    context = Context.of(Settings())
     known = sorted({*context.owners, *context.triggers})
     objects = installation(Endpoint(), context, Admission(), claims=True, translate=True)
     rules = json.dumps(objects, indent=2)

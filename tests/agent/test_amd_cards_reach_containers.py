@@ -70,7 +70,7 @@ def _placed(inventory: Inventory, limits: Mapping[str, str]) -> PodOutcome:
         "spec": {"containers": [container]},
     }
     listed = {"apiVersion": "v1", "kind": "List", "items": [node, device, pod]}
-    (outcome,) = schedule(assemble([decode("list", json.dumps(listed).encode())], FAMILIES)).pods
+    (outcome,) = schedule(assemble([decode("list", json.dumps(listed).encode())])).pods
     return outcome
 
 

@@ -34,7 +34,6 @@ from partage.model.errors import InvalidRecord
 from partage.model.mig import MigSlice
 from partage.sim.offline import schedule
 from partage.vendors import names
-from partage.vendors.catalog import FAMILIES
 from partage.wire.cluster import assemble
 from partage.wire.documents import decode
 from partage.wire.foreign import OnCard, encode_foreign
@@ -317,7 +316,7 @@ def decided(device: Body, memory: int) -> Body:
         },
     ]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
-    outcome = schedule(assemble([decode("told.json", text)], FAMILIES))
+    outcome = schedule(assemble([decode("told.json", text)]))
     (found,) = outcome.pods
     refusal = found.refusal
     return {

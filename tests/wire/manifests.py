@@ -1,12 +1,9 @@
 """Builders of manifests, and the shortest ways from them to the model."""
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from partage.model.pod import Pod
-from partage.vendors.base import Family
-from partage.vendors.catalog import FAMILIES
 from partage.wire.cluster import Cluster, assemble
 from partage.wire.documents import Document, decode
 from partage.wire.pods import TranslatedPod
@@ -101,9 +98,9 @@ def documents(*manifests: Any) -> tuple[Document, ...]:
     return decode("test.json", encoded(*manifests)).documents
 
 
-def cluster(*manifests: Any, families: Sequence[Family] = FAMILIES) -> Cluster:
+def cluster(*manifests: Any) -> Cluster:
     """The cluster of these manifests."""
-    return assemble([decode("test.json", encoded(*manifests))], families)
+    return assemble([decode("test.json", encoded(*manifests))])
 
 
 def only(*manifests: Any) -> TranslatedPod:

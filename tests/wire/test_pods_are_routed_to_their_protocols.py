@@ -1,7 +1,7 @@
 """Which protocol reads which container, above all a lone `nvidia.com/gpu`."""
 
 import pytest
-from manifests import Manifest, cluster, config_map, container, device, node, only, pod, read
+from manifests import Manifest, config_map, container, device, node, only, pod, read
 
 GPU = "nvidia.com/gpu"
 HAMI_NODE = "GPU-a,10,16384,100,NVIDIA A100,0,true:"
@@ -301,14 +301,6 @@ def test_vendors_refine_what_was_read() -> None:
 
     assert fault is not None
     assert "metax-tech.com/sgpu-qos-policy" in fault.message
-
-
-def test_families_can_be_left_out() -> None:
-    """Without families every name is foreign."""
-    found = cluster(pod("p", container(limits={GPU: 1})), families=()).pods[0].pod
-
-    assert found.request.groups == ()
-    assert found.host == {GPU: 1, "pods": 1}
 
 
 def test_a_broken_amount_is_not_read_around() -> None:

@@ -55,7 +55,6 @@ from partage.kube.errors import ConfigError
 from partage.kube.loading import load_config
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.node import Node
-from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.wire.config import translate_config
 from partage.wire.context import Context
@@ -245,7 +244,7 @@ async def _described(plan: _Plan, given: dict[str, Any], stop: asyncio.Event) ->
             f"--devices: no Node or Device named {plan.node!r} in {', '.join(files)}; "
             "name the node with --node"
         )
-    context = Context.of(translate_config(configs).settings, FAMILIES)
+    context = Context.of(translate_config(configs).settings)
     node = translate_node(found.get("Node"), found.get("Device"), context).node
     others = kubelet_companions(given, None)
 
@@ -306,12 +305,12 @@ async def _run(
             daemon.found = lambda: found.found
             companions.append(found)
         elif client is not None:
-            context = Context.of(in_force(), FAMILIES)
+            context = Context.of(in_force())
             companions.append(NodeFacts(client, plan.node, context, daemon.take))
             companions.append(Heartbeat(client, plan.node, plan.reporting))
         return companions
 
-    context = Context.of(in_force(), FAMILIES)
+    context = Context.of(in_force())
     daemon = AgentDaemon(
         Node(plan.node), context, plan.options, None if driver is None else instances, beside
     )

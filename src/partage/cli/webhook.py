@@ -32,7 +32,6 @@ from partage.kube.errors import ConfigError
 from partage.kube.loading import load_config
 from partage.model.errors import InvalidValue
 from partage.serving.tls import ServerTls
-from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation
 from partage.webhook.settings import SYSTEM_NAMESPACES, Admission
@@ -185,7 +184,7 @@ def webhook(**given: Any) -> None:
     """  # noqa: D301 # click wants the control character itself
     try:
         if given["manifests"]:
-            context = Context.of(Settings(), FAMILIES)
+            context = Context.of(Settings())
             _print(
                 installation(
                     _endpoint(given),

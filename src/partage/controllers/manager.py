@@ -7,7 +7,7 @@ the API server has, and written if it differs; a key that fails is looked at aga
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -26,8 +26,6 @@ from partage.kube.recorder import Regarding
 from partage.kube.retry import Backoff
 from partage.kube.workqueue import WorkQueue, work
 from partage.model.errors import InvalidDocument
-from partage.vendors.base import Family
-from partage.vendors.catalog import FAMILIES
 from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.pod_phase import finished
@@ -85,7 +83,6 @@ class Controllers:
         notices: Notices,
         *,
         clock: Clock | None = None,
-        families: Iterable[Family] = FAMILIES,
         settings: ControllerSettings | None = None,
         registry: CollectorRegistry | None = None,
         read: Callable[[Document], PodEntry | None] = lambda _: None,
@@ -101,7 +98,7 @@ class Controllers:
         self._clock = clock or client.clock
         self._notices = notices
         self._settings = settings or ControllerSettings()
-        self.picture = Picture(families, self._settings.namespaces, read)
+        self.picture = Picture(self._settings.namespaces, read)
         self._queue: WorkQueue[_Key] = WorkQueue(
             clock=self._clock, chance=client.chance, backoff=Backoff(base=0.05, cap=30.0)
         )

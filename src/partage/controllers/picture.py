@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from partage.model.node import Node
-from partage.vendors.base import Family
 from partage.vendors.settings import Settings
 from partage.wire import shapes
 from partage.wire.asking import concerns_devices
@@ -39,14 +38,12 @@ class Picture:
 
     def __init__(
         self,
-        families: Iterable[Family],
         namespaces: Iterable[str] = (),
         read: Callable[[Document], PodEntry | None] = lambda _: None,
     ) -> None:
         self._read_already = read
-        self._families = tuple(families)
         self.configs = ConfigBook(namespaces)
-        self._translation = Translation(Context.of(Settings(), self._families))
+        self._translation = Translation(Context.of(Settings()))
         self._places: dict[str, _Place] = {}
         self._pods: dict[str, Document] = {}
         self._by_name: dict[tuple[str, str], str] = {}
@@ -201,7 +198,7 @@ class Picture:
         if not changed:
             return False
         settings = self.configs.configuration.settings
-        self._translation.reset(Context.of(settings, self._families))
+        self._translation.reset(Context.of(settings))
         self._read.clear()
         return True
 

@@ -28,7 +28,6 @@ from partage.kube.client import Client
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
 from partage.vendors import names
-from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.wire.context import Context
 from partage.wire.documents import Document, decode
@@ -164,7 +163,7 @@ class NodeDiscovery:
         if self._last == (plain, device):
             return
         try:
-            context = Context.of(self._settings(), FAMILIES)
+            context = Context.of(self._settings())
             read = translate_node(_document("Node", plain), _document("Device", device), context)
         except InvalidDocument as error:
             _LOG.warning("node %s cannot be read: %s", self._name, error)

@@ -12,7 +12,6 @@ followed, and the conditions by which the API server decides whom to ask about f
 import asyncio
 import logging
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -35,8 +34,6 @@ from partage.serving.probes import probe_site
 from partage.serving.site import Site
 from partage.serving.tls import ServerTls
 from partage.tracing.tracer import NO_TRACES, SpanSeries, Tracer
-from partage.vendors.base import Family
-from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.certificates import Bundle, end_of
 from partage.webhook.installation import Endpoint
@@ -81,7 +78,6 @@ class WebhookOptions:
     claims: str = ""
     config_namespaces: tuple[str, ...] = ()
     config_names: tuple[str, ...] = ()
-    families: Sequence[Family] = FAMILIES
     limits: Limits = Limits()
     watches: WatchSettings = WatchSettings()
     period: float = 60.0
@@ -101,7 +97,7 @@ class WebhookDaemon(Beside):
         )
         self._registration = Registration(client, endpoint.configuration)
         self._configs = ConfigBook(self.options.config_namespaces)
-        self.context = Context.of(Settings(), self.options.families)
+        self.context = Context.of(Settings())
         kinds = config_maps(self.options.config_namespaces, self.options.config_names)
         self._feed = Feed(client, kinds, self, self.options.watches)
         self._meters = _Meters()
@@ -230,7 +226,7 @@ class WebhookDaemon(Beside):
 
     def _read(self) -> None:
         before = self.context
-        self.context = Context.of(self._configs.configuration.settings, self.options.families)
+        self.context = Context.of(self._configs.configuration.settings)
         if before.owners.keys() != self.context.owners.keys():
             self._renamed.set()
 

@@ -30,8 +30,6 @@ from partage.scheduler.events import (
     PolicyChanged,
     QuotasChanged,
 )
-from partage.vendors.base import Family
-from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.wire.claims import claim_uid
 from partage.wire.config_book import ConfigBook
@@ -72,7 +70,6 @@ class ClusterCache:
 
     def __init__(
         self,
-        families: Iterable[Family] = FAMILIES,
         policy: Policy | None = None,
         namespaces: Iterable[str] = (),
     ) -> None:
@@ -81,7 +78,6 @@ class ClusterCache:
         self.problems: dict[str, str] = {}
         self.notes: dict[str, tuple[str, ...]] = {}
         self.changes = PodLog()
-        self._families = tuple(families)
         self._places: dict[str, _Place] = {}
         self._entries: dict[str, PodEntry] = {}
         self._documents: dict[str, Document] = {}
@@ -94,7 +90,7 @@ class ClusterCache:
         self._version = 0
         self.taken: dict[str, Mapping[str, int]] = {}
         self.compared: OrderedDict[str, Pod] = OrderedDict()
-        self.translation = Translation(Context.of(Settings(), self._families))
+        self.translation = Translation(Context.of(Settings()))
         self.claimants = Claimants()
         self.claims = ClaimBook(self.as_read, self._next, self.problems)
 
@@ -450,7 +446,7 @@ class ClusterCache:
             events.append(PolicyChanged(policy))
         if config.settings == self.context.settings:
             return events
-        context = Context.of(config.settings, self._families, registrars=self.context.registrars)
+        context = Context.of(config.settings, registrars=self.context.registrars)
         self.translation.reset(context)
         for name, place in list(self._places.items()):
             if place.node is not None:

@@ -14,8 +14,7 @@ from partage.model.policy import Policy
 from partage.model.quantity import Quantity
 from partage.model.request import Fault
 from partage.scheduler.quota import Quotas
-from partage.vendors.base import Family, PlacedPod, Rendering
-from partage.vendors.catalog import FAMILIES
+from partage.vendors.base import PlacedPod, Rendering
 from partage.vendors.settings import Settings
 from partage.wire import shapes
 from partage.wire.claims import Claim, read_claim
@@ -74,7 +73,7 @@ class Cluster:
         return render(placed, self.settings, self.context.families)
 
 
-def assemble(batches: Iterable[Batch], families: Sequence[Family] = FAMILIES) -> Cluster:
+def assemble(batches: Iterable[Batch]) -> Cluster:
     """The cluster of all documents. Raises `InvalidDocument`: a document cannot be decoded as its kind."""
     batches = list(batches)
     notes = [note for batch in batches for note in batch.notes]
@@ -82,13 +81,12 @@ def assemble(batches: Iterable[Batch], families: Sequence[Family] = FAMILIES) ->
     config = translate_config(documents, strict=False)
     quotas, quota_notes = translate_quotas(documents)
     notes += [*config.notes, *quota_notes]
-    context = Context.of(config.settings, families)
+    context = Context.of(config.settings)
     nodes = _nodes(documents, context)
     priorities, default, priority_notes = _priorities(documents)
     notes += priority_notes + _close_twins(nodes)
     context = Context.of(
         config.settings,
-        families,
         priorities=priorities,
         default_priority=default,
         registrars={translated.node.registrar for translated in nodes.values()},

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from partage.vendors.base import Family
+from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 
 SYSTEM_PRIORITIES: Final[Mapping[str, int]] = {
@@ -37,7 +38,7 @@ class Context:
     @staticmethod
     def of(
         settings: Settings,
-        families: Iterable[Family],
+        families: Iterable[Family] = FAMILIES,
         *,
         priorities: Mapping[str, int] | None = None,
         default_priority: int = 0,

@@ -24,7 +24,6 @@ from typing import Any, Final
 import msgspec
 
 from partage.vendors import names
-from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.wire.context import Context
 from partage.wire.yaml_values import YamlError, yaml_values
@@ -385,7 +384,7 @@ def _models(one: Mapping[str, Any]) -> Iterator[str]:
 @cache
 def _words() -> frozenset[str]:
     """Words that the readers of documents spell, as constants or as names of fields."""
-    context = Context.of(Settings(), FAMILIES)
+    context = Context.of(Settings())
     found = {*_COMMON, *context.owners, *context.triggers}
     for package in _PACKAGES:
         for one in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
