@@ -1,6 +1,7 @@
 """`partage explain`, `top` and `inspect` answer for manifests, and say what is wrong."""
 
 import contextlib
+import copy
 import json
 import os
 import pty
@@ -355,6 +356,32 @@ def test_nodes_come_by_what_is_used(order: str, sign: int) -> None:
     ]
     assert parts == sorted(parts, key=lambda part: sign * part)
     assert max(parts) > 0
+
+
+def test_a_card_that_two_nodes_claim_is_closed_by_every_command(tmp_path: Path) -> None:
+    """Of the same manifests `schedule`, `explain` and `top` say the same."""
+    path = tmp_path / "twins.yaml"
+    mixed = (
+        Path(MIXED, "nodes.yaml").read_text() + "\n---\n" + Path(MIXED, "pods.yaml").read_text()
+    )
+    copies = [one for one in yaml.safe_load_all(mixed) if one]
+    twins = [copy.deepcopy(one) for one in copies if one["metadata"]["name"] == "a100-node"]
+    assert twins
+    for one in twins:
+        one["metadata"]["name"] = "twin"
+    path.write_text(yaml.safe_dump_all([*copies, *twins]))
+
+    scheduled = json.loads(ask("schedule", str(path), "-o", "json").stdout)["pods"]
+
+    reasons = {f"{one['namespace']}/{one['name']}": one["reason"] for one in scheduled}
+    assert "Unhealthy" in {reason["code"] for reason in reasons.values() if reason}
+    for key, reason in reasons.items():
+        explained = ask("explain", key, "-f", str(path), "-o", "json")
+        said = json.loads(explained.stdout)["reason"]
+        assert (said and said["message"]) == (reason and reason["message"]), key
+    cards = ask("top", "cards", "-f", str(path))
+    assert "uuid is also on node twin" in cards.stdout
+    assert "is on nodes a100-node, twin; these cards are closed" in cards.stderr
 
 
 def test_compute_of_several_cards_is_told_in_cards() -> None:

@@ -23,6 +23,7 @@ from up_world import PODS, World, eventually, node, pod, run, running
 pytest.importorskip("celpy", reason="cel-python is not installed: selectors are not judged")
 
 GIB = 2**30
+EXAMPLE = Path(__file__).parents[2] / "examples/claims"
 DRA = "/apis/resource.k8s.io/v1/"
 CLAIMS = f"{DRA}namespaces/default/resourceclaims"
 
@@ -74,7 +75,18 @@ async def _filled(world: World) -> None:
         lambda found: "gpu.partage.io/unhealthy" in json.dumps(found),
     )
     selector = {"cel": {"expression": 'device.attributes["gpu.partage.io"].productName == "H200"'}}
+    ours = {"cel": {"expression": 'device.driver == "gpu.partage.io"'}}
+    await world.create(
+        f"{DRA}deviceclasses",
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": "fast"},
+            "spec": {"selectors": [ours]},
+        },
+    )
     for one in (
+        _waiting("mine", "10", deviceClassName="fast"),
         _waiting("large", "60"),
         _waiting("other", "10", selectors=[selector]),
         _waiting("odd", "10", deviceClassName="no-such-class"),
@@ -102,6 +114,8 @@ def test_each_card_is_told_with_numbers(tmp_path: Path) -> None:
                 done = await asyncio.to_thread(_asked, "explain", name, "--kubeconfig", kubeconfig)
                 assert done.exit_code == 3, done.output
                 assert all(one in done.stdout for one in told), done.stdout
+            top = await asyncio.to_thread(_asked, "top", "--kubeconfig", kubeconfig)
+            assert {"default/large", "default/other", "default/mine"} <= set(top.stdout.split())
             ill = await asyncio.to_thread(_asked, "explain", "large", "--kubeconfig", kubeconfig)
             assert "taint gpu.partage.io/unhealthy" in ill.stdout
             assert "70% + 8Gi held by 1 claim" in ill.stdout
@@ -127,6 +141,31 @@ def test_each_card_is_told_with_numbers(tmp_path: Path) -> None:
     assert {name: found[name]["reason"]["code"] for name in EXPECTED} == {
         name: told[0] for name, told in EXPECTED.items()
     }
+
+
+def test_pods_of_manifests_that_wait_by_claims_are_listed_with_the_reason(tmp_path: Path) -> None:
+    """Those whose claims templates would make too, and by classes of the operator's."""
+    large = _waiting("large", "100")
+    (request,) = large["spec"]["devices"]["requests"]
+    request["exactly"]["capacity"]["requests"]["memory"] = "400Gi"
+    path = tmp_path / "more.json"
+    waits = {**_naming("large"), "apiVersion": "v1", "kind": "Pod"}
+    del waits["spec"]["nodeSelector"]
+    path.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [large, waits]}))
+    files = ("-f", EXAMPLE, "-f", path)
+
+    found = {
+        one["name"]: one
+        for one in json.loads(_asked("top", "pods", *files, "-o", "json").stdout)["pods"]
+    }
+
+    assert found["large"]["code"] == "InsufficientMemory"
+    assert "asked 400Gi" in found["large"]["message"]
+    assert {"claims-serve-0", "claims-serve-1", "claims-memory-alone"} <= found.keys()
+    assert found["claims-serve-0"]["code"] is None
+    top = _asked("top", *files).stdout
+    assert "default/large  InsufficientMemory" in top
+    assert "default/claims-serve-2" in top
 
 
 def test_a_pod_whose_claim_gets_a_card_is_told_which(tmp_path: Path) -> None:

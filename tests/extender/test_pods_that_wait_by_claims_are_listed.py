@@ -12,6 +12,7 @@ from partage.dashboard.workloads import pods_document
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
+from partage.extender.rebuild import filled
 from partage.wire.documents import Document
 
 SHARE, OTHER = "share.gpu.partage.io", "gpu.example.com"
@@ -100,6 +101,26 @@ def test_another_drivers_are_not_told() -> None:
     known = books(SHARE)
     known.cluster_cache.claim_gone(claim(SHARE))
     assert listed(known, PodQuery()) == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "waiting"), [("gpu.partage.io", ["a", "m", "z"]), (OTHER, ["m"])]
+)
+def test_an_operators_class_of_this_driver_is_ours(driver: str, waiting: list[str]) -> None:
+    """Where the program reads DeviceClasses; one that names another driver is not."""
+    known = Books(ClusterCache(), Hooks())
+    selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
+    made = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "fast"},
+        "spec": {"selectors": [selector]},
+    }
+    ordinary = pod("m", half(), meta={"uid": "m", "resourceVersion": "1"})
+    told = [claimant("z"), claimant("a"), document(ordinary), claim("fast"), document(made)]
+    asyncio.run(filled(known, told))
+
+    assert listed(known, PodQuery(state="waiting")) == waiting
 
 
 def test_a_claim_may_come_after_its_pod() -> None:

@@ -15,9 +15,10 @@ from partage.extender.rebuild import filled
 from partage.kube.client import Client
 from partage.kube.config import Config
 from partage.model.reason import Refusal
-from partage.scheduler.events import BindSucceeded
+from partage.scheduler.events import BindSucceeded, NodeSeen
 from partage.sim.claims import ClaimAllocator
 from partage.wire import shapes
+from partage.wire.cluster import twins_closed
 from partage.wire.device_pools import bare_node, node_told
 from partage.wire.device_requests import claims_named
 from partage.wire.documents import Document
@@ -48,6 +49,11 @@ async def over_files(files: Sequence[str], *, strict: bool, placing: bool) -> As
 async def over_cluster(client: Client, config: Config) -> Asked:
     """Over the objects of a cluster. Raises `KubeError`: nodes or pods cannot be listed."""
     documents, notes = await listed(client)
+    if any(map(claims_named, documents)):
+        classes, unread = await of_kinds(
+            client, [one for one in CLAIM_OFFERS if one.kind == "DeviceClass"]
+        )
+        documents, notes = [*documents, *classes], (*notes, *unread)
     told = f"the engine, over the objects of {config.cluster.server}"
 
     async def offers() -> tuple[list[Document], tuple[str, ...]]:
@@ -71,11 +77,16 @@ async def _over(
     Args:
         namespace: the one that is meant where none is named.
         offers: lists what claims are allocated from; None where it is among the documents.
-        written: manifests, whose nodes come in the order written, and where a Device object or ResourceSlice may
-            stand for its node.
+        written: manifests, whose nodes come in the order written, where a Device object or ResourceSlice may
+            stand for its node, and a card that two nodes claim is closed.
         placing: pods get their places in the order of `partage schedule`, so that both say the same.
     """
     books = await _books(documents, written=written)
+    if written:
+        seen = map(books.cluster_cache.as_read, books.engine.ledger.index)
+        closed, told_of_twins = twins_closed(one for one in seen if one is not None)
+        books.digest(map(NodeSeen, closed))
+        notes = (*notes, *told_of_twins)
     pods = [one for one in documents if one.kind == "Pod"]
     claimants = {f"{one.namespace}/{one.name}": one for one in pods if claims_named(one)}
 
@@ -85,7 +96,7 @@ async def _over(
         made.notes = (*made.notes, *unread)
         return made
 
-    claims = await allocator() if placing and claimants else None
+    claims = await allocator() if written and claimants else None
     placed = None
     if placing:
         placed = _placed(books, pods, claimants, claims)

@@ -62,7 +62,7 @@ async def _claimants(books: Books, query: PodQuery) -> dict[Key, Document]:
         list(books.cluster_cache.claimants.waiting(query.namespace)),
     )
     for number, pod in enumerate(waiting, 1):
-        key = pod.metadata.namespace or "", pod.name, pod.metadata.uid or ""
+        key = pod.namespace, pod.name, pod.metadata.uid or ""
         if text in f"{key[0]}/{key[1]}".lower():
             found[key] = pod
             if len(found) == _MOST_CLAIMANTS:
@@ -77,7 +77,7 @@ def claimant_document(pod: Document) -> dict[str, Any]:
     said = said_of(pod)
     spec = pod.shape.spec if isinstance(pod.shape, shapes.Pod) else None
     return {
-        "namespace": pod.metadata.namespace or "",
+        "namespace": pod.namespace,
         "name": pod.name,
         "uid": pod.metadata.uid or "",
         "state": "waiting",

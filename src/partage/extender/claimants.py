@@ -4,15 +4,17 @@
     the claim asks us ────┘
 
 Either may come first. Both are kept from event to event, so that a question looks at its namespace alone. Pods whose claims
-ask no class of Partage's own are another driver's, and are left out.
+ask no class of Partage's own are another driver's, and are left out. A class of an operator that names this driver counts as
+Partage's own where the program reads DeviceClasses, before claims.
 """
 
 from collections.abc import Collection
 from typing import Final
 
 from partage.model.errors import InvalidValue
-from partage.vendors.names import MIG_CLASS, SHARE_CLASS
+from partage.vendors.names import DRA_DRIVER, MIG_CLASS, SHARE_CLASS
 from partage.wire import shapes
+from partage.wire.device_pools import class_selectors
 from partage.wire.device_requests import asked, claims_named
 from partage.wire.documents import Document, outdated
 
@@ -31,6 +33,7 @@ class Claimants:
         self._by_claim: dict[_Key, set[str]] = {}
         self._claims: dict[_Key, str] = {}
         self._waiting: dict[str, dict[str, Document]] = {}
+        self._classes = set(CLASSES)
 
     @property
     def count(self) -> int:
@@ -78,12 +81,12 @@ class Claimants:
         """Put a pod among those that wait for devices of Partage, or leave it out."""
         document = self._pods[uid]
         if any(key in self._claims for key in _named(document) or ()):
-            self._waiting.setdefault(document.metadata.namespace or "", {})[uid] = document
+            self._waiting.setdefault(document.namespace, {})[uid] = document
         else:
             self._leaves(uid, document)
 
     def _leaves(self, uid: str, document: Document) -> None:
-        namespace = document.metadata.namespace or ""
+        namespace = document.namespace
         mates = self._waiting.get(namespace)
         if mates is not None and mates.pop(uid, None) is not None and not mates:
             del self._waiting[namespace]
@@ -95,12 +98,18 @@ class Claimants:
         key, uid = _key(document), document.metadata.uid or ""
         if self._claims.get(key) == uid:
             return
-        if _ours(document):
+        if self._is_ours(document):
             self._claims[key] = uid
         elif self._claims.pop(key, None) is None:
             return
         for one in self._by_claim.get(key, ()):
             self._judge(one)
+
+    def class_changed(self, document: Document) -> None:
+        """A DeviceClass is there."""
+        for name, selectors in class_selectors((document,)).items():
+            if any(DRA_DRIVER in one for one in selectors):
+                self._classes.add(name)
 
     def claim_gone(self, document: Document) -> None:
         """A ResourceClaim is there no more."""
@@ -110,29 +119,26 @@ class Claimants:
             for one in self._by_claim.get(key, ()):
                 self._judge(one)
 
+    def _is_ours(self, claim: Document) -> bool:
+        """Whether it asks for devices of Partage."""
+        shape = claim.shape
+        if not isinstance(shape, shapes.ResourceClaim):
+            return False
+        try:
+            requests = asked(shape.spec).requests
+        except InvalidValue:
+            return False
+        return any(ask.device_class in self._classes for asks in requests for ask in asks)
+
 
 def _key(claim: Document) -> _Key:
-    return claim.metadata.namespace or "", claim.name
+    return claim.namespace, claim.name
 
 
 def _named(pod: Document) -> set[_Key] | None:
     """The claims of a pod that are there; None where it names none at all."""
     named = claims_named(pod)
-    return (
-        {(pod.metadata.namespace or "", name) for _, name, _ in named if name} if named else None
-    )
-
-
-def _ours(claim: Document) -> bool:
-    """Whether it asks for devices of Partage."""
-    shape = claim.shape
-    if not isinstance(shape, shapes.ResourceClaim):
-        return False
-    try:
-        requests = asked(shape.spec).requests
-    except InvalidValue:
-        return False
-    return any(ask.device_class in CLASSES for asks in requests for ask in asks)
+    return {(pod.namespace, name) for _, name, _ in named if name} if named else None
 
 
 def _waits(document: Document) -> bool:

@@ -163,6 +163,9 @@ class ClusterCache:
                 return self.pod_changed(document)
             case "ResourceClaim":
                 return self.claim_changed(document)
+            case "DeviceClass":
+                self.claimants.class_changed(document)
+                return []
         return self.config_changed(document)
 
     def gone(self, document: Document) -> list[Event]:

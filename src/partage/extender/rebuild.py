@@ -10,7 +10,15 @@ from partage.scheduler.explain import deferred
 from partage.wire.documents import Document
 from partage.wire.snapshot import permuted
 
-_KINDS: Final = ("ConfigMap", "ResourceQuota", "Device", "Node", "Pod", "ResourceClaim")
+_KINDS: Final = (
+    "ConfigMap",
+    "ResourceQuota",
+    "Device",
+    "Node",
+    "Pod",
+    "DeviceClass",
+    "ResourceClaim",
+)
 _BREATH: Final = 512
 """Documents that are taken in before others get their turn: probes, and the lease."""
 

@@ -50,7 +50,6 @@ from partage.wire.device_pools import (
 from partage.wire.device_requests import CLAIM_KINDS, Ask, Asked, asked, claims_named
 from partage.wire.device_selectors import NoLibrary, Selectors
 from partage.wire.documents import Document
-from partage.wire.pods import stable_uid
 
 OWN_CLASSES: Final = {
     name: (
@@ -142,7 +141,6 @@ class ClaimAllocator:
                 by[document.kind].append(document)
         self._engine = engine
         self._claims = {(one.namespace, one.name): one for one in by["ResourceClaim"]}
-        self._templates = {(one.namespace, one.name): one for one in by["ResourceClaimTemplate"]}
         self._classes = OWN_CLASSES | class_selectors(by["DeviceClass"])
         slices = by["ResourceSlice"]
         notes: list[str] = []
@@ -243,25 +241,10 @@ class ClaimAllocator:
 
     def named(self, document: Document) -> Iterator[Document]:
         """The claims that a pod names, with what they have been allocated."""
-        for name, claim_name, template_name in claims_named(document):
-            claim = self._claim(document, name, claim_name, template_name)
+        for _, claim_name, _ in claims_named(document):
+            claim = self._claims.get((document.namespace, claim_name))
             if claim is not None:
                 yield claim
-
-    def _claim(
-        self, pod: Document, name: str, claim_name: str, template_name: str
-    ) -> Document | None:
-        """A claim that a pod names, as it is or as its template makes it."""
-        full = claim_name or f"{pod.name}-{name}"
-        claim = self._claims.get((pod.namespace, full))
-        template = self._templates.get((pod.namespace, template_name)) if not claim else None
-        if template is None or not isinstance(template.shape, shapes.ResourceClaimTemplate):
-            return claim
-        uid = stable_uid(pod.namespace, "ResourceClaim", full)
-        metadata = shapes.Metadata(name=full, namespace=pod.namespace, uid=uid)
-        spec = (template.shape.spec or shapes.ClaimTemplateSpec()).spec
-        shape = shapes.ResourceClaim(metadata=metadata, spec=spec)
-        return Document("ResourceClaim", template.source, template.number, shape)
 
     def _begin(self, waiting: Sequence[_Claim]) -> Refusal | None:
         """Make ready to judge selectors of one pod; why they cannot be judged, if so."""
@@ -336,7 +319,7 @@ class ClaimAllocator:
         at: list[tuple[str, str]] = []
         for name, claim_name, template_name in claims_named(document):
             space = document.namespace
-            claim = self._claim(document, name, claim_name, template_name)
+            claim = self._claims.get((space, claim_name))
             if claim is None:
                 missing = (
                     f"ResourceClaimTemplate {space}/{template_name}"

@@ -84,7 +84,9 @@ def assemble(batches: Iterable[Batch]) -> Cluster:
     context = Context.of(config.settings)
     nodes = _nodes(documents, context)
     priorities, default, priority_notes = _priorities(documents)
-    notes += priority_notes + _close_twins(nodes)
+    closed, twin_notes = twins_closed(one.node for one in nodes.values())
+    nodes |= {one.name: replace(nodes[one.name], node=one) for one in closed}
+    notes += priority_notes + twin_notes
     context = Context.of(
         config.settings,
         priorities=priorities,
@@ -92,7 +94,8 @@ def assemble(batches: Iterable[Batch]) -> Cluster:
         registrars={translated.node.registrar for translated in nodes.values()},
     )
     claimants: dict[str, Document] = {}
-    pods = _pods(_latest(with_pods(documents), notes), nodes, context, claimants)
+    made = _latest(with_pods(documents), notes)
+    pods = _pods(made, nodes, context, claimants)
     notes += [note for translated in nodes.values() for note in translated.notes]
     claims = _claims(documents, nodes)
     notes += [problem for claim in claims for problem in claim.problems]
@@ -106,7 +109,7 @@ def assemble(batches: Iterable[Batch]) -> Cluster:
         allocatable={name: translated.allocatable for name, translated in nodes.items()},
         claims=claims,
         claimants=claimants,
-        offers=tuple(one for one in documents if one.kind in CLAIM_KINDS) if claimants else (),
+        offers=tuple(one for one in made if one.kind in CLAIM_KINDS) if claimants else (),
     )
 
 
@@ -137,19 +140,18 @@ def _nodes(documents: Sequence[Document], context: Context) -> dict[str, Transla
     return {name: translate_node(named.get(name), devices.get(name), context) for name in names}
 
 
-def _close_twins(nodes: dict[str, TranslatedNode]) -> list[str]:
-    """Close cards whose identity several nodes claim, and tell so.
+def twins_closed(nodes: Iterable[Node]) -> tuple[list[Node], list[str]]:
+    """Nodes with a card whose identity another node claims too, with such cards closed, and notes of it.
 
     A card is in one machine. Which one has it is not known, and records name cards by UUID.
     """
+    known = {node.name: node for node in nodes}
     places: dict[str, list[str]] = {}
-    for name, translated in nodes.items():
-        for device in translated.node.devices:
+    for name, node in known.items():
+        for device in node.devices:
             if device.type is DeviceType.GPU and name not in places.setdefault(device.uuid, []):
                 places[device.uuid].append(name)
     twins = {uuid: names for uuid, names in places.items() if len(names) > 1}
-    if not twins:
-        return []
 
     def closed(device: Device, here: str) -> Device:
         others = [name for name in twins.get(device.uuid, ()) if name != here]
@@ -159,11 +161,11 @@ def _close_twins(nodes: dict[str, TranslatedNode]) -> list[str]:
             device, healthy=False, health_detail=f"uuid is also on node {', '.join(others)}"
         )
 
-    for name in {name for names in twins.values() for name in names}:
-        translated = nodes[name]
-        devices = tuple(closed(device, name) for device in translated.node.devices)
-        nodes[name] = replace(translated, node=replace(translated.node, devices=devices))
+    concerned = dict.fromkeys(name for names in twins.values() for name in names)
     return [
+        replace(known[name], devices=tuple(closed(one, name) for one in known[name].devices))
+        for name in concerned
+    ], [
         f"uuid {uuid} is on nodes {', '.join(names)}; these cards are closed"
         for uuid, names in twins.items()
     ]

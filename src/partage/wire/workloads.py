@@ -1,20 +1,24 @@
-"""Workloads as the pods they would make.
+"""Workloads as the pods they would make, and templates of ResourceClaims as the claims that these pods would get.
 
 Names are like Kubernetes', but predictable: `<workload>-0`, `<workload>-1` and so on. A dump of a
 live cluster holds both a workload and its pods; then only the pods that are still missing are
-added, and a ReplicaSet that a Deployment of the dump owns adds none of its own.
+added, and a ReplicaSet that a Deployment of the dump owns adds none of its own. Claims are named
+`<pod>-<name in the pod>`.
 
-Source: apps/v1 and batch/v1.
+Source: apps/v1, batch/v1 and resource.k8s.io/v1.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from partage.wire import shapes
+from partage.wire.device_requests import claims_named
 from partage.wire.documents import Document
+from partage.wire.pods import stable_uid
 
 _MOST: Final = 100_000
 """Pods of one workload; more is a slip of the pen, and would fill the memory."""
@@ -23,7 +27,11 @@ _Key = tuple[str, str, str]
 
 
 def with_pods(documents: Sequence[Document]) -> list[Document]:
-    """The documents with every workload replaced by the pods that it still lacks. Raises `InvalidDocument`."""
+    """The documents with every workload replaced by the pods that it still lacks, and with claims that pods still lack.
+
+    Raises:
+        InvalidDocument: a workload has no pod's spec, or no number of them.
+    """
     taken = {d.identity for d in documents if d.kind == "Pod"}
     parents = {
         d.identity: owner
@@ -44,7 +52,7 @@ def with_pods(documents: Sequence[Document]) -> list[Document]:
             result.append(document)
         elif parents.get(document.identity) not in known:
             result.extend(_pods(document, document.shape, present[document.identity], taken))
-    return result
+    return list(_with_claims(result))
 
 
 def _owner(document: Document) -> _Key | None:
@@ -74,6 +82,55 @@ def _pods(
         )
         pod = shapes.Pod(metadata=metadata, spec=template.spec)
         yield Document("Pod", document.source, document.number, pod)
+
+
+def _with_claims(documents: Sequence[Document]) -> Iterator[Document]:
+    """The documents, pods that name claims with uids, and with the claims that their templates make."""
+    templates = {
+        (one.namespace, one.name): one
+        for one in documents
+        if isinstance(one.shape, shapes.ResourceClaimTemplate)
+    }
+    there = {one.identity for one in documents if one.kind == "ResourceClaim"}
+    for document in documents:
+        named = claims_named(document) if isinstance(document.shape, shapes.Pod) else ()
+        made = [
+            (name, template)
+            for name, _, wanted in named
+            if (template := templates.get((document.namespace, wanted))) is not None
+        ]
+        yield _claiming(document, [name for name, _ in made]) if named else document
+        for name, template in made:
+            full = f"{document.name}-{name}"
+            if ("ResourceClaim", document.namespace, full) not in there:
+                yield _claim(full, document.namespace, template)
+
+
+def _claiming(document: Document, made: Sequence[str]) -> Document:
+    """A pod with a uid, and with the names of claims that were made for it."""
+    pod = document.shape
+    if not isinstance(pod, shapes.Pod):
+        return document
+    uid = document.metadata.uid or stable_uid(document.namespace, "Pod", document.name)
+    metadata = msgspec.structs.replace(document.metadata, uid=uid, namespace=document.namespace)
+    status = pod.status
+    if made:
+        told = [shapes.PodClaimStatus(one, f"{document.name}-{one}") for one in made]
+        status = status or shapes.PodStatus()
+        status = msgspec.structs.replace(
+            status, resource_claim_statuses=[*(status.resource_claim_statuses or ()), *told]
+        )
+    shape = msgspec.structs.replace(pod, metadata=metadata, status=status)
+    return replace(document, shape=shape)
+
+
+def _claim(name: str, namespace: str, template: Document) -> Document:
+    shape = template.shape
+    spec = shape.spec if isinstance(shape, shapes.ResourceClaimTemplate) else None
+    uid = stable_uid(namespace, "ResourceClaim", name)
+    metadata = shapes.Metadata(name=name, namespace=namespace, uid=uid)
+    claim = shapes.ResourceClaim(metadata=metadata, spec=spec.spec if spec else None)
+    return Document("ResourceClaim", template.source, template.number, claim)
 
 
 def _wanted(document: Document, workload: shapes.Workload) -> int:
