@@ -262,6 +262,44 @@ func TestAPodWithDevicesByNamesAndClaimsIsAskedAboutByItsNames(t *testing.T) {
 	}
 }
 
+func TestThePlaceByNamesIsAskedForAfterItIsSaidWhatClaimsHave(t *testing.T) {
+	p, engine, h := withClaims(t, proposing("n1"))
+	ctx, state, pod := context.Background(), framework.NewCycleState(), claimant()
+	pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{card: resource.MustParse("1")}
+	reserved := func() (found []protocol.Question) {
+		engine.mu.Lock()
+		defer engine.mu.Unlock()
+		for _, asked := range engine.asked {
+			if asked.Verb == protocol.VerbReserve {
+				found = append(found, asked)
+			}
+		}
+		return found
+	}
+
+	p.PreFilter(ctx, state, pod, nil)
+	result := resourceapi.DeviceRequestAllocationResult{Pool: "n1", Device: "gpu-0"}
+	h.claims.pending = map[types.UID]*resourceapi.AllocationResult{
+		"shared": {Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{result}}},
+	}
+	if status := p.Reserve(ctx, state, pod, "n1"); !status.IsSuccess() {
+		t.Fatal(status)
+	}
+	asked := reserved()
+	if len(asked) != 2 || len(asked[0].Claims) != 1 || asked[1].Claims != nil || asked[1].ID == 0 {
+		t.Errorf("%+v", asked)
+	}
+
+	h.claims.pending = nil // what was stored before needs no word, and the place no answer
+	if status := p.Reserve(ctx, state, pod, "n1"); !status.IsSuccess() {
+		t.Fatal(status)
+	}
+	until(t, "the place", func() bool { return len(reserved()) == 3 })
+	if last := reserved()[2]; last.ID != 0 || last.Claims != nil {
+		t.Errorf("%+v", last)
+	}
+}
+
 func TestWhatIsTakenOfANodeIsToldOnceOnAConnection(t *testing.T) {
 	var t1 told
 	names := func(found []protocol.Taken) (names []string) {

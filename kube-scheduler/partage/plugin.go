@@ -578,15 +578,17 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	if made == nil {
 		return nil
 	}
+	// The allocator knows nothing of the proposal: a claim of the pod may have the very card that is held for its names.
+	allocated := p.shared.words.Load().mayClaim(pod) && p.sayAllocated(ctx, pod, made.number, node)
 	if made.claimed {
-		return p.sayAllocated(ctx, pod, made.number, node)
+		return nil
 	}
 	question := protocol.Question{
 		Verb: protocol.VerbReserve, UID: string(pod.UID), Attempt: made.number, Node: node,
 		Simulated: simulated(state),
 		Filtered:  made.soft && made.left.Load() < int64(len(made.names)),
 	}
-	if !question.Simulated && made.victims == nil && node == made.names[0] {
+	if !allocated && !question.Simulated && made.victims == nil && node == made.names[0] {
 		// The engine holds that place for the pod until it is asked about another. Should it be
 		// lost all the same, as with its node, Bind hears of it.
 		if err := p.shared.engine.tell(question); err != nil {
@@ -605,11 +607,11 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 }
 
 // sayAllocated tells the engine what kube-scheduler has allocated to the pod's claims, in its own memory: until that
-// is stored, the engine would propose these devices to others. Nothing depends on it.
-func (p *Plugin) sayAllocated(ctx context.Context, pod *v1.Pod, number int64, node string) *fwk.Status {
+// is stored, the engine would give these devices to others, or to the same pod's names. It says whether there was anything.
+func (p *Plugin) sayAllocated(ctx context.Context, pod *v1.Pod, number int64, node string) bool {
 	dra := p.handle.SharedDRAManager()
 	if dra == nil || p.shared.engine.away() != "" {
-		return nil
+		return false
 	}
 	allocated, err := allocatedNow(dra.ResourceClaims(), pod)
 	if err == nil && len(allocated) > 0 {
@@ -621,7 +623,7 @@ func (p *Plugin) sayAllocated(ctx context.Context, pod *v1.Pod, number int64, no
 	if err != nil && !errors.Is(err, errAway) {
 		klog.FromContext(ctx).Error(err, "The engine could not be told what was allocated", "pod", klog.KObj(pod))
 	}
-	return nil
+	return err == nil && len(allocated) > 0
 }
 
 // Unreserve releases; it may come without Reserve, and more than once.

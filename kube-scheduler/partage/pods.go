@@ -81,7 +81,12 @@ func (w *words) carries(annotations map[string]string) bool {
 
 // byClaims says whether a pod asks by ResourceClaims alone, and the engine wants to be asked about those.
 func (w *words) byClaims(pod *v1.Pod) bool {
-	return w != nil && w.claims && len(pod.Spec.ResourceClaims) > 0 && !w.concerns(pod)
+	return w.mayClaim(pod) && !w.concerns(pod)
+}
+
+// mayClaim says whether a pod asks by ResourceClaims, whatever else it asks, and the engine wants to be asked about those.
+func (w *words) mayClaim(pod *v1.Pod) bool {
+	return w != nil && w.claims && len(pod.Spec.ResourceClaims) > 0
 }
 
 // wide says whether kube-scheduler needs every node that can host the pod's devices, because rules

@@ -64,16 +64,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
 
 
 def claimant(
-    cluster: Plugged, name: str, memory: str, nodes: tuple[str, ...] = (), **requests: str
+    cluster: Plugged, name: str, memory: str, nodes: tuple[str, ...] = (), **limits: str
 ) -> None:
-    """A pod with a claim of its own for a third of a card's compute; on some nodes, or on any."""
+    """A pod with a claim of its own for a third of a card's compute, and what else it asks; on some nodes, or on any."""
     exactly = {
         "deviceClassName": SHARE_CLASS,
         "capacity": {"requests": {"cores": "30", "memory": memory}},
     }
     spec = {"devices": {"requests": [{"name": "card", "exactly": exactly}]}}
     cluster.plane.call("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
-    resources: dict[str, Any] = {"claims": [{"name": "card"}], "requests": requests}
+    resources: dict[str, Any] = {"claims": [{"name": "card"}], "limits": limits}
     where = {"key": "kubernetes.io/hostname", "operator": "In", "values": [*nodes]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [where]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
@@ -177,3 +177,19 @@ def test_what_is_not_stored_yet_counts_for_the_next_pod(cluster: Plugged) -> Non
     assert cluster.node_of("behind") == "right"
     cluster.bound("ahead")
     assert cluster.failures("ahead") == cluster.failures("behind") == 0
+
+
+def test_a_pods_share_by_names_is_not_on_the_card_of_its_claim(cluster: Plugged) -> None:
+    """Of two idle cards the engine and the allocator would each take the first, which has no room for both."""
+    cluster.node("pair")
+    publish(cluster, "pair", 16)
+    most = {"koordinator.sh/gpu-core": "80", "koordinator.sh/gpu-memory-ratio": "80"}
+    claimant(cluster, "both", "4Gi", ("pair",), **most)
+
+    cluster.bound("both")
+
+    ((_, by_names),) = cluster.cards("both")
+    allocation = cluster.plane.call("GET", f"{CLAIMS}/both")["status"]["allocation"]
+    (result,) = allocation["devices"]["results"]
+    assert {by_names, f"GPU-pair-{result['device'][-1]}"} == {"GPU-pair-0", "GPU-pair-1"}
+    assert cluster.failures("both") == 0

@@ -336,6 +336,50 @@ async def test_what_is_not_stored_is_released(end: str) -> None:
     world.check()
 
 
+BY_NAMES = {"koordinator.sh/gpu-core": "60", "koordinator.sh/gpu-memory": "10Gi"}
+
+
+@run
+async def test_a_pods_share_by_names_leaves_the_card_of_its_claim() -> None:
+    """kube-scheduler's allocator knows nothing of the proposal: its first card may be the one that was held for the names."""
+    world = await cluster("n1")
+    world.create(claimant("both", limits=BY_NAMES))
+    assert world.propose("both", wide=True).nodes == ["n1"]
+    ledger = world.service.books.engine.ledger
+    held = ledger.allocation("uid-both")
+    assert held is not None
+    (grant,) = held.grants
+    mine = _on("n1", share(f"gpu-{grant.minor}", cores="60", memory="10Gi"))
+
+    assert not allocated(world, mine, name="both").code
+    assert not world.reserve("both").code
+
+    place = ledger.allocation("uid-both")
+    assert place is not None
+    assert [one.minor for one in place.grants] == [1 - grant.minor]
+    assert world.service.review_claim(document(mine)) == ""
+    assert used(world) == {"n1": 600 + 600}
+    allowed, refused = await world.bind_by("both")
+    assert allowed is not None
+    assert refused is None
+    world.check()
+
+
+@run
+async def test_a_node_where_a_pods_claim_leaves_nothing_for_its_names_is_left_out() -> None:
+    """The allocator would choose the same cards there again; where no other node is left it is tried all the same."""
+    world = await cluster("n1", "n2")
+    world.create(claimant("both", limits=BY_NAMES))
+    for node_, other in (("n1", ["n2"]), ("n2", ["n1", "n2"])):
+        assert node_ in world.propose("both", wide=True).nodes
+        assert not allocated(world, _on(node_, *FULL), name="both").code
+        assert world.reserve("both", node_).code
+        world.unreserve("both")
+        assert not used(world)
+        assert sorted(world.propose("both", wide=True).nodes) == other
+    world.check()
+
+
 @run
 async def test_no_claim_is_refused_for_what_is_not_stored() -> None:
     """Another scheduler's claim is stored first: it goes before what kube-scheduler has only in mind."""

@@ -17,6 +17,8 @@ kube-scheduler decides about one pod at a time, and binds in the background:
   are best, by what the books have, and holds none; where filters reject all of them others are named once more, and
   then kube-scheduler looks at all nodes by itself. `reserve` says what it has allocated, which the books hold
   until it is stored (`extender.pending_allocations`).
+* A pod that asks by names and by claims is proposed by its names. What kube-scheduler has allocated to its claims is
+  said before `reserve`, which then takes a place beside that: else both could want one card.
 * A pod that is refused may be told where less important pods could make room (`preempt`). Who goes,
   and that the pod is nominated, is kube-scheduler's own preemption's work; its victims hold those
   of the plan. What is free of a nominated place is kept as `extender.books` has it.
@@ -177,6 +179,9 @@ class Attempts:
             return _refused(question, STALE, "a newer attempt replaced this one")
         if self._service.closed:
             return _refused(question, CLOSED, self._service.closed)
+        self._service.pending.withdrawn(
+            books, question.uid, now
+        )  # an attempt before this one is over
         if question.claims:
             return self._for_claims(books, question, now)
         try:
@@ -496,7 +501,6 @@ class Attempts:
     def _for_claims(self, books: Books, question: wire.Propose, now: float) -> wire.Answer:
         """Nodes where a pod's claims are best; `skip` where kube-scheduler has to look at all nodes by itself."""
         uid, left_out = question.uid, self._rejected.count(question.uid, now)
-        self._service.pending.withdrawn(books, uid, now)  # an attempt before this one is over
         entry = _claimant(books, question)
         work = books.cycle.allowed(entry.pod, now) if entry is not None else None
         rejected = left_out > (0 if question.wide else PROPOSED)
@@ -527,6 +531,9 @@ class Attempts:
             claims = [decode_claim(bytes(one)) for one in question.claims]
         except InvalidDocument as error:
             return _refused(question, ReasonCode.INVALID_REQUEST, str(error))
+        if self._proposal == question.uid:
+            # It asks by names too: its place on that node is chosen anew, beside its claims.
+            self._end_proposal()
         now = self._service.clock.monotonic()
         self._service.pending.said(books, question.uid, question.attempt, claims, now)
         return wire.Answer(question.id)
@@ -558,6 +565,9 @@ class Attempts:
             if question.simulated and self._kept(books, attempt, question.node, now):
                 return wire.Answer(question.id)
             books.refuse(entry, decision, now)
+            if self._service.pending.has(entry.pod.uid):
+                # Its claims have what it would need there, and would have it again.
+                self._rejected.add(entry.pod.uid, {question.node}, now)
             return _refused(question, decision.code, decision.message)
         attempt.place, attempt.reserved = decision.allocation, True
         return wire.Answer(question.id)

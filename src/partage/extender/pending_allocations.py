@@ -48,6 +48,10 @@ class PendingAllocations:
     def __len__(self) -> int:
         return len(self._claims)
 
+    def has(self, pod: str) -> bool:
+        """Whether anything is held that was allocated for a pod."""
+        return pod in self._pods
+
     def said(
         self, books: Books, pod: str, attempt: int, claims: Iterable[Document], now: float
     ) -> None:
