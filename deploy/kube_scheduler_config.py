@@ -36,6 +36,7 @@ _PLUGINS: Final = {
     "multiPoint": {"enabled": [{"name": _PLUGIN, "weight": _PLUGIN_WEIGHT}]},
     # Named by themselves, these come before kube-scheduler's own of the same point.
     "postFilter": {"enabled": [{"name": _PLUGIN}]},
+    "preBind": {"enabled": [{"name": _PLUGIN}]},
     "bind": {"enabled": [{"name": _PLUGIN}]},
 }
 

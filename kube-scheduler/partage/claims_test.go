@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -360,5 +362,81 @@ func TestWhatIsTakenIsToldWithTheFirstQuestionAboutAnyPod(t *testing.T) {
 	engine.mu.Unlock()
 	if !slices.Equal(told, []int{2, 0, 0, 0}) { // each is asked again with the pod
 		t.Error(told)
+	}
+}
+
+func TestFewClaimsAreStoredAtATime(t *testing.T) {
+	p, _, _ := withClaims(t, proposing("n1"))
+	gone, leave := context.WithCancel(context.Background())
+	leave()
+	var ends []context.CancelFunc
+	store := func(ctx context.Context) *fwk.Status {
+		state := framework.NewCycleState()
+		p.PreFilter(context.Background(), state, claimant(), nil)
+		if skipped(p, state, claimant()) {
+			t.Error("a pod whose claims are to be stored takes no turn")
+		}
+		return p.PreBind(ctx, state, claimant(), "n1")
+	}
+	for range mostStoring {
+		ctx, end := context.WithCancel(context.Background())
+		ends = append(ends, end)
+		if status := store(ctx); !status.IsSuccess() {
+			t.Fatal(status)
+		}
+	}
+	if status := store(gone); status.IsSuccess() {
+		t.Error("there is no turn left for a pod that waits no more")
+	}
+
+	ends[3]() // kube-scheduler has stored the claims, or failed
+	if status := store(context.Background()); !status.IsSuccess() {
+		t.Fatal(status)
+	}
+	if status := store(gone); status.IsSuccess() {
+		t.Error("one turn that ended is taken once")
+	}
+}
+
+func TestNoPodWaitsForOthersForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &Plugin{shared: newShared("", 0)}
+		begun := time.Now()
+		waited := make(chan time.Duration, 14*mostStoring)
+		for range cap(waited) {
+			state := framework.NewCycleState()
+			made := newAttempt(1, []string{"n1"})
+			made.claimed = true
+			state.Write(stateKey, made)
+			go func() {
+				// kube-scheduler waits for volumes of all these pods.
+				p.PreBind(t.Context(), state, claimant(), "n1")
+				waited <- time.Since(begun)
+			}()
+		}
+		for i := range cap(waited) {
+			if after := <-waited; after != min(time.Duration(i/mostStoring)*turnLasts, turnWithin) {
+				t.Errorf("pod %d waited %v", i, after)
+			}
+		}
+	})
+}
+
+func TestOtherPodsTakeNoTurn(t *testing.T) {
+	p, _, _ := withClaims(t, proposing("n1"))
+	named := claimant()
+	named.Spec.Containers[0].Resources.Limits = v1.ResourceList{card: resource.MustParse("1")}
+	left := claimant()
+	left.Status.NominatedNodeName = "n1"
+	for name, pod := range map[string]*v1.Pod{"by names": named, "kube-scheduler's own": left, "by names alone": device("web")} {
+		state := framework.NewCycleState()
+		p.PreFilter(context.Background(), state, pod, nil)
+		p.Reserve(context.Background(), state, pod, "n1")
+		if !skipped(p, state, pod) {
+			t.Errorf("%s: kube-scheduler writes its status for nothing", name)
+		}
+		if status := p.PreBind(context.Background(), state, pod, "n1"); !status.IsSuccess() || len(p.shared.storing) != 0 {
+			t.Error(name, status)
+		}
 	}
 }

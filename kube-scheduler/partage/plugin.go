@@ -60,6 +60,12 @@ const (
 	boundWithin = 30 * time.Second
 	// Far fewer than questions that may wait, so that those about other pods are asked meanwhile.
 	mostBinding = 1024
+	// Each claim is asked about before it is stored. More at once than the answers of five seconds, and the API server has none in time.
+	mostStoring = 16
+	// A pod that waited so long for its turn goes on without. A turn lasts no longer than a write should: kube-scheduler may
+	// wait for a pod's volumes meanwhile.
+	turnWithin = 2 * time.Minute
+	turnLasts  = 10 * time.Second
 	// A question that takes longer than this keeps all other pods from being scheduled.
 	slowAfter   = time.Second
 	slowAtMost  = 3
@@ -124,6 +130,7 @@ type shared struct {
 	breaker  breaker
 	told     told
 	binding  chan struct{}
+	storing  chan struct{}
 
 	mu      sync.Mutex
 	handles []fwk.Handle
@@ -142,6 +149,7 @@ var (
 	_ fwk.PreScorePlugin    = &Plugin{}
 	_ fwk.ScorePlugin       = &Plugin{}
 	_ fwk.ReservePlugin     = &Plugin{}
+	_ fwk.PreBindPlugin     = &Plugin{}
 	_ fwk.BindPlugin        = &Plugin{}
 	_ fwk.EnqueueExtensions = &Plugin{}
 	_ fwk.SignPlugin        = &Plugin{}
@@ -188,7 +196,7 @@ func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, 
 }
 
 func newShared(path string, user uint32) *shared {
-	s := &shared{refused: map[types.UID]*v1.Pod{}, binding: make(chan struct{}, mostBinding)}
+	s := &shared{refused: map[types.UID]*v1.Pod{}, binding: make(chan struct{}, mostBinding), storing: make(chan struct{}, mostStoring)}
 	s.engine = &engine{
 		accepted: make(chan struct{}),
 		path:     path,
@@ -640,6 +648,31 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}); err != nil && !errors.Is(err, errAway) {
 		klog.FromContext(ctx).Error(err, "The engine could not be told to release", "pod", klog.KObj(pod))
 	}
+}
+
+// takesTurns says whether kube-scheduler is about to store claims of the engine's own devices alone. Whatever else a pod
+// asks, nothing waits for it here.
+func takesTurns(state fwk.CycleState) bool {
+	made := attemptOf(state)
+	return made != nil && made.claimed && len(made.names) > 0
+}
+
+// PreBind waits for the pod's turn to have its claims stored, by kube-scheduler's own plugin that comes next. The turn ends
+// with that plugin: kube-scheduler ends the context.
+func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, _ *v1.Pod, _ string) *fwk.Status {
+	if !takesTurns(state) {
+		return nil
+	}
+	select {
+	case p.shared.storing <- struct{}{}:
+	case <-time.After(turnWithin):
+		return nil
+	case <-ctx.Done():
+		return fwk.AsStatus(context.Cause(ctx))
+	}
+	turn, end := context.WithTimeout(ctx, turnLasts)
+	context.AfterFunc(turn, func() { end(); <-p.shared.storing })
+	return nil
 }
 
 // Bind sends the Binding with the allocation in it, after the engine has allowed it.

@@ -9,7 +9,7 @@ from partage.doctor.scheduling import asks_us, has_plugin
 _NAME: Final = "Partage"
 _WEIGHT: Final = 20
 _SOCKET: Final = "PARTAGE_SOCKET"
-_ALONE: Final = ("postFilter", "bind")
+_ALONE: Final = ("postFilter", "preBind", "bind")
 """Points that must name the plugin by itself, so that it comes before kube-scheduler's own."""
 
 
@@ -36,7 +36,7 @@ def configuration(facts: ClusterFacts) -> Iterator[Finding]:
                     Level.ERROR,
                     f"{where}, profile {name}",
                     f"every profile needs the plugin at multiPoint with weight {_WEIGHT}, and by "
-                    f"itself at {' and '.join(_ALONE)}; {wrong}",
+                    f"itself at each of {', '.join(_ALONE)}; {wrong}",
                     "take the profile's plugins from the ConfigMap of partage scheduler's chart",
                 )
 
@@ -49,7 +49,7 @@ def _wrong(profile: Object) -> str:
     if weights != [_WEIGHT]:
         return f"its weight is {weights[0]}"
     missing = [point for point in _ALONE if not _enabled(plugins, point)]
-    return f"{' and '.join(missing)} does not name it" if missing else ""
+    return f"not named at {', '.join(missing)}" if missing else ""
 
 
 def _enabled(plugins: Any, point: str) -> list[Object]:  # as the document has it

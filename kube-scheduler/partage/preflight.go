@@ -1,0 +1,19 @@
+//go:build !kube135
+
+package partage
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// PreBindPreFlight keeps all pods out of PreBind that take no turn: kube-scheduler writes the status of each pod that takes part.
+// Those with claims have that written for their claims' sake.
+func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+	if !takesTurns(state) {
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	return nil, nil
+}

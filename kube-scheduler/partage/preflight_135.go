@@ -1,0 +1,18 @@
+//go:build kube135
+
+package partage
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// PreBindPreFlight keeps all pods out of PreBind that take no turn.
+func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ string) *fwk.Status {
+	if !takesTurns(state) {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	return nil
+}
