@@ -21,6 +21,7 @@ from kube_scheduler_config import (
     kube_scheduler_config,
     left_to_the_ledger,
 )
+from own_fields import own_fields, own_slices
 from panels import DASHBOARDS, dashboard
 
 from partage.embedded.definitions import DEFINITIONS, DEVICES
@@ -98,6 +99,7 @@ def files() -> dict[str, str]:
     devices = next(one for one in DEFINITIONS if one["metadata"]["name"] == DEVICES)
     made = {
         "admission.json": admission,
+        "own-fields.json": {**own_fields(), "slices": own_slices()},
         "kube-scheduler.json": beside,
         "kube-scheduler-plugin.json": plugged,
         "devices.json": devices,

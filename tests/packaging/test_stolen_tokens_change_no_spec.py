@@ -4,10 +4,18 @@ import copy
 from functools import cache
 from typing import Any
 
+import own_fields
 import pytest
 import yaml
 
 from charts import HELM, generate, needs_helm
+from partage.agent.discovery.found import Found, Inventory
+from partage.agent.dra.slices import PCIE_ROOT, Offered, resource_slices
+from partage.model.cutting import Cutting
+from partage.model.device import Device, DeviceType, SliceMode, Topology
+from partage.model.node import Node
+from partage.vendors.mig import MIG_CARDS
+from partage.vendors.reserved import reserved_keys
 
 celpy = pytest.importorskip("celpy", reason="cel-python is not installed: CEL is not evaluated")
 pytestmark = needs_helm
@@ -20,10 +28,15 @@ NODE: Json = {
     "metadata": {
         "name": "n1",
         "labels": {"zone": "a", "partage.io/isolation-memory": "true"},
-        "annotations": {"a": "b"},
+        "annotations": {"a": "b", "flannel.alpha.coreos.com/public-ip": "10.0.0.1"},
     },
     "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]},
-    "status": {"capacity": {"cpu": "8"}},
+    "status": {
+        "capacity": {"cpu": "8", "koordinator.sh/gpu": "100"},
+        "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+    },
 }
 POD: Json = {
     "kind": "Pod",
@@ -39,6 +52,32 @@ POD: Json = {
         "phase": "Running",
         "podIP": "10.0.0.1",
         "containerStatuses": [{"name": "c", "ready": True}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+    },
+}
+BINDING: Json = {
+    "kind": "Binding",
+    "metadata": {"name": "p", "annotations": {"partage.io/allocation": "{}"}},
+    "target": {"kind": "Node", "name": "n1"},
+}
+SLICE: Json = {
+    "kind": "ResourceSlice",
+    "metadata": {"name": "n1-gpu.partage.io-devices-0"},
+    "spec": {
+        "driver": "gpu.partage.io",
+        "nodeName": "n1",
+        "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+        "devices": [
+            {
+                "name": "card-0",
+                "attributes": {"kind": {"string": "share"}, "memory": {"int": 2**34}},
+                "capacity": {"cores": {"value": "100"}, "memory": {"value": "16Gi"}},
+            },
+            {
+                "name": "card-0-1g",
+                "attributes": {"kind": {"string": "mig"}, "profile": {"string": "1g.5gb"}},
+            },
+        ],
     },
 }
 
@@ -59,7 +98,9 @@ def changed(given: Json, *path: Any, to: Any = None) -> Json:
 @cache
 def policies() -> dict[str, Json]:
     """The chart's policies by the end of their names."""
-    text = generate.rendered(str(HELM), "default", "--set", "agent.enabled=true")
+    text = generate.rendered(
+        str(HELM), "default", "--set", "agent.enabled=true,agent.dra.enabled=true"
+    )
     return {
         one["metadata"]["name"].removeprefix("partage-"): one["spec"]
         for one in yaml.safe_load_all(text)
@@ -67,8 +108,11 @@ def policies() -> dict[str, Json]:
     }
 
 
-def refused(user: str, after: Json, before: Json, resource: str) -> list[str]:
-    """What the policy of an account says against an update by it."""
+def refused(
+    user: str, after: Json | None, before: Json | None, resource: str, *, dry: bool = False
+) -> list[str]:
+    """What the policy of an account says against what it writes: None before is a new object, None after is a deletion."""
+    operation = "CREATE" if before is None else "DELETE" if after is None else "UPDATE"
     name = "scheduler-own-fields" if user == SCHEDULER else "agent-own-node"
     kind, _, sub = resource.partition("/")
     bound = {
@@ -79,9 +123,11 @@ def refused(user: str, after: Json, before: Json, resource: str) -> list[str]:
                 "userInfo": {"username": user},
                 "resource": {"resource": kind},
                 "subResource": sub,
-                "operation": "UPDATE",
+                "operation": operation,
+                "dryRun": dry,
             }
         ),
+        "variables": celpy.json_to_cel({"node": "n1"}),
     }
 
     def holds(expression: str) -> bool:
@@ -90,7 +136,10 @@ def refused(user: str, after: Json, before: Json, resource: str) -> list[str]:
 
     spec = policies()[name]
     listed = [
-        kind for rule in spec["matchConstraints"]["resourceRules"] for kind in rule["resources"]
+        kind
+        for rule in spec["matchConstraints"]["resourceRules"]
+        for kind in rule["resources"]
+        if operation in rule["operations"]
     ]
     if resource not in listed or not all(
         holds(one["expression"]) for one in spec["matchConditions"]
@@ -100,7 +149,7 @@ def refused(user: str, after: Json, before: Json, resource: str) -> list[str]:
     return [
         one["message"]
         for one in spec["validations"]
-        if "variables" not in one["expression"] and not holds(one["expression"])
+        if ".?" not in one["expression"] and not holds(one["expression"])
     ]
 
 
@@ -122,6 +171,50 @@ TAKEN = {
         ("status", "containerStatuses", 0, "ready"),
         False,
     ),
+    "an end of a pod": (POD, "pods/status", ("status", "reason"), "Evicted"),
+    "further addresses": (POD, "pods/status", ("status", "podIPs"), [{"ip": "fd00::1"}]),
+    "a host": (POD, "pods/status", ("status", "hostIP"), "10.0.0.2"),
+    "another state": (
+        POD,
+        "pods/status",
+        ("status", "ephemeralContainerStatuses"),
+        [{"name": "x"}],
+    ),
+    "a field of tomorrow": (POD, "pods/status", ("status", "new"), "x"),
+    "that a pod is not ready": (
+        POD,
+        "pods/status",
+        ("status", "conditions", 0, "status"),
+        "False",
+    ),
+    "that nothing is known": (POD, "pods/status", ("status", "conditions"), None),
+    "a condition of others": (
+        POD,
+        "pods/status",
+        ("status", "conditions"),
+        [*POD["status"]["conditions"], {"type": "example.com/Serves", "status": "True"}],
+    ),
+    "an annotation of a network": (
+        NODE,
+        "nodes",
+        ("metadata", "annotations", "flannel.alpha.coreos.com/public-ip"),
+        "10.0.0.2",
+    ),
+    "no annotation of a network": (
+        NODE,
+        "nodes",
+        ("metadata", "annotations", "flannel.alpha.coreos.com/public-ip"),
+        None,
+    ),
+    "a zone": (NODE, "nodes", ("metadata", "labels", "zone"), "b"),
+    "no zone": (NODE, "nodes", ("metadata", "labels", "zone"), None),
+    "a role": (
+        NODE,
+        "nodes",
+        ("metadata", "labels", "node-role.kubernetes.io/control-plane"),
+        "x",
+    ),
+    "no driver": (NODE, "nodes", ("metadata", "labels", "nvidia.com/gpu.deploy.driver"), "false"),
     "a taint": (NODE, "nodes", ("spec", "taints"), [{"key": "b", "effect": "NoExecute"}]),
     "no taint": (NODE, "nodes", ("spec", "taints"), None),
     "cordon": (NODE, "nodes", ("spec", "unschedulable"), True),
@@ -141,18 +234,17 @@ NEEDED = {
         POD,
         "pods/status",
         ("status", "conditions"),
-        [{"type": "partage.io/LimitsInForce"}],
+        [*POD["status"]["conditions"], {"type": "partage.io/SharesAdjusted"}],
     ),
 }
-STEERING = {
-    "a zone": (NODE, "nodes", ("metadata", "labels", "zone"), "b"),
-    "no zone": (NODE, "nodes", ("metadata", "labels", "zone"), None),
-    "a role": (
-        NODE,
-        "nodes",
-        ("metadata", "labels", "node-role.kubernetes.io/control-plane"),
-        "x",
-    ),
+BY_THE_SCHEDULER = {
+    "a kubelet's address": (("status", "addresses", 0, "address"), "10.0.0.2"),
+    "a kubelet's port": (("status", "daemonEndpoints", "kubeletEndpoint", "Port"), 1),
+    "that a node is not ready": (("status", "conditions", 0, "status"), "False"),
+    "no conditions": (("status", "conditions"), None),
+    "CPU": (("status", "capacity", "cpu"), "1000"),
+    "no CPU": (("status", "capacity", "cpu"), None),
+    "memory": (("status", "allocatable"), {"memory": "1Ti"}),
 }
 
 
@@ -182,12 +274,26 @@ def test_what_the_programs_write_passes(
     assert not refused(user, changed(before, *path, to=to), before, resource)
 
 
-@pytest.mark.parametrize(("before", "resource", "path", "to"), STEERING.values(), ids=STEERING)
-def test_a_node_draws_no_pods_by_its_agents_token(
-    before: Json, resource: str, path: tuple[Any, ...], to: Any
-) -> None:
-    """Labels by which others choose nodes are not the agent's."""
-    assert refused(AGENT, changed(before, *path, to=to), before, resource)
+@pytest.mark.parametrize(("path", "to"), BY_THE_SCHEDULER.values(), ids=BY_THE_SCHEDULER)
+def test_a_node_is_where_and_what_its_kubelet_says(path: tuple[Any, ...], to: Any) -> None:
+    """Of its status the scheduler's account writes amounts of devices alone."""
+    assert refused(SCHEDULER, changed(NODE, *path, to=to), NODE, "nodes/status")
+
+
+@pytest.mark.parametrize("field", ["labels", "annotations"])
+@pytest.mark.parametrize("key", ["app", "k8s.v1.cni.cncf.io/networks", "partage.io.example.com/a"])
+def test_a_pod_is_of_the_kind_that_its_author_says(field: str, key: str) -> None:
+    """Labels and annotations by which others choose pods are not the scheduler's, before the Binding, in it and after it."""
+    said = changed(POD, "metadata", field, to={"other": "b", key: "new"})
+    known = changed(POD, "metadata", field, to={"other": "b", key: "old"})
+    gone = changed(POD, "metadata", field, to={"other": "b"})
+    assert refused(SCHEDULER, said, known, "pods")
+    assert refused(SCHEDULER, said, gone, "pods")
+    assert refused(SCHEDULER, gone, known, "pods")
+    bound = changed(BINDING, "metadata", field, to={key: "new"})
+    for resource in ("pods/binding", "bindings"):
+        assert refused(SCHEDULER, bound, None, resource)
+        assert not refused(SCHEDULER, BINDING, None, resource)
 
 
 @pytest.mark.parametrize(
@@ -220,8 +326,135 @@ def test_the_scheduler_may_wake_pods_and_count_devices() -> None:
     """What it does all day."""
     woken = changed(POD, "metadata", "annotations", to={"partage.io/woken": "1"})
     nominated = changed(POD, "status", "nominatedNodeName", to="n1")
-    totals = changed(NODE, "status", "capacity", to={"koordinator.sh/gpu": "100"})
+    totals = changed(NODE, "status", "capacity", "koordinator.sh/gpu", to="200")
+    evicted = [*POD["status"]["conditions"], {"type": "DisruptionTarget", "status": "True"}]
 
     assert not refused(SCHEDULER, woken, POD, "pods")
     assert not refused(SCHEDULER, nominated, POD, "pods/status")
     assert not refused(SCHEDULER, totals, NODE, "nodes/status")
+    assert not refused(
+        SCHEDULER, changed(POD, "status", "conditions", to=evicted), POD, "pods/status"
+    )
+    for key in ("partage.io/leader", "hami.io/vgpu-node", "tke.cloud.tencent.com/qgpu-pgpu-main"):
+        labelled = changed(POD, "metadata", "labels", key, to="x")
+        assert not refused(SCHEDULER, labelled, POD, "pods")
+        assert not refused(SCHEDULER, POD, labelled, "pods")
+
+
+def test_every_reserved_key_may_be_written_by_the_scheduler() -> None:
+    """On the pod and in the Binding: they are what it writes."""
+    keys = reserved_keys()
+    written = dict.fromkeys((*keys.annotations, *(f"{one}main" for one in keys.prefixes)), "x")
+    bound = changed(BINDING, "metadata", "annotations", to=written)
+    bound = changed(bound, "metadata", "labels", to=dict.fromkeys(keys.labels, "x"))
+    assert not refused(SCHEDULER, bound, None, "pods/binding")
+    after = changed(POD, "metadata", "annotations", to=written)
+    assert not refused(SCHEDULER, after, POD, "pods")
+
+
+OFFERED = {
+    "another node's pool": (("spec", "pool", "name"), "n2"),
+    "another driver": (("spec", "driver"), "gpu.example.com"),
+    "a name of its own": (("metadata", "name"), "x"),
+    "another node's name": (("metadata", "name"), "n2-gpu.partage.io-devices-0"),
+    "one of a thousand": (("metadata", "name"), "n1-gpu.partage.io-devices-100"),
+    "a probe to stay": (("metadata", "name"), "n1-gpu.partage.io-probe-0"),
+    "a device without a word": (("spec", "devices", 0, "attributes"), None),
+    "no kind": (("spec", "devices", 0, "attributes", "kind"), None),
+    "a number for a kind": (("spec", "devices", 0, "attributes", "kind"), {"int": 1}),
+    "a kind of its own": (("spec", "devices", 0, "attributes", "kind"), {"string": "x"}),
+    "a share without memory": (("spec", "devices", 0, "attributes", "memory"), None),
+    "memory in words": (("spec", "devices", 0, "attributes", "memory"), {"string": "1"}),
+    "a share without amounts": (("spec", "devices", 0, "capacity"), None),
+    "a share without compute": (("spec", "devices", 0, "capacity", "cores"), None),
+    "a number for a model": (("spec", "devices", 0, "attributes", "model"), {"int": 1}),
+    "a text for a version": (
+        ("spec", "devices", 0, "attributes", "driverVersion"),
+        {"string": "535"},
+    ),
+    "an index in words": (("spec", "devices", 1, "attributes", "index"), {"string": "1"}),
+    "an instance without profile": (("spec", "devices", 1, "attributes", "profile"), None),
+    "a finalizer": (("metadata", "finalizers"), ["x/y"]),
+}
+
+
+@pytest.mark.parametrize(("path", "to"), OFFERED.values(), ids=OFFERED)
+def test_an_agent_offers_its_own_cards_as_an_agent_does(path: tuple[Any, ...], to: Any) -> None:
+    """A selector that names what one device lacks is an error for every pod with such a claim, wherever it could go."""
+    assert refused(AGENT, changed(SLICE, *path, to=to), None, "resourceslices")
+    assert not refused(AGENT, SLICE, None, "resourceslices")
+    assert not refused(AGENT, SLICE, SLICE, "resourceslices")
+    assert not refused(AGENT, None, SLICE, "resourceslices")
+
+
+def test_what_an_agent_really_offers_passes() -> None:
+    """Cards that serve shares and instances, of which all is known, and one of which little is."""
+    axis = MIG_CARDS["A100-80GB"].axis
+    both = Device(
+        type=DeviceType.GPU,
+        minor=0,
+        uuid="GPU-0",
+        vendor="nvidia",
+        model="A100-SXM4-80GB",
+        memory_bytes=80 * 2**30,
+        mode=SliceMode.EITHER,
+        cutting=Cutting(axis, frozenset()),
+        topology=Topology(numa=1, pcie="pci0000:00"),
+    )
+    bare = Device(
+        type=DeviceType.GPU, minor=1, uuid="GPU-1", vendor="nvidia", memory_bytes=2**30, slots=4
+    )
+    known = Found(both, product="NVIDIA A100", driver="535.104.05", architecture="Ampere")
+    offered = resource_slices(
+        Node("n1", devices=(both, bare)),
+        Inventory((known,)),
+        "u-1",
+        3,
+        Offered(instances=True, taints=True),
+    )
+    attributes = {
+        name
+        for part in offered
+        for device in part["spec"].get("devices", ())
+        for name in device["attributes"]
+    }
+    assert len(attributes) > 10
+    for part in offered:
+        assert not refused(AGENT, part, None, "resourceslices")
+    # Which types there are is listed where the rules are made.
+    assert attributes <= {one for those in own_fields.ATTRIBUTES.values() for one in those} | {
+        PCIE_ROOT
+    }
+
+
+def test_an_agent_takes_no_slice_of_other_drivers_away() -> None:
+    """Though it is its node's."""
+    others = changed(SLICE, "spec", "driver", to="gpu.example.com")
+    assert refused(AGENT, None, others, "resourceslices")
+
+
+def test_an_agent_may_ask_what_the_api_server_would_keep() -> None:
+    """In dry runs, of a device that says nothing."""
+    probe = changed(SLICE, "metadata", "name", to="n1-gpu.partage.io-probe-0")
+    probe = changed(probe, "spec", "devices", to=[{"name": "probe"}])
+    assert not refused(AGENT, probe, None, "resourceslices", dry=True)
+
+
+@pytest.mark.parametrize(("many", "fine"), [(256, True), (257, False)])
+def test_a_device_object_has_so_many_devices(many: int, fine: bool) -> None:  # noqa: FBT001 # a case
+    """Whoever follows them reads them all at each change."""
+    device = {"metadata": {"name": "n1"}, "spec": {"devices": [{"minor": 0}] * many}}
+    bare = {"metadata": {"name": "n1"}, "spec": {}}
+    assert (not refused(AGENT, device, bare, "devices")) is fine
+    assert (not refused(AGENT, device, None, "devices")) is fine
+
+
+@pytest.mark.parametrize("resource", ["devices", "leases"])
+def test_an_agent_keeps_no_object_from_being_deleted(resource: str) -> None:
+    """A Device or Lease with a finalizer would outlive the release."""
+    plain = {"metadata": {"name": "n1"}, "spec": {}}
+    held = {"metadata": {"name": "n1", "finalizers": ["x/y"]}, "spec": {}}
+    assert refused(AGENT, held, None, resource)
+    assert refused(AGENT, held, plain, resource)
+    assert refused(AGENT, plain, held, resource)
+    assert not refused(AGENT, held, held, resource)

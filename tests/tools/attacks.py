@@ -273,6 +273,12 @@ ATTACKS: Final = (
     ),
     Attack(
         "thief",
+        "a Node or Device that changes endlessly",
+        "two changes a second are read",
+        ("kube/test_what_changes_all_the_time_is_told_now_and_then.py",),
+    ),
+    Attack(
+        "thief",
         "a node with as many cards as it may report, and pods that are hard to place",
         "a pod costs only what that node's cards add",
         ("laws/test_large_nodes_cost_others_little.py",),
@@ -403,7 +409,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "thief",
-        "with the scheduler's or an agent's token: images, taints, finalizers, owners, phases, labels",
+        "with the scheduler's or an agent's token: images, taints, finalizers, readiness, addresses, labels, other nodes' slices",
         "the API server rejects them",
         ("packaging/test_stolen_tokens_change_no_spec.py",),
     ),

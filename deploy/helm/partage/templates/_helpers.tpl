@@ -123,27 +123,6 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- $users | uniq | sortAlpha | toJson -}}
 {{- end }}
 
-{{- /* What no account of Partage's changes of a pod or node, whatever its role lets it patch. */ -}}
-{{- define "partage.leavesAlone" -}}
-- expression: has(object.spec) == has(oldObject.spec) && (!has(object.spec) || object.spec == oldObject.spec)
-  message: Partage changes no spec of a pod or node
-{{- range list "finalizers" "ownerReferences" }}
-- expression: >-
-    has(object.metadata.{{ . }}) == has(oldObject.metadata.{{ . }})
-    && (!has(object.metadata.{{ . }}) || object.metadata.{{ . }} == oldObject.metadata.{{ . }})
-  message: Partage changes no {{ . }} of a pod or node
-{{- end }}
-- expression: >-
-    request.resource.resource != 'pods' || has(object.status) == has(oldObject.status)
-    && (!has(object.status) || (has(object.status.phase) == has(oldObject.status.phase)
-    && (!has(object.status.phase) || object.status.phase == oldObject.status.phase)
-    && has(object.status.podIP) == has(oldObject.status.podIP)
-    && (!has(object.status.podIP) || object.status.podIP == oldObject.status.podIP)
-    && has(object.status.containerStatuses) == has(oldObject.status.containerStatuses)
-    && (!has(object.status.containerStatuses) || object.status.containerStatuses == oldObject.status.containerStatuses)))
-  message: Partage changes neither phase nor addresses nor containers' states of a pod
-{{- end }}
-
 {{- define "partage.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 65532

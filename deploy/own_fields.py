@@ -1,0 +1,220 @@
+"""What Partage's own accounts may change of others' objects, as CEL for the chart's policies.
+
+RBAC gives rights to whole objects. Who may write a condition of a pod could then say that it is not ready, and who may write
+totals of a node where its kubelet is found. So each list here is of what a program writes, and all else stays as it is: what
+a later Kubernetes adds, too.
+
+Objects are looked at as maps (`dyn`), since CEL goes through keys of maps alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from partage.vendors import names
+from partage.vendors.locks import LOCKS
+from partage.vendors.reserved import reserved_keys
+from partage.wire.nodes import COPIED_LABELS
+
+Rule = Mapping[str, str]
+"""An expression and its message."""
+
+MOST_DEVICES: Final = 256
+"""Of one Device object; of each of the three types the service keeps 80."""
+_OURS: Final = "k.startsWith('partage.io/')"
+_NODE_LABELS: Final = {
+    *COPIED_LABELS,
+    names.QGPU_MODEL_LABELS[0],
+    names.QGPU_DRIVER_LABELS[1],
+    names.QGPU_ENABLE,
+}
+_NODE_ANNOTATIONS: Final = {names.HAMI_REGISTER, names.HAMI_SCORE, *LOCKS}
+_OF_CLAIMS: Final = {"extendedResourceClaimStatus", "nodeAllocatableResourceClaimStatuses"}
+"""Of a pod's status, what kube-scheduler says of claims; with the plugin it has the service's account."""
+_AGENT: Final = "a node agent"
+ATTRIBUTES: Final = {
+    "string": ("kind", "uuid", "productName", "model", "vendor", "architecture", "profile"),
+    "int": ("index", "memory", "numaNode", "nvlinkDomain", "start"),
+    "version": ("driverVersion",),
+}
+"""Of devices of a slice, by type: a selector that compares texts is an error where one device has a number."""
+_CREATES: Final = "request.operation == 'CREATE' || "
+_DELETES: Final = "request.operation == 'DELETE' || "
+
+
+def own_fields() -> dict[str, list[Rule]]:
+    """Rules of the policies by account; an agent's `variables.node` is the node that its token is of."""
+    keys = reserved_keys()
+    prefixed = [f"k.startsWith('{prefix}')" for prefix in keys.prefixes]
+    label = _any(_in({names.LEADER, *keys.labels}), *prefixed)
+    annotation = _any(_OURS, _in(keys.annotations), *prefixed)
+    conditions = {names.CONDITION, names.ADJUSTED_CONDITION, "PodScheduled", "DisruptionTarget"}
+    scheduler = [
+        *_of_both(),
+        _rule(
+            _keeps("nodes", "status", _in({"capacity", "allocatable"})),
+            "nothing of a node's status but totals",
+        ),
+        *(
+            _rule(
+                _keeps("nodes", f"status.{part}", "k.contains('/')"), f"no {part} of CPU or memory"
+            )
+            for part in ("capacity", "allocatable")
+        ),
+        *_of_pods({"conditions", "nominatedNodeName", *_OF_CLAIMS}, conditions),
+        _rule(
+            _keeps("pods bindings", "metadata.labels", label),
+            "no label of a pod but protocols' own",
+        ),
+        _rule(
+            _keeps("pods bindings", "metadata.annotations", annotation),
+            "no annotation of a pod but its own and protocols' own",
+        ),
+    ]
+    agent = [
+        *_of_both(),
+        *_of_pods({"conditions"}, {names.LIMITS_CONDITION, names.ADJUSTED_CONDITION}),
+        _rule(_keeps("pods", "metadata.labels", "false"), "no label of a pod", _AGENT),
+        _rule(
+            _keeps("pods", "metadata.annotations", _in({names.ENFORCED})),
+            f"no annotation of a pod but {names.ENFORCED}",
+            _AGENT,
+        ),
+        _rule(
+            f"{_DELETES}{_same('metadata.finalizers', created='!has(object.metadata.finalizers)')}",
+            "no finalizer",
+            _AGENT,
+        ),
+        {
+            "expression": "request.resource.resource != 'devices' || !has(object.spec)"
+            f" || !has(object.spec.devices) || size(object.spec.devices) <= {MOST_DEVICES}",
+            "message": f"a node has {MOST_DEVICES} devices at most",
+        },
+    ]
+    return {"scheduler": scheduler, "agent": agent}
+
+
+def own_slices() -> list[Rule]:
+    """Rules of an agent's ResourceSlices.
+
+    A slice in another node's pool replaces those of that node, and a selector that names what one device lacks is an error
+    for every pod with such a claim, wherever it could go.
+    """
+    slices = "request.resource.resource != 'resourceslices' || "
+    which = "(request.operation == 'DELETE' ? oldObject : object)"
+    suffix = f"-{names.DRA_DRIVER.replace('.', '[.]')}"
+    probe = f"has(request.dryRun) && request.dryRun && object.metadata.name.matches('{suffix}-probe-[01]$')"
+    has = "has(d.attributes) && '{0}' in d.attributes && has(d.attributes['{0}'].{1})"
+    share = " && ".join(
+        (
+            has.format("memory", "int"),
+            "has(d.capacity) && 'cores' in d.capacity && 'memory' in d.capacity",
+        )
+    )
+    instance = has.format("profile", "string")
+    kind = "d.attributes['kind'].string"
+    whole = f"{has.format('kind', 'string')} && ({kind} == 'share' && {share} || {kind} == 'mig' && {instance})"
+    typed = " && ".join(
+        f"{list(those)}.all(a, !(a in d.attributes) || has(d.attributes[a].{kept}))"
+        for kept, those in ATTRIBUTES.items()
+    )
+    return [
+        {
+            "expression": f"{slices}{which}.spec.driver == '{names.DRA_DRIVER}' && {which}.spec.pool.name == variables.node",
+            "message": f"a node agent offers devices of {names.DRA_DRIVER} in the pool of its own node only",
+        },
+        {
+            # Names that there are few of bound how many slices a node has. A long name of a node is cut off in them.
+            "expression": f"{slices}{_DELETES}{probe} || object.metadata.name.matches('{suffix}-(counters|devices)-[0-9]{{1,2}}$')"
+            " && (size(variables.node) > 200 || object.metadata.name.startsWith(variables.node + '-'))",
+            "message": "a node agent names its ResourceSlices after its node, with a number of two digits",
+        },
+        {
+            "expression": f"{slices}{_DELETES}{probe} || !has(object.spec.devices) || object.spec.devices.all(d, {whole} && {typed})",
+            "message": "a node agent says of each device what the DeviceClasses ask for",
+        },
+    ]
+
+
+def _of_both() -> list[Rule]:
+    """What both accounts leave alone of pods and nodes."""
+    others = "!(request.resource.resource in ['nodes', 'pods']) || "
+    return [
+        _rule(f"{_CREATES}{others}({_same('spec')})", "no spec of a pod or node"),
+        *(
+            _rule(
+                f"{_CREATES}{others}({_same(f'metadata.{field}')})", f"no {field} of a pod or node"
+            )
+            for field in ("finalizers", "ownerReferences")
+        ),
+        _rule(
+            _keeps("nodes", "metadata.labels", _any(_OURS, _in(_NODE_LABELS))),
+            "no label by which others choose nodes",
+        ),
+        _rule(
+            _keeps("nodes", "metadata.annotations", _any(_OURS, _in(_NODE_ANNOTATIONS))),
+            "no annotation of a node but of its devices",
+        ),
+    ]
+
+
+def _of_pods(fields: Iterable[str], conditions: Iterable[str]) -> list[Rule]:
+    """What an account leaves alone of a pod's status, but these fields, and conditions of these types."""
+    new, old = "object.status.conditions", "oldObject.status.conditions"
+    here, before = _there(new), _there(old)
+    kept = (
+        f"(!({here}) || {new}.all(k, {_in(conditions, 'k.type')} || {before} && k in {old})) && "
+        f"(!({before}) || {old}.all(k, {_in(conditions, 'k.type')} || {here} && k in {new}))"
+    )
+    return [
+        _rule(
+            _keeps("pods", "status", _in(fields)),
+            "neither phase nor addresses nor containers' states of a pod",
+        ),
+        _rule(
+            f"{_CREATES}request.resource.resource != 'pods' || {kept}",
+            "no condition of a pod but its own",
+        ),
+    ]
+
+
+def _rule(expression: str, kept: str, who: str = "Partage") -> Rule:
+    return {"expression": expression, "message": f"{who} changes {kept}"}
+
+
+def _keeps(resources: str, at: str, may: str) -> str:
+    """No key of this map is added, altered or removed, but those that may be; of a Binding none is there but these."""
+    new, old = f"object.{at}", f"oldObject.{at}"
+    here, before = _there(new), f"request.operation == 'UPDATE' && {_there(old)}"
+    added = f"{before} && k in dyn({old}) && dyn({old})[k] == dyn({new})[k]"
+    return (
+        f"!({_in(resources.split(), 'request.resource.resource')}) || "
+        f"(!({here}) || dyn({new}).all(k, {may} || {added})) && "
+        f"(!({before}) || dyn({old}).all(k, {may} || {here} && k in dyn({new})))"
+    )
+
+
+def _same(at: str, created: str = "") -> str:
+    """A field is as it was; `created` holds of a new object."""
+    new, old = f"object.{at}", f"oldObject.{at}"
+    same = f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
+    return f"(request.operation == 'CREATE' ? {created} : {same})" if created else same
+
+
+def _there(at: str) -> str:
+    """Whether a field is there, and what it is in; metadata always is."""
+    whole, *rest = at.split(".")
+    found = []
+    for step in rest:
+        whole = f"{whole}.{step}"
+        if step != "metadata":
+            found.append(f"has({whole})")
+    return " && ".join(found)
+
+
+def _in(texts: Iterable[str], what: str = "k") -> str:
+    listed = ", ".join(f"'{text}'" for text in sorted(texts))
+    return f"{what} in [{listed}]"
+
+
+def _any(*parts: str) -> str:
+    return f"({' || '.join(parts)})"
