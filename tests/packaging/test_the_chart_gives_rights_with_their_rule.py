@@ -1,6 +1,7 @@
 """A right goes with what it is for: who switches a rule off takes its rights away."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,50 @@ def test_a_silence_that_no_agent_keeps_is_refused(seconds: str) -> None:
         generate.rendered(
             str(HELM), "default", "--set", f"scheduler.agentSilenceSeconds={seconds}"
         )
+
+
+@pytest.mark.parametrize("certificate", ["", "partage-system/webhook"])
+def test_with_another_certificate_the_webhook_changes_nothing(certificate: str) -> None:
+    """Whoever may change a webhook configuration reads all that is written; without it no token of Partage's can."""
+    text = generate.rendered(str(HELM), "default", "--set", f"webhook.certificate={certificate}")
+    objects = [one for one in yaml.safe_load_all(text) if one]
+    rights = {
+        (resource, verb)
+        for one in objects
+        if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] == "partage-webhook"
+        for rule in one["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    bound = {
+        one["kind"]
+        for one in objects
+        if one["metadata"]["name"] == "partage-webhook" and one["kind"].endswith("Binding")
+    }
+    injected = {
+        one["kind"]: one["metadata"]
+        .get("annotations", {})
+        .get("cert-manager.io/inject-ca-from", "")
+        for one in objects
+        if one["kind"].endswith("WebhookConfiguration") and one.get("webhooks")
+    }
+    made = [
+        one for one in objects if one["kind"] == "Secret" and "webhook" in one["metadata"]["name"]
+    ]
+    (pod,) = (
+        one["spec"]["template"]["spec"]
+        for one in objects
+        if one["kind"] == "Deployment" and one["metadata"]["name"] == "partage-webhook"
+    )
+
+    reads = {("configmaps", "list"), ("configmaps", "watch")}
+    assert (rights == reads) is bool(certificate)
+    assert ("ClusterRoleBinding" in bound) is not bool(certificate)
+    assert set(injected.values()) == {certificate}
+    assert len(injected) == 2
+    assert bool(made) is not bool(certificate)
+    mounted = [one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one]
+    assert mounted == (["partage-webhook-tls"] if certificate else [])
+    assert any("--tls-cert" in one for one in pod["containers"][0]["args"]) is bool(certificate)
+    command = [sys.executable, "-m", "partage.cli.main", *pod["containers"][0]["args"], "--help"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0

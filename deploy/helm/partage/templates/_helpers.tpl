@@ -171,7 +171,12 @@ topologySpreadConstraints:
 - --namespace={{ .Release.Namespace }}
 - --service={{ include "partage.webhook" . }}
 - --configuration={{ .Values.webhook.configuration }}
+{{- if .Values.webhook.certificate }}
+- --tls-cert=/etc/partage/tls/tls.crt
+- --tls-key=/etc/partage/tls/tls.key
+{{- else }}
 - --secret={{ .Values.webhook.tlsSecret }}
+{{- end }}
 - --scheduler-name={{ first .Values.schedulerNames }}
 {{- range .Values.schedulerNames }}
 - --serve={{ . }}
