@@ -88,9 +88,17 @@ def is_not_its_own_node() -> str:
 
 
 def carries_reserved(keys: ReservedKeys) -> str:
-    """Whether the object carries a reserved key, or did before an update."""
-    now = _carries("object", keys)
-    return f"({now}) || ({_UPDATE} && ({_carries('oldObject', keys)}))"
+    """Whether the object carries a reserved key, or did before an update that changes annotations or labels.
+
+    Most updates, those of a kubelet's status, change neither: two maps are compared at a small part of what a look at each key costs.
+    """
+    same = " && ".join(
+        f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
+        for field in ("annotations", "labels")
+        for new, old in [(f"object.metadata.{field}", f"oldObject.metadata.{field}")]
+    )
+    now, before = _carries("object", keys), _carries("oldObject", keys)
+    return f"!({_UPDATE} && {same}) && (({now}) || ({_UPDATE} && ({before})))"
 
 
 def _carries(which: str, keys: ReservedKeys) -> str:
