@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from hypothesis import given as given_by
+from hypothesis import settings
+from hypothesis import strategies as st
 from kube_scheduler_config import ExtenderAccess, kube_scheduler_config
 
 from partage.agent.notes import Code, Notes
@@ -23,6 +26,7 @@ from partage.doctor.machine import examined
 from partage.vendors import names
 from partage.webhook.certificates import Bundle, renewed
 from partage.webhook.installation import CLAIMS, MUTATE, VALIDATE
+from partage.wire.nodes import translate_node
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 WORLD = dict[str, Any]
@@ -771,3 +775,92 @@ class Walked(list[WORLD]):
     def __iter__(self) -> Iterator[WORLD]:
         self.walks += 1
         return super().__iter__()
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> WORLD:
+    """Nodes of a few kinds, some of which nothing can read, with pods and claims on some of them."""
+    given = world()
+    given["ResourceClaim"] = []
+    kinds = {
+        "whole": {"koordinator.sh/gpu-core": "100"},
+        "odd": {"koordinator.sh/gpu-core": "much"},
+        "none": {},
+    }
+    for number, kind in enumerate(draw(st.lists(st.sampled_from(["bare", *kinds]), max_size=8))):
+        name = f"m{number}"
+        labels = {"kubernetes.io/hostname": name, "rack": name}
+        totals = {"cpu": str(number + 1), **draw(st.sampled_from([{}, {"nvidia.com/gpu": "x"}]))}
+        given["Node"].append(
+            {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": totals}}
+        )
+        if kind != "bare":
+            device = copy.deepcopy(given["Device"][0]["spec"]["devices"][0])
+            device |= {"id": f"GPU-{name}", "resources": kinds[kind]}
+            listed_ = [device] * draw(st.integers(0, 1))
+            given["Device"].append({"metadata": {"name": name}, "spec": {"devices": listed_}})
+        if draw(st.booleans()):
+            one = asking(f"p{number}", {"koordinator.sh/gpu-core": "50"}, nodeName=name)
+            given["Pod"].append(one)
+        if draw(st.booleans()):
+            result = {"driver": "gpu.partage.io", "pool": name, "device": "gpu-0", "request": "r"}
+            given["ResourceClaim"].append(
+                {
+                    "metadata": {"name": f"c{number}", "namespace": "d", "uid": f"c{number}"},
+                    "spec": {"devices": {"requests": [{"name": "r"}]}},
+                    "status": {"allocation": {"devices": {"results": [result]}}},
+                }
+            )
+    return given
+
+
+@settings(max_examples=60, deadline=None)
+@given_by(pools())
+def test_nodes_that_are_alike_are_examined_as_if_each_were_read(given: WORLD) -> None:
+    """Of many such nodes one is read, and what is found is the same."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("partage.cli.doctor.alike", lambda _nodes: {})
+        each = facts_of(told(given), NOW)
+    few = facts_of(told(given), NOW)
+
+    assert few == each
+    assert diagnosed(few) == diagnosed(each)
+
+
+def test_of_many_nodes_that_are_alike_one_is_read() -> None:
+    """And each on which something is held."""
+    given = world()
+    for number in range(1, 40):
+        for kind in ("Node", "Device"):
+            one = copy.deepcopy(given[kind][0])
+            one["metadata"]["name"] = f"n{number}"
+            given[kind].append(one)
+    given["Pod"].append(asking("p", {"koordinator.sh/gpu-core": "50"}, nodeName="n7"))
+    read: list[str] = []
+
+    def noted_down(node: Any, *more: Any) -> Any:
+        read.append(node.name)
+        return translate_node(node, *more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("partage.extender.cluster_cache.translate_node", noted_down)
+        facts = facts_of(told(given), NOW)
+
+    assert read == ["n0", "n7"]
+    assert len(facts.known) == 40
+
+
+def test_of_nodes_that_cannot_be_read_alike_each_is_named() -> None:
+    """One tells that the others cannot be read, but not what is wrong with them."""
+    given = world()
+    for number in range(1, 4):
+        for kind in ("Node", "Device"):
+            one = copy.deepcopy(given[kind][0])
+            one["metadata"]["name"] = f"n{number}"
+            given[kind].append(one)
+        given["Device"][-1]["spec"]["devices"][0]["resources"]["koordinator.sh/gpu-core"] = "much"
+
+    refused = dict(facts_of(told(given), NOW).refused)
+
+    assert refused.keys() == {"Node n1", "Node n2", "Node n3"}
+    assert all(f"(Device {name[5:]})" in why for name, why in refused.items())

@@ -15,6 +15,7 @@ import msgspec
 import yaml
 from rich.text import Text
 
+from partage.cli.alike_nodes import KINDS, alike
 from partage.cli.asking import HEARD, CannotAsk, told_of
 from partage.cli.ending import end
 from partage.cli.parameters import FILE, cluster_options, option, output_option
@@ -35,8 +36,10 @@ from partage.kube.objects import ListMeta
 from partage.kube.resources import Resource
 from partage.kube.sender import ClientSettings
 from partage.model.errors import InvalidDocument
-from partage.scheduler.events import NodeSeen, PodSeen
+from partage.scheduler.events import Event, NodeSeen, PodSeen
 from partage.vendors import names
+from partage.wire import shapes
+from partage.wire.claims import held_devices
 from partage.wire.config import keys_read
 from partage.wire.documents import Document, read_file
 
@@ -449,17 +452,47 @@ def _config_namespaces(pods: Iterable[Object]) -> tuple[str, ...]:
 def _books(documents: list[Document], namespaces: tuple[str, ...]) -> tuple[Books, frozenset[str]]:
     """The books of what is held, and the names of all nodes with devices.
 
-    A node on which no pod and no claim holds anything is read and not written down: nothing can be wrong with it in the
-    books, and most nodes of a cluster with much room are such nodes.
+    A node on which no pod and no claim holds anything is not written down, and of many that are alike one is read: nothing
+    can be wrong with it in the books, and most nodes of a cluster with much room are such nodes.
     """
     books = Books(ClusterCache(namespaces=namespaces), Hooks())
-    events = [event for one in documents for event in books.cluster_cache.changed(one)]
+    cache = books.cluster_cache
+    nodes: dict[str, list[Document]] = {}
+    for one in documents:
+        if one.kind in KINDS:
+            nodes.setdefault(one.name, []).append(one)
+    like = alike(nodes)
+    unread = dict(like)
+    events: list[Event] = []
+
+    def read(names_: Iterable[str]) -> None:
+        for name in names_:
+            if unread.pop(name, None) is not None:
+                events.extend(event for one in nodes[name] for event in cache.changed(one))
+
+    for one in documents:
+        if one.kind not in KINDS or one.name not in like:
+            read(_holding(one, cache))
+            events += cache.changed(one)
+    read([name for name, first in like.items() if f"Node {first}" in cache.problems])
     held = {event.pod.node for event in events if isinstance(event, PodSeen)}
     books.digest(
         event for event in events if not isinstance(event, NodeSeen) or event.node.name in held
     )
     seen = {event.node.name: event.node for event in events if isinstance(event, NodeSeen)}
-    return books, frozenset(name for name, node in seen.items() if node.devices)
+    known = {name for name, node in seen.items() if node.devices}
+    return books, frozenset(known | {name for name, first in like.items() if first in known})
+
+
+def _holding(document: Document, cache: ClusterCache) -> Iterator[str]:
+    """Nodes on which a pod or a claim holds devices; they are read before it."""
+    shape = document.shape
+    if isinstance(shape, shapes.Pod):
+        if shape.spec and shape.spec.node_name and cache.translation.concerns(document):
+            yield shape.spec.node_name
+    elif isinstance(shape, shapes.ResourceClaim):
+        for one in held_devices(document):
+            yield str(one.get("pool"))
 
 
 def _schedulers(configs: Iterable[Object]) -> dict[str, Object]:

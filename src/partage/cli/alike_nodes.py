@@ -1,0 +1,64 @@
+"""Nodes that are read alike: of many such that hold nothing, `partage doctor` reads one.
+
+Reading nodes takes most of what the books of a large cluster cost, and nodes of a pool differ in their names and in the
+identities of their devices alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from partage.model.errors import InvalidDocument
+from partage.wire import shapes
+from partage.wire.documents import Document
+from partage.wire.nodes import allocatable_of
+from partage.wire.snapshot import ours
+
+KINDS: Final = frozenset({"Device", "Node"})
+_HOST: Final = "kubernetes.io/hostname"
+
+
+def alike(nodes: Mapping[str, Iterable[Document]]) -> dict[str, str]:
+    """Of nodes that are read like an earlier one, that one's name.
+
+    Whether such a node can be read, whether it has devices and by whom it is registered follows from the earlier one.
+
+    Args:
+        nodes: documents of `KINDS` by the node's name.
+    """
+    first: dict[object, str] = {}
+    found = {}
+    for name, documents in nodes.items():
+        key = _key(documents)
+        if key is not None and first.setdefault(key, name) != name:
+            found[name] = first[key]
+    return found
+
+
+def _key(documents: Iterable[Document]) -> object:
+    """All that these things follow from; None for a node that cannot be read."""
+    parts: list[object] = []
+    for document in documents:
+        shape = document.shape
+        parts += [document.kind, _texts(document.labels), _texts(document.annotations)]
+        if isinstance(shape, shapes.Device):
+            entries = (shape.spec.devices if shape.spec else None) or ()
+            parts += [(one.type, one.minor, _amounts(one.resources)) for one in entries]
+            continue
+        try:
+            # Kubernetes' own resources, whose amounts differ a little from node to node, say nothing of devices.
+            parts += [
+                (name, str(much) if "/" in name else "")
+                for name, much in allocatable_of(document).items()
+            ]
+        except InvalidDocument:
+            return None
+    return tuple(parts)
+
+
+def _texts(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Labels or annotations that a rule may read of a node's devices."""
+    return tuple(one for one in given.items() if one[0] != _HOST and ours(one[0]))
+
+
+def _amounts(given: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:
+    return tuple((given or {}).items())
