@@ -89,7 +89,7 @@ def test_schedule_and_explain_print_none(command: str, tmp_path: Path) -> None:
     for words in (
         ["schedule", str(path)],
         ["explain", "p", "-f", str(path)],
-        ["whatif", str(path)],
+        ["simulate", "cluster", str(path)],
     ):
         done = CliRunner().invoke(main, words)
         assert not signs(command) & set(done.output), words

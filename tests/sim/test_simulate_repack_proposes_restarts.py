@@ -115,6 +115,18 @@ def test_one_restart_makes_room(tmp_path: Path) -> None:
     assert not place["start"] <= moved["start"] < place["start"] + 4
 
 
+def test_names_give_the_terminal_no_command(tmp_path: Path) -> None:
+    """Nor is a word in brackets taken for a style."""
+    found = run(
+        tmp_path, pod("a[red]", 4000, 0), pod("b\x1b[2J", 4000, 4), pod("big\x1b]0;x\x07", 19000)
+    )
+
+    assert "\x1b" not in found.stdout
+    assert "\x07" not in found.stdout
+    assert "batch/big\\x1b]0;x" in found.stdout
+    assert "restart batch/a[red]" in found.stdout or "restart batch/b\\x1b[2J" in found.stdout
+
+
 def test_only_pods_that_are_named_are_restarted(tmp_path: Path) -> None:
     """The other namespace's pod stays, though either would do."""
     pods = (pod("a", 4000, 0, "prod"), pod("b", 4000, 4), pod("big", 19000))

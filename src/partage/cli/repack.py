@@ -1,17 +1,19 @@
 """`partage simulate repack`: whom to restart so that pods that wait for instances get them."""
 
 import sys
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import click
-from rich.console import Console
+from rich.text import Text
 
 from partage.cli.asked import noted
 from partage.cli.ending import end
 from partage.cli.parameters import PolicyType, output_option, strict_option
 from partage.cli.reading import batches
 from partage.cli.structured import to_json, to_yaml
+from partage.cli.tables import paper
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument
 from partage.model.pod import Pod
@@ -80,17 +82,21 @@ def repack(
 
 
 def _print(found: tuple[Proposal, ...]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    if not found:
-        console.print("no pod waits for a hardware instance")
-    for one in found:
-        console.print(f"{_name(one.pod)} waits: {one.why}", markup=False)
-        if one.place is None:
-            console.print(f"  no plan: restarting up to {MOST} of the pods named does not help")
-            continue
-        for pod, held, then in one.restarts:
-            console.print(f"  restart {_name(pod)}: {_where(held)} -> {_where(then)}")
-        console.print(f"  then {_name(one.pod)} gets {_where(one.place)}")
+    with paper() as console:
+        if not found:
+            console.print("no pod waits for a hardware instance")
+        for line in (line for one in found for line in _lines(one)):
+            console.print(Text(line), soft_wrap=True)
+
+
+def _lines(one: Proposal) -> Iterator[str]:
+    yield f"{_name(one.pod)} waits: {one.why}"
+    if one.place is None:
+        yield f"  no plan: restarting up to {MOST} of the pods named does not help"
+        return
+    for pod, held, then in one.restarts:
+        yield f"  restart {_name(pod)}: {_where(held)} -> {_where(then)}"
+    yield f"  then {_name(one.pod)} gets {_where(one.place)}"
 
 
 def _document(one: Proposal) -> dict[str, Any]:
