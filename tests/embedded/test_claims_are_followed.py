@@ -201,6 +201,29 @@ def test_what_another_has_is_not_allocated() -> None:
     run(_up(story))
 
 
+def test_a_pod_asks_by_names_and_by_a_claim() -> None:
+    """Neither knows of the other before the pod has a node: they are on two cards where one has no room for both."""
+
+    async def story(w: World) -> None:
+        await made(w, ("mine", wanted()))
+        both = user("both", resourceClaimName="mine")
+        resources = both["spec"]["containers"][0]["resources"]
+        resources["limits"] = {
+            "nvidia.com/gpu": 1,
+            "nvidia.com/gpucores": 80,
+            "nvidia.com/gpumem": 1000,
+        }
+        await w.create(PODS, both)
+        await w.phase("both", "Running")
+        # Slices say what names leave: the other card has claims alone.
+        left = lambda found: {one["capacity"]["cores"]["value"] for one in found.values()}  # noqa: E731
+        await until(lambda: devices(w), lambda found: left(found) == {"20", "100"})
+        (claimed,) = (await w.get(f"{CLAIMS}/mine"))["status"]["allocation"]["devices"]["results"]
+        assert left({claimed["device"]: (await devices(w))[claimed["device"]]}) == {"100"}
+
+    run(_up(story, node(cards=2)))
+
+
 async def _up(story: Callable[[World], Awaitable[None]], *nodes: SimulatedNode) -> None:
     async with running(nodes or [node()]) as w:
         await story(w)

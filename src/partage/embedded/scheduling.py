@@ -370,8 +370,14 @@ class KubeScheduler:
         if not choice.node:  # without devices
             choice = Choice(self._rooms.idlest(fitting))
         if open_ and claims is not None:
-            # As kube-scheduler does before it binds; the next pod is decided after that.
-            problem = await claims.take(record, choice.node, open_[choice.node])
+            # As kube-scheduler does before it binds; the next pod is decided after that. What is reserved for
+            # the pod's own names by now may be on the cards that were open.
+            beside = claims.open(record, [choice.node]) if choice.attempt else open_
+            problem = (
+                beside
+                if isinstance(beside, str)
+                else await claims.take(record, choice.node, beside[choice.node])
+            )
             if problem:
                 self._seam.forget(record, choice)
                 await claims.give_back(record)
