@@ -11,7 +11,7 @@ import shutil
 import ssl
 import subprocess
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +110,17 @@ class Karpenter:
         self.stack = stack
 
     def start(
-        self, sizes: Mapping[str, Mapping[str, str]], slices: Mapping[str, list[Json]]
+        self,
+        sizes: Mapping[str, Mapping[str, str]],
+        slices: Mapping[str, list[Json]],
+        labels: Sequence[str] = (),
     ) -> None:
         """Install it, with a NodePool for each instance type and by its name, and wait until they are ready.
 
         Args:
             sizes: what a node of an instance type offers, by type; one costs what the number of its `cpu` says.
             slices: specs of the ResourceSlices that a node of an instance type will publish, where it is told of them.
+            labels: keys of labels whose value a node has of the pods that it comes for.
         """
         run, folder = program("karpenter"), self.stack.plane.folder
         self.stack.shell(f"kubectl apply --server-side -f {run.parent / 'karpenter.yaml'}")
@@ -168,7 +172,8 @@ class Karpenter:
         for name in sizes:
             key = "node.kubernetes.io/instance-type"
             only = {"key": key, "operator": "In", "values": [name]}
-            node = {"nodeClassRef": kind, "requirements": [only], "expireAfter": "Never"}
+            asked = [only, *({"key": label, "operator": "Exists"} for label in labels)]
+            node = {"nodeClassRef": kind, "requirements": asked, "expireAfter": "Never"}
             spec = {
                 "template": {"spec": node},
                 "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "Never"},
