@@ -176,4 +176,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "WARNING" not in done.stderr
     page = (tmp_path / "site/reference/metrics.html").read_text("utf-8")
     assert "partage_verb_seconds" in page
+    values = (tmp_path / "site/reference/values.html").read_text("utf-8")
+    assert "by &lt;vendor&gt;-&lt;model&gt;;" in values
+    assert "{name: shop, namespaces: [shop]" in values
     assert not re.search(r'(src|href)="https?://(fonts|cdn|unpkg)', page)

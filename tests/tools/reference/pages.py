@@ -110,8 +110,8 @@ def _prose(text: str) -> str:
         if paragraph.startswith("\b\n"):
             parts.append(f"```\n{paragraph.removeprefix(chr(8) + chr(10))}\n```")
         else:
-            parts.append(" ".join(paragraph.split()))
-    return "\n\n".join(parts).replace("<", "&lt;") + "\n" if parts else ""
+            parts.append(" ".join(paragraph.split()).replace("<", "&lt;"))
+    return "\n\n".join(parts) + "\n" if parts else ""
 
 
 def _option(option: click.Option, context: click.Context) -> tuple[str, str, str]:
@@ -289,7 +289,15 @@ def values_page(text: str) -> str:
         text: the chart's values.yaml.
     """
     made = f"{HEAD}# Values of the chart\n\n`helm install` with `--set NAME=VALUE` or `-f FILE`. A value that is not here is refused.\n\n"
-    return made + table(("value", "default", ""), _values(text))
+    return made + table(
+        ("value", "default", ""),
+        ((name, default, _as_text(told)) for name, default, told in _values(text)),
+    )
+
+
+def _as_text(comment: str) -> str:
+    """A comment in Markdown: `<NAME>` is no tag, and braces are code, not attributes of the cell."""
+    return re.sub(r"(?:- )?\{[^}]*\}", r"`\g<0>`", comment.replace("<", "&lt;"))
 
 
 def value_comments(text: str) -> dict[str, str]:
