@@ -5,6 +5,7 @@ nodes (cpu, Ready) is filled in.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,17 @@ def test_a_quota_holds(stack: Stack, eight: None) -> None:
     with pytest.raises(AssertionError, match="exceeded quota"):
         apply(stack, one)
     stack.plane.call("DELETE", f"/api/v1/namespaces/{space}/pods?gracePeriodSeconds=0")
+
+
+def test_a_refusal_is_printed_as_the_page_shows(stack: Stack, eight: None) -> None:
+    """What kubectl makes of the webhook's answer: docs/how-to/ask-for-half-a-gpu.md prints it whole."""
+    page = (EXAMPLES.parent / "docs/how-to/ask-for-half-a-gpu.md").read_text("utf-8")
+    (printed,) = re.findall(r'`(The Pod "bad" is invalid[^`]*)`', page)
+    bad = pod("bad", {"tke.cloud.tencent.com/qgpu-core": "33"})
+    bad["spec"]["containers"][0]["name"] = "serve"
+    bad["spec"]["containers"][0]["resources"]["limits"]["tke.cloud.tencent.com/qgpu-memory"] = "7"
+    with pytest.raises(AssertionError, match=re.escape(printed)):
+        apply(stack, bad)
 
 
 def test_a_dry_run_hands_out_nothing(stack: Stack, eight: None) -> None:
