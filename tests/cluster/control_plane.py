@@ -358,9 +358,16 @@ class ControlPlane:
     # --- the API -----------------------------------------------------------------------------
 
     def call(
-        self, method: str, path: str, body: object = None, *, decode: bool = True, kind: str = ""
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        decode: bool = True,
+        kind: str = "",
+        token: str = "",
     ) -> Any:
-        """One request as administrator.
+        """One request, as administrator or as who has the token.
 
         Args:
             method: HTTP method.
@@ -368,6 +375,7 @@ class ControlPlane:
             body: sent as JSON.
             decode: whether the answer is JSON.
             kind: content type, where it is not JSON (patches).
+            token: of another user.
 
         Raises:
             urllib.error.HTTPError: the API server refused; it has the answer.
@@ -378,7 +386,7 @@ class ControlPlane:
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={
-                "Authorization": f"Bearer {self.admin}",
+                "Authorization": f"Bearer {token or self.admin}",
                 "Content-Type": kind or "application/json",
             },
         )

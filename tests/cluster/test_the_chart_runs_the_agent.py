@@ -17,6 +17,7 @@ import pytest
 import yaml
 from chart import CHART, helm
 from control_plane import HELM, ControlPlane, control_plane
+from stack import eventually
 
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import KubeError
@@ -308,3 +309,76 @@ def test_conditions_are_of_its_own_pods(
 
     assert allowed is not bool(refused), refused
     assert allowed or "its own node" in refused
+
+
+READY = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+TRAIN = f"/api/v1/namespaces/{NAMESPACE}/pods/train"
+DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices/n1"
+TAKEN = {
+    "a pod's readiness, by the agent": ("agent", f"{TRAIN}/status", READY),
+    "a pod's addresses, by the agent": (
+        "agent",
+        f"{TRAIN}/status",
+        {"status": {"podIP": "10.0.0.9", "podIPs": [{"ip": "10.0.0.9"}]}},
+    ),
+    "a network's annotation, by the agent": (
+        "agent",
+        "/api/v1/nodes/n1",
+        {"metadata": {"annotations": {"flannel.alpha.coreos.com/public-ip": "10.0.0.9"}}},
+    ),
+    "a Device of 257, by the agent": (
+        "agent",
+        DEVICES,
+        {"spec": {"devices": [{"type": "gpu", "minor": minor} for minor in range(257)]}},
+    ),
+    "a Device to stay, by the agent": ("agent", DEVICES, {"metadata": {"finalizers": ["x.y/z"]}}),
+    "a pod's readiness, by the scheduler": ("scheduler", f"{TRAIN}/status", READY),
+    "a pod's label, by the scheduler": (
+        "scheduler",
+        TRAIN,
+        {"metadata": {"labels": {"app": "x"}}},
+    ),
+    "a node's readiness, by the scheduler": ("scheduler", "/api/v1/nodes/n2/status", READY),
+    "a kubelet's address, by the scheduler": (
+        "scheduler",
+        "/api/v1/nodes/n2/status",
+        {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}},
+    ),
+    "a node's CPU, by the scheduler": (
+        "scheduler",
+        "/api/v1/nodes/n2/status",
+        {"status": {"capacity": {"cpu": "0"}, "allocatable": {"cpu": "0"}}},
+    ),
+    "a node's label, by the scheduler": (
+        "scheduler",
+        "/api/v1/nodes/n2",
+        {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("who", "path", "body"), TAKEN.values(), ids=TAKEN)
+def test_a_stolen_token_changes_nothing_else(
+    plane: ControlPlane, token: str, who: str, path: str, body: Manifest
+) -> None:
+    """The genuine API server refuses it by the chart's policies, and not by a lack of rights."""
+    devices = DEVICES.rpartition("/")[0]
+    if path == DEVICES:
+        eventually("Devices are served", lambda: plane.call("GET", devices))
+    if path == DEVICES and _device(plane, "n1") is None:
+        made = {
+            "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+            "kind": "Device",
+            "metadata": {"name": "n1"},
+        }
+        plane.call("POST", devices, made)
+    if who == "scheduler":
+        space = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/partage-scheduler/token"
+        token = plane.call("POST", space, {"spec": {}})["status"]["token"]
+
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        plane.call("PATCH", path, body, kind="application/merge-patch+json", token=token)
+
+    told = refused.value.read().decode()
+    assert "ValidatingAdmissionPolicy" in told
+    assert "changes" in told or "at most" in told
