@@ -96,8 +96,8 @@ def own_fields() -> dict[str, list[Rule]]:
 def own_slices() -> list[Rule]:
     """Rules of an agent's ResourceSlices.
 
-    A slice in another node's pool replaces those of that node, and a selector that names what one device lacks is an error
-    for every pod with such a claim, wherever it could go.
+    A slice in another node's pool may outdate those of that node, and a selector that names what one device lacks is an error,
+    for which a pod waits wherever it could go.
     """
     slices = "request.resource.resource != 'resourceslices' || "
     which = "(request.operation == 'DELETE' ? oldObject : object)"
