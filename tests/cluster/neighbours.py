@@ -46,6 +46,8 @@ def told(name: str, what: object) -> None:
 class Kueue:
     """Kueue, by the objects of its release: `kueue` and `kueue.yaml` (what is applied to install it) of the folder.
 
+    Built in its module: `go build ./cmd/kueue` and `kubectl kustomize config/default`.
+
     Its program stands for the pod of its Deployment: the test plays the mounted Secret and the Service's endpoint.
     """
 

@@ -1,9 +1,10 @@
 """Groups of scheduler-plugins' coscheduling, with Partage's plugin in the same kube-scheduler: all of a group, or nothing.
 
 The program is another's build of both (PARTAGE_NEIGHBOURS, `kube-scheduler-coscheduling`): Kubernetes' own with the plugins
-Partage and Coscheduling. coscheduling keeps pods that have a place waiting (Permit) until the group is complete, so that their
-cards are reserved in Partage's books meanwhile, and rejects them all when one finds none. How
-long the books keep them after that goes to build/neighbours/coscheduling.json.
+Partage and Coscheduling (`kube-scheduler/main.go` with `app.WithPlugin(coscheduling.Name, coscheduling.New)` and their
+apis/config/scheme, and controller-runtime of the same Kubernetes). coscheduling keeps pods that have a place waiting
+(Permit) until the group is complete, so that their cards are reserved in Partage's books meanwhile, and rejects them all
+when one finds none. How long the books keep them after that goes to build/neighbours/coscheduling.json.
 """
 
 import time

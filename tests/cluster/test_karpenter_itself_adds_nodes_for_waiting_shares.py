@@ -35,6 +35,9 @@ CLAIMS, NAMES = "claims", "default"
 """Namespaces: whose pods become claims, and whose stay as they are."""
 CARDS = {"one": 1, "two": 2, "untold": 2}
 """Cards of a node by its instance type; of the last one Karpenter is not told the slices."""
+MORE = {"one": 2, "two": 1}
+"""Nodes above the fewest, at most. kube-scheduler takes one pod after the other and moves none: best fit in any order
+needs up to two more of one card."""
 CORE, MEMORY, GIB = 100, 80, 2**30
 """Of a card: percent, and GiB."""
 LAYOUT = Layout(
@@ -249,7 +252,7 @@ def fewest(shares: Sequence[Share]) -> int:
 def test_nodes_come_for_shares_that_wait_and_hardly_more_than_must(
     stack: Stack, space: str, kind: str
 ) -> None:
-    """From none: every pod is placed, on at most one node more than the fewest that hold the mix."""
+    """From none: every pod is placed, on at most one node of two cards more than the fewest that hold the mix."""
     found = []
     for first in range(0, MIXES, TOGETHER):
         mixes = {seed: mix(seed) for seed in range(first, min(first + TOGETHER, MIXES))}
@@ -269,7 +272,7 @@ def test_nodes_come_for_shares_that_wait_and_hardly_more_than_must(
         told(f"karpenter-{space}-{kind}", found)
         empty(stack)
     assert [one for one in found if one["nodes"] < one["fewest"]] == []
-    assert all(one["nodes"] <= one["fewest"] + 1 for one in found), found
+    assert [one for one in found if one["nodes"] > one["fewest"] + MORE[kind]] == []
 
 
 def test_a_claim_that_no_card_has_left_gets_a_node_though_totals_would_hold_it(
