@@ -31,7 +31,7 @@ COMMANDS = {
     "why": ["explain", "waiting/too-big-for-t4", "-f", EXAMPLES],
     "decisions": ["schedule", f"{EXAMPLES}/mixed"],
 }
-SPARE = {"PROTOCOL", "koordinator", "hami", "qgpu"}
+SPARE = {"PROTOCOL", "koordinator", "hami", "qgpu", "claim"}
 """What a narrow `top pods` does without."""
 NAME = re.compile(r"[a-z0-9…/-]+")
 
