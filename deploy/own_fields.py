@@ -41,6 +41,12 @@ _CREATES: Final = "request.operation == 'CREATE' || "
 _DELETES: Final = "request.operation == 'DELETE' || "
 
 
+_TOPOLOGY = (
+    "request.operation == 'CREATE' && "
+    "k in ['topology.kubernetes.io/region', 'topology.kubernetes.io/zone']"
+)
+
+
 def own_fields() -> dict[str, list[Rule]]:
     """Rules of the policies by account; an agent's `variables.node` is the node that its token is of."""
     keys = reserved_keys()
@@ -62,7 +68,8 @@ def own_fields() -> dict[str, list[Rule]]:
         ),
         *_of_pods({"conditions", "nominatedNodeName", *_OF_CLAIMS}, conditions),
         _rule(
-            _keeps("pods bindings", "metadata.labels", label),
+            # The API server itself copies the node's zone and region onto a Binding (PodTopologyLabels).
+            _keeps("pods bindings", "metadata.labels", _any(label, _TOPOLOGY)),
             "no label of a pod but protocols' own",
         ),
         _rule(
