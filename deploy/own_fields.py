@@ -5,6 +5,9 @@ totals of a node where its kubelet is found. So each list here is of what a prog
 a later Kubernetes adds, too.
 
 Objects are looked at as maps (`dyn`), since CEL goes through keys of maps alone.
+
+Labels and annotations that the scheduler's account writes on pods and in Bindings are not among them: others' webhooks, and the
+API server itself, add theirs to its requests, and a policy cannot tell these apart. A refusal would keep pods from their nodes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +15,6 @@ from typing import Final
 
 from partage.vendors import names
 from partage.vendors.locks import LOCKS
-from partage.vendors.reserved import reserved_keys
 from partage.wire.nodes import COPIED_LABELS
 
 Rule = Mapping[str, str]
@@ -41,18 +43,8 @@ _CREATES: Final = "request.operation == 'CREATE' || "
 _DELETES: Final = "request.operation == 'DELETE' || "
 
 
-_TOPOLOGY = (
-    "request.operation == 'CREATE' && "
-    "k in ['topology.kubernetes.io/region', 'topology.kubernetes.io/zone']"
-)
-
-
 def own_fields() -> dict[str, list[Rule]]:
     """Rules of the policies by account; an agent's `variables.node` is the node that its token is of."""
-    keys = reserved_keys()
-    prefixed = [f"k.startsWith('{prefix}')" for prefix in keys.prefixes]
-    label = _any(_in({names.LEADER, *keys.labels}), *prefixed)
-    annotation = _any(_OURS, _in(keys.annotations), *prefixed)
     conditions = {names.CONDITION, names.ADJUSTED_CONDITION, "PodScheduled", "DisruptionTarget"}
     scheduler = [
         *_of_both(),
@@ -67,15 +59,6 @@ def own_fields() -> dict[str, list[Rule]]:
             for part in ("capacity", "allocatable")
         ),
         *_of_pods({"conditions", "nominatedNodeName", *_OF_CLAIMS}, conditions),
-        _rule(
-            # The API server itself copies the node's zone and region onto a Binding (PodTopologyLabels).
-            _keeps("pods bindings", "metadata.labels", _any(label, _TOPOLOGY)),
-            "no label of a pod but protocols' own",
-        ),
-        _rule(
-            _keeps("pods bindings", "metadata.annotations", annotation),
-            "no annotation of a pod but its own and protocols' own",
-        ),
     ]
     agent = [
         *_of_both(),
@@ -188,13 +171,13 @@ def _rule(expression: str, kept: str, who: str = "Partage") -> Rule:
     return {"expression": expression, "message": f"{who} changes {kept}"}
 
 
-def _keeps(resources: str, at: str, may: str) -> str:
-    """No key of this map is added, altered or removed, but those that may be; of a Binding none is there but these."""
+def _keeps(resource: str, at: str, may: str) -> str:
+    """No key of this map is added, altered or removed, but those that may be."""
     new, old = f"object.{at}", f"oldObject.{at}"
     here, before = _there(new), f"request.operation == 'UPDATE' && {_there(old)}"
     added = f"{before} && k in dyn({old}) && dyn({old})[k] == dyn({new})[k]"
     return (
-        f"!({_in(resources.split(), 'request.resource.resource')}) || "
+        f"request.resource.resource != '{resource}' || "
         f"(!({here}) || dyn({new}).all(k, {may} || {added})) && "
         f"(!({before}) || dyn({old}).all(k, {may} || {here} && k in dyn({new})))"
     )

@@ -333,11 +333,6 @@ TAKEN = {
     ),
     "a Device to stay, by the agent": ("agent", DEVICES, {"metadata": {"finalizers": ["x.y/z"]}}),
     "a pod's readiness, by the scheduler": ("scheduler", f"{TRAIN}/status", READY),
-    "a pod's label, by the scheduler": (
-        "scheduler",
-        TRAIN,
-        {"metadata": {"labels": {"app": "x"}}},
-    ),
     "a node's readiness, by the scheduler": ("scheduler", "/api/v1/nodes/n2/status", READY),
     "a kubelet's address, by the scheduler": (
         "scheduler",

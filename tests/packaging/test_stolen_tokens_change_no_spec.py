@@ -15,7 +15,6 @@ from partage.model.cutting import Cutting
 from partage.model.device import Device, DeviceType, SliceMode, Topology
 from partage.model.node import Node
 from partage.vendors.mig import MIG_CARDS
-from partage.vendors.reserved import reserved_keys
 
 celpy = pytest.importorskip("celpy", reason="cel-python is not installed: CEL is not evaluated")
 pytestmark = needs_helm
@@ -54,11 +53,6 @@ POD: Json = {
         "containerStatuses": [{"name": "c", "ready": True}],
         "conditions": [{"type": "Ready", "status": "True"}],
     },
-}
-BINDING: Json = {
-    "kind": "Binding",
-    "metadata": {"name": "p", "annotations": {"partage.io/allocation": "{}"}},
-    "target": {"kind": "Node", "name": "n1"},
 }
 SLICE: Json = {
     "kind": "ResourceSlice",
@@ -280,22 +274,6 @@ def test_a_node_is_where_and_what_its_kubelet_says(path: tuple[Any, ...], to: An
     assert refused(SCHEDULER, changed(NODE, *path, to=to), NODE, "nodes/status")
 
 
-@pytest.mark.parametrize("field", ["labels", "annotations"])
-@pytest.mark.parametrize("key", ["app", "k8s.v1.cni.cncf.io/networks", "partage.io.example.com/a"])
-def test_a_pod_is_of_the_kind_that_its_author_says(field: str, key: str) -> None:
-    """Labels and annotations by which others choose pods are not the scheduler's, before the Binding, in it and after it."""
-    said = changed(POD, "metadata", field, to={"other": "b", key: "new"})
-    known = changed(POD, "metadata", field, to={"other": "b", key: "old"})
-    gone = changed(POD, "metadata", field, to={"other": "b"})
-    assert refused(SCHEDULER, said, known, "pods")
-    assert refused(SCHEDULER, said, gone, "pods")
-    assert refused(SCHEDULER, gone, known, "pods")
-    bound = changed(BINDING, "metadata", field, to={key: "new"})
-    for resource in ("pods/binding", "bindings"):
-        assert refused(SCHEDULER, bound, None, resource)
-        assert not refused(SCHEDULER, BINDING, None, resource)
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -339,17 +317,6 @@ def test_the_scheduler_may_wake_pods_and_count_devices() -> None:
         labelled = changed(POD, "metadata", "labels", key, to="x")
         assert not refused(SCHEDULER, labelled, POD, "pods")
         assert not refused(SCHEDULER, POD, labelled, "pods")
-
-
-def test_every_reserved_key_may_be_written_by_the_scheduler() -> None:
-    """On the pod and in the Binding: they are what it writes."""
-    keys = reserved_keys()
-    written = dict.fromkeys((*keys.annotations, *(f"{one}main" for one in keys.prefixes)), "x")
-    bound = changed(BINDING, "metadata", "annotations", to=written)
-    bound = changed(bound, "metadata", "labels", to=dict.fromkeys(keys.labels, "x"))
-    assert not refused(SCHEDULER, bound, None, "pods/binding")
-    after = changed(POD, "metadata", "annotations", to=written)
-    assert not refused(SCHEDULER, after, POD, "pods")
 
 
 OFFERED = {

@@ -412,7 +412,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "thief",
-        "with the scheduler's or an agent's token: images, taints, finalizers, readiness, addresses, labels, other nodes' slices",
+        "with the scheduler's or an agent's token: images, taints, finalizers, readiness, addresses, nodes' labels, other nodes' slices",
         "the API server rejects them",
         ("packaging/test_stolen_tokens_change_no_spec.py",),
     ),
