@@ -388,10 +388,11 @@ static uint64_t fresh_time(struct gate *gate, struct batch *batch, uint64_t *who
     int64_t rest = span - (int64_t)batch->lead;
     int64_t least = batch->lead > LATE_HOST_NS && gate->single_ns > LEAST_NS ? (int64_t)gate->single_ns : LEAST_NS;
     if (batch->lead) span = rest > least ? rest : least < span ? least : span;
-    *whole = (uint64_t)span;
+    /* A host that stood still after the launch leaves nothing of it: the least is counted, and nothing is learnt from a guess. */
+    if (rest >= least || batch->lead <= LATE_HOST_NS) *whole = (uint64_t)span;
     /* While it was being made others may have run. */
     uint64_t counted = batch->counted > batch->lead ? batch->counted - batch->lead : 0;
-    uint64_t fresh = *whole > counted ? *whole - counted : 0;
+    uint64_t fresh = (uint64_t)span > counted ? (uint64_t)span - counted : 0;
     for (uint32_t i = 0; i < BATCHES; i++) {
         struct batch *other = &gate->batches[i];
         if (other == batch || other->state == BATCH_FREE || other->context != batch->context) continue;
