@@ -32,6 +32,8 @@ from claims_node import (
 from genuine_node import NEEDS, SLOW, Node, container, environment, pod, running
 from stack import eventually
 
+from partage.vendors.names import DRA_DRIVER
+
 HERE = Path(__file__).parent
 pytestmark = NEEDS
 
@@ -425,8 +427,12 @@ def test_an_agent_writes_slices_of_its_own_node_alone(
     try:
         with monkeypatch.context() as patched, cuda.stack.forbidden_meanwhile(afterwards=False):
             patched.setattr(plane, "admin", user_["user"]["token"])
-            plane.call("POST", path, made("mine", nodeName="cuda"))
-            plane.call("DELETE", f"{path}/mine")
+            mine = made("cuda-gpu.partage.io-devices-99", nodeName="cuda")
+            mine["spec"] |= {
+                "driver": DRA_DRIVER,
+                "pool": {**mine["spec"]["pool"], "name": "cuda"},
+            }
+            plane.call("POST", f"{path}?dryRun=All", mine)
             for name, where in theirs.items():
                 changed = {
                     **stored[name],
