@@ -1,8 +1,8 @@
 """What Partage's own accounts may change of others' objects, as CEL for the chart's policies.
 
-RBAC gives rights to whole objects. Who may write a condition of a pod could then say that it is not ready, and who may write
-totals of a node where its kubelet is found. So each list here is of what a program writes, and all else stays as it is: what
-a later Kubernetes adds, too.
+RBAC gives rights to whole objects. A program with the right to write a condition of a pod could say that the pod is not ready,
+and one with the right to write totals of a node could say where its kubelet is found. So each list here is of what a program
+writes, and everything else stays as it is, with what a later Kubernetes adds.
 
 Objects are looked at as maps (`dyn`), since CEL goes through keys of maps alone.
 
@@ -39,7 +39,6 @@ ATTRIBUTES: Final = {
     "version": ("driverVersion",),
 }
 """Of devices of a slice, by type: a selector that compares texts is an error where one device has a number."""
-_CREATES: Final = "request.operation == 'CREATE' || "
 _DELETES: Final = "request.operation == 'DELETE' || "
 
 
@@ -126,14 +125,12 @@ def own_slices() -> list[Rule]:
 
 
 def _of_both() -> list[Rule]:
-    """What both accounts leave alone of pods and nodes."""
+    """What both accounts leave alone of pods and nodes, of which the policies see updates alone."""
     others = "!(request.resource.resource in ['nodes', 'pods']) || "
     return [
-        _rule(f"{_CREATES}{others}({_same('spec')})", "no spec of a pod or node"),
+        _rule(f"{others}({_same('spec')})", "no spec of a pod or node"),
         *(
-            _rule(
-                f"{_CREATES}{others}({_same(f'metadata.{field}')})", f"no {field} of a pod or node"
-            )
+            _rule(f"{others}({_same(f'metadata.{field}')})", f"no {field} of a pod or node")
             for field in ("finalizers", "ownerReferences")
         ),
         _rule(
@@ -161,7 +158,7 @@ def _of_pods(fields: Iterable[str], conditions: Iterable[str]) -> list[Rule]:
             "neither phase nor addresses nor containers' states of a pod",
         ),
         _rule(
-            f"{_CREATES}request.resource.resource != 'pods' || {kept}",
+            f"request.resource.resource != 'pods' || {kept}",
             "no condition of a pod but its own",
         ),
     ]
@@ -174,7 +171,7 @@ def _rule(expression: str, kept: str, who: str = "Partage") -> Rule:
 def _keeps(resource: str, at: str, may: str) -> str:
     """No key of this map is added, altered or removed, but those that may be."""
     new, old = f"object.{at}", f"oldObject.{at}"
-    here, before = _there(new), f"request.operation == 'UPDATE' && {_there(old)}"
+    here, before = _there(new), _there(old)
     added = f"{before} && k in dyn({old}) && dyn({old})[k] == dyn({new})[k]"
     return (
         f"request.resource.resource != '{resource}' || "

@@ -229,7 +229,7 @@ func (e *engine) tell(question protocol.Question) error {
 	return e.tellNow(func() protocol.Question { return question })
 }
 
-// tellNow is tell for what may change meanwhile: of two that are told at once the later is the newer.
+// tellNow is tell for a question that must say what is so when it is queued, such as who leads: the last one that is sent is true.
 func (e *engine) tellNow(now func() protocol.Question) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -659,7 +659,8 @@ func takesTurns(state fwk.CycleState) bool {
 
 // PreBind waits for the pod's turn to have its claims stored, by kube-scheduler's own plugin that comes next. The turn ends
 // with that plugin: kube-scheduler ends the context.
-func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, _ *v1.Pod, _ string) *fwk.Status {
+func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, _ *v1.Pod, _ string) (status *fwk.Status) {
+	defer guard(&status)
 	if !takesTurns(state) {
 		return nil
 	}

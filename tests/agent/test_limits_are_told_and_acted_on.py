@@ -652,7 +652,7 @@ def test_what_drivers_sample_adds_up_to_device_time(tmp_path: Path) -> None:
 def test_what_instances_did_is_their_containers(tmp_path: Path) -> None:
     """As a part of the card, once for each measurement, and from the first on that the container was there for all of.
 
-    Where two containers have an instance, or of one of a container's nothing is told, nothing is made up.
+    A container gets no figure where another has its instance too, or where one of its instances has none.
     """
     for pid, letter in ((11, "a"), (12, "b")):
         (tmp_path / str(pid)).mkdir()

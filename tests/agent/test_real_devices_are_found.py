@@ -403,7 +403,7 @@ def test_time_of_processes_is_told_by_card(cards: Cards) -> None:
 
 
 def test_time_of_instances_is_told_between_two_searches(cards: Cards) -> None:
-    """Of each its own part; once a search is too soon after another, what was told before is told again."""
+    """Each instance has its own figure; a search too soon after another repeats the figure before."""
     cards.cut("1 MIG-a 0 4 100 1000", "2 MIG-b 4 2 0 1000")
     assert cards.instances() == {}  # one sample is no time
     cards.now = 60
@@ -422,7 +422,7 @@ def test_time_of_instances_is_told_between_two_searches(cards: Cards) -> None:
 
 
 def test_an_instance_that_was_made_anew_begins_anew(cards: Cards) -> None:
-    """Its number is used again; samples of what is gone are given back, and all with the library."""
+    """The driver uses its number again; samples of an instance that is gone are freed, and all with the library."""
     library = ctypes.CDLL("libnvidia-ml.so.1")
     before = library.fake_samples()
     cards.cut("1 MIG-a 0 4 900 1000")
@@ -452,7 +452,7 @@ def test_a_driver_without_counters_tells_no_time_of_instances(
 
 
 def test_what_the_driver_does_not_say_of_an_instance_is_not_made_up(cards: Cards) -> None:
-    """A figure that failed, or is none, is absent; the next one is told again."""
+    """A figure that failed, or makes no sense, is absent; the next good one is there again."""
     cards.cut("1 MIG-a 0 4 0 1000")
     cards.instances()
     for now, sample in ((10, "0 1000"), (20, "5000 2000"), (30, "100 3000")):

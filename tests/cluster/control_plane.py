@@ -367,7 +367,7 @@ class ControlPlane:
         kind: str = "",
         token: str = "",
     ) -> Any:
-        """One request, as administrator or as who has the token.
+        """One request, as the administrator or as the owner of the token.
 
         Args:
             method: HTTP method.

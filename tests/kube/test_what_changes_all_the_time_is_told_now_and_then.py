@@ -15,7 +15,7 @@ NODES_PATH = "/api/v1/nodes"
 
 
 class Hearer:
-    """Keeps what it is told of nodes."""
+    """Keeps the changes of nodes that it hears of."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
@@ -29,7 +29,7 @@ class Hearer:
         self.told.append((document.name, "gone"))
 
     def of(self, name: str) -> list[str]:
-        """What was told of one."""
+        """The changes of one node."""
         return [turn for one, turn in self.told if one == name]
 
 

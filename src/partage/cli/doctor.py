@@ -462,12 +462,13 @@ def _books(documents: list[Document], namespaces: tuple[str, ...]) -> tuple[Book
         if one.kind in KINDS:
             nodes.setdefault(one.name, []).append(one)
     like = alike(nodes)
-    unread = dict(like)
+    unread = set(like)
     events: list[Event] = []
 
     def read(names_: Iterable[str]) -> None:
         for name in names_:
-            if unread.pop(name, None) is not None:
+            if name in unread:
+                unread.remove(name)
                 events.extend(event for one in nodes[name] for event in cache.changed(one))
 
     for one in documents:

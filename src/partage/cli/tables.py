@@ -106,7 +106,7 @@ class _Column:
     width: int = 0
 
     def __post_init__(self) -> None:
-        seen = {cell: _visible(cell) for cell in set(self.cells)}
+        seen = {cell: _changed(cell, visible) for cell in set(self.cells)}
         self.cells = [seen[cell] for cell in self.cells]
         self.texts = frozenset({self.header, *map(str, seen.values())})
         self.width = max(map(_longest, self.texts))
@@ -133,7 +133,7 @@ class Line:
     """A line of cells in their styles, which runs on where it is too long; without cells an empty one."""
 
     def __init__(self, *cells: Cell) -> None:
-        self._cells = [_visible(cell) for cell in cells]
+        self._cells = [_changed(cell, visible) for cell in cells]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The line."""
@@ -191,10 +191,6 @@ class PlainTable:
             for row in zip(*drawn, strict=True)
             for line in zip_longest(*row, fillvalue="")
         )
-
-
-def _visible(cell: Cell) -> Cell:
-    return _changed(cell, visible)
 
 
 def _rich(cell: Cell) -> Text:

@@ -179,9 +179,8 @@ class Attempts:
             return _refused(question, STALE, "a newer attempt replaced this one")
         if self._service.closed:
             return _refused(question, CLOSED, self._service.closed)
-        self._service.pending.withdrawn(
-            books, question.uid, now
-        )  # an attempt before this one is over
+        # An attempt before this one is over.
+        self._service.pending.withdrawn(books, question.uid, now)
         if question.claims:
             return self._for_claims(books, question, now)
         try:
