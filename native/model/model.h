@@ -74,6 +74,7 @@ struct submission {
     bool (*host)(void *); /* a function of the host is over once this says so; NULL: after `ns` */
     void *data;
     uint64_t loading;     /* that the call takes longer, as a first launch may */
+    uint64_t late;        /* that the host stands still once the work is submitted, before the call returns */
 };
 struct channel *card_open(uint32_t card);
 void card_close(struct channel *channel);

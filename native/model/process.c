@@ -193,6 +193,7 @@ void process_launch(struct process *process, uint32_t card, uint32_t stream, uin
     if (gate) gate_enter(gate, &ticket, (CUcontext)process->channels[card], name_of(stream), graph, function);
     if (work.loading) world_sleep(work.loading);
     card_submit(process->channels[card], stream, work);
+    if (work.late) world_sleep(work.late);
     if (gate && ticket.gate) gate_leave(&ticket, true);
     process->launches++;
 }

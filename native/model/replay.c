@@ -306,6 +306,29 @@ static int loads(void)
     return good ? 0 : 3;
 }
 
+/* Kernels of 5 ms with a fixed share of 20 %; the host stands still for 20 ms after the first launch, and after each NUMBERth. */
+static void halting(void *argument)
+{
+    for (uint64_t i = 0;; i++) {
+        struct submission work = kernel(5 * MS, 1000);
+        if (number ? i % number == 0 : i == 0) work.late = 20 * MS;
+        process_launch(argument, 0, 1, 0, 0x100, work);
+    }
+}
+
+static int late_host(void)
+{
+    process_open(&processes[0], 1, 0, terms(POLICY_FIXED_SHARE, 200));
+    world_thread(halting, &processes[0]);
+    bool good = world_run(world_now() + SECOND);
+    say("first", card_served(processes[0].channels[0]) / MS);
+    good &= world_run(world_now() + 4 * SECOND);
+    say("share", card_served(processes[0].channels[0]) / 5 / MS);
+    say("counted", processes[0].books[0].served / US);
+    say("used", card_served(processes[0].channels[0]) / US);
+    return good ? 0 : 3;
+}
+
 /*
  * 10 us of the card, then 300 of the host: NUMBER 0 with a fixed share of 20 %, else bursting. NUMBER 2: first the same function
  * takes long, ten times, then short work is waited for, and pauses last 3 ms.
@@ -750,7 +773,7 @@ static const struct {
     const char *name;
     int (*play)(void);
 } scenes[] = {{"many-graphs", many_graphs}, {"beside-long", beside_long}, {"wakes", wakes}, {"full-channel", full_channel},
-              {"leaves", leaves}, {"shares", shares}, {"collectives", collectives}, {"loads", loads}, {"legacy-marks", legacy_marks},
+              {"leaves", leaves}, {"shares", shares}, {"collectives", collectives}, {"loads", loads}, {"late-host", late_host}, {"legacy-marks", legacy_marks},
               {"pauses", pauses}, {"parts", parts}, {"long-waits", long_waits}, {"alone", alone_shares}, {"bursts", bursts}, {"adjusted", adjusted},
               {"mixed", mixed}, {"callbacks", callbacks}, {"beside-legacy", beside_legacy},
               {"without-turns", without_turns}, {"with-turns", with_turns}, {"with-pauses", with_pauses}, {"comes-and-goes", comes_and_goes}};

@@ -209,6 +209,17 @@ def test_the_loading_of_a_kernel_is_not_charged(build: Path, model: str, depth: 
 
 
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("each", [0, 3, 8, 50])
+def test_a_host_that_stands_still_teaches_nothing(build: Path, model: str, each: int) -> None:
+    """Kernels of 5 ms with a share of 20 %; once or time and again the host stops for 20 ms, so that all of a kernel is over before its mark."""
+    found = replay(build, "late-host", model, each)
+
+    assert found["first"] < 225
+    assert 195 < found["share"] < 206
+    assert 0.99 * found["used"] < found["counted"] < 1.01 * found["used"]
+
+
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("depth", [256, 512])
 def test_all_that_the_card_does_is_counted(build: Path, model: str, depth: int) -> None:
     """A program that sits in its waits is counted by looks a millisecond apart, each of which finds many batches over."""
