@@ -96,3 +96,17 @@ async def test_a_huge_head_is_refused(head: bytes) -> None:
             line = await reader.readline()
             assert not line or line.split()[1] == b"431", line
         writer.close()
+
+
+async def test_a_watch_ends_with_its_client() -> None:
+    """At once, though nothing changes that it would hear of: else so many could be left behind that memory ends."""
+    async with served(PLENTY) as port:
+        before = asyncio.all_tasks()
+        watch = b"GET /api/v1/nodes?watch=true HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        for _ in range(5):
+            reader, writer = await opened(port, watch)
+            await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+
+        while asyncio.all_tasks() - before:  # noqa: ASYNC110 # what is waited for has no event
+            await asyncio.sleep(0.001)

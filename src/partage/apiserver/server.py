@@ -240,7 +240,10 @@ class ApiServer:
             here=is_here(host),
             patience=known.limits.patience,
         )
-        server = web.Server(router.handle, access_log=None, auto_decompress=False)
+        # A request ends with its client, as on a genuine server: a watch would stay until something changes.
+        server = web.Server(
+            router.handle, access_log=None, auto_decompress=False, handler_cancellation=True
+        )
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=2.0)
         await runner.setup()
         most = known.limits.connections

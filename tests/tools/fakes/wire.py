@@ -100,7 +100,9 @@ class Wire:
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._pass)
         app.on_response_prepare.append(self._begun)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
+        self._runner = web.AppRunner(
+            app, shutdown_timeout=0.1, access_log=None, handler_cancellation=True
+        )
         await self._runner.setup()
         assert self._runner.server is not None
         self._server = await asyncio.get_running_loop().create_server(
