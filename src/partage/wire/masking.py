@@ -12,7 +12,7 @@ protocol stays: that there is one can tell whose pod it is. Documents within tex
 
 import hashlib
 import hmac
-import importlib
+import importlib.util
 import json
 import pkgutil
 import re
@@ -388,10 +388,14 @@ def _words() -> frozenset[str]:
     found = {*_COMMON, *context.owners, *context.triggers}
     for package in _PACKAGES:
         for one in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-            module = importlib.import_module(one.name)
-            loader = getattr(module.__spec__, "loader", None)
+            spec = importlib.util.find_spec(one.name)
+            loader = getattr(spec, "loader", None)
             code = loader.get_code(one.name) if loader is not None else None
             found |= set(_constants(code)) if code is not None else set()
+            try:
+                module = importlib.import_module(one.name)
+            except ModuleNotFoundError:  # it is of an extra that is not installed
+                continue
             for held in vars(module).values():
                 if isinstance(held, type) and issubclass(held, msgspec.Struct):
                     found |= set(held.__struct_encode_fields__)
