@@ -27,8 +27,14 @@ type claims struct {
 	fwk.ResourceClaimTracker
 	there   map[string]*resourceapi.ResourceClaim
 	pending map[types.UID]*resourceapi.AllocationResult
+	slices  []*resourceapi.ResourceSlice
+	fails   error
 }
 
+func (c *claims) ResourceSlices() fwk.ResourceSliceLister { return c }
+func (c *claims) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
+	return c.slices, c.fails
+}
 func (c *claims) ResourceClaims() fwk.ResourceClaimTracker { return c }
 func (c *claims) GetPendingAllocation(uid types.UID) *resourceapi.AllocationResult {
 	return c.pending[uid]
@@ -336,6 +342,75 @@ func TestWhatIsTakenOfANodeIsToldOnceOnAConnection(t *testing.T) {
 	}
 	if got := t1.changed(many); len(got) != 5 {
 		t.Error("the others come with the next question:", len(got))
+	}
+}
+
+// slice is one of so many slices of a pool.
+func slice(driver, pool string, generation, count int64) *resourceapi.ResourceSlice {
+	return &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
+		Driver: driver, Pool: resourceapi.ResourcePool{Name: pool, Generation: generation, ResourceSliceCount: count},
+	}}
+}
+
+func TestOnlyPoolsOfWhichEverySliceIsThereAreTold(t *testing.T) {
+	var t1 told
+	told := func(there ...*resourceapi.ResourceSlice) protocol.Pools {
+		found := *t1.whole(there, "ours")
+		slices.Sort(found.Whole)
+		return found
+	}
+	same := func(got protocol.Pools, whole, gone []string) {
+		t.Helper()
+		if !slices.Equal(got.Whole, whole) || !slices.Equal(got.Gone, gone) {
+			t.Error(got)
+		}
+	}
+	half, alone := slice("ours", "a", 1, 2), slice("ours", "b", 1, 1)
+	same(told(half, slice("other", "a", 1, 2), slice("other", "c", 1, 1)), nil, nil)
+	same(told(half, half, alone), []string{"a", "b"}, nil)
+	same(told(half, half, alone), nil, nil)
+	newer := slice("ours", "a", 2, 2)
+	same(told(half, newer, half, alone), nil, []string{"a"})
+	same(told(newer, half, newer, alone), []string{"a"}, nil)
+	same(told(newer, newer), nil, []string{"b"})
+	t1.forget()
+	same(told(newer, newer), []string{"a"}, nil)
+	var many []*resourceapi.ResourceSlice
+	for i := range mostPools + 5 {
+		many = append(many, slice("ours", string(rune('一'+i)), 1, 1))
+	}
+	if got := told(many...); len(got.Whole) != mostPools {
+		t.Error(len(got.Whole))
+	}
+	if got := told(many...); len(got.Whole) != 5 {
+		t.Error("the others come with the next question:", len(got.Whole))
+	}
+}
+
+func TestAQuestionAboutClaimsTellsOfPoolsWhereTheEngineNamedItsDriver(t *testing.T) {
+	p, engine, h := withClaims(t, proposing("n1"))
+	ask := func() *protocol.Pools {
+		t.Helper()
+		if _, status := p.PreFilter(context.Background(), framework.NewCycleState(), claimant(), nil); !status.IsSuccess() {
+			t.Fatal(status)
+		}
+		return engine.last(protocol.VerbPropose).Pools
+	}
+	h.claims.slices = []*resourceapi.ResourceSlice{slice("ours", "n1", 1, 1)}
+	if pools := ask(); pools != nil {
+		t.Error("an engine that named none is told of none:", pools)
+	}
+	engine.push(protocol.Answer{Vocabulary: &protocol.Vocabulary{Resources: []string{card}, Claims: true, Driver: "ours"}})
+	until(t, "the driver", func() bool { return p.shared.words.Load().driver == "ours" })
+	if pools := ask(); pools == nil || !slices.Equal(pools.Whole, []string{"n1"}) {
+		t.Error(pools)
+	}
+	if pools := ask(); pools == nil || pools.Whole != nil || pools.Gone != nil {
+		t.Error("where nothing has changed it says so:", pools)
+	}
+	h.claims.fails = errors.New("no slices")
+	if _, status := p.PreFilter(context.Background(), framework.NewCycleState(), claimant(), nil); !status.IsSkip() {
+		t.Error("where they cannot be listed kube-scheduler looks by itself:", status)
 	}
 }
 

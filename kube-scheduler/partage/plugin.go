@@ -71,7 +71,8 @@ const (
 	slowAtMost  = 3
 	slowPause   = 5 * time.Second
 	mostRetries = 10_000
-	mostTaken   = 1000 // nodes of one question, so that a first one is no slow one
+	mostTaken   = 1000   // nodes of one question, so that a first one is no slow one
+	mostPools   = 10_000 // names of one question, within a frame with the longest there are
 )
 
 const stateKey fwk.StateKey = Name
@@ -364,7 +365,14 @@ func (p *Plugin) forClaims(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	if question.Pod, err = encoded(pod); err != nil {
 		return nil, skip
 	}
+	slices, err := dra.ResourceSlices().ListWithDeviceTaintRules()
+	if err != nil {
+		return nil, skip
+	}
 	// Last of all: it counts as told, which it would not be where the question is not asked after all.
+	if driver := p.shared.words.Load().driver; driver != "" {
+		question.Pools = p.shared.told.whole(slices, driver)
+	}
 	question.Taken = p.shared.told.changed(nodes)
 	answer, err := p.shared.timed(ctx, question)
 	if err != nil || answer.Code != "" || len(answer.Nodes) == 0 {

@@ -20,10 +20,11 @@ type words struct {
 	annotations map[string]struct{}
 	prefixes    []string
 	claims      bool
+	driver      string
 }
 
 func wordsOf(given *protocol.Vocabulary) *words {
-	w := &words{map[v1.ResourceName]struct{}{}, map[string]struct{}{}, given.Prefixes, given.Claims}
+	w := &words{map[v1.ResourceName]struct{}{}, map[string]struct{}{}, given.Prefixes, given.Claims, given.Driver}
 	for _, name := range given.Resources {
 		w.resources[v1.ResourceName(name)] = struct{}{}
 	}

@@ -71,6 +71,8 @@ type Question struct {
 	Pod       json.RawMessage `json:"pod,omitempty"`
 	// What pods request of nodes, where that has changed since it was told on this connection.
 	Taken []Taken `json:"taken,omitempty"`
+	// Comes with claims where the vocabulary names a driver.
+	Pools *Pools `json:"pools,omitempty"`
 
 	// preempt
 	Budgets []Budget `json:"budgets,omitempty"`
@@ -100,6 +102,13 @@ type Taken struct {
 	CPU    int64  `json:"cpu,omitempty"` // milli
 	Memory int64  `json:"memory,omitempty"`
 	Pods   int    `json:"pods,omitempty"`
+}
+
+// Pools are names of pools whose ResourceSlices kube-scheduler has seen, all of them, and of those of which it has not any more:
+// what has changed since it was told on this connection. It allocates from no other pool.
+type Pools struct {
+	Whole []string `json:"whole,omitempty"`
+	Gone  []string `json:"gone,omitempty"`
 }
 
 // Budget is as much of a PodDisruptionBudget as the engine needs.
@@ -150,6 +159,8 @@ type Vocabulary struct {
 	Prefixes    []string `json:"prefixes,omitempty"`
 	// Pods that ask by ResourceClaims are asked about too.
 	Claims bool `json:"claims,omitempty"`
+	// The DRA driver of whose pools the engine wants to hear.
+	Driver string `json:"driver,omitempty"`
 }
 
 // Append adds one frame to others.

@@ -96,9 +96,9 @@ class Machines:
         found = cards(name, head["labels"]["karpenter.sh/nodepool"])
         inventory = Inventory(tuple(Found(one) for one in found))
         device = device_document(name, inventory, None, "2026-01-01T00:00:00Z", head["uid"])
-        # Slices first: where Partage knows the cards before kube-scheduler does, its proposals are rejected for a minute.
-        asyncio.run(self._publish(Node(name, devices=found)))
         self.stack.create(device)
+        # Partage knows the cards by now, and before by the node's totals: kube-scheduler does from here on.
+        asyncio.run(self._publish(Node(name, devices=found)))
         ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
         self.stack.plane.call("PATCH", f"/api/v1/nodes/{name}/status", ready, kind=MERGE)
 
@@ -192,6 +192,15 @@ def refused(one: Mapping[str, Any]) -> bool:
     )
 
 
+def rejected(stack: Stack) -> int:
+    """How many of the pods had nodes proposed for their claims on which kube-scheduler could allocate none of them."""
+    there = {one["metadata"]["uid"] for one in pods(stack, CLAIMS)}
+    told = stack.plane.call("GET", f"/api/v1/namespaces/{CLAIMS}/events")["items"]
+    said = ("cannot allocate all claims", "other nodes are tried next")
+    rest = [one for one in told if all(text in one["message"] for text in said)]
+    return len(there & {one["involvedObject"]["uid"] for one in rest})
+
+
 def ask(stack: Stack, space: str, kind: str, name: str, share: Share, of: str = "none") -> None:
     """Make a pod with a share, for nodes of one instance type and mix.
 
@@ -253,7 +262,8 @@ def test_nodes_come_for_shares_that_wait_and_hardly_more_than_must(
     stack: Stack, space: str, kind: str
 ) -> None:
     """From none: every pod is placed, on at most one node of two cards more than the fewest that hold the mix."""
-    found = []
+    found: list[dict[str, int]] = []
+    in_vain = 0
     for first in range(0, MIXES, TOGETHER):
         mixes = {seed: mix(seed) for seed in range(first, min(first + TOGETHER, MIXES))}
         with unseen(stack):
@@ -270,7 +280,10 @@ def test_nodes_come_for_shares_that_wait_and_hardly_more_than_must(
             least = -(-fewest(shares) // CARDS[kind])
             found.append({"pods": len(shares), "fewest": least, "nodes": came[str(seed)]})
         told(f"karpenter-{space}-{kind}", found)
+        in_vain += rejected(stack)
         empty(stack)
+    # A few may be: kube-scheduler counts a claim twice in the moment in which it is stored.
+    assert in_vain <= sum(one["pods"] for one in found) // 5
     assert [one for one in found if one["nodes"] < one["fewest"]] == []
     assert [one for one in found if one["nodes"] > one["fewest"] + MORE[kind]] == []
 

@@ -23,9 +23,10 @@ class Caller:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._id = 0
+        self.pushed: list[dict[str, Any]] = []
 
     async def ask(self, verb: str, **given: Any) -> dict[str, Any]:
-        """The answer; pushes in between are left out."""
+        """The answer; pushes in between are kept."""
         self._id += 1
         body = json.dumps({"verb": verb, "id": self._id, **given}).encode()
         self._writer.write(len(body).to_bytes(4, "big") + body)
@@ -35,22 +36,27 @@ class Caller:
                 found = json.loads(await self._reader.readexactly(int.from_bytes(head, "big")))
             if found.get("id") == self._id:
                 return dict(found)
+            self.pushed.append(found)
 
 
 @asynccontextmanager
-async def connected(world: World) -> AsyncIterator[tuple[Caller, list[bool]]]:
+async def connected(
+    world: World, *, claims: bool = False
+) -> AsyncIterator[tuple[Caller, list[bool]]]:
     """A kube-scheduler that has said hello, and what it claimed of its Lease."""
-    claims: list[bool] = []
+    claimed: list[bool] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s"
-        server = PluginServer(PluginOptions(path), world.service, lambda: True, claims.append)
+        server = PluginServer(
+            PluginOptions(path), world.service, lambda: True, claimed.append, claims=claims
+        )
         await server.start()
         reader, writer = await asyncio.open_unix_connection(path)
         try:
             caller = Caller(reader, writer)
             await caller.ask("hello", protocol=wire.PROTOCOL, incarnation="one")
             await caller.ask("leading", leading=True)
-            yield caller, claims
+            yield caller, claimed
         finally:
             writer.close()
             await server.stop()

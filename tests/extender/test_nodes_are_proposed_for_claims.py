@@ -1,13 +1,15 @@
 """A kube-scheduler with the plugin is told on which nodes a pod's claims should be tried first, and decides itself."""
 
+import asyncio
 import json
 from typing import Any
 
 import msgspec
 import pytest
 from plugin_world import Plugged
+from test_a_fault_in_one_pod_ends_no_connection import connected
 from test_no_pod_costs_more_than_its_share import bounded
-from world import Manifest, device, document, node, pod, run, whole
+from world import Manifest, World, device, document, node, pod, run, whole
 
 from claim_documents import claim, share
 from partage.extender import pending_allocations
@@ -19,7 +21,7 @@ from partage.model.policy import Policy
 from partage.model.request import CardFilter, DeviceRequest
 from partage.scheduler.engine import State
 from partage.scheduler.events import PolicyChanged
-from partage.vendors.names import MIG_CLASS, SHARE_CLASS, TRANSLATED
+from partage.vendors.names import MIG_CLASS, QGPU_CORE, QGPU_MEMORY, SHARE_CLASS, TRANSLATED
 from partage.wire import plugin as wire
 from partage.wire.claim_requests import request_of_claims
 from partage.wire.claim_shapes import Shape, Translated, encode_translated
@@ -136,6 +138,46 @@ async def test_where_no_other_node_fits_kube_scheduler_looks_by_itself() -> None
     assert another(world, ["n1"]).again
     assert propose(world).skip
     assert world.service.books.waiting.get("uid-web") is None
+
+
+@run
+async def test_only_nodes_whose_slices_kube_scheduler_has_seen_are_proposed() -> None:
+    """Cards are known by a Device or by totals, earlier or without slices; a node is not left out once its slices come."""
+    world = await cluster("n1", "n2", "n3")
+    bare = node("bare")
+    bare["status"]["allocatable"] |= {QGPU_CORE: "100", QGPU_MEMORY: "80"}
+    world.service.changed(document(bare))
+
+    def proposed(name: str = "web", **more: Any) -> list[str]:
+        return sorted(propose(world, user=claimant(name), **more).nodes)
+
+    assert proposed() == ["bare", "n1", "n2", "n3"], "a plugin that tells nothing"
+    assert propose(world, pools=wire.Pools()).skip, "of none"
+    assert proposed(pools=wire.Pools(whole=["n2", "n3", "stranger"])) == ["n2", "n3"]
+    assert proposed() == ["n2", "n3"], "it tells changes alone"
+    assert another(world, ["n2"]).again
+    assert proposed(pools=wire.Pools(whole=["n1"], gone=["n3"])) == ["n1"]
+    await world.start(*(one for name in ("n1", "n2", "n3") for one in (node(name), device(name))))
+    assert proposed("other") == ["n1", "n2"], "books made anew"
+    assert proposed("wide", wide=True) == ["n1", "n2"]
+
+    world.attempts.disconnected()
+    assert proposed("last") == ["n1", "n2", "n3"], "the next may tell nothing"
+    world.check()
+
+
+@pytest.mark.parametrize("claims", [True, False])
+def test_the_plugin_is_asked_for_pools_of_this_driver_where_claims_are_followed(
+    *, claims: bool
+) -> None:
+    """It knows no driver by itself."""
+
+    async def main() -> None:
+        async with connected(World(), claims=claims) as (caller, _):
+            (words,) = (one["vocabulary"] for one in caller.pushed if "vocabulary" in one)
+            assert words.get("driver") == ("gpu.partage.io" if claims else None)
+
+    asyncio.run(main())
 
 
 @run

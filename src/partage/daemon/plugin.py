@@ -20,6 +20,7 @@ from partage.extender.attempts import STALE, Attempts
 from partage.extender.service import SchedulerService
 from partage.model.errors import InvalidDocument
 from partage.serving.unix import Link, UnixServer
+from partage.vendors.names import DRA_DRIVER
 from partage.vendors.reserved import RESERVED
 from partage.wire import plugin as wire
 
@@ -124,6 +125,7 @@ class PluginServer:
             sorted(RESERVED.annotations),
             sorted(RESERVED.prefixes),
             self._claims,
+            DRA_DRIVER if self._claims else "",
         )
 
     def _met(self, talk: "_Talk", hello: wire.Hello) -> None:

@@ -14,8 +14,9 @@ kube-scheduler decides about one pod at a time, and binds in the background:
 * Every question names its attempt. A question of an attempt that a newer one replaced changes
   nothing, and neither does a repeated one.
 * A pod that asks by ResourceClaims alone is kube-scheduler's to place. Its proposal names nodes where its claims
-  are best, by what the books have, and holds none; where filters reject all of them others are named once more, and
-  then kube-scheduler looks at all nodes by itself. `reserve` says what it has allocated, which the books hold
+  are best, by what the books have, and holds none: of nodes whose ResourceSlices kube-scheduler has all seen, for it can allocate
+  on no other, and the books know cards by Devices and totals, earlier or without any slice. Where filters reject all of
+  them others are named once more, and then kube-scheduler looks at all nodes by itself. `reserve` says what it has allocated, which the books hold
   until it is stored (`extender.pending_allocations`).
 * A pod that asks by names and by claims is proposed by its names. What kube-scheduler has allocated to its claims is
   said before `reserve`, which then takes a place beside that: else both could want one card.
@@ -154,6 +155,7 @@ class Attempts:
         self._planner = Planner(service.clock, _PLANNED_AGAIN, _TURN)
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
         self._rejected = RejectedNodes()
+        self._pools: set[str] | None = None
         self._sent_away: dict[str, float] = {}
         self._several_until = 0.0
         self._proposal = ""
@@ -174,6 +176,10 @@ class Attempts:
         self._heed_facts(books, now)
         if question.taken:
             _take_in(books, {one.node: _amounts(one) for one in question.taken})
+        if question.pools is not None:
+            self._pools = self._pools or set()
+            self._pools.update(question.pools.whole)
+            self._pools.difference_update(question.pools.gone)
         known = self._attempts.get(question.uid)
         if known is not None and question.attempt < known.number:
             return _refused(question, STALE, "a newer attempt replaced this one")
@@ -386,6 +392,7 @@ class Attempts:
         A Binding on its way has an unknown end, and is read back.
         """
         books = self._current()
+        self._pools = None
         self._end_proposal()
         self._service.pending.clear(books, self._service.clock.monotonic())
         for attempt in list(self._attempts.values()):
@@ -506,6 +513,9 @@ class Attempts:
         if entry is None or work is None or rejected:
             return wire.Answer(question.id, skip=True)
         among = self._rejected.left(books.engine.ledger, uid, now)
+        if self._pools is not None:
+            whole = marked(books.engine.ledger, self._pools)
+            among = whole if among is None else among & whole
         most = MOST_PROPOSED if left_out else PROPOSED
         books.cluster_cache.compares(entry.pod)
         found = others(books.cycle, entry.pod, question, question.domains, among, work, now, most)

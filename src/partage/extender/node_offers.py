@@ -40,7 +40,7 @@ _BEST: Final = 100
 def marked(ledger: Ledger, nodes: Iterable[str]) -> Bools:
     """By node index, whether a node is one of these."""
     found: Bools = np.zeros_like(ledger.present)
-    found[[ledger.index[name] for name in nodes if name in ledger.index]] = True
+    found[[index for index in map(ledger.index.get, nodes) if index is not None]] = True
     return found
 
 

@@ -89,6 +89,18 @@ class Taken(_Message, frozen=True, omit_defaults=True, gc=False):
     pods: int = 0
 
 
+class Pools(_Message, frozen=True, omit_defaults=True, gc=False):
+    """From which pools kube-scheduler can allocate, as far as that has changed since it was told on this connection.
+
+    Attributes:
+        whole: names of pools (a node's has the node's name) of which it has now seen every ResourceSlice.
+        gone: those of which it has not any more.
+    """
+
+    whole: list[str] = []
+    gone: list[str] = []
+
+
 class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
     """Which nodes can host the pod's devices, the best first (PreFilter).
 
@@ -106,6 +118,7 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
             questions `another` follows, or `reserve` with what was allocated, and `unreserve`.
         taken: what pods request of nodes, where that has changed since it was told on this
             connection; comes with claims.
+        pools: comes with claims, changed or not, where the vocabulary named a driver.
     """
 
     version: str = ""
@@ -116,6 +129,7 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
     pod: msgspec.Raw = msgspec.Raw()
     claims: list[msgspec.Raw] = []
     taken: list[Taken] = []
+    pools: Pools | None = None
 
 
 class Preempt(_About, frozen=True, omit_defaults=True, tag="preempt", gc=False):
@@ -227,12 +241,14 @@ class Vocabulary(_Message, frozen=True, omit_defaults=True, gc=False):
     Attributes:
         annotations: keys that only Partage writes; a pod that carries one is asked about.
         claims: pods that ask by ResourceClaims are asked about too.
+        driver: of whose pools the plugin says from which kube-scheduler can allocate.
     """
 
     resources: list[str] = []
     annotations: list[str] = []
     prefixes: list[str] = []
     claims: bool = False
+    driver: str = ""
 
 
 class Push(_Message, frozen=True, omit_defaults=True, gc=False):
