@@ -1,6 +1,7 @@
 """A genuine kube-scheduler with the plugin tries pods with claims on the engine's nodes first, and is kept from none.
 
-The engine's nodes and the slices disagree on purpose: only one node has slices, with larger cards than the engine knows of.
+The engine's nodes and the slices disagree on purpose: of one node they have larger cards than the engine knows of, of many
+smaller ones, and most others have none.
 """
 
 import socket
@@ -124,15 +125,29 @@ def unanswered(cluster: Plugged) -> Iterator[None]:
             cluster.plane.call("DELETE", f"{HOOKS}/silent")
 
 
-def test_other_nodes_are_tried_where_the_first_ones_have_no_devices(cluster: Plugged) -> None:
-    """DynamicResources rejects the whole first proposal; the second has the node with slices."""
+def test_nodes_without_slices_are_not_proposed(cluster: Plugged) -> None:
+    """Seventeen of them would come first: kube-scheduler could allocate on none."""
     claimant(cluster, "first", "4Gi")
 
     cluster.bound("first")
 
     assert cluster.node_of("first") == "offers"
-    assert cluster.failures("first") == 1
-    allocation = cluster.plane.call("GET", f"{CLAIMS}/first")["status"]["allocation"]
+    assert cluster.failures("first") == 0
+
+
+def test_other_nodes_are_tried_where_the_first_ones_have_too_little(cluster: Plugged) -> None:
+    """DynamicResources rejects the whole first proposal; the second has the node with larger cards."""
+    for name in FILLED:
+        publish(cluster, name, 1)
+    claimant(cluster, "seen", "1Gi", (FILLED[-1],))
+    cluster.bound("seen")
+    claimant(cluster, "second", "4Gi")
+
+    cluster.bound("second")
+
+    assert cluster.node_of("second") == "offers"
+    assert cluster.failures("second") == 1
+    allocation = cluster.plane.call("GET", f"{CLAIMS}/second")["status"]["allocation"]
     assert [one["pool"] for one in allocation["devices"]["results"]] == ["offers"]
 
 
