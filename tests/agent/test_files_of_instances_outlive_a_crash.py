@@ -7,7 +7,7 @@ import pytest
 
 from fakes.nvml import FakeNvml
 from partage.agent.mig.cdi import KIND, Numbers, Spec, Specs, read_numbers, render
-from partage.agent.mig.epoch import read_epoch
+from partage.agent.mig.driver import read_epoch
 from partage.agent.mig.journal import CardJournal, Entry, FileJournals, Stage, replace_file
 from partage.agent.mig.nvml import CardFacts
 from partage.agent.mig.plan import Wanted

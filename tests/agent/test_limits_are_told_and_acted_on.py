@@ -27,8 +27,7 @@ from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.node_scan import see
 from partage.agent.isolation.providers import NoIsolation, OwnLibrary
 from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
-from partage.agent.isolation.statements import Answer, Statement, survey
-from partage.agent.isolation.tried import untried
+from partage.agent.isolation.statements import Answer, Statement, survey, untried
 from partage.agent.journal import Journal
 from partage.agent.metrics import MOST, Books, Nameless, NodeSeries, Tallies
 from partage.agent.nri.messages import Container, PodSandbox

@@ -9,7 +9,7 @@ import pytest
 from mig_world import CARD, World, want
 
 from fakes.clock import InstantClock, SteppedClock
-from partage.agent.mig.pods import wanted_by
+from partage.agent.mig.plan import wanted_by
 from partage.agent.mig.runner import Outcome
 from partage.agent.mig.service import Instances
 from partage.model.allocation import Allocation, Grant, GrantMode

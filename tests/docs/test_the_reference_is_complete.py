@@ -10,7 +10,7 @@ import click
 import pytest
 
 from partage.agent.discovery.models import MODELS
-from partage.cli.meanings import meaning
+from partage.cli.explain import meaning
 from partage.cli.up import up
 from partage.model.policy import Strategy
 from partage.model.reason import ReasonCode

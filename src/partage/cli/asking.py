@@ -2,7 +2,7 @@
 
 The service knows what it told kube-scheduler last. Other programs may read the cluster's objects
 and have the engine say what it would say of them: the same rules over the same objects, with no
-other rights than `kubectl get` needs. Both give the same documents (`dashboard.views`).
+other rights than `kubectl get` needs. Both give the same documents (`cli.book_views`).
 """
 
 import asyncio
@@ -167,7 +167,7 @@ def _proxy(service: str) -> str:
 
 
 class ServiceViews:
-    """Views that a scheduler service answers; see `dashboard.views.Views`."""
+    """Views that a scheduler service answers; see `dashboard.queries.Views`."""
 
     def __init__(self, client: Client, prefix: str) -> None:
         """Views; `prefix` is before every path, empty where the client speaks to the service itself."""

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from partage.cli.answering import Asked
-from partage.cli.claim_views import ClaimViews, read
+from partage.cli.book_views import BookViews, read
 from partage.cli.listing import listed, of_kinds
 from partage.cli.reading import batches
 from partage.daemon.watched import CLAIM_OFFERS
@@ -106,7 +106,7 @@ async def _over(
             if isinstance(decision, Refusal):
                 books.refuse(entry, decision, 0.0)
     return Asked(
-        ClaimViews(books, claimants, claims or allocator, settled=placing),
+        BookViews(books, claimants, claims or allocator, settled=placing),
         told,
         namespace,
         placed=placed,

@@ -1,6 +1,7 @@
 """`partage explain`: why a pod is where it is, or why it waits and what to try."""
 
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
 import click
@@ -18,10 +19,11 @@ from partage.cli.asked import (
 )
 from partage.cli.completion import pod_names
 from partage.cli.ending import end
-from partage.cli.meanings import meaning
 from partage.cli.parameters import Sectioned
 from partage.cli.tables import PlainTable, paper
 from partage.model.quantity import brief
+from partage.vendors import names
+from partage.vendors.traits import ROWS
 from partage.wire.outcomes import core_text
 
 HAS_A_PLACE: Final = 0
@@ -46,6 +48,23 @@ _MODES: Final = {
 }
 _IN_FORCE: Final = {"True": ("yes", "green"), "False": ("no", "red")}
 _OF_MANIFESTS: Final = "set by a ConfigMap of the manifests, or the default"
+_MEANINGS: Final[Mapping[str, str]] = {
+    names.ALLOCATION: "the record: what each container has; the ledger is rebuilt from it",
+    names.PERMIT: "what an operator's rule lets it have of its wishes (precedence, policy)",
+    names.ENFORCED: "the node's report: what it enforces at most of shares that were adjusted",
+    names.DEVICE_ALLOCATED: "Koordinator's record, read by its node agent and vendors' plugins",
+    names.BIND_TIMESTAMP: "when it was bound; vendors' plugins take pods in this order",
+    names.GPU_MINORS: "numbers of its cards, read by a vendor's plugin",
+    names.HAMI_POD_NODE: "HAMi: the node it was placed on",
+    names.HAMI_POD_TIME: "HAMi: when it was placed",
+    names.HAMI_TO_ALLOCATE: "HAMi: what its plugin has still to allocate",
+    names.HAMI_ALLOCATED: "HAMi: what it has, container by container",
+    names.HAMI_MIG_ALLOCATIONS: "HAMi: hardware instances that its plugin made for it",
+    names.HAMI_BIND_PHASE: "HAMi: how far its plugin is: allocating, success or failed",
+    names.HAMI_BIND_TIME: "HAMi: when it was bound",
+    names.QGPU_ALLOCATED: "qGPU: it has been placed",
+} | {key: text for row in ROWS for key, text in row.annotations.items()}
+"""What the annotations mean that Partage, or a plugin that it serves, writes on a pod."""
 _FEW: Final = 10
 """Nodes of a refusal that the table shows; wide shows all."""
 _LONG: Final = 60
@@ -387,3 +406,10 @@ def _print_annotations(console: Console, found: Document, *, wide: bool) -> None
         short = value if len(value) <= _LONG else value[:_LONG] + "…"
         table.add_row(key, meaning(key), *([short] if wide else []))
     console.print(table)
+
+
+def meaning(key: str) -> str:
+    """What an annotation of that name says; empty for an unknown one."""
+    if key.startswith(names.QGPU_CARDS):
+        return f"qGPU: cards of container {key.removeprefix(names.QGPU_CARDS)}"
+    return _MEANINGS.get(key, "")

@@ -33,7 +33,6 @@ from partage.agent.notes import Code, Notes
 from partage.agent.nri.plugin import Plugin, PluginOptions
 from partage.agent.stories import Stories
 from partage.agent.uses import DriverMeter, Meter
-from partage.daemon.folder_gc import Tidying
 from partage.daemon.instances import NodeInstances
 from partage.daemon.mps import MpsDaemon
 from partage.model.mig import MigSlice
@@ -184,7 +183,7 @@ class AgentDaemon:
         self.tallies.registry.register(NodeSeries(self._books))
         if chosen.mps is not None:
             chosen.mps.tell(self.tallies, self.notes)
-        tidying = None if folders is None else Tidying(folders)
+        tidying = None if folders is None else _Tidying(folders)
         more = tidying, self._instances, chosen.mps
         self._companions = [*beside(self), *(one for one in more if one is not None)]
 
@@ -306,3 +305,25 @@ class AgentDaemon:
 
 def _no_instance(_pod: str, _card: str, _mig: MigSlice) -> Instance:
     return Instance(why="this agent makes no instances (--mig)")
+
+
+class _Tidying:
+    """Empties folders that containers have left, beside everything else.
+
+    A tenant may have written any number of files there: they are removed in a thread of their own, some thousands at a
+    time, so that no container waits for it and an agent ends when it has to.
+    """
+
+    name: Final = "tidying"
+
+    def __init__(self, folders: Folders, period: float = 2.0) -> None:
+        """Nothing is removed yet; every `period` seconds it is looked whether there is anything."""
+        self._folders = folders
+        self._period = period
+
+    async def run(self) -> None:
+        """Remove until cancelled."""
+        while True:
+            if self._folders.pending:
+                await asyncio.to_thread(self._folders.sweep)
+            await asyncio.sleep(self._period)

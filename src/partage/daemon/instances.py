@@ -19,12 +19,10 @@ from partage.agent.discovery.nvidia import load_library
 from partage.agent.metrics import Tallies
 from partage.agent.mig import runner
 from partage.agent.mig.cdi import Specs, read_numbers
-from partage.agent.mig.driver import NvidiaDriver
-from partage.agent.mig.epoch import read_epoch
+from partage.agent.mig.driver import NvidiaDriver, read_epoch
 from partage.agent.mig.foreign import on_card, reported
 from partage.agent.mig.journal import FileJournals
-from partage.agent.mig.plan import Wanted
-from partage.agent.mig.pods import wanted_by
+from partage.agent.mig.plan import Wanted, wanted_by
 from partage.agent.mig.service import Instances
 from partage.agent.notes import Code, Notes
 from partage.agent.stories import InstanceStories

@@ -23,8 +23,7 @@ from partage.agent.discovery.found import Inventory
 from partage.agent.isolation.lookers import Lookers
 from partage.agent.isolation.node_scan import Seen, Sight, see
 from partage.agent.isolation.overhead import SLACK, Overheads
-from partage.agent.isolation.statements import NOT_ENFORCED, Answer, Statement, survey
-from partage.agent.isolation.tried import untried
+from partage.agent.isolation.statements import NOT_ENFORCED, Answer, Statement, survey, untried
 from partage.agent.isolation.unmanaged_processes import Strangers
 from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes

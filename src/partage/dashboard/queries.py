@@ -1,6 +1,6 @@
 """What can be asked of the books, by one name each: over HTTP and on the command line.
 
-The service, and a command that read the cluster itself, give the same documents (`dashboard.views`). A command that
+The service, and a command that read the cluster itself, give the same documents (`cli.book_views`). A command that
 asks the service loads this and nothing of the books.
 """
 

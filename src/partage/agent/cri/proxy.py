@@ -28,7 +28,6 @@ import grpc
 from partage.agent.cri import messages as cri
 from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment, key_of
 from partage.agent.cri.layers import made
-from partage.agent.cri.passing import PROMPT, UNBOUNDED, passed, refused, streams
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Decider, Refused
 from partage.agent.protobuf import Message
@@ -54,6 +53,18 @@ _OPEN: Final = frozenset(
     }
 )
 """Ends of a call that leave open whether the runtime did it."""
+_UNBOUNDED: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+_PROMPT: Final = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+"""A runtime that restarts is back within a second."""
+_OWN: Final = frozenset({"user-agent", "grpc-accept-encoding", "grpc-encoding", "te"})
+"""Metadata that belong to one connection."""
 M = TypeVar("M", bound=Message)
 _T = TypeVar("_T")
 
@@ -134,10 +145,10 @@ class Proxy:
         """Serve until `stop` is set. Raises `InvalidValue`: the socket cannot be listened on."""
         ended = asyncio.create_task(stop.wait(), name="cri:stop")
         channel = grpc.aio.insecure_channel(
-            f"unix:{self.options.runtime}", options=UNBOUNDED + PROMPT
+            f"unix:{self.options.runtime}", options=_UNBOUNDED + _PROMPT
         )
         self._runtime = channel
-        server = grpc.aio.server(options=UNBOUNDED)
+        server = grpc.aio.server(options=_UNBOUNDED)
         server.add_generic_rpc_handlers((_Everything(self),))
         try:
             try:
@@ -242,7 +253,7 @@ class Proxy:
     async def stream(self, method: str, request: bytes, context: Any) -> AsyncIterator[bytes]:
         """Pass on a call with many answers, each as it comes."""
         call = self._runtime.unary_stream(method)(
-            request, timeout=context.time_remaining(), metadata=passed(context)
+            request, timeout=context.time_remaining(), metadata=_passed(context)
         )
         begun = False
         try:
@@ -252,7 +263,7 @@ class Proxy:
             context.set_trailing_metadata(tuple(await call.trailing_metadata() or ()))
         except grpc.aio.AioRpcError as error:
             if begun or error.code() is not grpc.StatusCode.INTERNAL:
-                await refused(context, error)
+                await _refused(context, error)
         else:
             return
         finally:
@@ -266,7 +277,7 @@ class Proxy:
         try:
             return await self._call(method, request, context)
         except grpc.aio.AioRpcError as error:
-            return await refused(context, error)
+            return await _refused(context, error)
 
     async def ending(self, method: str, request: bytes, context: Any) -> bytes:
         """Pass on that a container is to end; what it held is free once it has."""
@@ -311,7 +322,7 @@ class Proxy:
         except grpc.aio.AioRpcError as error:
             if error.code() not in _OPEN:
                 await self._settled(self._unmade, container)
-            return await refused(context, error)
+            return await _refused(context, error)
         else:
             return answer
         finally:
@@ -393,7 +404,7 @@ class Proxy:
 
     async def _call(self, method: str, request: bytes, context: Any) -> bytes:
         call = self._runtime.unary_unary(method)(
-            request, timeout=context.time_remaining(), metadata=passed(context)
+            request, timeout=context.time_remaining(), metadata=_passed(context)
         )
         try:
             answer: bytes = await call
@@ -430,7 +441,7 @@ class _Everything(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no
 
             return grpc.unary_unary_rpc_method_handler(starting)
 
-        if streams(method):
+        if _streams(method):
 
             async def stream(request: bytes, context: Any) -> AsyncIterator[bytes]:
                 async for answer in proxy.stream(method, request, context):
@@ -442,3 +453,23 @@ class _Everything(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no
             return await proxy.forward(method, request, context)
 
         return grpc.unary_unary_rpc_method_handler(forward)
+
+
+def _streams(method: str) -> bool:
+    """Whether a call has many answers; CRI has none with many requests."""
+    name = method.rpartition("/")[2]
+    return name == "GetContainerEvents" or name.startswith("Stream")
+
+
+def _passed(context: Any) -> tuple[tuple[str, str | bytes], ...]:
+    """What came with a call and belongs to it."""
+    return tuple(
+        (key, value) for key, value in context.invocation_metadata() or () if key not in _OWN
+    )
+
+
+async def _refused(context: Any, error: grpc.aio.AioRpcError) -> bytes:
+    """End a call as the runtime has ended it."""
+    trailing = tuple(error.trailing_metadata() or ())
+    await context.abort(error.code(), error.details() or "", trailing)
+    raise AssertionError("a call that was ended goes on")

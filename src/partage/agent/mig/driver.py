@@ -7,6 +7,7 @@ Source of the order of calls: docs/sources/mig.md 2; written against nvidia-ml-p
 import ctypes
 import importlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from partage.agent.mig.nvml import (
@@ -18,7 +19,7 @@ from partage.agent.mig.nvml import (
     NvmlFailed,
 )
 from partage.model.device import MILLI
-from partage.model.errors import InvalidValue
+from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile
 
 _MIB: Final = 1 << 20
@@ -287,3 +288,22 @@ class NvidiaDriver:
 
 def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+def read_epoch(root: Path = Path("/")) -> str:
+    """Name of this run of the driver; another one after every boot and every reload: instances outlive neither.
+
+    The kernel names each boot. A reload makes a new directory for the module in sysfs, and directories there are
+    numbered as they are made. Source: Linux, `random(4)` on boot_id and sysfs.
+
+    Raises:
+        InvalidDocument: the driver is not loaded.
+    """
+    boot = root / "proc/sys/kernel/random/boot_id"
+    module = root / "sys/module/nvidia"
+    try:
+        return f"{boot.read_text('ascii').strip()}/{module.stat().st_ino}"
+    except OSError as error:
+        raise InvalidDocument(
+            f"{error.filename}: {error.strerror or error}; is the driver loaded?"
+        ) from None

@@ -12,15 +12,17 @@ What is ours, and may therefore be removed:
 Everything else belongs to others: it is occupied, and left alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from partage.agent.mig.cdi import Spec
 from partage.agent.mig.journal import CardJournal, Entry, Stage
 from partage.agent.mig.nvml import ComputeInstance, GpuInstance, Mode
+from partage.model.allocation import GrantMode
 from partage.model.mig import MigAxis, MigProfile, MigSlice
 from partage.vendors.mig import find_profile
+from partage.wire import record, shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,24 @@ class Wanted:
 
     instance: MigSlice
     owner: str
+
+
+def wanted_by(pods: Iterable[shapes.Pod], node: str) -> dict[str, list[Wanted]]:
+    """Instances that a node's pods have by their records, by the UUID of their card; the pods that came first in front.
+
+    A pod keeps its instances until its containers have ended for good (`wire.pod_phase`), however long it is being deleted.
+    Pods of other nodes, without a record, and with one that cannot be trusted want nothing: the
+    agent refuses to start the last kind, and the scheduler closes their cards.
+    """
+    found: dict[str, list[Wanted]] = {}
+    for uid, _, read in record.on_node(pods, node):
+        for grant in read.grants:
+            if grant.mode is GrantMode.MIG and grant.mig is not None:
+                one = Wanted(grant.mig, uid)
+                there = found.setdefault(grant.uuid, [])
+                if one not in there:
+                    there.append(one)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Node:
     """What the runners of a node's cards share.
 
     Attributes:
-        epoch: tells this run of the driver; see `epoch.read_epoch`.
+        epoch: tells this run of the driver; see `driver.read_epoch`.
         numbers: device numbers, read anew for each specification.
     """
 

@@ -49,7 +49,7 @@ class Instances:
         self._calls = {card: asyncio.Event() for card in runners}
 
     def want(self, wanted: Mapping[str, Sequence[Wanted]]) -> None:
-        """What the node's pods have, all of it, by card (`pods.wanted_by`)."""
+        """What the node's pods have, all of it, by card (`plan.wanted_by`)."""
         before = self._wanted
         self._wanted = {card: tuple(those) for card, those in wanted.items()}
         for card, call in self._calls.items():

@@ -1,10 +1,15 @@
-"""What books in this process answer of pods that name ResourceClaims, which the books alone know nothing of."""
+"""What books in this process answer to what can be asked of them (`dashboard.queries`).
+
+That of pods that name ResourceClaims an allocator adds: of these the books alone know nothing.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from partage.dashboard.queries import PodQuery
-from partage.dashboard.views import BookViews
+from partage.dashboard.nodes import node_document, nodes_document
+from partage.dashboard.overview import overview_document
+from partage.dashboard.queries import NodeQuery, PodQuery
+from partage.dashboard.workloads import pods_document
 from partage.extender.books import Books
 from partage.extender.claims_told import with_claims
 from partage.extender.explain import explain
@@ -16,26 +21,39 @@ from partage.wire.translation import PodEntry
 Made = ClaimAllocator | Callable[[], Awaitable[ClaimAllocator]]
 
 
-class ClaimViews(BookViews):
-    """Views in which such pods are explained too."""
+class BookViews:
+    """Views of books in this process."""
 
     def __init__(
-        self, books: Books, pods: Mapping[str, Document], allocator: Made, *, settled: bool
+        self, books: Books, claimants: Mapping[str, Document], allocator: Made, *, settled: bool
     ) -> None:
         """Views.
 
         Args:
-            pods: those that name claims, by `namespace/name`.
+            claimants: pods that name claims, by `namespace/name`.
             allocator: allocates claims, and judges those that wait in lists of pods too; or makes what does, once
                 an explanation needs it.
-            settled: see `BookViews`.
+            settled: every pod had its turn, and those that wait are not asked anew.
         """
-        super().__init__(books, settled=settled)
-        self._claimants, self._allocator, self._own = pods, allocator, (books, settled)
+        self._books, self._settled = books, settled
+        self._claimants, self._allocator = claimants, allocator
+
+    async def overview(self) -> dict[str, Any]:
+        """See `Views`."""
+        return await overview_document(self._books)
+
+    async def nodes(self, query: NodeQuery) -> dict[str, Any]:
+        """See `Views`."""
+        return await nodes_document(self._books, query)
+
+    async def node(self, name: str) -> dict[str, Any] | None:
+        """See `Views`; what came and went only a running service knows."""
+        found = node_document(self._books, name)
+        return found and found | {"history": None}
 
     async def pods(self, query: PodQuery) -> dict[str, Any]:
         """See `Views`."""
-        found = await super().pods(query)
+        found = await pods_document(self._books, query)
         for pod in found["pods"]:
             document = self._claimants.get(f"{pod['namespace']}/{pod['name']}")
             if document is not None and pod["node"] is None:
@@ -45,8 +63,8 @@ class ClaimViews(BookViews):
     def _judge(self, pod: dict[str, Any], document: Document) -> None:
         """Say why a pod's claims wait; nothing where devices are free."""
         if isinstance(self._allocator, ClaimAllocator):
-            books, _ = self._own
-            decision = self._allocator.decide(read(books, document).pod, document, keep=False)
+            asked = read(self._books, document).pod
+            decision = self._allocator.decide(asked, document, keep=False)
             why = decision if isinstance(decision, Refusal) else None
             pod |= {"code": why and why.code.value, "message": why and why.message}
 
@@ -54,20 +72,15 @@ class ClaimViews(BookViews):
         """See `Views`."""
         document = self._claimants.get(f"{namespace}/{name}")
         if document is None:
-            return await super().explain(namespace, name)
+            return explain(self._books, namespace, name, settled=self._settled)
         if not isinstance(self._allocator, ClaimAllocator):
             self._allocator = await self._allocator()
-        allocator, (books, settled) = self._allocator, self._own
-        found = explain(
-            books,
-            namespace,
-            name,
-            settled=settled,
-            claimant=(
-                read(books, document),
-                lambda pod, _work: allocator.decide(pod, document, keep=False),
-            ),
+        allocator = self._allocator
+        claimant = (
+            read(self._books, document),
+            lambda pod, _work: allocator.decide(pod, document, keep=False),
         )
+        found = explain(self._books, namespace, name, settled=self._settled, claimant=claimant)
         if found is None:
             return None
         held, asks = allocator.held(document), allocator.asks(document)
