@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from partage.apiserver.calls import Call, Cluster
-from partage.apiserver.selectors import FieldSelector, LabelSelector
+from partage.apiserver.selectors import FieldSelector
 from partage.apiserver.status import bad_request, expired
 from partage.apiserver.storage import Compacted, Record
+from partage.model.selector import Selector
 
 _CONTINUE: Final = (
     "The provided continue parameter is too old to display a consistent list result."
@@ -28,7 +29,7 @@ class _Token(msgspec.Struct, frozen=True):
 class Selection:
     """Which objects of a resource are wanted."""
 
-    labels: LabelSelector = LabelSelector()
+    labels: Selector = Selector()
     fields: FieldSelector = FieldSelector()
     convert: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 

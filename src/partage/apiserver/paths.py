@@ -8,7 +8,7 @@ from partage.apiserver.admission import User
 from partage.apiserver.calls import Call
 from partage.apiserver.kinds import Registry
 from partage.apiserver.listing import Selection
-from partage.apiserver.selectors import FieldSelector, LabelSelector
+from partage.apiserver.selectors import FieldSelector, parse_selector
 from partage.apiserver.status import ApiError, bad_request, unknown_path
 
 _NAMESPACE_PARTS: Final = ("status", "finalize")
@@ -123,7 +123,7 @@ def selection_of(call: Call, query: Mapping[str, str]) -> Selection:
     if call.name:
         fields = f"{fields},metadata.name={call.name}" if fields else f"metadata.name={call.name}"
     return Selection(
-        LabelSelector.parse(query.get("labelSelector", "").strip()),
+        parse_selector(query.get("labelSelector", "").strip()),
         FieldSelector.parse(fields, call.kind.fields()),
         call.kind.convert,
     )

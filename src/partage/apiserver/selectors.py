@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from partage.apiserver import naming
 from partage.apiserver.status import bad_request
+from partage.model.selector import Operator, Requirement, Selector, integer
 
 _TOKEN: Final = re.compile(
     r"\s*(?P<not>!)?\s*(?P<key>[^\s=!<>(),]+)\s*"
@@ -15,62 +16,25 @@ _TOKEN: Final = re.compile(
     r"|(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?\s*"
 )
 _LEXED: Final = re.compile(r"[=!<>]+|[(),]|[^\s=!<>(),]{1,64}")
-_NUMBER: Final = re.compile(r"[+-]?\d{1,19}")
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """One condition on one label; operators are `in`, `notin`, `exists`, `absent`, `<`, `>`."""
-
-    key: str
-    operator: str
-    values: frozenset[str] = frozenset()
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels meets it."""
-        value = labels.get(self.key)
-        if self.operator == "exists":
-            return value is not None
-        if self.operator == "absent":
-            return value is None
-        if self.operator == "in":
-            return value in self.values
-        if self.operator == "notin":
-            return value not in self.values
-        if value is None or not _NUMBER.fullmatch(value):
-            return False
-        bound = int(next(iter(self.values)))
-        return int(value) < bound if self.operator == "<" else int(value) > bound
-
-
-@dataclass(frozen=True, slots=True)
-class LabelSelector:
-    """All of some conditions on labels; without any, everything matches."""
-
-    requirements: tuple[Requirement, ...] = ()
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is selected."""
-        return all(requirement.matches(labels) for requirement in self.requirements)
-
-    @staticmethod
-    @lru_cache(maxsize=512)
-    def parse(text: str) -> "LabelSelector":
-        """The selector that a query parameter writes, such as `app=web,tier notin (a,b)`. Raises `ApiError`: 400."""
-        found: list[Requirement] = []
-        at = 0
-        while at < len(text):
-            match = _TOKEN.match(text, at)
-            if match is None or (match.end() < len(text) and text[match.end()] != ","):
-                rest = text[at if match is None else match.end() :].lstrip()
-                odd = _LEXED.match(rest)
-                expected = "!, identifier, or 'end of string'" if match is None else "',' or end"
-                raise bad_request(f"found '{odd[0] if odd else ''}', expected: {expected}")
-            found.append(_requirement(match))
-            at = match.end() + 1
-            if at == len(text):
-                raise bad_request("unable to parse requirement: found '', expected: identifier")
-        return LabelSelector(tuple(found))
+@lru_cache(maxsize=512)
+def parse_selector(text: str) -> Selector:
+    """The selector that a query parameter writes, such as `app=web,tier notin (a,b)`. Raises `ApiError`: 400."""
+    found: list[Requirement] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None or (match.end() < len(text) and text[match.end()] != ","):
+            rest = text[at if match is None else match.end() :].lstrip()
+            odd = _LEXED.match(rest)
+            expected = "!, identifier, or 'end of string'" if match is None else "',' or end"
+            raise bad_request(f"found '{odd[0] if odd else ''}', expected: {expected}")
+        found.append(_requirement(match))
+        at = match.end() + 1
+        if at == len(text):
+            raise bad_request("unable to parse requirement: found '', expected: identifier")
+    return Selector(tuple(found))
 
 
 def _requirement(match: re.Match[str]) -> Requirement:
@@ -81,49 +45,39 @@ def _requirement(match: re.Match[str]) -> Requirement:
     for why in naming.qualified_name(key):
         raise bad_request(f'unable to parse requirement: <nil>: Invalid value: "{key}": {why}')
     if not operator:
-        return Requirement(key, "absent" if match["not"] else "exists")
-    if operator in ("in", "notin"):
-        values = frozenset(value.strip() for value in match["values"].split(","))
-    else:
-        values = frozenset({match["value"]})
+        return Requirement(key, Operator.DOES_NOT_EXIST if match["not"] else Operator.EXISTS)
     if operator in ("<", ">"):
-        if not _NUMBER.fullmatch(match["value"]):
+        if integer(match["value"]) is None:
             raise bad_request(
                 "unable to parse requirement: values[0]: Invalid value: "
                 f"\"{match['value']}\": for 'Gt', 'Lt' operators, the value must be an integer"
             )
-        return Requirement(key, operator, values)
+        return Requirement(key, Operator.LT if operator == "<" else Operator.GT, (match["value"],))
+    listed = match["values"].split(",") if match["set"] else (match["value"],)
+    values = tuple(value.strip() for value in listed)
     for value in values:
         for why in naming.label_value(value):
             raise bad_request(
                 f'unable to parse requirement: values[0][{key}]: Invalid value: "{value}": {why}'
             )
-    return Requirement(key, "notin" if operator in ("!=", "notin") else "in", values)
+    return Requirement(
+        key, Operator.NOT_IN if operator in ("!=", "notin") else Operator.IN, values
+    )
 
 
-_OPERATORS: Final = {
-    "In": "in",
-    "NotIn": "notin",
-    "Exists": "exists",
-    "DoesNotExist": "absent",
-}
-
-
-def parse_labels(selector: Mapping[str, Any]) -> LabelSelector:
+def parse_labels(selector: Mapping[str, Any]) -> Selector:
     """A `LabelSelector` document (matchLabels and matchExpressions) as a predicate."""
     found = [
-        Requirement(key, "in", frozenset({value}))
+        Requirement(key, Operator.IN, (value,))
         for key, value in (selector.get("matchLabels") or {}).items()
     ]
-    found.extend(
-        Requirement(
-            str(one.get("key", "")),
-            _OPERATORS.get(one.get("operator", ""), "in"),
-            frozenset(one.get("values") or ()),
+    for one in selector.get("matchExpressions") or ():
+        known = one.get("operator") in tuple(Operator)
+        operator = Operator(one["operator"]) if known else Operator.IN
+        found.append(
+            Requirement(str(one.get("key", "")), operator, tuple(one.get("values") or ()))
         )
-        for one in selector.get("matchExpressions") or ()
-    )
-    return LabelSelector(tuple(found))
+    return Selector(tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
