@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from operator import is_
-from typing import Any, Final
+from typing import Final
 
 from partage.agent.discovery.found import Inventory
 from partage.agent.dra.ordering import arranged, rooms
+from partage.agent.dra.publishing import cards_in, is_as_wanted
 from partage.agent.dra.slices import Body, Offered, resource_slices
 from partage.agent.dra.withdrawn import left_for_claims
 from partage.apiserver import ApiError, ApiServer, Change, Record, User
@@ -23,7 +24,6 @@ from partage.model.allocation import Allocation
 from partage.model.device import DeviceType
 from partage.model.node import Node
 from partage.vendors.names import DRA_DRIVER
-from partage.wire.claims import DEVICE
 
 SLICES: Final = "resourceslices.resource.k8s.io"
 
@@ -115,7 +115,7 @@ class Slices:
         wanted = () if node is None or held is None else _wanted(held, node.uid, stored)
         specs = {one["metadata"]["name"]: one for one in wanted}
         if specs.keys() == stored.keys() and all(
-            _same(one["spec"], stored[key].value["spec"]) for key, one in specs.items()
+            is_as_wanted(stored[key].value["spec"], one["spec"]) for key, one in specs.items()
         ):
             return
         generations = [one.value["spec"]["pool"]["generation"] for one in stored.values()]
@@ -157,33 +157,8 @@ def _unchanged(one: _Known, before: _Known | None) -> bool:
 def _wanted(held: _Held, uid: str, stored: Mapping[str, Record]) -> tuple[Body, ...]:
     node, all_held = held
     left = left_for_claims(node, [one for one in all_held if not one.claim])
-    order = arranged(_order(stored), rooms(node, left_for_claims(node, all_held)))
+    before = cards_in(stored[name].value["spec"] for name in sorted(stored))
+    order = arranged(before, rooms(node, left_for_claims(node, all_held)))
     totals = {one.minor: one.memory_bytes for one in node.devices if one.type is DeviceType.GPU}
     offered = Offered(instances=True)
     return resource_slices(left, Inventory(), uid, 1, offered, order, totals)
-
-
-def _order(stored: Mapping[str, Record]) -> list[int]:
-    """Numbers of cards as an allocator comes upon them."""
-    found = (
-        DEVICE.fullmatch(str(device["name"]))
-        for _, one in sorted(stored.items())
-        for device in one.value["spec"].get("devices") or ()
-    )
-    return [int(one[1]) for one in found if one is not None]
-
-
-def _same(wanted: Any, stored: Any) -> bool:
-    """Whether what is stored is what is wanted, whatever its generation and the time of its taints."""
-    if isinstance(wanted, Mapping):
-        left = stored.keys() - {"timeAdded"} if isinstance(stored, Mapping) else set()
-        return wanted.keys() == left and all(
-            key == "generation" or _same(part, stored[key]) for key, part in wanted.items()
-        )
-    if isinstance(wanted, list):
-        return (
-            isinstance(stored, list)
-            and len(wanted) == len(stored)
-            and all(map(_same, wanted, stored))
-        )
-    return bool(wanted == stored)

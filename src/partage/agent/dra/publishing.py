@@ -14,7 +14,7 @@ those of its node, as it does half a minute after the driver has gone: so an age
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
@@ -167,7 +167,8 @@ class Publisher:
             self._say(self._kept.lacking)
         kept = self._kept
         stored = await self._stored()
-        order = arranged(_cards(stored), left or {})
+        before = cards_in(stored[name].spec for name in sorted(stored))
+        order = arranged(before, left or {})
         wanted = self._wanted(node, kept, order)
         try:
             wrote = await self._write(wanted, stored)
@@ -253,9 +254,7 @@ class Publisher:
             len(generations) <= 1
             and names == stored.keys()
             and all(
-                _without_generation(as_sent(stored[one["metadata"]["name"]].spec))
-                == _without_generation(one["spec"])
-                for one in wanted
+                is_as_wanted(stored[one["metadata"]["name"]].spec, one["spec"]) for one in wanted
             )
         ):
             return 0
@@ -305,10 +304,15 @@ def as_sent(stored: Any) -> Any:
     return [as_sent(part) for part in stored] if isinstance(stored, list) else stored
 
 
-def _cards(stored: Mapping[str, _Slice]) -> Iterator[int]:
-    """Numbers of the cards in stored slices, as an allocator comes upon them."""
-    for _, one in sorted(stored.items()):
-        for device in one.spec.get("devices") or ():
+def is_as_wanted(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether the spec of a stored slice says what is wanted, whatever its generation."""
+    return _without_generation(as_sent(stored)) == _without_generation(wanted)
+
+
+def cards_in(specs: Iterable[Mapping[str, Any]]) -> Iterator[int]:
+    """Numbers of the cards in slices' specs, which are given in the order of their names, as an allocator comes upon them."""
+    for spec in specs:
+        for device in spec.get("devices") or ():
             name = DEVICE.fullmatch(str(device.get("name")))
             if name is not None:
                 yield int(name[1])
