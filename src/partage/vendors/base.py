@@ -181,36 +181,6 @@ class Rendering:
     node_annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-def _nothing_registered(_node: NodeView, _settings: Settings) -> Registration:
-    return Registration()
-
-
-def _nothing_rendered(_placed: PlacedPod, _settings: Settings) -> Rendering:
-    return Rendering()
-
-
-def _nothing_labelled(_placed: PlacedPod, _settings: Settings) -> Mapping[str, str]:
-    return {}
-
-
-def _nothing_recovered(_pod: PodView, _node: Node, _settings: Settings) -> Record | None:
-    return None
-
-
-def _nothing_refined(_pod: PodView, reading: Reading, _settings: Settings) -> Reading:
-    return reading
-
-
-def _nothing_owned(_settings: Settings) -> frozenset[str]:
-    return frozenset()
-
-
-def _nothing_read(
-    _pod: PodView, _containers: tuple[ContainerView, ...], _settings: Settings
-) -> Reading:
-    return Reading()
-
-
 @dataclass(frozen=True, slots=True)
 class Family:
     """One protocol family, or one vendor's addition to another's protocol.
@@ -236,13 +206,21 @@ class Family:
     """
 
     name: str
-    owned: Callable[[Settings], frozenset[str]] = _nothing_owned
+    owned: Callable[[Settings], frozenset[str]] = lambda _settings: frozenset()
     triggers: frozenset[str] = frozenset()
-    read: Callable[[PodView, tuple[ContainerView, ...], Settings], Reading] = _nothing_read
-    refine: Callable[[PodView, Reading, Settings], Reading] = _nothing_refined
-    register: Callable[[NodeView, Settings], Registration] = _nothing_registered
-    render: Callable[[PlacedPod, Settings], Rendering] = _nothing_rendered
-    labels: Callable[[PlacedPod, Settings], Mapping[str, str]] = _nothing_labelled
-    recover: Callable[[PodView, Node, Settings], Record | None] = _nothing_recovered
+    read: Callable[[PodView, tuple[ContainerView, ...], Settings], Reading] = (
+        lambda _pod, _containers, _settings: Reading()
+    )
+    refine: Callable[[PodView, Reading, Settings], Reading] = lambda _pod, reading, _settings: (
+        reading
+    )
+    register: Callable[[NodeView, Settings], Registration] = lambda _node, _settings: (
+        Registration()
+    )
+    render: Callable[[PlacedPod, Settings], Rendering] = lambda _placed, _settings: Rendering()
+    labels: Callable[[PlacedPod, Settings], Mapping[str, str]] = lambda _placed, _settings: {}
+    recover: Callable[[PodView, Node, Settings], Record | None] = lambda _pod, _node, _settings: (
+        None
+    )
     by_container: bool = False
     tells_amounts: bool = True
