@@ -7,7 +7,7 @@ from typing import Any, Final
 from partage.apiserver import metadata
 from partage.apiserver.calls import Call, Cluster, missing, must_get, review
 from partage.apiserver.creating import pretend
-from partage.apiserver.status import ApiError, bad_request, precondition
+from partage.apiserver.status import ApiError, bad_request, invalid_options, precondition
 from partage.apiserver.storage import Absent, Record, Stale
 
 _TRIES: Final = 6
@@ -50,12 +50,9 @@ class DeleteOptions:
         if body.get("orphanDependents") is True and not policy:
             policy = "Orphan"
         if not isinstance(policy, str) or policy not in _POLICIES:
-            raise ApiError(
-                422,
-                "Invalid",
-                'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: '
-                f'"{policy}": supported values: "Foreground", "Background", "Orphan", "nil"',
-            )
+            known = '"Foreground", "Background", "Orphan", "nil"'
+            why = f'propagationPolicy: Unsupported value: "{policy}": supported values: {known}'
+            raise invalid_options("DeleteOptions", why)
         wanted = body.get("preconditions") or {}
         return DeleteOptions(
             grace, policy, str(wanted.get("uid") or ""), str(wanted.get("resourceVersion") or "")

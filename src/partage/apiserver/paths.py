@@ -9,7 +9,7 @@ from partage.apiserver.calls import Call
 from partage.apiserver.kinds import Registry
 from partage.apiserver.listing import Selection
 from partage.apiserver.selectors import FieldSelector, parse_selector
-from partage.apiserver.status import ApiError, bad_request, unknown_path
+from partage.apiserver.status import ApiError, bad_request, invalid_options, unknown_path
 
 _NAMESPACE_PARTS: Final = ("status", "finalize")
 _DEPRECATED: Final = {
@@ -91,12 +91,8 @@ def call_for(registry: Registry, target: Target, query: Mapping[str, str], user:
 
 
 def _option(name: str, value: str, known: str) -> ApiError:
-    return ApiError(
-        422,
-        "Invalid",
-        f'UpdateOptions.meta.k8s.io "" is invalid: {name}: Unsupported value: "{value}": '
-        f"supported values: {known}",
-    )
+    why = f'{name}: Unsupported value: "{value}": supported values: {known}'
+    return invalid_options("UpdateOptions", why)
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:

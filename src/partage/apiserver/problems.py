@@ -1,6 +1,6 @@
 """What validation finds wrong with an object, collected in the genuine server's wording."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -29,6 +29,18 @@ class Problems:
     def invalid(self, field: str, value: Any, why: str) -> None:
         """A value that breaks a rule."""
         self._add("FieldValueInvalid", field, f"Invalid value: {_shown(value)}: {why}")
+
+    def negative(self, of: Mapping[str, Any], where: str, *names: str) -> None:
+        """Reports those of the named numbers of an object that are negative."""
+        for name in names:
+            if of.get(name, 0) < 0:
+                why = "must be greater than or equal to 0"
+                self.invalid(f"{where}.{name}", of[name], why)
+
+    def port(self, field: str, number: int) -> None:
+        """Reports a number that is no port."""
+        if not 1 <= number <= 65535:
+            self.invalid(field, number, "must be between 1 and 65535, inclusive")
 
     def required(self, field: str, why: str = "") -> None:
         """A value that is missing."""

@@ -96,9 +96,9 @@ async def set_scale(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
     ):
         raise conflict(call.kind.plural, call.kind.group, call.name)
     replicas = (scale.get("spec") or {}).get("replicas", 0)
-    if replicas < 0:
-        problems = Problems()
-        problems.invalid("spec.replicas", replicas, "must be greater than or equal to 0")
+    problems = Problems()
+    problems.negative({"replicas": replicas}, "spec", "replicas")
+    if problems:
         raise invalid("Scale", "autoscaling", call.name, problems.causes)
     value = _with(call.kind.outward(record.value), _paths(call.kind)["specReplicasPath"], replicas)
     return scale_of(call.kind, await update(cluster, replace(call, sub=""), value))

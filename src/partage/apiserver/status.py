@@ -159,6 +159,11 @@ def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> ApiErr
     )
 
 
+def invalid_options(kind: str, why: str) -> ApiError:
+    """422: an option of a request is impossible; `why` names it and the rule."""
+    return ApiError(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {why}')
+
+
 def unprocessable(message: str) -> ApiError:
     """422: a patch that cannot be applied."""
     return ApiError(422, "Invalid", message)

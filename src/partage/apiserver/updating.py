@@ -29,6 +29,7 @@ from partage.apiserver.status import (
     bad_request,
     conflict,
     invalid,
+    invalid_options,
     precondition,
     unprocessable,
     unsupported_media,
@@ -110,12 +111,8 @@ def _patched(call: Call, media: str, live: dict[str, Any], body: Any) -> Any:
 
 async def _apply(cluster: Cluster, call: Call, body: Any) -> tuple[Record, bool]:
     if not call.manager:
-        raise ApiError(
-            422,
-            "Invalid",
-            'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required '
-            "for apply patch",
-        )
+        why = "fieldManager: Required value: is required for apply patch"
+        raise invalid_options("PatchOptions", why)
     absent = list(undeclared(body, call.kind.type))
     if absent:
         raise _untyped(call, body, absent)

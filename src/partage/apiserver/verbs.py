@@ -20,6 +20,7 @@ from partage.apiserver.podparts import LogProvider
 from partage.apiserver.status import (
     ApiError,
     bad_request,
+    invalid_options,
     method_not_allowed,
     success,
     unsupported_media,
@@ -163,11 +164,10 @@ class Verbs:
         since = paths.number(query, "resourceVersion")
         initial = paths.flag(query, "sendInitialEvents")
         if initial and query.get("resourceVersionMatch") != "NotOlderThan":
-            raise ApiError(
-                422,
-                "Invalid",
-                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: '
-                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            raise invalid_options(
+                "ListOptions",
+                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting "
+                "resourceVersionMatch to NotOlderThan",
             )
         bookmarks = paths.flag(query, "allowWatchBookmarks")
         seconds = paths.number(query, "timeoutSeconds")
@@ -189,12 +189,8 @@ class Verbs:
         if media not in PATCHES:
             raise unsupported_media(", ".join(PATCHES))
         if call.force and media != APPLY:
-            raise ApiError(
-                422,
-                "Invalid",
-                'PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified '
-                "for non-apply patch",
-            )
+            why = "force: Forbidden: may not be specified for non-apply patch"
+            raise invalid_options("PatchOptions", why)
         if media == APPLY and not exchange.query.get("fieldManager"):
             call = replace(call, manager="")
         told: list[str] = []

@@ -42,15 +42,10 @@ def _check_ports(ports: Sequence[Any], field: str, problems: Problems) -> None:
     names: set[str] = set()
     for index, port in enumerate(ports):
         where = f"{field}[{index}]"
-        if not 1 <= port.get("containerPort", 0) <= 65535:
-            if port.get("containerPort"):
-                problems.invalid(
-                    f"{where}.containerPort",
-                    port["containerPort"],
-                    "must be between 1 and 65535, inclusive",
-                )
-            else:
-                problems.required(f"{where}.containerPort")
+        if port.get("containerPort"):
+            problems.port(f"{where}.containerPort", port["containerPort"])
+        else:
+            problems.required(f"{where}.containerPort")
         if port.get("protocol") not in _PROTOCOLS:
             problems.unsupported(f"{where}.protocol", port.get("protocol"), _PROTOCOLS)
         if port.get("name"):
@@ -113,6 +108,5 @@ def _check_probe(probe: Mapping[str, Any], field: str, problems: Problems) -> No
         problems.required(field, "must specify a handler type")
     for extra in handlers[1:]:
         problems.forbidden(f"{field}.{extra}", "may not specify more than 1 handler type")
-    for key in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "failureThreshold"):
-        if probe.get(key, 0) < 0:
-            problems.invalid(f"{field}.{key}", probe[key], "must be greater than or equal to 0")
+    numbers = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "failureThreshold")
+    problems.negative(probe, field, *numbers)

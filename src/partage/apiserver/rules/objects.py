@@ -95,12 +95,7 @@ def check_lease(value: Mapping[str, Any], problems: Problems) -> None:
         problems.invalid(
             "spec.leaseDurationSeconds", spec["leaseDurationSeconds"], "must be greater than 0"
         )
-    if spec.get("leaseTransitions", 0) < 0:
-        problems.invalid(
-            "spec.leaseTransitions",
-            spec["leaseTransitions"],
-            "must be greater than or equal to 0",
-        )
+    problems.negative(spec, "spec", "leaseTransitions")
 
 
 def check_event(value: Mapping[str, Any], problems: Problems) -> None:
@@ -166,19 +161,10 @@ def check_service(value: Mapping[str, Any], problems: Problems) -> None:
     if not ports and spec["type"] != "ExternalName" and spec.get("clusterIP") != "None":
         problems.required("spec.ports")
     for index, port in enumerate(ports):
-        if not 1 <= port.get("port", 0) <= 65535:
-            problems.invalid(
-                f"spec.ports[{index}].port",
-                port.get("port", 0),
-                "must be between 1 and 65535, inclusive",
-            )
+        problems.port(f"spec.ports[{index}].port", port.get("port", 0))
         target = port.get("targetPort", 1)
-        if isinstance(target, int) and not 1 <= target <= 65535:
-            problems.invalid(
-                f"spec.ports[{index}].targetPort",
-                target,
-                "must be between 1 and 65535, inclusive",
-            )
+        if isinstance(target, int):
+            problems.port(f"spec.ports[{index}].targetPort", target)
         if len(ports) > 1 and not port.get("name"):
             problems.required(f"spec.ports[{index}].name")
 

@@ -52,11 +52,7 @@ def check_spec(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
 
 
 def _check_numbers(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
-    grace = spec.get("terminationGracePeriodSeconds", 0)
-    if grace < 0:
-        problems.invalid(
-            f"{field}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0"
-        )
+    problems.negative(spec, field, "terminationGracePeriodSeconds")
     deadline = spec.get("activeDeadlineSeconds", 1)
     if not 1 <= deadline < 2**31:
         problems.invalid(

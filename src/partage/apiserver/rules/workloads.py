@@ -127,7 +127,7 @@ def own_job(value: dict[str, Any]) -> None:
 def check_workload(value: Mapping[str, Any], problems: Problems) -> None:
     """Reports what is wrong with a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
     spec = value["spec"]
-    _check_counts(spec, problems, "replicas", "minReadySeconds", "revisionHistoryLimit")
+    problems.negative(spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit")
     strategy = (spec.get("strategy") or {}).get("type", "Recreate")
     if value["kind"] == "Deployment" and strategy not in ("Recreate", "RollingUpdate"):
         problems.unsupported("spec.strategy", spec["strategy"], ("Recreate", "RollingUpdate"))
@@ -155,12 +155,6 @@ def check_workload(value: Mapping[str, Any], problems: Problems) -> None:
         problems.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
 
 
-def _check_counts(spec: Mapping[str, Any], problems: Problems, *names: str) -> None:
-    for name in names:
-        if spec.get(name, 0) < 0:
-            problems.invalid(f"spec.{name}", spec[name], "must be greater than or equal to 0")
-
-
 def _check_template(
     template: Mapping[str, Any], problems: Problems, field: str = "spec.template"
 ) -> None:
@@ -182,7 +176,7 @@ def check_workload_update(
 def check_job(value: Mapping[str, Any], problems: Problems) -> None:
     """Reports what is wrong with a Job."""
     spec = value["spec"]
-    _check_counts(spec, problems, "parallelism", "completions", "backoffLimit")
+    problems.negative(spec, "spec", "parallelism", "completions", "backoffLimit")
     template = spec["template"]
     policy = template["spec"].get("restartPolicy")
     if policy is None:
