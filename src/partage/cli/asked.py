@@ -9,7 +9,6 @@ from partage.cli.answering import Asked
 from partage.cli.asking import CannotAsk, Where, ask
 from partage.cli.ending import end
 from partage.cli.parameters import FILE, cluster_options, options, output_option, strict_option
-from partage.cli.structured import to_json, to_yaml
 from partage.cli.visible import visible
 from partage.model.errors import PartageError
 
@@ -93,14 +92,6 @@ def answered(
         return ask(where, question)
     except PartageError as error:
         end(error)
-
-
-def structured(output: str, data: object) -> bool:
-    """Print the data where JSON or YAML was asked for; whether that was so."""
-    if output not in ("json", "yaml"):
-        return False
-    click.echo(to_json(data) if output == "json" else to_yaml(data), nl=output == "json")
-    return True
 
 
 def told(asked: Asked) -> None:

@@ -13,7 +13,7 @@ from partage.agent.discovery.simulated import read_hardware
 from partage.cli.agent_options import discovery_options, node_options, roots_of
 from partage.cli.ending import end
 from partage.cli.parameters import output_option
-from partage.cli.structured import to_json, to_yaml
+from partage.cli.structured import structured, to_yaml
 from partage.cli.tables import PlainTable, paper
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidDocument
@@ -53,11 +53,7 @@ def discover(**given: Any) -> None:
 
 
 def _print(inventory: Inventory, node: str, output: str) -> None:
-    if output == "json":
-        click.echo(to_json(_document(inventory, node)))
-        return
-    if output == "yaml":
-        click.echo(to_yaml(_document(inventory, node)), nl=False)
+    if structured(output, _document(inventory, node)):
         return
     if output == "device":
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -19,7 +19,7 @@ from partage.cli.alike_nodes import KINDS, alike
 from partage.cli.asking import HEARD, CannotAsk, told_of
 from partage.cli.ending import end
 from partage.cli.parameters import FILE, cluster_options, option, output_option
-from partage.cli.structured import to_json, to_yaml
+from partage.cli.structured import structured
 from partage.cli.tables import paper
 from partage.cli.visible import visible
 from partage.daemon.watched import as_document, watched
@@ -207,11 +207,9 @@ def doctor(**given: Any) -> None:
             found = asyncio.run(_diagnosed(given, notes))
     except (CannotAsk, ConfigError, InvalidDocument, yaml.YAMLError) as error:
         end(error)
-    if given["output"] == "table":
+    data = {"findings": [asdict(one) for one in found], "notes": notes}
+    if not structured(given["output"], data):
         _print(found)
-    else:
-        data = {"findings": [asdict(one) for one in found], "notes": notes}
-        click.echo(to_json(data) if given["output"] == "json" else to_yaml(data))
     for note in notes:
         click.echo(visible(f"note: {note}"), err=True)
     sys.exit(FOUND if found else 0)

@@ -14,12 +14,12 @@ from partage.cli.asked import (
     NOT_FOUND,
     answer_options,
     answered,
-    structured,
     told,
 )
 from partage.cli.completion import pod_names
 from partage.cli.ending import end
 from partage.cli.parameters import Sectioned
+from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
 from partage.model.quantity import brief
 from partage.vendors import names

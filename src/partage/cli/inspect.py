@@ -13,12 +13,12 @@ from partage.cli.asked import (
     NOT_FOUND,
     answer_options,
     answered,
-    structured,
     told,
 )
 from partage.cli.completion import node_names
 from partage.cli.ending import end
 from partage.cli.parameters import Sectioned
+from partage.cli.structured import structured
 from partage.cli.tables import Cell, Line, PlainTable, Styled, bar, paper
 from partage.cli.top import all_nodes, card_state
 from partage.dashboard.queries import NodeQuery

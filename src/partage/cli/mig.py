@@ -8,7 +8,7 @@ import msgspec
 
 from partage.cli.ending import end
 from partage.cli.parameters import option, output_option
-from partage.cli.structured import to_json, to_yaml
+from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
 from partage.model.mig import MigAxis
@@ -247,12 +247,7 @@ def _streamed(stream: Stream, policy: str) -> dict[str, Any]:
 
 
 def _print(results: list[dict[str, Any]], output: str) -> None:
-    data = results if len(results) > 1 else results[0]
-    if output == "json":
-        click.echo(to_json(data))
-    elif output == "yaml":
-        click.echo(to_yaml(data), nl=False)
-    else:
+    if not structured(output, results if len(results) > 1 else results[0]):
         first = results[0]
         told = f"{first['model']}, cards: {first['cards']}"
         if "mix" in first:

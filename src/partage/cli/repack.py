@@ -12,7 +12,7 @@ from partage.cli.asked import noted
 from partage.cli.ending import end
 from partage.cli.parameters import PolicyType, output_option, strict_option
 from partage.cli.reading import batches
-from partage.cli.structured import to_json, to_yaml
+from partage.cli.structured import structured
 from partage.cli.tables import paper
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument
@@ -73,11 +73,8 @@ def repack(
         return any(fnmatchcase(name, pattern) for pattern in patterns)
 
     found = propose(cluster, may_move, policy)
-    if output == "table":
+    if not structured(output, [_document(one) for one in found]):
         _print(found)
-    else:
-        data = [_document(one) for one in found]
-        click.echo(to_json(data) if output == "json" else to_yaml(data), nl=output == "json")
     sys.exit(SOME_WAIT if any(one.place is None for one in found) else 0)
 
 

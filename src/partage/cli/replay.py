@@ -12,7 +12,7 @@ from rich.console import Console
 
 from partage.cli.ending import end
 from partage.cli.parameters import PolicyType, output_option
-from partage.cli.structured import to_json, to_yaml
+from partage.cli.structured import structured
 from partage.cli.tables import Cell, PlainTable, Styled, paper
 from partage.model.errors import InvalidDocument, PartageError
 from partage.model.policy import Policy, Strategy
@@ -70,11 +70,9 @@ def replay(file: Path, policy: Policy | None, output: str) -> None:
         end(f"{file}: {error.strerror}; name a file of partage snapshot or scheduler --record")
     except PartageError as error:
         end(str(error))
-    if output == "table":
+    if not structured(output, found):
         with paper() as console:
             (_print_record if found["kind"] == "Record" else _print_snapshot)(console, found)
-    else:
-        click.echo(to_json(found) if output == "json" else to_yaml(found), nl=output == "json")
     sys.exit(DIFFERENT if found["different"] or found.get("waiting") else 0)
 
 

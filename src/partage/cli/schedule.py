@@ -8,7 +8,7 @@ from partage.cli.ending import end
 from partage.cli.parameters import PolicyType, output_option, strict_option
 from partage.cli.reading import batches
 from partage.cli.report import document, print_tables
-from partage.cli.structured import to_json, to_yaml
+from partage.cli.structured import structured
 from partage.model.errors import InvalidDocument
 from partage.model.policy import Policy, Strategy
 from partage.sim.offline import schedule as run
@@ -71,6 +71,5 @@ def schedule(
     if output == "table":
         print_tables(outcome)
     else:
-        data = document(outcome)
-        click.echo(to_json(data) if output == "json" else to_yaml(data), nl=output == "json")
+        structured(output, document(outcome))
     sys.exit(SOME_WAIT if outcome.waiting else ALL_PLACED)

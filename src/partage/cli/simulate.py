@@ -13,7 +13,7 @@ from partage.cli.ending import end
 from partage.cli.mig import mig
 from partage.cli.parameters import option, output_option
 from partage.cli.repack import repack
-from partage.cli.structured import to_json, to_yaml
+from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
 from partage.cli.whatif import cluster
 from partage.daemon.gc_tuning import collecting_later
@@ -230,7 +230,7 @@ def _progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
 def _print(runs: list[Run], seed: int, departures: str | None, output: str) -> None:
     results = [_result(run, seed, departures) for run in runs]
-    if output == "table":
+    if not structured(output, results if len(results) > 1 else results[0]):
         run = runs[0]
         with paper() as console:
             console.print(_waiting_table(results) if departures else _load_table(results))
@@ -239,9 +239,6 @@ def _print(runs: list[Run], seed: int, departures: str | None, output: str) -> N
                 f"{run.trace.capacity // 1000} GPUs; order: {run.sequence.source}",
                 style="dim",
             )
-        return
-    data = results if len(results) > 1 else results[0]
-    click.echo(to_json(data) if output == "json" else to_yaml(data), nl=output == "json")
 
 
 def _result(run: Run, seed: int, departures: str | None) -> dict[str, Any]:

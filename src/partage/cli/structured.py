@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import click
 import msgspec
 import yaml
 
@@ -18,3 +19,11 @@ def to_yaml(data: object) -> str:
     """The document as YAML, keys in their order."""
     plain: Any = msgspec.to_builtins(data)
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
+
+
+def structured(output: str, data: object) -> bool:
+    """Print the document where JSON or YAML was asked for; whether that was so."""
+    if output not in ("json", "yaml"):
+        return False
+    click.echo(to_json(data) if output == "json" else to_yaml(data), nl=output == "json")
+    return True

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from partage.cli.answering import Asked
-from partage.cli.asked import answer_options, answered, structured, told
+from partage.cli.asked import answer_options, answered, told
 from partage.cli.idle import idle_shares
 from partage.cli.parameters import Sectioned, option
+from partage.cli.structured import structured
 from partage.cli.tables import Cell, PlainTable, Styled, bar, paper, print_waiting
 from partage.cli.watching import watched
 from partage.dashboard.queries import MOST_COUNTED, MOST_NODES, MOST_PODS, NodeQuery, PodQuery

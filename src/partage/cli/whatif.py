@@ -13,7 +13,7 @@ from partage.cli.asked import noted
 from partage.cli.ending import end
 from partage.cli.parameters import output_option, strict_option
 from partage.cli.reading import batches
-from partage.cli.structured import to_json, to_yaml
+from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, Styled, paper
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
 from partage.model.policy import Policy, Strategy
@@ -118,11 +118,8 @@ def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     except (InvalidDocument, PartageError) as error:
         end(str(error))
     noted(known.notes)
-    if output == "table":
+    if not structured(output, [_document(result) for result in results]):
         _print(results)
-    else:
-        data = [_document(result) for result in results]
-        click.echo(to_json(data) if output == "json" else to_yaml(data), nl=output == "json")
 
 
 def _changes(
