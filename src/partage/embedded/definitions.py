@@ -45,6 +45,39 @@ def _list(description: str, item: Schema | None = None, **fields: Schema) -> Sch
     return _is("array", description) | {"items": items}
 
 
+def _definition(
+    group: str,
+    kind: str,
+    description: str,
+    parts: Schema,
+    *columns: tuple[str, str, str],
+    status: bool = False,
+) -> dict[str, Any]:
+    """A resource without a namespace, of one version; `columns` are name, type and path of what kubectl lists."""
+    plural = f"{kind.lower()}s"
+    version = {
+        "name": "v1alpha1",
+        "served": True,
+        "storage": True,
+        **({"subresources": {"status": {}}} if status else {}),
+        "schema": {"openAPIV3Schema": _is("object", description) | {"properties": parts}},
+        "additionalPrinterColumns": [
+            {"name": name, "type": form, "jsonPath": path} for name, form, path in columns
+        ],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Cluster",
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind},
+            "versions": [version],
+        },
+    }
+
+
 _TOPOLOGY: Final = _object(
     "Where the device sits on the machine, by which pods get devices that are close together. The node's agent writes it.",
     socketID=_number(
@@ -109,58 +142,24 @@ _DEVICES: Final = _list(
     conditions=_CONDITIONS,
 )
 
-_DEVICE: Final[dict[str, Any]] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": DEVICES},
-    "spec": {
-        "group": "scheduling.koordinator.sh",
-        "scope": "Cluster",
-        "names": {"plural": "devices", "singular": "device", "kind": "Device"},
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "subresources": {"status": {}},
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "description": "The accelerators and network cards of one node, as its agent reports them.",
-                        "properties": {
-                            "spec": _object(
-                                "What the node has. The node's agent writes it.", devices=_DEVICES
-                            ),
-                            "status": _object(
-                                "What another system's agent reports. Partage neither writes nor reads it.",
-                                allocations=_list(
-                                    "Which pods hold which devices, as another system's agent reports it. Partage counts the records on pods instead."
-                                ),
-                            ),
-                        },
-                    }
-                },
-                "additionalPrinterColumns": [
-                    {
-                        "name": "Vendor",
-                        "type": "string",
-                        "jsonPath": ".metadata.labels.node\\.koordinator\\.sh/gpu-vendor",
-                    },
-                    {
-                        "name": "Model",
-                        "type": "string",
-                        "jsonPath": ".metadata.labels.node\\.koordinator\\.sh/gpu-model",
-                    },
-                    {
-                        "name": "Age",
-                        "type": "date",
-                        "jsonPath": ".metadata.creationTimestamp",
-                    },
-                ],
-            }
-        ],
+_DEVICE: Final = _definition(
+    "scheduling.koordinator.sh",
+    "Device",
+    "The accelerators and network cards of one node, as its agent reports them.",
+    {
+        "spec": _object("What the node has. The node's agent writes it.", devices=_DEVICES),
+        "status": _object(
+            "What another system's agent reports. Partage neither writes nor reads it.",
+            allocations=_list(
+                "Which pods hold which devices, as another system's agent reports it. Partage counts the records on pods instead."
+            ),
+        ),
     },
-}
+    ("Vendor", "string", ".metadata.labels.node\\.koordinator\\.sh/gpu-vendor"),
+    ("Model", "string", ".metadata.labels.node\\.koordinator\\.sh/gpu-model"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+    status=True,
+)
 _SIMULATED: Final = _object(
     "What the nodes have. You write it; the hardware of a node that is there does not change.",
     model=_text(
@@ -201,41 +200,15 @@ _SIMULATED: Final = _object(
         ),
     ),
 )
-_SIMULATED_NODE: Final[dict[str, Any]] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": SIMULATED_NODES},
-    "spec": {
-        "group": "partage.io",
-        "scope": "Cluster",
-        "names": {
-            "plural": "simulatednodes",
-            "singular": "simulatednode",
-            "kind": "SimulatedNode",
-        },
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "description": "Nodes with cards that `partage up` simulates. Labels and annotations are those of the nodes.",
-                        "properties": {
-                            "spec": _SIMULATED,
-                        },
-                    }
-                },
-                "additionalPrinterColumns": [
-                    {"name": "Model", "type": "string", "jsonPath": ".spec.model"},
-                    {"name": "Cards", "type": "integer", "jsonPath": ".spec.cards"},
-                    {"name": "Count", "type": "integer", "jsonPath": ".spec.count"},
-                    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-                ],
-            }
-        ],
-    },
-}
+_SIMULATED_NODE: Final = _definition(
+    "partage.io",
+    "SimulatedNode",
+    "Nodes with cards that `partage up` simulates. Labels and annotations are those of the nodes.",
+    {"spec": _SIMULATED},
+    ("Model", "string", ".spec.model"),
+    ("Cards", "integer", ".spec.cards"),
+    ("Count", "integer", ".spec.count"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
 DEFINITIONS: Final = (_DEVICE, _SIMULATED_NODE)
 """What the embedded cluster defines before anything is applied to it."""
