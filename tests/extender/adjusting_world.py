@@ -97,7 +97,9 @@ class AgentClient:
     def __init__(self, world: "AdjustingWorld") -> None:
         self._world, self.clock = world, world.clock
 
-    async def patch(self, _kind: object, name: str, body: Mapping[str, Any], **_more: Any) -> None:
+    async def patch_pod_status(
+        self, _namespace: str, name: str, body: Mapping[str, Any], **_more: Any
+    ) -> None:
         """A change of a pod's status: carried out or not, answered or not."""
         await asyncio.sleep(0)
         world = self._world

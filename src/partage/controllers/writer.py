@@ -90,14 +90,8 @@ class Writer:
         status = {"conditions": [{**condition, "lastTransitionTime": now}]}
         found = await self._counted(
             "pod_condition",
-            self._client.patch(
-                PODS,
-                pod.name,
-                _patch(pod, {"status": status}),
-                kind=PatchKind.STRATEGIC,
-                namespace=pod.namespace,
-                subresource="status",
-                into=shapes.Pod,
+            self._client.patch_pod_status(
+                pod.namespace, pod.name, _patch(pod, {"status": status}), into=shapes.Pod
             ),
         )
         return None if found is None else Document("Pod", "api", 1, found)

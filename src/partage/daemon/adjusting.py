@@ -14,9 +14,8 @@ from typing import Any, Final
 
 from partage.agent.adjustment import Aim, aim, as_asked, beyond, in_force
 from partage.agent.container_admission import Keeper
-from partage.kube.client import Client, PatchKind
+from partage.kube.client import Client
 from partage.kube.errors import Conflict, KubeError, NotFound
-from partage.kube.resources import PODS
 from partage.model.adjustment import Grants, adjustable, most, within
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidValue
@@ -231,14 +230,8 @@ class Adjusting:
                 body["status"] = {"conditions": [condition]}
         if not raised and "status" not in body:
             return
-        await self._client.patch(
-            PODS,
-            metadata.name or "",
-            body,
-            kind=PatchKind.STRATEGIC,
-            namespace=metadata.namespace,
-            subresource="status",
-            into=Body,
+        await self._client.patch_pod_status(
+            metadata.namespace or "", metadata.name or "", body, into=Body
         )
 
 

@@ -16,7 +16,7 @@ from partage.extender.ports import Answered, Binding, Outcome, Taken
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import Conflict, KubeError, NotFound, RequestError
 from partage.kube.errors import Outcome as Known
-from partage.kube.objects import Meta
+from partage.kube.objects import Annotated
 from partage.kube.resources import NODES, PODS
 from partage.vendors import names
 from partage.wire.documents import Document
@@ -127,15 +127,7 @@ class ApiAmender:
         }
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}}
         try:
-            await self._client.patch(
-                PODS,
-                pod.name,
-                body,
-                kind=PatchKind.STRATEGIC,
-                namespace=pod.namespace,
-                subresource="status",
-                into=msgspec.Raw,
-            )
+            await self._client.patch_pod_status(pod.namespace, pod.name, body, into=msgspec.Raw)
         except KubeError as error:
             _LOG.warning("%s: cannot write that its share is not adjusted: %s", pod.label, error)
 
@@ -144,14 +136,8 @@ class ApiAmender:
         return await read_pod(self._client, namespace, name)
 
 
-class _Annotated(Meta, frozen=True):
-    """What is read of a node's metadata."""
-
-    annotations: dict[str, str] | None = None
-
-
 class _Node(msgspec.Struct, frozen=True):
-    metadata: _Annotated
+    metadata: Annotated
 
 
 class ApiNodeLocks:

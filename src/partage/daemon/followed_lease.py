@@ -22,13 +22,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from partage.kube.client import Client
 from partage.kube.clock import sleep_until
-from partage.kube.election import LeaseSpec
+from partage.kube.election import Lease, LeaseSpec
 from partage.kube.errors import KubeError, NotFound
-from partage.kube.objects import Meta
 from partage.kube.resources import LEASES
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -46,18 +43,13 @@ _MOST: Final = 16
 """Holders that are remembered."""
 
 
-class _Lease(msgspec.Struct, frozen=True):
-    metadata: Meta
-    spec: LeaseSpec = LeaseSpec()
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Look:
     """A look that is on its way, and whether kube-scheduler claimed the Lease when it was sent."""
 
     sent: float
     claimed: bool
-    answer: "asyncio.Task[_Lease]"
+    answer: "asyncio.Task[Lease]"
 
 
 class FollowedLease:
@@ -159,7 +151,7 @@ class FollowedLease:
             if now >= one.sent + _LATEST:
                 one.answer.cancel()
         if len(self._looks) < _TOGETHER:
-            asked = self._client.get(LEASES, self._name, namespace=self._namespace, into=_Lease)
+            asked = self._client.get(LEASES, self._name, namespace=self._namespace, into=Lease)
             self._looks.append(_Look(now, self._claimed, asyncio.create_task(asked)))
         answers = [one.answer for one in self._looks]
         await sleep_until(self._clock, _LOOK, self._changed, *answers)
@@ -185,13 +177,8 @@ class FollowedLease:
 
     def _take_in(self, spec: LeaseSpec, sent: float, *, mine: bool) -> None:
         now = self._clock.monotonic()
-        holder, seen = (
-            spec.holder_identity or "",
-            (
-                spec.holder_identity or "",
-                spec.renew_time or "",
-            ),
-        )
+        holder = spec.holder_identity or ""
+        seen = holder, spec.renew_time or ""
         before, self._seen = self._seen, seen
         self._first = self._first or now  # who held it before that is not known
         looked, self._looked = self._looked, sent

@@ -28,7 +28,7 @@ from partage.agent.isolation.unmanaged_processes import Strangers
 from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes
 from partage.agent.uses import Meter
-from partage.kube.client import Client, PatchKind
+from partage.kube.client import Client
 from partage.kube.errors import Conflict, KubeError, NotFound
 from partage.kube.resources import PODS
 from partage.vendors import names
@@ -276,15 +276,7 @@ class Statements:
                 "metadata": {"uid": uid},
                 "status": {"conditions": [{**wanted, "lastTransitionTime": since}]},
             }
-            await client.patch(
-                PODS,
-                name,
-                body,
-                kind=PatchKind.STRATEGIC,
-                namespace=namespace,
-                subresource="status",
-                into=Body,
-            )
+            await client.patch_pod_status(namespace, name, body, into=Body)
         self._written[uid] = told
 
     @staticmethod

@@ -26,7 +26,7 @@ from partage.extender.books import Books
 from partage.extender.preemption import MOST_PLANNING, Planner, abandoned, again, preemptors
 from partage.extender.stories import SILENT, Stories
 from partage.extender.unschedulable_pods import WaitingPod
-from partage.kube.client import Client, PatchKind
+from partage.kube.client import Client
 from partage.kube.errors import EvictionBlocked, KubeError, NotFound
 from partage.kube.events import EventRecorder
 from partage.kube.recorder import Regarding
@@ -213,15 +213,8 @@ class Preempting:
 
     async def _status(self, entry: PodEntry, status: dict[str, object]) -> None:
         pod = entry.pod
-        await self._client.patch(
-            PODS,
-            pod.name,
-            {"metadata": {"uid": pod.uid}, "status": status},
-            kind=PatchKind.STRATEGIC,
-            namespace=pod.namespace,
-            subresource="status",
-            into=msgspec.Raw,
-        )
+        body = {"metadata": {"uid": pod.uid}, "status": status}
+        await self._client.patch_pod_status(pod.namespace, pod.name, body, into=msgspec.Raw)
 
 
 def room_made(node: str, victims: Sequence[Pod], reader: str | None = None) -> str:

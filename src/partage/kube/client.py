@@ -280,6 +280,20 @@ class Client:
         path = PODS.path(namespace, pod, "binding")
         await self._sender.send(Request("POST", path, self._change(), body, until=until))
 
+    async def patch_pod_status(
+        self, namespace: str, pod: str, body: Mapping[str, Any], *, into: type[T]
+    ) -> T:
+        """Change what a pod's status says, its other conditions untouched; else as `patch`."""
+        return await self.patch(
+            PODS,
+            pod,
+            body,
+            kind=PatchKind.STRATEGIC,
+            namespace=namespace,
+            subresource="status",
+            into=into,
+        )
+
     async def evict(self, namespace: str, pod: str, *, uid: str | None = None) -> None:
         """Evict a pod, as far as disruption budgets allow. Raises `EvictionBlocked`."""
         body = encode(eviction(namespace, pod, uid))

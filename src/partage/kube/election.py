@@ -17,6 +17,8 @@ from typing import Final
 
 import msgspec
 
+from partage.kube.objects import Annotated
+
 SETTLED: Final = 1
 """Duration in a lease that was released with nothing of its holder's on its way, in seconds.
 
@@ -41,6 +43,13 @@ class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     acquire_time: str | None = None
     renew_time: str | None = None
     lease_transitions: int | None = None
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """What is read of a lease."""
+
+    metadata: Annotated
+    spec: LeaseSpec = LeaseSpec()
 
 
 @dataclass(frozen=True, slots=True)

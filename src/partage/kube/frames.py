@@ -88,7 +88,7 @@ _CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
 class LineSplitter:
-    """ResponseCache of bytes into whole lines, each byte copied once."""
+    """Cuts bytes into whole lines, each byte copied once."""
 
     def __init__(self, longest: int = _LONGEST_LINE) -> None:
         self._longest = longest
@@ -121,7 +121,7 @@ class LineSplitter:
 
 
 class WatchDecoder(Generic[H]):
-    """ResponseCache of bytes into events of a caller's type."""
+    """Reads bytes as events of a caller's type."""
 
     def __init__(self, into: type[H], longest_line: int = _LONGEST_LINE) -> None:
         kinds: tuple[Any, ...] = (Added, Modified, Deleted)

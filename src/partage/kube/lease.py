@@ -12,34 +12,21 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import msgspec
-
 from partage.kube.client import Client, PatchKind
 from partage.kube.election import (
     SETTLED,
     UNSETTLED,
     Election,
+    Lease,
     LeaseSettings,
     LeaseSpec,
     micro_time,
 )
 from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
-from partage.kube.objects import Meta
 from partage.kube.resources import LEASES, Scope
 from partage.kube.watch import follow
 
 T = TypeVar("T")
-
-
-class _Annotated(Meta, frozen=True):
-    """What is read of the lease's metadata."""
-
-    annotations: dict[str, str] | None = None
-
-
-class _Lease(msgspec.Struct, frozen=True):
-    metadata: _Annotated
-    spec: LeaseSpec = LeaseSpec()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +142,7 @@ class LeaderElector:
     async def _listen(self) -> None:
         """Have the lease looked at whenever a watch tells of a change, if one is granted."""
         scope = Scope(LEASES, self._namespace, fields=f"metadata.name={self._name}")
-        async with contextlib.aclosing(follow(self._client, scope, into=_Lease)) as changes:
+        async with contextlib.aclosing(follow(self._client, scope, into=Lease)) as changes:
             async for _ in changes:
                 self._changed.set()
 
@@ -226,7 +213,7 @@ class LeaderElector:
         """Look at the lease; False if there is none."""
         try:
             lease = await self._client.get(
-                LEASES, self._name, namespace=self._namespace, into=_Lease
+                LEASES, self._name, namespace=self._namespace, into=Lease
             )
         except NotFound:
             self._version = None
@@ -244,7 +231,7 @@ class LeaderElector:
             return {}
         return {"annotations": {self._mark: f"{spec.renew_time} {stops:g}"}}
 
-    def _stops(self, lease: _Lease) -> float | None:
+    def _stops(self, lease: Lease) -> float | None:
         """What the holder says of this very renewal; of another one it says nothing."""
         text = (lease.metadata.annotations or {}).get(self._mark, "") if self._mark else ""
         moment, _, seconds = text.partition(" ")
@@ -254,16 +241,16 @@ class LeaderElector:
             return max(0.0, float(seconds)) if math.isfinite(float(seconds)) else None
         return None
 
-    async def _create(self, spec: LeaseSpec, marked: Mapping[str, Any]) -> _Lease:
+    async def _create(self, spec: LeaseSpec, marked: Mapping[str, Any]) -> Lease:
         body = {
             "apiVersion": LEASES.api_version,
             "kind": "Lease",
             "metadata": {"name": self._name, "namespace": self._namespace, **marked},
             "spec": spec,
         }
-        return await self._client.create(LEASES, body, namespace=self._namespace, into=_Lease)
+        return await self._client.create(LEASES, body, namespace=self._namespace, into=Lease)
 
-    async def _write(self, spec: Any, metadata: Mapping[str, Any] | None = None) -> _Lease:
+    async def _write(self, spec: Any, metadata: Mapping[str, Any] | None = None) -> Lease:
         """Change the lease if it is still as we saw it; what others keep in it stays."""
         body = {"metadata": {"resourceVersion": self._version, **(metadata or {})}, "spec": spec}
         return await self._client.patch(
@@ -272,7 +259,7 @@ class LeaderElector:
             body,
             kind=PatchKind.MERGE,
             namespace=self._namespace,
-            into=_Lease,
+            into=Lease,
         )
 
     async def _release(self) -> None:

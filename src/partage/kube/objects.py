@@ -56,6 +56,12 @@ class Meta(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
 
 
+class Annotated(Meta, frozen=True):
+    """Metadata with what programs note on an object."""
+
+    annotations: dict[str, str] | None = None
+
+
 class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
     """A list's metadata: the version it was read at, and where to go on."""
 
