@@ -11,7 +11,7 @@ runs on can start.
 Source: docs/decisions/0011; Kubernetes 1.36, admissionregistration.k8s.io/v1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -131,27 +131,17 @@ def _configuration(
     kind: str, endpoint: Endpoint, context: Context, admission: Admission
 ) -> dict[str, Any]:
     mutating = kind == "Mutating"
-    name = MUTATE if mutating else VALIDATE
-    webhook: dict[str, Any] = {
-        "name": name,
-        "admissionReviewVersions": ["v1"],
-        "clientConfig": endpoint.client(f"/webhook/{'mutate' if mutating else 'validate'}"),
-        "failurePolicy": "Fail",
-        "matchPolicy": "Equivalent",
-        "matchConditions": conditions(name, context),
-        "namespaceSelector": _elsewhere(admission),
-        "rules": [
-            {
-                "apiGroups": [""],
-                "apiVersions": ["v1"],
-                "operations": ["CREATE"] if mutating else ["CREATE", "UPDATE"],
-                "resources": ["pods"],
-                "scope": "Namespaced",
-            }
-        ],
-        "sideEffects": "None",
-        "timeoutSeconds": _PATIENCE,
-    }
+    operations = ["CREATE"] if mutating else ["CREATE", "UPDATE"]
+    webhook = _webhook(
+        MUTATE if mutating else VALIDATE,
+        endpoint.client(f"/webhook/{'mutate' if mutating else 'validate'}"),
+        context,
+        {
+            "namespaceSelector": _elsewhere(admission),
+            "rules": [_rule("", operations, "pods")],
+            "sideEffects": "None",
+        },
+    )
     if mutating:
         # A webhook that comes after us may inject a container that asks for devices.
         webhook["reinvocationPolicy"] = "IfNeeded"
@@ -160,6 +150,33 @@ def _configuration(
         "kind": f"{kind}WebhookConfiguration",
         "metadata": {"name": endpoint.configuration},
         "webhooks": [webhook],
+    }
+
+
+def _webhook(
+    name: str, client: Mapping[str, Any], context: Context, own: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What all webhooks have in common, with what is one's own."""
+    return {
+        "name": name,
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": client,
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "matchConditions": conditions(name, context),
+        **own,
+        "timeoutSeconds": _PATIENCE,
+    }
+
+
+def _rule(group: str, operations: Sequence[str], *resources: str) -> dict[str, Any]:
+    """Which requests are looked at."""
+    return {
+        "apiGroups": [group],
+        "apiVersions": ["v1"],
+        "operations": list(operations),
+        "resources": list(resources),
+        "scope": "Namespaced",
     }
 
 
@@ -177,25 +194,9 @@ def _translating(mutating: Mapping[str, Any], endpoint: Endpoint) -> dict[str, A
 
 def _claims(endpoint: Endpoint, context: Context) -> dict[str, Any]:
     """The webhook of claims, in every namespace; those of other drivers do not depend on it."""
-    return {
-        "name": CLAIMS,
-        "admissionReviewVersions": ["v1"],
-        "clientConfig": endpoint.client("/webhook/claims"),
-        "failurePolicy": "Fail",
-        "matchPolicy": "Equivalent",
-        "matchConditions": conditions(CLAIMS, context),
-        "rules": [
-            {
-                "apiGroups": ["resource.k8s.io"],
-                "apiVersions": ["v1"],
-                "operations": ["UPDATE"],
-                "resources": ["resourceclaims/status"],
-                "scope": "Namespaced",
-            }
-        ],
-        "sideEffects": "NoneOnDryRun",
-        "timeoutSeconds": _PATIENCE,
-    }
+    rule = _rule("resource.k8s.io", ["UPDATE"], "resourceclaims/status")
+    own = {"rules": [rule], "sideEffects": "NoneOnDryRun"}
+    return _webhook(CLAIMS, endpoint.client("/webhook/claims"), context, own)
 
 
 def _policy(name: str, admission: Admission, rules: dict[str, Any]) -> list[dict[str, Any]]:
@@ -215,18 +216,8 @@ def _policy(name: str, admission: Admission, rules: dict[str, Any]) -> list[dict
     ]
 
 
-def _rule(*resources: str) -> dict[str, Any]:
-    return {
-        "resourceRules": [
-            {
-                "apiGroups": [""],
-                "apiVersions": ["v1"],
-                "operations": ["CREATE", "UPDATE"],
-                "resources": list(resources),
-                "scope": "Namespaced",
-            }
-        ]
-    }
+def _written(*resources: str) -> dict[str, Any]:
+    return {"resourceRules": [_rule("", ["CREATE", "UPDATE"], *resources)]}
 
 
 def _forging(admission: Admission) -> dict[str, Any]:
@@ -235,7 +226,7 @@ def _forging(admission: Admission) -> dict[str, Any]:
     carries = expressions.carries_reserved(keys)
     return {
         # Subresources too: a pod's status carries its annotations along.
-        "matchConstraints": _rule("pods", "pods/*", "bindings"),
+        "matchConstraints": _written("pods", "pods/*", "bindings"),
         "matchConditions": [
             {"name": "may-not-write", "expression": writers},
             {"name": "carries-a-reserved-key", "expression": carries},
@@ -250,7 +241,7 @@ def _forging(admission: Admission) -> dict[str, Any]:
 def _node_name(context: Context) -> dict[str, Any]:
     placed, own = expressions.comes_with_a_node(), expressions.is_not_its_own_node()
     return {
-        "matchConstraints": _rule("pods"),
+        "matchConstraints": _written("pods"),
         "matchConditions": [
             {"name": "comes-with-a-node", "expression": placed},
             {"name": "is-not-its-own-node", "expression": own},

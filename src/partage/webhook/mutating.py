@@ -74,7 +74,7 @@ def mutate(
         return Verdict(review.uid, allowed=False, code=400, message=f"the pod: {decoded}")
     _copy(patch, context)
     _rewrite(patch, context)
-    read = _translated(patch.result, review, context)
+    read = translated(patch.result, review.namespace, context)
     if isinstance(read, str):
         return invalid(review, read)
     _hami_defaults(patch, read, context)
@@ -147,10 +147,11 @@ def _cards(value: object) -> int:
     return cards if cards % _PERCENT else 0
 
 
-def _translated(pod: Mapping[str, Any], review: Review, context: Context) -> TranslatedPod | str:
-    document = decode_pod(pod, review.namespace)
+def translated(pod: Mapping[str, Any], namespace: str, context: Context) -> TranslatedPod | str:
+    """A pod as the engine reads it, or why it cannot be read."""
+    document = decode_pod(pod, namespace)
     if isinstance(document, str):
-        return document
+        return f"the pod: {document}"
     try:
         return translate_pod(document, context)
     except InvalidDocument as error:

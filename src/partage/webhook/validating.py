@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from partage.model.device import DeviceType
-from partage.model.errors import InvalidDocument, InvalidValue
+from partage.model.errors import InvalidValue
 from partage.model.reason import ReasonCode
 from partage.model.request import Fault
 from partage.vendors import names
@@ -29,7 +29,7 @@ from partage.webhook.manifest import (
     texts_of,
     wakes_devices,
 )
-from partage.webhook.mutating import not_ours
+from partage.webhook.mutating import not_ours, translated
 from partage.webhook.review import Review, Verdict, invalid
 from partage.webhook.settings import Admission
 from partage.wire import shapes
@@ -37,7 +37,7 @@ from partage.wire.adjustment import asked, read_changes
 from partage.wire.context import Context
 from partage.wire.limits import beyond
 from partage.wire.near_names import near_names
-from partage.wire.pods import TranslatedPod, translate_pod
+from partage.wire.pods import TranslatedPod
 from partage.wire.record import decode
 from partage.wire.routing import HAMI, route
 
@@ -152,7 +152,7 @@ def _created(
     too_many = crowded(pod)
     if too_many:
         return invalid(review, too_many)
-    read = _read(pod, review.namespace, context)
+    read = translated(pod, review.namespace, context)
     if isinstance(read, str):
         return invalid(review, read)
     if admission.deny_privileged:
@@ -202,21 +202,11 @@ def _updated(review: Review, context: Context) -> Verdict:
 
 
 def _fault(pod: Mapping[str, Any], namespace: str, context: Context) -> Fault | None:
-    read = _read(pod, namespace, context)
+    read = translated(pod, namespace, context)
     if isinstance(read, str):
         return Fault(read)
     fault = read.pod.request.fault
     return fault if fault is not None and fault.code is ReasonCode.INVALID_REQUEST else None
-
-
-def _read(pod: Mapping[str, Any], namespace: str, context: Context) -> TranslatedPod | str:
-    document = decode_pod(pod, namespace)
-    if isinstance(document, str):
-        return f"the pod: {document}"
-    try:
-        return translate_pod(document, context)
-    except InvalidDocument as error:
-        return str(error)
 
 
 def _privileged(pod: Mapping[str, Any], read: TranslatedPod, context: Context) -> str:
