@@ -42,7 +42,8 @@ def test_the_fleet_is_read_without_a_note(described: SimulatedNode) -> None:
 
     read_ = translate_node(decoded("Node", manifest), decoded("Device", device), CONTEXT)
 
-    expected = described.cards + (described.rdma.cards if described.rdma else 0)
+    spec = described.spec
+    expected = spec.cards + (spec.rdma.cards if spec.rdma else 0)
     assert read_.notes == ()
     assert len(read_.node.devices) == expected
     assert all(one.healthy for one in read_.node.devices)

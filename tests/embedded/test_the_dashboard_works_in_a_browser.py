@@ -13,8 +13,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from browser import AXE, CONTRASTS, PROGRAM, Page, browsing
-from up_world import MODELS, PODS, World, node, pod, run, running
+from up_world import PODS, World, node, pod, run, running
 
+from partage.agent.discovery.models import MODELS
 from partage.vendors import names
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium on this machine")

@@ -11,9 +11,8 @@ from typing import Any
 
 import aiohttp
 
-from partage.agent.discovery.models import MODELS
 from partage.embedded.cluster import EmbeddedCluster, Plan
-from partage.embedded.fleet import DEFAULT_FLEET, SimulatedNode
+from partage.embedded.fleet import DEFAULT_FLEET, SimulatedNode, node_of
 from partage.embedded.manifests import Manifest, read
 
 Document = dict[str, Any]
@@ -111,7 +110,7 @@ def node(
     name: str = "n0", model: str = "A100-SXM4-80GB", cards: int = 2, **more: Any
 ) -> SimulatedNode:
     """A simulated node."""
-    return SimulatedNode(name, model, MODELS[model], cards, **more)
+    return node_of(name, model, cards, **more)
 
 
 def pod(

@@ -28,7 +28,6 @@ from watchman import Watchman
 
 from fakes.leases import given_back
 from fakes.wire import Wire
-from partage.agent.discovery.models import MODELS
 from partage.apiserver import (
     ApiError,
     ApiServer,
@@ -44,7 +43,7 @@ from partage.daemon.plugin import PluginOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.embedded.agents import Agents
 from partage.embedded.definitions import DEFINITIONS
-from partage.embedded.fleet import SimulatedNode
+from partage.embedded.fleet import SimulatedNode, node_of
 from partage.embedded.scheduling import KubeScheduler, Ports
 from partage.extender.bindings import BindLimits
 from partage.extender.cluster_cache import ClusterCache
@@ -87,7 +86,7 @@ PLUGGED_PATIENCE = 1.5
 def node(name: str = "n0", cards: int = 2, **more: Any) -> SimulatedNode:
     """A simulated node of A100s with 80 GiB."""
     model = more.pop("model", "A100-SXM4-80GB")
-    return SimulatedNode(name, model, MODELS[model], cards, **more)
+    return node_of(name, model, cards, **more)
 
 
 def pod(

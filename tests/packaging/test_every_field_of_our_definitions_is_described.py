@@ -101,4 +101,4 @@ def test_what_is_read_of_simulated_nodes_is_described() -> None:
     """Each field with its type."""
     known = dict(properties(SCHEMAS["simulatednodes.partage.io/v1alpha1"]))
 
-    assert known.keys() == set(read(fleet._Spec, ("spec",))) | {("spec",)}
+    assert known.keys() == set(read(fleet.NodeSpec, ("spec",))) | {("spec",)}

@@ -196,7 +196,7 @@ class Agents:
         """The node's Device object; that of a simulated node is made, and made again."""
         known = self._server.store.get(DEVICES, "", node.name)
         simulated = self._simulated.get(node.name)
-        if known is not None or simulated is None or not simulated.cards:
+        if known is not None or simulated is None or not simulated.spec.cards:
             return known
         manifest = device_manifest(simulated, now(self._server))
         manifest["metadata"]["ownerReferences"] = [owner(node.value, "Node", "v1")]

@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from partage.agent.discovery.models import MODELS, CardModel
+from partage.agent.discovery.simulated import DescribedCards
 from partage.model.errors import InvalidDocument, InvalidQuantity
 from partage.model.quantity import Quantity
 from partage.vendors.traits import NVIDIA, traits_of
@@ -55,22 +56,29 @@ class _Taint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     value: str = ""
 
 
-class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    model: str
+class NodeSpec(DescribedCards, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What a description says of a node.
+
+    Attributes:
+        model: what its cards are called in Koordinator's label.
+        registers: protocols whose node plugins run there beside Koordinator's.
+        mode: how its cards are cut: `sgpu` or `native` for MetaX, `hami-core` or `mig` for
+            NVIDIA; empty for the vendor's usual one.
+        numa_nodes: over how many NUMA nodes its devices are spread.
+        cpu: a quantity.
+        host_memory: a quantity.
+        pods: how many pods its kubelet takes.
+        taints: as in a Node.
+    """
+
     count: Annotated[int, Meta(ge=1, le=_MOST_NODES)] | None = None
-    cards: Annotated[int, Meta(ge=0, le=64)] = 1
-    vendor: str = ""
-    memory: str | None = None
-    driver: str | None = None
-    registers: list[Plugin] = []
+    registers: tuple[Plugin, ...] = ()
     mode: Literal["", "sgpu", "native", "hami-core", "mig"] = ""
     rdma: RdmaCards | None = None
-    numa_nodes: Annotated[int, Meta(ge=1, le=16)] = 2
-    cards_per_switch: Annotated[int, Meta(ge=1, le=64)] = 2
     cpu: str = "64"
     host_memory: str = "512Gi"
     pods: Annotated[int, Meta(ge=1, le=100_000)] = 110
-    taints: list[_Taint] = []
+    taints: tuple[_Taint, ...] = ()
 
 
 class _Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,7 +91,7 @@ class _Document(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     api_version: str
     kind: str
     metadata: _Metadata
-    spec: _Spec
+    spec: NodeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,33 +99,14 @@ class SimulatedNode:
     """One simulated node.
 
     Attributes:
-        model: what its cards are called in Koordinator's label.
-        make: facts of that model.
-        registers: protocols whose node plugins run there beside Koordinator's.
-        mode: how its cards are cut: `sgpu` or `native` for MetaX, `hami-core` or `mig` for
-            NVIDIA; empty for the vendor's usual one.
-        numa_nodes: over how many NUMA nodes its devices are spread.
-        cpu: a quantity.
-        host_memory: a quantity.
-        pods: how many pods its kubelet takes.
-        taints: as in a Node.
+        make: facts of its cards' model.
     """
 
     name: str
-    model: str
+    spec: NodeSpec
     make: CardModel
-    cards: int = 1
-    registers: tuple[str, ...] = ()
-    mode: str = ""
-    rdma: RdmaCards | None = None
-    numa_nodes: int = 2
-    cards_per_switch: int = 2
-    cpu: str = "64"
-    host_memory: str = "512Gi"
-    pods: int = 110
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
-    taints: tuple[dict[str, str], ...] = ()
 
 
 def simulated_nodes(value: Any, where: str) -> Iterator[SimulatedNode]:
@@ -138,24 +127,10 @@ def simulated_nodes(value: Any, where: str) -> Iterator[SimulatedNode]:
         )
     if not _NAME.fullmatch(name):
         raise InvalidDocument(f"{where}: field metadata.name: {name!r} is no node name")
-    node = SimulatedNode(
-        name=name,
-        model=spec.model,
-        make=_make(spec, where),
-        cards=spec.cards,
-        registers=tuple(spec.registers),
-        mode=spec.mode,
-        rdma=spec.rdma,
-        numa_nodes=spec.numa_nodes,
-        cards_per_switch=spec.cards_per_switch,
-        cpu=_quantity(spec.cpu, "cpu", where),
-        host_memory=_quantity(spec.host_memory, "hostMemory", where),
-        pods=spec.pods,
-        labels=document.metadata.labels,
-        annotations=document.metadata.annotations,
-        taints=tuple(msgspec.to_builtins(taint) for taint in spec.taints),
-    )
-    _check(node, where)
+    make = spec.make(f"{where}: field spec.")
+    _check(spec, make.vendor, where)
+    metadata = document.metadata
+    node = SimulatedNode(name, spec, make, metadata.labels, metadata.annotations)
     if spec.count is None:
         yield node
         return
@@ -163,61 +138,44 @@ def simulated_nodes(value: Any, where: str) -> Iterator[SimulatedNode]:
         yield replace(node, name=f"{name}-{index}")
 
 
-def _make(spec: _Spec, where: str) -> CardModel:
-    """The model of the cards: known, or described in full."""
-    known = MODELS.get(spec.model)
-    if known is None and (not spec.vendor or spec.memory is None):
-        raise InvalidDocument(
-            f"{where}: field spec.model: {spec.model!r} is not one of {', '.join(MODELS)}; any "
-            "other model needs vendor and memory beside it"
-        )
-    make = known or CardModel(spec.vendor.lower(), 0)
-    if spec.memory is not None:
-        text = _quantity(spec.memory, "memory", where)
-        make = replace(make, memory=Quantity.parse(text).floor())
-    if spec.driver is not None:
-        make = replace(make, driver=spec.driver)
-    return replace(make, vendor=spec.vendor.lower()) if spec.vendor else make
-
-
-def _quantity(text: str, field_name: str, where: str) -> str:
-    try:
-        amount = Quantity.parse(text)
-    except InvalidQuantity as error:
-        raise InvalidDocument(f"{where}: field spec.{field_name}: {error}") from error
-    if amount.nano <= 0:
-        raise InvalidDocument(f"{where}: field spec.{field_name}: {text} is not more than zero")
-    return text
-
-
-def _check(node: SimulatedNode, where: str) -> None:
-    vendor = node.make.vendor
+def _check(spec: NodeSpec, vendor: str, where: str) -> None:
+    amounts = {"memory": spec.memory, "cpu": spec.cpu, "hostMemory": spec.host_memory}
+    for key, text in amounts.items():
+        try:
+            amount = None if text is None else Quantity.parse(text)
+        except InvalidQuantity as error:
+            raise InvalidDocument(f"{where}: field spec.{key}: {error}") from error
+        if amount is not None and amount.nano <= 0:
+            raise InvalidDocument(f"{where}: field spec.{key}: {text} is not more than zero")
     allowed = traits_of(vendor).modes
-    if node.mode not in allowed:
+    if spec.mode not in allowed:
         known = ", ".join(mode for mode in allowed if mode) or "none"
         raise InvalidDocument(
-            f"{where}: field spec.mode: {node.mode} is no mode of {vendor} cards ({known})"
+            f"{where}: field spec.mode: {spec.mode} is no mode of {vendor} cards ({known})"
         )
-    if node.registers and vendor != NVIDIA.name:
+    if spec.registers and vendor != NVIDIA.name:
         raise InvalidDocument(
-            f"{where}: field spec.registers: {', '.join(node.registers)} serve nvidia cards, these "
+            f"{where}: field spec.registers: {', '.join(spec.registers)} serve nvidia cards, these "
             f"are of {vendor}"
         )
-    if node.mode == "mig" and "hami" not in node.registers:
+    if spec.mode == "mig" and "hami" not in spec.registers:
         raise InvalidDocument(
             f"{where}: field spec.mode: HAMi's registration reports mig; add hami to registers"
         )
 
 
-def _node(name: str, model: str, cards: int, **more: Any) -> SimulatedNode:
-    return SimulatedNode(name, model, MODELS[model], cards, **more)
+def node_of(
+    name: str, model: str, cards: int, labels: dict[str, str] | None = None, **spec: Any
+) -> SimulatedNode:
+    """A node of a known model; `spec` has fields of `NodeSpec`."""
+    return SimulatedNode(name, NodeSpec(model, cards, **spec), MODELS[model], labels or {})
 
 
 DEFAULT_FLEET: Final[Sequence[SimulatedNode]] = (
-    _node("a100-0", "A100-SXM4-80GB", 8, rdma=RdmaCards(4, 8), cpu="128", host_memory="1Ti"),
-    _node("a100-1", "A100-SXM4-40GB", 4, registers=("hami",)),
-    _node("h100-0", "H100-80GB-HBM3", 8, cpu="192", host_memory="2Ti"),
-    _node("t4-0", "Tesla-T4", 4, registers=("qgpu",)),
-    _node("c500-0", "C500", 2, cpu="96"),
+    node_of("a100-0", "A100-SXM4-80GB", 8, rdma=RdmaCards(4, 8), cpu="128", host_memory="1Ti"),
+    node_of("a100-1", "A100-SXM4-40GB", 4, registers=("hami",)),
+    node_of("h100-0", "H100-80GB-HBM3", 8, cpu="192", host_memory="2Ti"),
+    node_of("t4-0", "Tesla-T4", 4, registers=("qgpu",)),
+    node_of("c500-0", "C500", 2, cpu="96"),
 )
 """The nodes there are when none are described."""

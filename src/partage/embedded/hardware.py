@@ -8,6 +8,8 @@ of Koordinator's names are the controller's to work out, as in a real cluster.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from partage.agent.device_document import device_document, health_condition
 from partage.agent.discovery.simulated import SimulatedHardware, faulty, simulate
 from partage.agent.registration import registered_cards
@@ -23,18 +25,19 @@ from partage.wire.device_objects import translate_devices
 
 def device_manifest(node: SimulatedNode, now: str) -> dict[str, Any]:
     """The Device object that the node's agent writes `now`, as Kubernetes writes times; every device is healthy."""
+    spec = node.spec
     hardware = SimulatedHardware(
         node.name,
-        node.model,
+        spec.model,
         node.make,
-        node.cards,
-        node.rdma.cards if node.rdma else 0,
-        node.rdma.functions if node.rdma else 0,
-        node.numa_nodes,
-        node.cards_per_switch,
+        spec.cards,
+        spec.rdma.cards if spec.rdma else 0,
+        spec.rdma.functions if spec.rdma else 0,
+        spec.numa_nodes,
+        spec.cards_per_switch,
     )
     document = device_document(node.name, simulate(hardware), None, now)
-    labels = {names.GPU_VENDOR: node.make.vendor, names.GPU_MODEL: node.model}
+    labels = {names.GPU_VENDOR: node.make.vendor, names.GPU_MODEL: node.spec.model}
     document["metadata"]["labels"] = {**labels, **document["metadata"]["labels"]}
     return document
 
@@ -48,11 +51,11 @@ def node_manifest(node: SimulatedNode) -> dict[str, Any]:
         "kubernetes.io/arch": "amd64",
     }
     if node.make.vendor == NVIDIA.name:
-        product = node.make.product or node.model
+        product = node.make.product or node.spec.model
         labels["nvidia.com/gpu.product"] = product.replace(" ", "-")
         if node.make.driver:
             labels["nvidia.com/cuda.driver-version.full"] = node.make.driver
-    spec = {"taints": [dict(taint) for taint in node.taints]} if node.taints else {}
+    taints = msgspec.to_builtins(node.spec.taints)
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -61,12 +64,12 @@ def node_manifest(node: SimulatedNode) -> dict[str, Any]:
             "labels": {**labels, **node.labels},
             "annotations": dict(node.annotations),
         },
-        "spec": spec,
+        "spec": {"taints": list(taints)} if taints else {},
         "status": {
             "allocatable": {
-                "cpu": node.cpu,
-                "memory": node.host_memory,
-                "pods": str(node.pods),
+                "cpu": node.spec.cpu,
+                "memory": node.spec.host_memory,
+                "pods": str(node.spec.pods),
                 "ephemeral-storage": "1Ti",
             },
         },
@@ -87,21 +90,21 @@ def plugin_totals(
     healthy = [card for card in cards if card.healthy]
     annotations: dict[str, str] = {}
     totals: dict[str, str] = {}
-    if "hami" in node.registers:
-        mode = "mig" if node.mode == "mig" else "hami-core"
+    if "hami" in node.spec.registers:
+        mode = "mig" if node.spec.mode == "mig" else "hami-core"
         products = [(card, node.make.product) for card in cards]
         known = registered_cards(products, HamiSettings(), node.name, mode)
         annotations[names.HAMI_REGISTER] = encode_hami_cards(known)
         totals[names.COUNT_NVIDIA] = str(sum(card.slots for card in known if card.healthy))
     elif node.make.vendor == NVIDIA.name:
         totals[names.COUNT_NVIDIA] = str(len(healthy))
-    if "qgpu" in node.registers:
+    if "qgpu" in node.spec.registers:
         reported = qgpu_totals(devices)
         totals |= {
             name: str(reported.get(name, "0")) for name in (names.QGPU_CORE, names.QGPU_MEMORY)
         }
     told = Reported(
-        len(healthy), sum(card.memory_bytes for card in healthy), node.model, node.mode
+        len(healthy), sum(card.memory_bytes for card in healthy), node.spec.model, node.spec.mode
     )
     totals |= {name: str(n) for name, n in traits_of(node.make.vendor).reports(told).items()}
     return totals, annotations

@@ -54,16 +54,48 @@ class SimulatedHardware:
     cards_per_switch: int = 2
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class DescribedCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """The cards of a simulated machine as its owner describes them."""
+
     model: str
     cards: Annotated[int, Meta(ge=0, le=64)] = 1
     vendor: str = ""
     memory: str | None = None
     driver: str | None = None
-    rdma: Annotated[int, Meta(ge=0, le=64)] = 0
-    functions: Annotated[int, Meta(ge=0, le=256)] = 0
     numa_nodes: Annotated[int, Meta(ge=1, le=16)] = 2
     cards_per_switch: Annotated[int, Meta(ge=1, le=64)] = 2
+
+    def make(self, where: str) -> CardModel:
+        """The model of the cards: known, or described in full.
+
+        Args:
+            where: what messages put before a field's name.
+
+        Raises:
+            InvalidDocument: the model is not known and not described, or the memory is no quantity.
+        """
+        known = MODELS.get(self.model)
+        if known is None and (not self.vendor or self.memory is None):
+            raise InvalidDocument(
+                f"{where}model: {self.model!r} is not one of {', '.join(MODELS)}; any other "
+                "model needs vendor and memory beside it"
+            )
+        make = known or CardModel(self.vendor.lower(), 0)
+        try:
+            memory = make.memory if self.memory is None else Quantity.parse(self.memory).floor()
+        except InvalidQuantity as error:
+            raise InvalidDocument(f"{where}memory: {error}") from error
+        return replace(
+            make,
+            vendor=self.vendor.lower() or make.vendor,
+            memory=max(memory, 0),
+            driver=make.driver if self.driver is None else self.driver,
+        )
+
+
+class _File(DescribedCards, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    rdma: Annotated[int, Meta(ge=0, le=64)] = 0
+    functions: Annotated[int, Meta(ge=0, le=256)] = 0
     faults: str = ""
 
 
@@ -114,32 +146,16 @@ def read_hardware(file: Path, name: str) -> tuple[SimulatedHardware, str]:
     try:
         documents = yaml_values(file.read_bytes())
         given = msgspec.convert(documents[0] if len(documents) == 1 else None, _File)
-        memory = None if given.memory is None else Quantity.parse(given.memory).floor()
     except OSError as error:
         raise InvalidDocument(f"{file}: {error.strerror}") from error
-    except InvalidQuantity as error:
-        raise InvalidDocument(f"{file}: field memory: {error}") from error
     except YamlError as error:
         raise InvalidDocument(f"{file}: {error}") from error
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidDocument(f"{file}: {explain(error)}") from error
-    known = MODELS.get(given.model)
-    if known is None and (not given.vendor or memory is None):
-        raise InvalidDocument(
-            f"{file}: field model: {given.model!r} is not one of {', '.join(MODELS)}; any other "
-            "model needs vendor and memory beside it"
-        )
-    make = known or CardModel(given.vendor.lower(), 0)
-    make = replace(
-        make,
-        vendor=given.vendor.lower() or make.vendor,
-        memory=make.memory if memory is None else max(memory, 0),
-        driver=make.driver if given.driver is None else given.driver,
-    )
     hardware = SimulatedHardware(
         name,
         given.model,
-        make,
+        given.make(f"{file}: field "),
         given.cards,
         given.rdma,
         given.functions,
