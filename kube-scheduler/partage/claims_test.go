@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -242,6 +244,39 @@ func TestClaimsThatAreTooLargeToTellAreLeftAndNodesAreToldOfAllTheSame(t *testin
 	}
 	if asked := engine.last(protocol.VerbPropose); len(asked.Taken) != 2 {
 		t.Errorf("told of %v", asked.Taken)
+	}
+}
+
+func TestParametersOfDriversDoNotTravel(t *testing.T) {
+	deep := runtime.RawExtension{Raw: []byte(`{"a":` + strings.Repeat("[", 4900) + strings.Repeat("]", 4900) + `}`)}
+	opaque := resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "x", Parameters: deep}}
+	claim := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "x"},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+			Requests: []resourceapi.DeviceRequest{{Name: "r"}},
+			Config:   []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: opaque}},
+		}},
+		Status: resourceapi.ResourceClaimStatus{
+			Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+				Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r"}},
+				Config:  []resourceapi.DeviceAllocationConfiguration{{DeviceConfiguration: opaque}},
+			}},
+			Devices: []resourceapi.AllocatedDeviceStatus{{Data: &deep}},
+		},
+	}
+	before := claim.DeepCopy()
+
+	sent, err := encodedClaims([]*resourceapi.ResourceClaim{claim})
+	if err != nil || len(sent) != 1 || strings.Contains(string(sent[0]), "[[") {
+		t.Error(err, len(sent))
+	}
+	var read resourceapi.ResourceClaim
+	if err := json.Unmarshal(sent[0], &read); err != nil || read.Spec.Devices.Requests[0].Name != "r" ||
+		read.Status.Allocation.Devices.Results[0].Request != "r" {
+		t.Error(read, err)
+	}
+	if !reflect.DeepEqual(claim, before) {
+		t.Error("kube-scheduler's own claim has changed")
 	}
 }
 

@@ -197,12 +197,18 @@ func allocatedNow(claims fwk.ResourceClaimTracker, pod *v1.Pod) ([]*resourceapi.
 // make claims of a megabyte each, and name many of them.
 const mostOfClaims = 1 << 20
 
-// encodedClaims are claims as they travel to the engine.
+// encodedClaims are claims as they travel to the engine, without what drivers and managers of fields may write as they like:
+// nested deeply enough, it could not be read, and the connection would end.
 func encodedClaims(claims []*resourceapi.ResourceClaim) ([]json.RawMessage, error) {
 	found, size := make([]json.RawMessage, len(claims)), 0
 	for i, claim := range claims {
 		slim := *claim
-		slim.ManagedFields = nil
+		slim.ManagedFields, slim.Spec.Devices.Config, slim.Status.Devices = nil, nil, nil
+		if allocation := claim.Status.Allocation; allocation != nil {
+			bare := *allocation
+			bare.Devices.Config = nil
+			slim.Status.Allocation = &bare
+		}
 		body, err := json.Marshal(&slim)
 		if err != nil {
 			return nil, err

@@ -11,6 +11,7 @@ from world import Manifest, World, card, device, document, half, node, pod, run,
 from partage.model.policy import Policy
 from partage.model.request import DeviceRequest
 from partage.scheduler.engine import State
+from partage.scheduler.events import Event, QuotasChanged
 from partage.vendors import names
 from partage.wire.snapshot import permuted
 
@@ -367,6 +368,30 @@ async def test_a_quota_holds_for_pods_that_come_after_it() -> None:
     assert refused["NodeNames"] == []
     assert world.told == [("web", "QuotaExceeded")]
     assert passed["NodeNames"] == ["n1"]
+
+
+@run
+async def test_a_quota_whose_limits_stay_the_same_is_not_read_again() -> None:
+    """Its status changes with every object that somebody makes there; with 5,000 quotas each change took 28 ms."""
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "small", "namespace": "team", "uid": "q", "resourceVersion": "1"},
+        "spec": {"hard": {"limits.nvidia.com/gpumem": "1000"}},
+    }
+    world = await World().start(node(), device(), quota)
+    cache = world.service.books.cluster_cache
+
+    def told(version: int, hard: str) -> list[Event]:
+        quota["metadata"] |= {"resourceVersion": str(version)}
+        return cache.changed(
+            document(quota | {"spec": {"hard": {"limits.nvidia.com/gpumem": hard}}})
+        )
+
+    assert told(3, "1000") == []
+    assert told(2, "2000") == [], "it is older"
+    (changed,) = told(4, "2000")
+    assert isinstance(changed, QuotasChanged)
 
 
 @run

@@ -69,6 +69,12 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
+        "fields nested 9,000 levels deep, in pods or claims",
+        "what is too deep is not read; all else is",
+        ("kube/test_deep_objects_stop_no_list.py",),
+    ),
+    Attack(
+        "tenant",
         "conditions on a label that each node has with another value, numbers too; requests that each rule out a few nodes",
         "the scheduler asks all nodes at once, and looks at each once",
         (
@@ -79,7 +85,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "large pods with devices for other schedulers, to be read at each change once bound",
+        "large pods with devices for other schedulers",
         "the webhook refuses them by the same bounds",
         (
             "webhook/test_large_pods_are_judged_in_time.py::test_bounds_hold_whatever_scheduler_a_pod_names",
@@ -108,10 +114,11 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "20,000 pods at once, thousands waiting",
+        "20,000 pods at once, thousands waiting, thousands of quotas",
         "rates, memory and Bindings on their way (64) are bounded; other namespaces have their turn within seconds",
         (
             _WRITES,
+            "extender/test_facts_reach_the_books.py::test_a_quota_whose_limits_stay_the_same_is_not_read_again",
             f"{_BURST}::test_only_so_many_are_woken_a_second",
             f"{_BURST}::test_each_namespace_has_its_turn",
             f"{_BURST}::test_who_never_comes_is_woken_after_the_others",

@@ -31,6 +31,7 @@ from partage.scheduler.events import (
     QuotasChanged,
 )
 from partage.vendors.settings import Settings
+from partage.wire import shapes
 from partage.wire.claims import claim_uid
 from partage.wire.config_book import ConfigBook
 from partage.wire.context import Context
@@ -405,7 +406,12 @@ class ClusterCache:
         """
         if document.kind == _CONFIG:
             return self._config(document, changed=self._configs.changed(document))
-        if outdated(document, self._quotas.get(document.identity)):
+        known = self._quotas.get(document.identity)
+        if outdated(document, known):
+            return []
+        if known is not None and _same_limits(known, document):
+            # Its status changes with every object that anybody makes there, and all quotas are read together.
+            self._quotas[document.identity] = document
             return []
         before = dict(self._quotas)
         self._quotas[document.identity] = document
@@ -472,3 +478,13 @@ class ClusterCache:
     def _next(self) -> int:
         self._version += 1
         return self._version
+
+
+def _same_limits(one: Document, other: Document) -> bool:
+    """Whether two states of a ResourceQuota set the same."""
+    first, second = one.shape, other.shape
+    return (
+        isinstance(first, shapes.ResourceQuota)
+        and isinstance(second, shapes.ResourceQuota)
+        and first.spec == second.spec
+    )

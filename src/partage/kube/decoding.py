@@ -5,14 +5,15 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from partage.kube.errors import UndecodableAnswer
+from partage.kube.nesting import decode
 from partage.kube.objects import HasMeta, ListMeta, Meta, Undecodable
 from partage.kube.transport import Request
 
 T = TypeVar("T")
 H = TypeVar("H", bound=HasMeta)
 
-UNDECODABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What msgspec raises on a document that is malformed, of another type, or nested too deeply."""
+UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)
+"""What msgspec raises on a document that is malformed or of another type."""
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
@@ -39,14 +40,9 @@ _META: Final = msgspec.json.Decoder(_OnlyMeta)
 def meta_of(document: bytes | msgspec.Raw) -> Meta | None:
     """The metadata of an object of any type, or None if it has none that can be read."""
     try:
-        return _META.decode(document).metadata
+        return decode(_META, document).metadata
     except UNDECODABLE:
         return None
-
-
-def said(error: Exception) -> str:
-    """What was wrong with a document."""
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 class Decoders:
@@ -58,9 +54,9 @@ class Decoders:
     def one(self, request: Request, data: bytes | msgspec.Raw, into: type[T]) -> T:
         """An answer as `into`. Raises `UndecodableAnswer`."""
         try:
-            value: T = self._for(into).decode(data)
+            value: T = decode(self._for(into), data)
         except UNDECODABLE as error:
-            raise UndecodableAnswer(request.method, request.path, said(error)) from error
+            raise UndecodableAnswer(request.method, request.path, str(error)) from error
         return value
 
     def page(self, request: Request, data: bytes, into: type[H]) -> Page[H]:
@@ -70,7 +66,7 @@ class Decoders:
             UndecodableAnswer: not a list, or an item that does not even have metadata.
         """
         try:
-            typed: _Envelope[H] = self._for(_envelope_of(into)).decode(data)
+            typed: _Envelope[H] = decode(self._for(_envelope_of(into)), data)
         except UNDECODABLE:
             return self._one_by_one(request, data, into)
         version, following = typed.metadata.resource_version, typed.metadata.continue_

@@ -10,8 +10,9 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from partage.kube.decoding import UNDECODABLE, said
+from partage.kube.decoding import UNDECODABLE
 from partage.kube.errors import ProtocolError, Status
+from partage.kube.nesting import decode
 from partage.kube.objects import HasMeta, Meta, Undecodable
 
 T = TypeVar("T")
@@ -127,7 +128,7 @@ class WatchDecoder(Generic[H]):
         kinds: tuple[Any, ...] = (Added, Modified, Deleted)
         events = [kind[into] for kind in kinds]
         union: Any = events[0] | events[1] | events[2] | Bookmark | Failed
-        self._decode = msgspec.json.Decoder(union).decode
+        self._decoder: msgspec.json.Decoder[Frame[H]] = msgspec.json.Decoder(union)
         self._lines = LineSplitter(longest_line)
 
     def feed(self, piece: bytes) -> list[Frame[H]]:
@@ -136,17 +137,16 @@ class WatchDecoder(Generic[H]):
 
     def _frame(self, line: bytes) -> Frame[H]:
         try:
-            frame: Frame[H] = self._decode(line)
+            return decode(self._decoder, line)
         except UNDECODABLE as error:
             return _malformed(line, error)
-        return frame
 
 
 def _malformed(line: bytes, error: Exception) -> Malformed:
     try:
-        probe = _PROBE.decode(line)
+        probe = decode(_PROBE, line)
     except UNDECODABLE:
-        raise ProtocolError(f"not a watch event: {said(error)}") from error
+        raise ProtocolError(f"not a watch event: {error}") from error
     if probe.type not in _CHANGES:
-        raise ProtocolError(f"not a watch event: {said(error)}") from error
-    return Malformed(Undecodable(probe.object.metadata, said(error)), probe.type == "DELETED")
+        raise ProtocolError(f"not a watch event: {error}") from error
+    return Malformed(Undecodable(probe.object.metadata, str(error)), probe.type == "DELETED")

@@ -1,0 +1,117 @@
+"""Whoever may write an object may nest parts of it thousands of levels deep; it is read, and so are all others.
+
+A genuine API server keeps `managedFields` of 9,000 levels in a pod, and gives them to all who list pods.
+"""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kube_builders import PODS_PATH, Pod, client_of
+
+from fakes.kube_server import KubeServer
+from fakes.wire import Fault
+from partage.kube.frames import Added, Deleted, WatchDecoder
+from partage.kube.nesting import flattened
+from partage.kube.resources import PODS, Scope
+
+LEVELS = (1_200, 9_000)
+SHALLOW = 8
+
+
+def nested(levels: int) -> bytes:
+    """An object of so many objects, one in the other."""
+    return b'{"f:a":' * levels + b"{}" + b"}" * levels
+
+
+def deep(name: str, levels: int) -> bytes:
+    """A pod with such an object in its metadata, before what is read of it."""
+    head = b'{"metadata":{"managedFields":[{"fieldsV1":' + nested(levels) + b"}],"
+    rest = f'"name":"{name}","namespace":"default","uid":"u-{name}","resourceVersion":"7"}}'
+    return head + rest.encode() + b',"spec":{"nodeName":"n1"}}'
+
+
+def plain(name: str) -> bytes:
+    """A pod as they are."""
+    meta = {"name": name, "namespace": "default", "uid": f"u-{name}", "resourceVersion": "8"}
+    return json.dumps({"metadata": meta}).encode()
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+async def test_a_list_with_one_is_whole(levels: int) -> None:
+    """The object itself is there too: what it holds must not count as free."""
+    body = b'{"metadata":{"resourceVersion":"9"},"items":[%s]}'
+    items = b",".join((plain("a"), deep("b", levels), plain("c")))
+    async with KubeServer() as server, client_of(server) as client:
+        server.fail(Fault(path=PODS_PATH, body=body % items))
+        listing = await client.list_all(Scope(PODS), into=Pod)
+
+    assert [item.metadata.name for item in listing.items] == ["a", "b", "c"]
+    assert listing.items[1].spec.node_name == "n1"
+    assert not listing.undecodable
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+async def test_so_is_it_alone(levels: int) -> None:
+    """As when a pod is read back."""
+    async with KubeServer() as server, client_of(server) as client:
+        server.fail(Fault(body=deep("b", levels)))
+        found = await client.get(PODS, "b", namespace="default", into=Pod)
+
+    assert found.spec.node_name == "n1"
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+def test_a_watch_goes_on(levels: int) -> None:
+    """Its events and those after them are told."""
+    stream = b'{"type":"ADDED","object":%s}\n{"type":"DELETED","object":%s}\n{"type":"ADDED","object":%s}\n'
+
+    first, second, third = WatchDecoder(Pod).feed(
+        stream % (deep("b", levels), deep("b", levels), plain("c"))
+    )
+
+    assert isinstance(first, Added)
+    assert first.object.spec.node_name == "n1"
+    assert isinstance(second, Deleted)
+    assert isinstance(third, Added)
+    assert third.object.metadata.name == "c"
+
+
+TEXTS = st.text(alphabet='[]{}"\\,:é\n', max_size=6)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=30,
+)
+
+
+def cut(value: Any, level: int) -> Any:
+    """The value without what is below a level."""
+    if not isinstance(value, dict | list):
+        return value
+    if level > SHALLOW:
+        return 0
+    if isinstance(value, dict):
+        return {key: cut(one, level + 1) for key, one in value.items()}
+    return [cut(one, level + 1) for one in value]
+
+
+@given(VALUES, st.integers(0, 12), st.integers(1, 40))
+def test_all_that_is_not_too_deep_stays_as_it_is(value: Any, around: int, block: int) -> None:
+    """Whatever quotation marks and brackets there are in texts, and wherever blocks of work end."""
+    for number in range(around):
+        value = [value, '"]'] if number % 2 else {'\\"{': value}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("partage.kube.nesting._DEEPEST", SHALLOW)
+        patch.setattr("partage.kube.nesting._BLOCK", block)
+        found = flattened(json.dumps(value, ensure_ascii=False).encode())
+
+    assert json.loads(found) == cut(value, 1)
+
+
+@given(st.binary(max_size=60))
+def test_what_is_no_json_is_no_traceback(data: bytes) -> None:
+    """The decoder says what is wrong with it."""
+    flattened(data)
