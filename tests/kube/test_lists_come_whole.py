@@ -39,6 +39,30 @@ async def test_one_page_can_be_asked_for_at_a_time() -> None:
         assert ["continue" in request.query for request in server.requests] == [False, True]
 
 
+async def test_large_objects_come_in_smaller_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may make pods may make them of a megabyte each; a page of all of them took an agent's memory."""
+    monkeypatch.setattr("partage.kube.client._PAGE", 4_000)
+    async with KubeServer() as server, client_of(server, page_size=64) as client:
+        for index in range(40):
+            put(server, f"a{index:02}")
+        for index in range(12):
+            put(server, f"b{index:02}", nodeName="x" * 1_500)
+        for index in range(40):
+            put(server, f"c{index:02}")
+
+        listing = await client.list_all(ALL, into=Pod)
+
+        names = [
+            f"{row}{i:02}" for row, many in (("a", 40), ("b", 12), ("c", 40)) for i in range(many)
+        ]
+        assert [item.metadata.name for item in listing.items] == names
+        limits = [int(request.query["limit"]) for request in server.requests]
+        assert {64, 16, 4, 1} >= set(limits)
+        assert 1 in limits, "large ones are asked for one by one"
+        assert limits[-1] > 1, "and small ones not"
+        assert len(limits) < 60
+
+
 async def test_an_empty_list_is_empty() -> None:
     """Some servers write null for no items."""
     async with KubeServer() as server, client_of(server) as client:

@@ -13,18 +13,24 @@ import contextlib
 import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from partage.kube.bodies import binding, delete_options, encode, eviction, has_version
 from partage.kube.clock import Clock, SystemClock
 from partage.kube.config import Config
 from partage.kube.decoding import Decoders, Page
-from partage.kube.errors import Conflict, Expired, NotFound, Outcome, RequestError
+from partage.kube.errors import AnswerTooLarge, Conflict, Expired, NotFound, Outcome, RequestError
 from partage.kube.objects import HasMeta, Listing, Undecodable
 from partage.kube.resources import PODS, Resource, Scope
 from partage.kube.retry import RateLimit
 from partage.kube.sender import ClientSettings, Sender
 from partage.kube.transport import Request
+
+_PAGE: Final = 32 * 2**20
+"""Bytes of one page. Anybody who may make objects may make them of a megabyte each, and a page of a thousand would be all the
+memory that a node's agent may have; one of usual pods has ten to twenty MiB."""
+_FEWER: Final = 4
+"""So many times fewer objects are asked for where a page has more bytes, and more again where it has far fewer."""
 
 T = TypeVar("T")
 H = TypeVar("H", bound=HasMeta)
@@ -100,24 +106,32 @@ class Client:
 
         Args:
             into: the type of an item; items that are not of it are set aside, not fatal.
-            limit: objects a page, 0 for all; by default the settings' page size.
+            limit: objects a page, fewer where they are large, 0 for all; by default the settings' page size.
 
         Raises:
             Expired: the list took so long that its version is no longer kept; start afresh.
         """
         query = scope.query
-        limit = self.settings.page_size if limit is None else limit
+        limit = largest = self.settings.page_size if limit is None else limit
         if limit:
             query["limit"] = str(limit)
         while True:
-            request = Request("GET", scope.path, query)
-            page = self._decoders.page(
-                request, await self._sender.send(request, idempotent=True), into
-            )
+            most = _PAGE if limit > 1 else None
+            request = Request("GET", scope.path, query, most=most)
+            try:
+                data = await self._sender.send(request, idempotent=True)
+            except AnswerTooLarge:
+                limit = max(1, limit // _FEWER)
+                query["limit"] = str(limit)
+                continue
+            page = self._decoders.page(request, data, into)
             yield page
             if not page.next:
                 return
             query["continue"] = page.next
+            if limit and len(data) * _FEWER < _PAGE:
+                limit = min(limit * _FEWER, largest)
+                query["limit"] = str(limit)
 
     async def list_all(self, scope: Scope, *, into: type[H]) -> Listing[H]:
         """All objects of a scope, at one version of the store no older than this call."""

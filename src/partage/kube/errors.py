@@ -95,6 +95,13 @@ class UndecodableAnswer(RequestError):
         super().__init__(method, path, f"undecodable answer: {text}", Outcome.DONE)
 
 
+class AnswerTooLarge(RequestError):
+    """Success, but the answer has more bytes than the caller has room for."""
+
+    def __init__(self, method: str, path: str, most: int) -> None:
+        super().__init__(method, path, f"an answer of more than {most} bytes", Outcome.DONE)
+
+
 class StatusCause(msgspec.Struct, frozen=True):
     """One cause in a Status; all fields as the server wrote them."""
 

@@ -20,6 +20,7 @@ from partage.kube.clock import Clock
 from partage.kube.config import Config
 from partage.kube.credentials import Credentials
 from partage.kube.errors import (
+    AnswerTooLarge,
     ApiError,
     ConfigError,
     Outcome,
@@ -73,7 +74,7 @@ class Request:
     """What is sent: method, path, query and body.
 
     Where it says `until`, a moment of the transport's clock, it is not sent after that, and the
-    server hears each time by when to give it up.
+    server hears each time by when to give it up. Of an answer with more bytes than `most` the rest is not read.
     """
 
     method: str
@@ -82,6 +83,7 @@ class Request:
     body: bytes | None = None
     content_type: str = "application/json"
     until: float | None = None
+    most: int | None = None
 
 
 class Transport:
@@ -153,6 +155,7 @@ class Transport:
         Raises:
             ApiError: an answer of 300 or more.
             TransportError: no complete answer, or its time was over before it was sent.
+            AnswerTooLarge: it has more bytes than the request says.
             ConfigError: no usable credentials or certificates.
         """
         limits = aiohttp.ClientTimeout(
@@ -161,7 +164,14 @@ class Transport:
         )
         with _mapped(request):
             async with self._answered(request, limits) as response:
-                return await response.read()
+                if request.most is None:
+                    return await response.read()
+                body = bytearray()
+                async for chunk in response.content.iter_any():
+                    body += chunk
+                    if len(body) > request.most:
+                        raise AnswerTooLarge(request.method, request.path, request.most)
+                return bytes(body)
 
     @contextlib.asynccontextmanager
     async def stream(
