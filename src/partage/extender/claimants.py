@@ -3,12 +3,14 @@
     a pod names a claim ──┬──> it waits for devices of Partage
     the claim asks us ────┘
 
-Either may come first. Both are kept from event to event, so that a question looks at its namespace alone. Pods whose claims
-ask no class of Partage's own are another driver's, and are left out. A class of an operator that names this driver counts as
-Partage's own where the program reads DeviceClasses, before claims.
+Either may come first. Both are kept from event to event, and who waits is found when it is asked: one claim may be named by
+thousands of pods, and be made and deleted again and again. Pods whose claims ask no class of Partage's own are another
+driver's, and are left out. A class of an operator that names this driver counts as Partage's own where the program reads
+DeviceClasses, before claims.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from partage.model.errors import InvalidValue
@@ -25,71 +27,64 @@ _Key = tuple[str, str]
 """Namespace and name of a claim."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Claimant:
+    """A pod that waits, and the claims that it names."""
+
+    document: Document
+    keys: frozenset[_Key]
+
+
 class Claimants:
     """Pods of one service that wait so."""
 
     def __init__(self) -> None:
-        self._pods: dict[str, Document] = {}
-        self._by_claim: dict[_Key, set[str]] = {}
+        self._pods: dict[str, dict[str, _Claimant]] = {}
+        self._namespaces: dict[str, str] = {}
         self._claims: dict[_Key, str] = {}
-        self._waiting: dict[str, dict[str, Document]] = {}
         self._classes = set(CLASSES)
 
     @property
     def count(self) -> int:
         """How many wait for devices of Partage."""
-        return sum(map(len, self._waiting.values()))
+        return sum(1 for namespace in self._pods for _ in self._of(namespace))
 
     def waiting(self, namespace: str = "") -> Collection[Document]:
         """Those that wait for devices of Partage; of one namespace, or of all."""
-        if namespace:
-            return self._waiting.get(namespace, {}).values()
-        return [one for those in self._waiting.values() for one in those.values()]
+        namespaces = [namespace] if namespace else list(self._pods)
+        return [one for each in namespaces for one in self._of(each)]
+
+    def _of(self, namespace: str) -> Iterator[Document]:
+        for one in self._pods.get(namespace, {}).values():
+            if not self._claims.keys().isdisjoint(one.keys):
+                yield one.document
 
     def knows(self, uid: str) -> bool:
         """Whether a pod names claims and is not bound."""
-        return uid in self._pods
+        return uid in self._namespaces
 
     # --- pods --------------------------------------------------------------------------------
 
     def changed(self, document: Document) -> None:
         """A pod without devices of its own is there, or has changed."""
-        uid = document.metadata.uid or ""
-        if outdated(document, self._pods.get(uid)):
+        uid, namespace = document.metadata.uid or "", document.namespace
+        known = self._pods.get(self._namespaces.get(uid, ""), {}).get(uid)
+        if outdated(document, known.document if known else None):
             return
         self.gone(uid)
         keys = _named(document) if _waits(document) else None
         if keys is not None:
-            self._pods[uid] = document
-            for key in keys:
-                self._by_claim.setdefault(key, set()).add(uid)
-            self._judge(uid)
+            self._namespaces[uid] = namespace
+            self._pods.setdefault(namespace, {})[uid] = _Claimant(document, keys)
 
     def gone(self, uid: str) -> None:
         """A pod is there no more, or is one of the books."""
-        document = self._pods.pop(uid, None)
-        if document is None:
-            return
-        for key in _named(document) or ():
-            mates = self._by_claim[key]
-            mates.discard(uid)
+        namespace = self._namespaces.pop(uid, None)
+        if namespace is not None:
+            mates = self._pods[namespace]
+            del mates[uid]
             if not mates:
-                del self._by_claim[key]
-        self._leaves(uid, document)
-
-    def _judge(self, uid: str) -> None:
-        """Put a pod among those that wait for devices of Partage, or leave it out."""
-        document = self._pods[uid]
-        if any(key in self._claims for key in _named(document) or ()):
-            self._waiting.setdefault(document.namespace, {})[uid] = document
-        else:
-            self._leaves(uid, document)
-
-    def _leaves(self, uid: str, document: Document) -> None:
-        namespace = document.namespace
-        mates = self._waiting.get(namespace)
-        if mates is not None and mates.pop(uid, None) is not None and not mates:
-            del self._waiting[namespace]
+                del self._pods[namespace]
 
     # --- claims ------------------------------------------------------------------------------
 
@@ -100,10 +95,8 @@ class Claimants:
             return
         if self._is_ours(document):
             self._claims[key] = uid
-        elif self._claims.pop(key, None) is None:
-            return
-        for one in self._by_claim.get(key, ()):
-            self._judge(one)
+        else:
+            self._claims.pop(key, None)
 
     def class_changed(self, document: Document) -> None:
         """A DeviceClass is there."""
@@ -116,8 +109,6 @@ class Claimants:
         key = _key(document)
         if self._claims.get(key) == (document.metadata.uid or ""):
             del self._claims[key]
-            for one in self._by_claim.get(key, ()):
-                self._judge(one)
 
     def _is_ours(self, claim: Document) -> bool:
         """Whether it asks for devices of Partage."""
@@ -135,10 +126,10 @@ def _key(claim: Document) -> _Key:
     return claim.namespace, claim.name
 
 
-def _named(pod: Document) -> set[_Key] | None:
+def _named(pod: Document) -> frozenset[_Key] | None:
     """The claims of a pod that are there; None where it names none at all."""
     named = claims_named(pod)
-    return {(pod.namespace, name) for _, name, _ in named if name} if named else None
+    return frozenset((pod.namespace, name) for _, name, _ in named if name) if named else None
 
 
 def _waits(document: Document) -> bool:
