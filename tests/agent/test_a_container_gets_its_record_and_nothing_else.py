@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -14,11 +15,11 @@ from prometheus_client import generate_latest
 from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance, Made
 from partage.agent.host import Host
-from partage.agent.injection import Injected, Place, Refusal, inject
+from partage.agent.injection import Injected, Place, Refusal, inject, looked_at
 from partage.agent.isolation.providers import HamiCore
 from partage.agent.journal import Journal
 from partage.agent.metrics import Tallies
-from partage.agent.nri.messages import Container, Device, LinuxContainer, PodSandbox
+from partage.agent.nri.messages import Container, Device, LinuxContainer, Mount, PodSandbox
 from partage.agent.nri.plugin import Refused
 from partage.model import device as model
 from partage.model.allocation import Allocation, Grant, GrantMode
@@ -352,6 +353,45 @@ def test_what_ran_while_nobody_looked_is_reported_and_counts(tmp_path: Path) -> 
     }
     assert set(keeper.held) == {"c7"}
     assert b"partage_agent_unprotected_containers 2.0" in generate_latest(keeper.tallies.registry)
+
+
+LINES = (
+    "A=b",
+    "NVIDIA_VISIBLE_DEVICES=all",
+    "NVIDIA_VISIBLE_DEVICES=void",
+    "NVIDIA_VISIBLE_DEVICES=" + "GPU-0," * 99,
+    "CUDA_VERSION=9.0",
+    "CUDA_VERSION=",
+    "NVIDIA_REQUIRE_CUDA=cuda>=9.0",
+    "NVIDIA_MIG_CONFIG_DEVICES=all",
+    "DOCKER_RESOURCE_GPU=0",
+    "DOCKER_RESOURCE_GPU=void",
+    "DOCKER_RESOURCE_" + "X" * 999 + "=0",
+    "AMD_VISIBLE_DEVICES=0",
+    "PARTAGE_DEVICES_GPU=1",
+)
+TARGETS = st.sampled_from(("/data", "/var/run/nvidia-container-devices/all", "/run/../etc"))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(LINES), max_size=6), st.lists(TARGETS, max_size=3), st.booleans())
+def test_what_is_kept_of_a_container_worries_as_all_of_it_does(
+    env: list[str],
+    targets: list[str],
+    recorded: bool,  # noqa: FBT001 # a case
+) -> None:
+    """Of those that run, the plugin keeps little until it has heard of all."""
+    pod = _pod(HALF) if recorded else PodSandbox("p1", "train", "uid-1", "team")
+    mounts = tuple(Mount(one) for one in targets)
+    whole = Container("c7", "p1", "main", 3, args=("x" * 999,), env=(*env,), mounts=mounts)
+
+    with TemporaryDirectory() as folder:
+        one, other = (_keeper(Path(folder) / name) for name in ("whole", "kept"))
+        one.synchronize((pod,), (whole,))
+        other.synchronize((pod,), (looked_at(whole),))
+
+        assert one.unprotected.keys() == other.unprotected.keys()
+        assert one.held == other.held
 
 
 @settings(max_examples=30, deadline=None)

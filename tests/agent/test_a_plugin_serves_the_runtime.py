@@ -4,12 +4,14 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fakes.nri_runtime import FakeRuntime, fake_runtime
+from partage.agent.injection import looked_at
 from partage.agent.nri.messages import (
     Adjustment,
     CdiDevice,
@@ -33,6 +35,7 @@ class Decisions:
     def __init__(self, create: Callable[[], Adjustment | None] = lambda: None) -> None:
         self._create = create
         self.told: list[tuple[int, int]] = []
+        self.containers: tuple[Container, ...] = ()
         self.gone: list[str] = []
         self.missed: list[str] = []
 
@@ -47,6 +50,7 @@ class Decisions:
     def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
         """Keep how many."""
         self.told.append((len(pods), len(containers)))
+        self.containers = containers
 
     def late(self, pod: PodSandbox, container: Container) -> None:
         """Keep which."""
@@ -55,11 +59,11 @@ class Decisions:
 
 @asynccontextmanager
 async def _running(
-    runtime: FakeRuntime, decisions: Decisions, deadline: float = 30.0
+    runtime: FakeRuntime, decisions: Decisions, deadline: float = 30.0, **more: Any
 ) -> AsyncIterator[Plugin]:
     stop = asyncio.Event()
     options = PluginOptions(
-        runtime.socket, deadline=deadline, patience=30, again=Backoff(0.01, cap=0.05)
+        runtime.socket, deadline=deadline, patience=30, again=Backoff(0.01, cap=0.05), **more
     )
     plugin = Plugin(decisions, options)
     task = asyncio.create_task(plugin.run(stop))
@@ -178,6 +182,23 @@ def test_a_plugin_comes_back_and_is_told_everything(tmp_path: Path) -> None:
 
         assert decisions.told == [(3, 2), (3, 2)]
         assert decisions.gone == ["c1"]
+
+    _run(test())
+
+
+def test_what_is_kept_of_those_that_run_is_what_is_looked_at(tmp_path: Path) -> None:
+    """A node may run hundreds of containers, and each may have a megabyte of variables; all are told at once."""
+    decisions = Decisions()
+    env = (*(f"V{n}={'x' * 999}" for n in range(1000)), "NVIDIA_VISIBLE_DEVICES=all")
+    large = replace(MAIN, env=env, args=("y" * 10**6,))
+
+    async def test() -> None:
+        async with fake_runtime(tmp_path / "s") as runtime:
+            runtime.containers = (large, large)
+            async with _running(runtime, decisions, kept=looked_at):
+                pass
+
+        assert decisions.containers == (replace(MAIN, env=env[-1:]),) * 2
 
     _run(test())
 

@@ -177,10 +177,11 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "endless mappings, descriptors, threads, names, groups, objects and lists; files that never answer",
+        "endless variables, mappings, descriptors, threads, names, groups, objects and lists; files that never answer",
         "the container counts as not in force; the agent judges the others",
         (
             f"{_LOOKS}::test_a_process_costs_no_memory",
+            "agent/test_a_plugin_serves_the_runtime.py::test_what_is_kept_of_those_that_run_is_what_is_looked_at",
             f"{_LOOKS}::test_a_crowd_is_not_looked_into",
             f"{_LOOKS}::test_the_others_are_judged_at_each_look",
             f"{_LOOKS}::test_many_who_cost_nearly_too_much_share_a_bound",

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
+from itertools import islice
 from typing import Final
 
 from partage.agent.container_edits import (
@@ -35,7 +36,7 @@ from partage.model.request import PodRequest
 from partage.vendors import names
 from partage.vendors.base import ContainerView, Family, PlacedPod, PodView
 from partage.vendors.reserved import RESERVED
-from partage.vendors.runtimes import VISIBLE, VOID, cdi_names, listed, opening, opens
+from partage.vendors.runtimes import VISIBLE, VOID, cdi_names, listed, opening, opens, tells
 from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, ROWS, traits_of
 from partage.wire.outcomes import said
@@ -52,6 +53,10 @@ _LIMITS: Final = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
 """How limits begin that HAMi's library reads; one of a single device goes before that of all (docs/sources/hami.md 7.3)."""
 _NETWORK: Final = r"/dev/infiniband/.+"
 _SHOWN: Final = 200
+_MOST_LINES: Final = 64
+_LONG: Final = 256
+"""Variables and characters of each that are looked at of a container that runs already."""
+_LONG_TEXT: Final = 16_384
 _PRIVILEGED: Final = "/dev/kmsg"
 """A device file that only privileged containers are given by a runtime."""
 
@@ -400,6 +405,29 @@ def _hiding(container: Container) -> str:
         if at == PRELOAD or f"{at}/".startswith(f"{INSIDE}/"):
             return mount.destination[:_SHOWN]
     return ""
+
+
+def looked_at(container: Container) -> Container:
+    """What is looked at of a container that runs already, where all of them are told together.
+
+    Its author writes the rest, and may give each of a node's hundreds a megabyte of it.
+    """
+    lines = (text.partition("=")[::2] for text in container.env)
+    env = (
+        f"{key[:_LONG]}={value[:_LONG]}"
+        for key, value in lines
+        if key in _WIDENING or key.startswith(MARK) or tells(key, value)
+    )
+    mounts = (one for one in container.mounts if listed((one.destination,)))
+    return replace(
+        container,
+        annotations={
+            k: text for k, text in container.annotations.items() if len(text) <= _LONG_TEXT
+        },
+        args=(),
+        env=tuple(islice(env, _MOST_LINES)),
+        mounts=tuple(islice(mounts, 1)),
+    )
 
 
 def environment(container: Container) -> dict[str, str]:

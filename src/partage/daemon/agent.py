@@ -21,7 +21,7 @@ from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.discovery.found import CardUse, Inventory
 from partage.agent.host import Host
-from partage.agent.injection import Place
+from partage.agent.injection import Place, looked_at
 from partage.agent.isolation.container_dirs import Rooms
 from partage.agent.isolation.folders import Folders
 from partage.agent.isolation.mounting import Isolation
@@ -178,7 +178,8 @@ class AgentDaemon:
         )
         self.tallies.registry.register(SpanSeries(tracer))
         make = self.options.asked
-        self.asked = make(self.keeper) if make else Plugin(self.keeper, self.options.plugin)
+        plugin = replace(self.options.plugin, kept=looked_at)
+        self.asked = make(self.keeper) if make else Plugin(self.keeper, plugin)
         self._followers: list[Callable[[Place], None]] = []
         self.tallies.registry.register(NodeSeries(self._books))
         if chosen.mps is not None:

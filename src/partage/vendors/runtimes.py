@@ -88,6 +88,13 @@ def opens(env: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def tells(variable: str, value: str) -> bool:
+    """Whether `opens` comes to another answer by a variable with this value."""
+    found = opening(variable)
+    opened = found is not None and not found.is_closed(value)
+    return opened or variable in (VISIBLE, _CUDA, _REQUIRE)
+
+
 def listed(targets: Iterable[str]) -> str:
     """A mount's target that NVIDIA's runtime reads as the name of a card; empty without one."""
     for target in targets:

@@ -95,6 +95,7 @@ class PluginOptions:
         deadline: seconds that a decision may take.
         patience: seconds that connecting and registering may take.
         told: hears whether the runtime can be told CDI names, before any container is decided about.
+        kept: what of a container is kept until all that are there have been told: together they may be gigabytes.
     """
 
     socket: Path = Path("/var/run/nri/nri.sock")
@@ -104,6 +105,7 @@ class PluginOptions:
     patience: float = 10.0
     again: Backoff = Backoff(base=0.1, cap=5.0)
     told: Callable[[bool], None] = lambda _knows: None
+    kept: Callable[[Container], Container] = lambda one: one
 
 
 class Plugin:
@@ -264,7 +266,7 @@ class _Connection:
     async def _synchronize(self, call: Called) -> Message:
         told = SynchronizeRequest.decode(call.payload)
         self._pods += told.pods
-        self._containers += told.containers
+        self._containers += map(self._options.kept, told.containers)
         if not told.more:
             pods, containers = tuple(self._pods), tuple(self._containers)
             self._pods, self._containers = [], []
