@@ -64,6 +64,18 @@ ASKED = {
     "out of memory": "faq.html",
     "security other tenants": "faq.html",
     "verify limits are enforced": "faq.html",
+    "how do I take a card out of service?": "faq.html",
+    "what if a node is lost": "faq.html",
+    "is it a security boundary": "faq.html",
+    "can I use it on EKS": "faq.html",
+    "smallest share of a gpu": "faq.html",
+    "chargeback": "faq.html",
+    "overcommit": "faq.html",
+    "mig": "how-to/use-hardware-instances.html",
+    "disable mig": "how-to/use-hardware-instances.html",
+    "priority preemption": "how-to/go-before-others.html",
+    "ContainerCreating": "how-to/troubleshoot.html",
+    "CUDA_VISIBLE_DEVICES": "how-to/ask-for-half-a-gpu.html",
 }
 """What readers type, and the page that answers."""
 
