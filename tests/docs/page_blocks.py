@@ -132,7 +132,7 @@ UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
     (_CHANGING, "kubectl annotate pod trainer"): Untyped(
         "no container of the page's cluster runs the library", _ADJUSTED
     ),
-    (_CHANGING, "kubectl describe pod trainer"): Untyped("the same", _ADJUSTED),
+    (_CHANGING, "kubectl get pod trainer"): Untyped("the same", _ADJUSTED),
     (_TRACE, "docker run"): Untyped("there is no runtime of images where tests run", _TRACED),
     (_TRACE, "pip install"): Untyped("it would change the environment of the tests", _TRACED),
     (_TRACE, "OTEL_BSP_SCHEDULE_DELAY"): Untyped(
