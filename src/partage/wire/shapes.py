@@ -267,7 +267,6 @@ class PodSpec(_Part, frozen=True):
     priority_class_name: str | None = None
     preemption_policy: str | None = None
     restart_policy: str | None = None
-    host_network: bool | None = None
     scheduling_gates: list[Gate] | None = None
     spread: list[dict[str, Any]] | None = msgspec.field(
         default=None, name="topologySpreadConstraints"
