@@ -408,7 +408,7 @@ def _hiding(container: Container) -> str:
 
 
 def looked_at(container: Container) -> Container:
-    """What is looked at of a container that runs already, where all of them are told together.
+    """What is looked at of a container that runs already, where the runtime lists all of them together.
 
     Its author writes the rest, and may give each of a node's hundreds a megabyte of it.
     """

@@ -3,7 +3,7 @@
     a pod names a claim ──┬──> it waits for devices of Partage
     the claim asks us ────┘
 
-Either may come first. Both are kept from event to event, and who waits is found when it is asked: one claim may be named by
+Either may come first. Both are kept from event to event, and which pods wait is found when it is asked: one claim may be named by
 thousands of pods, and be made and deleted again and again. Pods whose claims ask no class of Partage's own are another
 driver's, and are left out. A class of an operator that names this driver counts as Partage's own where the program reads
 DeviceClasses, before claims.
