@@ -72,7 +72,7 @@ ATTACKS: Final = (
         "fields nested 9,000 levels deep; hundreds of pods of a megabyte",
         "all is read, in small pages, but what is too deep",
         (
-            "kube/test_deep_objects_stop_no_list.py",
+            "kube/test_odd_objects_stop_no_list.py",
             "kube/test_lists_come_whole.py::test_large_objects_come_in_smaller_pages",
         ),
     ),

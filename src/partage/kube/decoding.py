@@ -5,7 +5,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from partage.kube.errors import UndecodableAnswer
-from partage.kube.nesting import decode
+from partage.kube.lenient import decode
 from partage.kube.objects import HasMeta, ListMeta, Meta, Undecodable
 from partage.kube.transport import Request
 

@@ -12,7 +12,7 @@ import msgspec
 
 from partage.kube.decoding import UNDECODABLE
 from partage.kube.errors import ProtocolError, Status
-from partage.kube.nesting import decode
+from partage.kube.lenient import decode
 from partage.kube.objects import HasMeta, Meta, Undecodable
 
 T = TypeVar("T")

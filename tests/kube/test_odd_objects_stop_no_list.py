@@ -1,4 +1,4 @@
-"""Whoever may write an object may nest parts of it thousands of levels deep; it is read, and so are all others.
+"""Whoever may write an object may nest parts of it thousands of levels deep, or break its texts; it is read, and so are all others.
 
 A genuine API server keeps `managedFields` of 9,000 levels in a pod, and gives them to all who list pods.
 """
@@ -6,6 +6,7 @@ A genuine API server keeps `managedFields` of 9,000 levels in a pod, and gives t
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +15,17 @@ from kube_builders import PODS_PATH, Pod, client_of
 from fakes.kube_server import KubeServer
 from fakes.wire import Fault
 from partage.kube.frames import Added, Deleted, WatchDecoder
-from partage.kube.nesting import flattened
+from partage.kube.lenient import flattened
+from partage.kube.objects import Meta
 from partage.kube.resources import PODS, Scope
+
+
+class Open(msgspec.Struct, frozen=True):
+    """An object of which a field of any type is read, as of ResourceClaims."""
+
+    metadata: Meta
+    status: Any = ""
+
 
 LEVELS = (1_200, 9_000)
 SHALLOW = 8
@@ -79,6 +89,33 @@ def test_a_watch_goes_on(levels: int) -> None:
     assert third.object.metadata.name == "c"
 
 
+HALVES = {
+    b'"\\ud800"': "\ufffd",
+    b'"\\uDC00x"': "\ufffdx",
+    b'"\\\\ud800"': "\\ud800",
+    b'"\\\\\\ud800\\n"': "\\\ufffd\n",
+    b'"\\ud83d\\ude00\\ud83d"': "\U0001f600\ufffd",
+    b'"\\ud83d\\ud83d\\ude00"': "\ufffd\U0001f600",
+    b'"\\u00e9\\udfff\\u0041"': "\u00e9\ufffdA",
+}
+
+
+@pytest.mark.parametrize("written", HALVES)
+async def test_half_of_a_surrogate_pair_hides_no_object(written: bytes) -> None:
+    """A genuine API server keeps it in what a ResourceClaim holds for drivers."""
+    body = b'{"metadata":{"name":"c","resourceVersion":"1"},"status":%s}' % written
+    async with KubeServer() as server, client_of(server) as client:
+        listed = b'{"metadata":{"resourceVersion":"9"},"items":[%s,%s]}' % (body, plain("a"))
+        server.fail(Fault(path=PODS_PATH, body=listed))
+        listing = await client.list_all(Scope(PODS), into=Open)
+
+    first, second = listing.items
+    assert (first.status, second.status) == (HALVES[written], "")
+    (added,) = WatchDecoder(Open).feed(b'{"type":"ADDED","object":%s}\n' % body)
+    assert isinstance(added, Added)
+    assert added.object.status == HALVES[written]
+
+
 TEXTS = st.text(alphabet='[]{}"\\,:é\n', max_size=6)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | TEXTS,
@@ -104,8 +141,8 @@ def test_all_that_is_not_too_deep_stays_as_it_is(value: Any, around: int, block:
     for number in range(around):
         value = [value, '"]'] if number % 2 else {'\\"{': value}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("partage.kube.nesting._DEEPEST", SHALLOW)
-        patch.setattr("partage.kube.nesting._BLOCK", block)
+        patch.setattr("partage.kube.lenient._DEEPEST", SHALLOW)
+        patch.setattr("partage.kube.lenient._BLOCK", block)
         found = flattened(json.dumps(value, ensure_ascii=False).encode())
 
     assert json.loads(found) == cut(value, 1)

@@ -1,10 +1,12 @@
-"""JSON that is nested deeper than a decoder goes: what is too deep is left out, and the rest is read.
+"""JSON that API servers pass on and decoders do not take: what is odd is left out, and the rest is read.
 
-Anybody who may write an object may nest some of its fields thousands of levels deep: API servers keep `managedFields` as they
-are given, and parameters of drivers in ResourceClaims. A decoder gives up at Python's limit, even where it skips the
-field, and the page of a list with it. Nothing that is read here is nested that deep.
+Anybody who may write an object may nest some of its fields thousands of levels deep, or write half of a surrogate pair into
+them: API servers keep `managedFields` as they are given, and what ResourceClaims hold for drivers. A decoder gives up at Python's
+limit, even where it skips the field, and the page of a list with it; what an object with half a pair holds would count as
+free. Nothing that is read here is nested that deep.
 """
 
+import re
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -15,6 +17,12 @@ _DEEPEST: Final = 128
 """Levels that are kept; objects of Kubernetes have some twenty."""
 _BLOCK: Final = 2**20
 """Bytes that are looked at together."""
+_ESCAPED: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[dD][89a-fA-F][0-9a-fA-F]{2}|.)",
+    re.DOTALL,
+)
+_HALF: Final = 6
+"""Bytes of half a surrogate pair that stands alone; all else that is matched has two or twelve."""
 
 
 class Decoder(Protocol[T_co]):
@@ -25,11 +33,22 @@ class Decoder(Protocol[T_co]):
 
 
 def decode(decoder: Decoder[T_co], data: bytes | msgspec.Raw) -> T_co:
-    """What the decoder makes of a document, which may be nested as deep as it likes; raises what the decoder does."""
+    """What the decoder makes of a document, however odd it is where nothing is read; raises what the decoder does."""
     try:
         return decoder.decode(data)
+    except msgspec.ValidationError:
+        raise
     except RecursionError:
-        return decoder.decode(flattened(bytes(data)))
+        data = flattened(bytes(data))
+    except (
+        msgspec.DecodeError
+    ):  # half a pair is said in several ways, and what is no JSON fails once more
+        pass
+    return decoder.decode(_ESCAPED.sub(_whole, bytes(data)))
+
+
+def _whole(escaped: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if len(escaped[0]) == _HALF else escaped[0]
 
 
 def flattened(data: bytes) -> bytes:
