@@ -512,9 +512,6 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		}
 		// kube-scheduler's own filters reject all of them, whoever goes.
 	}
-	if made.scores != nil && !made.claimed {
-		return nil, fwk.NewStatus(fwk.Unschedulable) // every node that fits was proposed
-	}
 	answer, err := p.shared.timed(ctx, protocol.Question{
 		Verb: protocol.VerbAnother, UID: string(pod.UID), Attempt: made.number, Rejected: made.names,
 	})

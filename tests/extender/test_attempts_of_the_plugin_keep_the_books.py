@@ -364,6 +364,45 @@ async def test_several_nodes_are_proposed_where_one_may_not_do() -> None:
     assert len(world.propose("other").nodes) == 1
 
 
+@pytest.mark.parametrize("wide", [False, True])
+@run
+async def test_a_pod_that_is_rejected_where_devices_are_waits_for_devices_elsewhere(
+    wide: bool,  # noqa: FBT001 # a case
+) -> None:
+    """kube-scheduler knows what to wait for on the node that it rejects, as a zone; of devices on the other it hears nothing."""
+    world = Plugged()
+    await world.start(node(), device(), node("n2"), device("n2"))
+    await world.place(pod("filler", whole(2)), "n2")
+    world.create(pod("web", half()))
+    assert world.propose("web", wide=wide).nodes == ["n1"]
+    assert not world.attempts.another(wire.Another(1, "uid-web", world.number, ["n1"])).again
+    assert not world.told, "kube-scheduler says why it waits"
+    assert not world.woken
+
+    world.service.pod_gone("uid-filler")
+
+    assert world.woken == ["uid-web"]
+    assert "n2" in world.propose("web", wide=wide).nodes
+    world.check()
+
+
+@run
+async def test_of_a_domain_whose_best_nodes_are_rejected_all_are_proposed() -> None:
+    """And no more than once: then kube-scheduler says why it rejects them."""
+    world = Plugged()
+    names = [f"n{i:02d}" for i in range(2 * PROPOSED)]
+    labels = {"labels": {"zone": "a"}}
+    await world.start(*(one for name in names for one in (node(name, **labels), device(name))))
+    world.create(pod("web", half()))
+
+    best = world.propose("web", wide=True, domains=["zone"]).nodes
+    assert len(best) == PROPOSED
+    assert world.attempts.another(wire.Another(1, "uid-web", world.number, best)).again
+    every = world.propose("web", wide=True, domains=["zone"]).nodes
+    assert set(every) == set(names)
+    assert not world.attempts.another(wire.Another(1, "uid-web", world.number, best)).again
+
+
 @run
 async def test_rejected_nodes_are_left_out_for_a_minute() -> None:
     """By then they may fit again."""

@@ -107,6 +107,8 @@ class _Attempt:
         provisional: others still run there; it can never be bound.
         outcome: set by `bound` while the Binding is on its way.
         claimed: the pod asks by claims; there is nothing to reserve or bind.
+        wide: every node that fits was proposed, of which kube-scheduler chooses.
+        narrowed: as wide, but of each domain the best alone.
     """
 
     number: int
@@ -120,6 +122,8 @@ class _Attempt:
     provisional: bool = False
     outcome: asyncio.Future[Answered] | None = None
     claimed: bool = False
+    wide: bool = False
+    narrowed: bool = False
 
 
 def _measured(verb: str) -> Callable[[_Answering], _Answering]:
@@ -309,21 +313,33 @@ class Attempts:
             self._rejected.add(question.uid, set(question.rejected) & attempt.nodes, now)
             return wire.Answer(question.id, again=True)
         self._end_proposal()
-        self._several_until = now + REJECTED_SECONDS
-        room = self._rejected.add(
-            question.uid, set(question.rejected) & (attempt.nodes | attempt.planned.keys()), now
-        )
-        pod, allowance = attempt.entry.pod, books.cycle.allowance
-        if room and attempt.planned:
-            again = attempt.more
-        elif room and (work := allowance.work(pod, now)) is not None:
-            among = self._rejected.left(books.engine.ledger, question.uid, now)
-            found = books.engine.evaluate(pod, reasons=False, among=among, work=work)
-            allowance.spend(pod, work.taken, now)
-            again = isinstance(found, Placement)
+        pod, allowance, ledger = attempt.entry.pod, books.cycle.allowance, books.engine.ledger
+        if attempt.wide:
+            # What is rejected beside all others now need not be the next time.
+            room, among = (
+                int(attempt.narrowed),
+                ledger.present & ~marked(ledger, question.rejected),
+            )
         else:
-            again = False
-        return wire.Answer(question.id, again=again)
+            self._several_until = now + REJECTED_SECONDS
+            mine = set(question.rejected) & (attempt.nodes | attempt.planned.keys())
+            room = self._rejected.add(question.uid, mine, now)
+            left = self._rejected.left(ledger, question.uid, now)
+            among = ledger.present.copy() if left is None else left
+        if room and attempt.planned:
+            return wire.Answer(question.id, again=attempt.more)
+        work = allowance.work(pod, now)
+        if work is None:
+            return wire.Answer(question.id)
+        found = books.engine.evaluate(pod, reasons=False, among=among, work=work)
+        allowance.spend(pod, work.taken, now)
+        if isinstance(found, Refusal):
+            # kube-scheduler knows what to wait for on those that it rejected, and nothing of devices on the others.
+            books.awaits(attempt.entry, found, now, among)
+            return wire.Answer(question.id)
+        if room and attempt.wide:
+            self._several_until = now + REJECTED_SECONDS
+        return wire.Answer(question.id, again=room > 0)
 
     async def bind(
         self, question: wire.Bind, reply: Callable[[wire.Answer], None]
@@ -464,8 +480,9 @@ class Attempts:
         beside: dict[str, int] = {}
         lately = now < self._several_until
         several = question.wide or question.simulated or lately
+        domains = () if lately else question.domains
+        attempt.wide, attempt.narrowed = question.wide, bool(domains)
         if several and pod.request.fault is None and work is not None:
-            domains = () if lately else question.domains
             mine = Work(work.limit)
             beside = others(books.cycle, asking, question, domains, among, mine, now)
             if not beside and asking is not pod:

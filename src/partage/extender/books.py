@@ -296,14 +296,21 @@ class Books:
             now: seconds on the service's steady clock.
             among: by node index, where nothing but its devices was in the way.
         """
-        if self.cluster_cache.pod(entry.pod.uid) is None:
-            self._strangers[entry.pod.uid] = now
-        if self.waiting.enter(entry, refusal, now):
+        if self.awaits(entry, refusal, now, among):
             self.tell(entry, f"waits: {refusal.code}")
             self.hooks.refused(entry, refusal)
+
+    def awaits(
+        self, entry: PodEntry, refusal: Refusal, now: float, among: Bools | None = None
+    ) -> bool:
+        """A pod waits for devices; whether why is news. Arguments are those of `refuse`."""
+        if self.cluster_cache.pod(entry.pod.uid) is None:
+            self._strangers[entry.pod.uid] = now
+        news = self.waiting.enter(entry, refusal, now)
         waiting = self.waiting.get(entry.pod.uid)
         if waiting is not None:
             waiting.among, waiting.ranks = among, self.engine.ranks
+        return news
 
     def tell(self, entry: PodEntry, what: str) -> None:
         """Log a decision under the id that it has in the record, and the pod's trace, where there are."""
