@@ -491,6 +491,27 @@ func TestOtherNodesAreTriedWhereAllProposedWereRejected(t *testing.T) {
 	}
 }
 
+func TestTheEngineHearsWhereAPodWithWishesOfItsOwnWasRejected(t *testing.T) {
+	p, engine, _ := plugged(t, func(q protocol.Question) *protocol.Answer {
+		switch q.Verb {
+		case protocol.VerbPropose:
+			return &protocol.Answer{Nodes: []string{"n1", "n2"}, Scores: []int64{100, 10}}
+		case protocol.VerbAnother:
+			return &protocol.Answer{}
+		}
+		return nil
+	})
+	ctx, state, pod := context.Background(), framework.NewCycleState(), device("web")
+	pod.Spec.TopologySpreadConstraints = []v1.TopologySpreadConstraint{{TopologyKey: v1.LabelTopologyZone, WhenUnsatisfiable: v1.DoNotSchedule}}
+	p.PreFilter(ctx, state, pod, nil)
+	if _, status := p.PostFilter(ctx, state, pod, nil); status.Code() != fwk.Unschedulable {
+		t.Error("kube-scheduler may not preempt for its own resources", status)
+	}
+	if rejected := engine.last(protocol.VerbAnother).Rejected; !slices.Equal(rejected, []string{"n1", "n2"}) {
+		t.Error("it cannot wait for devices elsewhere:", rejected)
+	}
+}
+
 func TestRoomIsMadeWhereTheEngineSays(t *testing.T) {
 	offer := &protocol.Answer{Nodes: []string{"n1", "n2"}, Victims: [][]string{{"low", "lower"}, {"other"}}}
 	p, engine, h := plugged(t, func(q protocol.Question) *protocol.Answer {
