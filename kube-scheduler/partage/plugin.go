@@ -521,6 +521,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	}
 	// A pod with claims is tried again in any case: the last attempt is kube-scheduler's own, over all nodes.
 	if !answer.Again && !made.claimed {
+		p.shared.remember(pod) // the engine activates it where there are devices for it elsewhere
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	p.handle.Activate(klog.FromContext(ctx), map[string]*v1.Pod{string(pod.UID): pod})

@@ -492,7 +492,7 @@ func TestOtherNodesAreTriedWhereAllProposedWereRejected(t *testing.T) {
 }
 
 func TestTheEngineHearsWhereAPodWithWishesOfItsOwnWasRejected(t *testing.T) {
-	p, engine, _ := plugged(t, func(q protocol.Question) *protocol.Answer {
+	p, engine, h := plugged(t, func(q protocol.Question) *protocol.Answer {
 		switch q.Verb {
 		case protocol.VerbPropose:
 			return &protocol.Answer{Nodes: []string{"n1", "n2"}, Scores: []int64{100, 10}}
@@ -510,6 +510,8 @@ func TestTheEngineHearsWhereAPodWithWishesOfItsOwnWasRejected(t *testing.T) {
 	if rejected := engine.last(protocol.VerbAnother).Rejected; !slices.Equal(rejected, []string{"n1", "n2"}) {
 		t.Error("it cannot wait for devices elsewhere:", rejected)
 	}
+	engine.push(protocol.Answer{Activate: []string{string(pod.UID)}})
+	until(t, "activated", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return len(h.activated) == 1 })
 }
 
 func TestRoomIsMadeWhereTheEngineSays(t *testing.T) {
