@@ -372,7 +372,7 @@ class ControlPlane:
         Args:
             method: HTTP method.
             path: with its query.
-            body: sent as JSON.
+            body: sent as JSON; bytes as they are.
             decode: whether the answer is JSON.
             kind: content type, where it is not JSON (patches).
             token: of another user.
@@ -384,7 +384,7 @@ class ControlPlane:
         request = urllib.request.Request(  # noqa: S310 # loopback, by https
             self.url + path,
             method=method,
-            data=None if body is None else json.dumps(body).encode(),
+            data=body if body is None or isinstance(body, bytes) else json.dumps(body).encode(),
             headers={
                 "Authorization": f"Bearer {token or self.admin}",
                 "Content-Type": kind or "application/json",

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from control_plane import control_plane
@@ -36,6 +37,7 @@ def cluster(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield made
 
 
+MERGE = "application/merge-patch+json"
 WHOLE = {"koordinator.sh/gpu": "100"}
 QUARTER = {"koordinator.sh/gpu-core": "25", "koordinator.sh/gpu-memory-ratio": "25"}
 HALF = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
@@ -133,29 +135,113 @@ def test_the_second_choice_is_taken_before_anybody_is_evicted(cluster: Plugged, 
     cluster.delete("filler", "hog", "important")
 
 
-def test_pods_are_spread_as_they_ask(cluster: Plugged) -> None:
-    """kube-scheduler's wish for domains weighs more than the policy's to pack."""
-    zones = {"a": "east", "b": "west"}
-    for node, zone in zones.items():
-        cluster.plane.call(
-            "PATCH",
-            f"/api/v1/nodes/{node}",
-            {"metadata": {"labels": {"zone": zone}}},
-            kind="application/merge-patch+json",
-        )
-    evenly = {
+ZONES = {"a": "east", "b": "west"}
+ZONE = "topology.kubernetes.io/zone"
+
+
+@pytest.fixture
+def zoned(cluster: Plugged) -> Plugged:
+    """The cluster, with a node in each of two zones."""
+    for node, zone in ZONES.items():
+        labels = {"metadata": {"labels": {ZONE: zone}}}
+        cluster.plane.call("PATCH", f"/api/v1/nodes/{node}", labels, kind=MERGE)
+    return cluster
+
+
+def evenly(otherwise: str) -> dict[str, Any]:
+    """A constraint by zone, and what is to be done where it cannot be met."""
+    return {
         "maxSkew": 1,
-        "topologyKey": "zone",
-        "whenUnsatisfiable": "ScheduleAnyway",
+        "topologyKey": ZONE,
+        "whenUnsatisfiable": otherwise,
         "labelSelector": {"matchLabels": {"app": "spread"}},
     }
+
+
+@pytest.mark.parametrize("otherwise", ["ScheduleAnyway", "DoNotSchedule"])
+def test_pods_are_spread_as_they_ask(zoned: Plugged, otherwise: str) -> None:
+    """kube-scheduler's wish for domains weighs more than the policy's to pack."""
     pods = [f"spread-{i}" for i in range(4)]
     for name in pods:
-        cluster.pod(name, HALF, labels={"app": "spread"}, topologySpreadConstraints=[evenly])
-    found = Counter(zones[cluster.bound(name)["spec"]["nodeName"]] for name in pods)
+        zoned.pod(
+            name, HALF, labels={"app": "spread"}, topologySpreadConstraints=[evenly(otherwise)]
+        )
+    found = Counter(ZONES[zoned.bound(name)["spec"]["nodeName"]] for name in pods)
 
     assert found == {"east": 2, "west": 2}
-    cluster.delete(*pods)
+    zoned.delete(*pods)
+
+
+def test_a_pod_waits_for_its_zone_and_comes_when_there_is_room(zoned: Plugged) -> None:
+    """Where it would have to go all cards are taken, by a pod that its constraint does not count; elsewhere cards are free."""
+    zoned.pod("filler", BOTH, nodeSelector={ZONE: "west"})
+    zoned.bound("filler")
+    spread = {"labels": {"app": "spread"}, "topologySpreadConstraints": [evenly("DoNotSchedule")]}
+    for name in ("first", "second", "soft"):
+        if name == "soft":
+            spread["topologySpreadConstraints"] = [evenly("ScheduleAnyway")]
+        zoned.pod(name, HALF, **spread)
+        if name != "second":
+            assert ZONES[zoned.bound(name)["spec"]["nodeName"]] == "east"
+        else:
+            zoned.waits(name)
+
+    zoned.delete("filler")
+
+    assert ZONES[zoned.bound("second")["spec"]["nodeName"]] == "west"
+    zoned.delete("first", "second", "soft")
+
+
+def test_a_pod_goes_where_its_volume_may_be(zoned: Plugged) -> None:
+    """A volume that is not bound yet and exists in one zone only, which is not the first choice."""
+    storage, core = "/apis/storage.k8s.io/v1/storageclasses", "/api/v1"
+    size = {"storage": "1Gi"}
+    there = {"key": ZONE, "operator": "In", "values": ["west"]}
+    zoned.plane.call(
+        "POST",
+        storage,
+        {
+            "metadata": {"name": "local"},
+            "provisioner": "kubernetes.io/no-provisioner",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        },
+    )
+    volume = {
+        "capacity": size,
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "local",
+        "local": {"path": "/data"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [there]}]}},
+    }
+    whole = {"metadata": {"name": "v"}, "spec": volume}
+    zoned.plane.call("POST", f"{core}/persistentvolumes", whole)
+    # This and what follows further down is the work of the controller of volumes, which does not run here.
+    free = {"status": {"phase": "Available"}}
+    zoned.plane.call("PATCH", f"{core}/persistentvolumes/v/status", free, kind=MERGE)
+    claim = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "local",
+        "resources": {"requests": size},
+    }
+    claims = f"{core}/namespaces/default/persistentvolumeclaims"
+    made = zoned.plane.call("POST", claims, {"metadata": {"name": "data"}, "spec": claim})
+    zoned.pod("packed", HALF, nodeSelector={ZONE: "east"})
+    zoned.bound("packed")
+
+    mounted = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    zoned.pod("web", HALF, volumes=[mounted])
+
+    def chosen() -> bool:
+        spec = zoned.plane.call("GET", f"{core}/persistentvolumes/v")["spec"]
+        return (spec.get("claimRef") or {}).get("uid") == made["metadata"]["uid"]
+
+    zoned.eventually("the volume is chosen", chosen)
+    done = {"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}}
+    zoned.plane.call("PATCH", f"{claims}/data", {**done, "spec": {"volumeName": "v"}}, kind=MERGE)
+    zoned.plane.call("PATCH", f"{claims}/data/status", {"status": {"phase": "Bound"}}, kind=MERGE)
+    assert ZONES[zoned.bound("web")["spec"]["nodeName"]] == "west"
+    assert [node for node, _ in zoned.cards("web")] == ["b"]
+    zoned.delete("web", "packed")
 
 
 def test_the_least_important_go_for_devices_and_what_they_leave_is_kept(cluster: Plugged) -> None:
@@ -234,6 +320,31 @@ def test_a_restarted_kube_scheduler_is_followed(cluster: Plugged) -> None:
 
     assert names.ALLOCATION in cluster.bound("half")["metadata"]["annotations"]
     cluster.delete("half")
+
+
+def test_a_pod_that_is_nested_deeper_than_decoders_go_stops_nothing(cluster: Plugged) -> None:
+    """Anybody may write such one; the engine hears of it, and then has it in its first list."""
+    fields = b'{"f:a":' * 9000 + b"{}" + b"}" * 9000
+    entry = b'{"manager":"x","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":%s}'
+    written = b'{"metadata":{"name":"deep","managedFields":[%s]},"spec":{"schedulerName":"nobody","containers":[%s]}}'
+    body = written % (entry % fields, b'{"name":"main","image":"x"}')
+    cluster.plane.call("POST", "/api/v1/namespaces/default/pods", body, decode=False)
+    kept = cluster.plane.call("GET", "/api/v1/namespaces/default/pods/deep", decode=False)
+    assert kept.count(b'"f:a"') == 9000
+    cluster.pod("half", HALF)
+    cluster.bound("half")
+    cluster.plane.processes["engine"].kill()
+    cluster.engine()
+
+    cluster.pod("later", HALF)
+    assert names.ALLOCATION in cluster.bound("later")["metadata"]["annotations"]
+    cluster.delete("half", "later")
+    cluster.plane.call(
+        "DELETE",
+        "/api/v1/namespaces/default/pods/deep",
+        {"gracePeriodSeconds": 0},
+        decode=False,
+    )
 
 
 def test_each_process_may_be_killed_while_a_queue_is_bound(cluster: Plugged) -> None:
