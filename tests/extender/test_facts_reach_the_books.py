@@ -77,6 +77,22 @@ async def test_a_device_that_becomes_unhealthy_is_closed_at_once() -> None:
 
 
 @run
+async def test_a_pod_keeps_its_card_where_its_node_was_known_by_totals_alone() -> None:
+    """Its record has an identity that was made up; the Device object comes later, with an agent or on a new node."""
+    totals = node()
+    totals["status"]["allocatable"] |= {names.QGPU_CORE: "200", names.QGPU_MEMORY: "32"}
+    world = await World().start(totals)
+    asks = {names.QGPU_CORE: "20", names.QGPU_MEMORY: "4"}
+    await world.place(pod("web", asks))
+
+    world.service.changed(document(device()))
+
+    assert _free(world) == [800, 1000]
+    assert world.filter(world.create(pod("next", asks)))["NodeNames"] == ["n1"]
+    assert world.service.audit().clean
+
+
+@run
 async def test_a_bound_pod_that_comes_before_its_node_is_booked_when_the_node_comes() -> None:
     """HAMi's record names cards that only the node can tell."""
     text = "GPU-0,NVIDIA,8192,50:;"

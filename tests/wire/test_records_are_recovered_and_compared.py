@@ -50,6 +50,16 @@ def test_ours_alone_holds() -> None:
     assert recovered((GRANT,), family("one", None)) == Record((GRANT,), "partage")
 
 
+def test_a_card_that_totals_told_of_is_the_one_of_its_index_once_it_is_known() -> None:
+    """As for a pod that another scheduler placed; of an index that the node has not, nothing is known."""
+    made, other = replace(GRANT, uuid="qgpu-n1-0"), replace(OTHER, uuid="qgpu-n1-1")
+
+    assert recovered((made,), family("one", Record((GRANT,), "one"))) == Record(
+        (GRANT,), "partage"
+    )
+    assert recovered((made, other)) == Record((GRANT, other), "partage")
+
+
 @pytest.mark.parametrize(
     ("theirs", "problem"),
     [

@@ -20,6 +20,7 @@ from partage.vendors.families.koordinator.partitions import (
 from partage.vendors.families.koordinator.recover import recorded as koordinator_recorded
 from partage.vendors.families.koordinator.templates import templates_of
 from partage.vendors.families.koordinator.totals import totals as koordinator_totals
+from partage.vendors.families.qgpu.registration import is_synthetic as made_of_totals
 from partage.vendors.families.qgpu.registration import totals as qgpu_totals
 from partage.vendors.settings import Settings
 from partage.vendors.traits import ROWS, traits_of
@@ -34,6 +35,7 @@ __all__ = [
     "koordinator_recorded",
     "koordinator_reports",
     "koordinator_totals",
+    "made_of_totals",
     "native_units",
     "parse_partitions",
     "partitions_of",

@@ -23,6 +23,7 @@ from partage.model.pod import Record
 from partage.model.request import Phase
 from partage.vendors import names
 from partage.vendors.base import Family, PodView
+from partage.vendors.catalog import made_of_totals
 from partage.vendors.settings import Settings
 from partage.wire import permit
 from partage.wire.record import decode
@@ -53,6 +54,8 @@ def recover(
     ours = decode(text, pod.uid, pod.node)
     if ours.problem:
         return ours
+    if any(made_of_totals(grant.uuid) for grant in ours.grants):
+        ours = replace(ours, grants=tuple(_of_index(grant, node) for grant in ours.grants))
     adjusted = names.ADJUST in pod.annotations or names.ENFORCED in pod.annotations
     for family, read in others:
         record = _cards_of(read) if adjusted and not family.tells_amounts else read
@@ -66,6 +69,17 @@ def recover(
             return replace(ours, problem=problem)
     said = permit.read(pod.annotations, pod.uid)
     return ours if said is None else replace(ours, permit=said)
+
+
+def _of_index(grant: Grant, node: Node) -> Grant:
+    """A grant of a time when a node's totals alone told of its cards, on the card that has its index.
+
+    The pod runs by the index, as one that another scheduler placed.
+    """
+    for card in node.devices:
+        if made_of_totals(grant.uuid) and (card.type, card.minor) == (grant.type, grant.minor):
+            return msgspec.structs.replace(grant, uuid=card.uuid)
+    return grant
 
 
 def _cards_of(record: Record) -> Record:
