@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import threading
+import urllib.error
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from partage.agent.dra.slices import Offered, resource_slices
 from partage.agent.metrics import Tallies
 from partage.agent.notes import Notes
 from partage.kube.client import Client
+from partage.kube.errors import KubeError
 from partage.kube.loading import load_config
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
@@ -85,7 +87,8 @@ class Machines:
 
     def _live(self) -> None:
         while not self.quiet.wait(0.2):
-            with suppress(OSError):
+            # On a busy machine the API server may not answer in time: the next look reports anew.
+            with suppress(OSError, KubeError):
                 for one in self.stack.plane.call("GET", "/api/v1/nodes")["items"]:
                     if one["metadata"]["uid"] not in self._reported:
                         self._report(one["metadata"])
@@ -96,7 +99,11 @@ class Machines:
         found = cards(name, head["labels"]["karpenter.sh/nodepool"])
         inventory = Inventory(tuple(Found(one) for one in found))
         device = device_document(name, inventory, None, "2026-01-01T00:00:00Z", head["uid"])
-        self.stack.create(device)
+        try:
+            self.stack.create(device)
+        except urllib.error.HTTPError as error:
+            if error.code != 409:  # a look before came so far
+                raise
         # Partage knows the cards by now, and before by the node's totals: kube-scheduler does from here on.
         asyncio.run(self._publish(Node(name, devices=found)))
         ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
