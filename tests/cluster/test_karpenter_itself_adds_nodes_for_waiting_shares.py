@@ -131,6 +131,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         made.create(
             {**space, "metadata": {"name": CLAIMS, "labels": {CLAIMS_LABEL: CLAIMS_TRANSLATE}}}
         )
+        for tenths in range(10):
+            head = {"metadata": {"name": f"tenths-{tenths}"}}
+            ranks = {"value": tenths, "preemptionPolicy": "Never"}
+            made.plane.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", head | ranks)
         sizes = {
             kind: {
                 "cpu": str(32 * number),
@@ -208,15 +212,26 @@ def rejected(stack: Stack) -> int:
     return len(there & {one["involvedObject"]["uid"] for one in rest})
 
 
-def ask(stack: Stack, space: str, kind: str, name: str, share: Share, of: str = "none") -> None:
+def ask(
+    stack: Stack,
+    space: str,
+    kind: str,
+    name: str,
+    share: Share,
+    of: str = "none",
+    *,
+    ranked: bool = False,
+) -> None:
     """Make a pod with a share, for nodes of one instance type and mix.
 
-    It asks for CPU as it does for the card: by that Karpenter takes the largest first.
+    It asks for CPU as it does for the card: by that Karpenter takes the largest first. So does kube-scheduler with `ranked`.
     """
     core, memory = share
     part = max(core / CORE, memory / MEMORY)
     limits = {QGPU_CORE: str(core), QGPU_MEMORY: str(memory), "cpu": f"{part * 1000:.0f}m"}
     body = pod(name, limits, nodeSelector={"karpenter.sh/nodepool": kind, MIX: of})
+    if ranked:
+        body["spec"]["priorityClassName"] = f"tenths-{int(part * 10)}"
     stack.plane.call("POST", f"/api/v1/namespaces/{space}/pods", body)
 
 
@@ -264,11 +279,22 @@ def fewest(shares: Sequence[Share]) -> int:
     return best
 
 
-@pytest.mark.parametrize(("space", "kind"), [(CLAIMS, "two"), (CLAIMS, "one"), (NAMES, "one")])
+@pytest.mark.parametrize(
+    ("space", "kind", "ranked"),
+    [
+        (CLAIMS, "two", False),
+        (CLAIMS, "one", False),
+        (CLAIMS, "one", True),
+        (NAMES, "one", False),
+    ],
+)
 def test_nodes_come_for_shares_that_wait_and_hardly_more_than_must(
-    stack: Stack, space: str, kind: str
+    stack: Stack, space: str, kind: str, *, ranked: bool
 ) -> None:
-    """From none: every pod is placed, on at most one node of two cards more than the fewest that hold the mix."""
+    """From none: every pod is placed, on at most one node of two cards more than the fewest that hold the mix.
+
+    Where larger pods have a higher priority, so it is with nodes of one card.
+    """
     found: list[dict[str, int]] = []
     in_vain = 0
     for first in range(0, MIXES, TOGETHER):
@@ -276,7 +302,9 @@ def test_nodes_come_for_shares_that_wait_and_hardly_more_than_must(
         with unseen(stack):
             for seed, shares in mixes.items():
                 for number, share in enumerate(shares):
-                    ask(stack, space, kind, f"pod-{seed}-{number}", share, str(seed))
+                    ask(
+                        stack, space, kind, f"pod-{seed}-{number}", share, str(seed), ranked=ranked
+                    )
             eventually("every pod is refused", lambda: all(map(refused, pods(stack, space))))
         eventually("every pod has a node", lambda: not waiting(stack, space))
         # A node that is still to come counts: every pod may have found another before it is there.
@@ -286,13 +314,14 @@ def test_nodes_come_for_shares_that_wait_and_hardly_more_than_must(
         for seed, shares in mixes.items():
             least = -(-fewest(shares) // CARDS[kind])
             found.append({"pods": len(shares), "fewest": least, "nodes": came[str(seed)]})
-        told(f"karpenter-{space}-{kind}", found)
+        told(f"karpenter-{space}-{kind}{'-ranked' if ranked else ''}", found)
         in_vain += rejected(stack)
         empty(stack)
     # A few may be: kube-scheduler counts a claim twice in the moment in which it is stored.
     assert in_vain <= sum(one["pods"] for one in found) // 5
     assert [one for one in found if one["nodes"] < one["fewest"]] == []
-    assert [one for one in found if one["nodes"] > one["fewest"] + MORE[kind]] == []
+    most = 1 if ranked else MORE[kind]
+    assert [one for one in found if one["nodes"] > one["fewest"] + most] == []
 
 
 def test_a_claim_that_no_card_has_left_gets_a_node_though_totals_would_hold_it(
