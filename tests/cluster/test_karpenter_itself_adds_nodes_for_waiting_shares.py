@@ -293,7 +293,7 @@ def test_nodes_come_for_shares_that_wait_and_hardly_more_than_must(
 ) -> None:
     """From none: every pod is placed, on at most one node of two cards more than the fewest that hold the mix.
 
-    Where larger pods have a higher priority, so it is with nodes of one card.
+    With `ranked`, larger pods have a higher priority, and in more mixes the fewest nodes come.
     """
     found: list[dict[str, int]] = []
     in_vain = 0
@@ -320,8 +320,7 @@ def test_nodes_come_for_shares_that_wait_and_hardly_more_than_must(
     # A few may be: kube-scheduler counts a claim twice in the moment in which it is stored.
     assert in_vain <= sum(one["pods"] for one in found) // 5
     assert [one for one in found if one["nodes"] < one["fewest"]] == []
-    most = 1 if ranked else MORE[kind]
-    assert [one for one in found if one["nodes"] > one["fewest"] + most] == []
+    assert [one for one in found if one["nodes"] > one["fewest"] + MORE[kind]] == []
 
 
 def test_a_claim_that_no_card_has_left_gets_a_node_though_totals_would_hold_it(
