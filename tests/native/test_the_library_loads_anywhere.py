@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_programs_that_know_no_card_are_untouched(world: World, script: str) -> 
     shutil.rmtree(tenant.folder / "account", ignore_errors=True)
 
     done = subprocess.run(
-        ["python3", "-c", script],
+        [sys.executable, "-c", script],
         env=tenant.environment,
         capture_output=True,
         text=True,
