@@ -175,7 +175,7 @@ async def test_pods_are_completed_and_judged_over_tls() -> None:
             with pytest.raises(ApiError, match="only Partage may write"):
                 await found.api.create("pods", forged, "default")
         assert trusted(found) == {kept(found)["ca.crt"]}
-        assert found.stored(SECRET, "secrets", NAMESPACE)["type"] == "kubernetes.io/tls"
+        assert found.stored(SECRET, "secrets", NAMESPACE)["type"] == "Opaque"
 
 
 async def test_rest_writes_nothing() -> None:

@@ -25,7 +25,11 @@ VERBS = {
     "delete": {"delete"},
 }
 """The client's methods."""
-WHOLE = {"bind": ("create", "pods/binding"), "evict": ("create", "pods/eviction")}
+WHOLE = {
+    "bind": ("create", "pods/binding"),
+    "evict": ("create", "pods/eviction"),
+    "patch_pod_status": ("patch", "pods/status"),
+}
 """Those that say by themselves what they are about."""
 FOLLOWING = {"Informer", "Watched", "follow"}
 """Who lists and then watches."""

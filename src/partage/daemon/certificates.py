@@ -153,7 +153,8 @@ class CertificateStore:
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": metadata,
-            "type": (held.type if held else None) or "kubernetes.io/tls",
+            # As the chart makes it: one of the type for TLS could not be emptied, which is how new ones are asked for.
+            "type": (held.type if held else None) or "Opaque",
             "data": {key: base64.b64encode(part).decode() for key, part in parts.items()},
         }
 
