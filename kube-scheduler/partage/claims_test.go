@@ -433,7 +433,7 @@ func TestAQuestionAboutClaimsTellsOfPoolsWhereTheEngineNamedItsDriver(t *testing
 	}
 	h.claims.slices = []*resourceapi.ResourceSlice{slice("ours", "n1", 1, 1)}
 	if pools := ask(); pools != nil {
-		t.Error("an engine that named none is told of none:", pools)
+		t.Error("pools were sent to an engine that named no driver:", pools)
 	}
 	engine.push(protocol.Answer{Vocabulary: &protocol.Vocabulary{Resources: []string{card}, Claims: true, Driver: "ours"}})
 	until(t, "the driver", func() bool { return p.shared.words.Load().driver == "ours" })

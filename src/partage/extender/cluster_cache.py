@@ -410,7 +410,7 @@ class ClusterCache:
         if outdated(document, known):
             return []
         if known is not None and _same_limits(known, document):
-            # Its status changes with every object that anybody makes there, and all quotas are read together.
+            # Its status changes with every object that is made there, and all quotas are read together.
             self._quotas[document.identity] = document
             return []
         before = dict(self._quotas)

@@ -27,8 +27,8 @@ from partage.kube.sender import ClientSettings, Sender
 from partage.kube.transport import Request
 
 _PAGE: Final = 32 * 2**20
-"""Bytes of one page. Anybody who may make objects may make them of a megabyte each, and a page of a thousand would be all the
-memory that a node's agent may have; one of usual pods has ten to twenty MiB."""
+"""Bytes of one page. An author may make objects of a megabyte each, and a page of a thousand would take more memory
+than a node's agent may have; a page of usual pods has ten to twenty MiB."""
 _FEWER: Final = 4
 """So many times fewer objects are asked for where a page has more bytes, and more again where it has far fewer."""
 

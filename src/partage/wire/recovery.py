@@ -72,7 +72,7 @@ def recover(
 
 
 def _of_index(grant: Grant, node: Node) -> Grant:
-    """A grant of a time when a node's totals alone told of its cards, on the card that has its index.
+    """A grant that was made while a node had totals and no Device, on the card that has its index now.
 
     The pod runs by the index, as one that another scheduler placed.
     """
