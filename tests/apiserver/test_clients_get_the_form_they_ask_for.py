@@ -544,6 +544,23 @@ def test_openapi_tells_merge_keys_and_field_validation() -> None:
     run(story)
 
 
+def test_openapi_v2_names_no_fields_where_any_are_kept() -> None:
+    """Clients that check by it refuse fields beside those that it names; version 3 can say both."""
+
+    async def story(w: World) -> None:
+        body = definition()
+        version = body["spec"]["versions"][0]
+        version["schema"]["openAPIV3Schema"]["x-kubernetes-preserve-unknown-fields"] = True
+        ok(await w.post(DEFINITIONS, body), 201)
+        older = ok(await w.get("/openapi/v2"))["definitions"]["com.example.v1.Widget"]
+        newer = ok(await w.get("/openapi/v3/apis/example.com/v1"))["components"]["schemas"]
+
+        assert "properties" not in older
+        assert "spec" in newer["com.example.v1.Widget"]["properties"]
+
+    run(story)
+
+
 def test_openapi_says_what_the_fields_of_pods_mean() -> None:
     """Each sentence is of a struct or field that is served, in both versions; what has none says where it is documented."""
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partage.apiserver import jsonpath, structural
+from partage.apiserver import server as module
 from partage.apiserver.problems import Problems
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -37,6 +38,30 @@ def test_a_definition_is_served_from_the_next_request_on() -> None:
         assert "example.com" in groups
         assert "com.example.v1.Widget" in schema
         assert ok(await w.get(WIDGETS))["items"] == []
+
+    run(story)
+
+
+def test_a_client_may_delete_a_definition_and_then_its_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `kubectl delete -f` of one file does; a namespace and what is in it as well."""
+    monkeypatch.setattr(module, "_TIDY_AFTER", 3600)
+
+    async def story(w: World) -> None:
+        ok(await w.post(DEFINITIONS, definition()), 201)
+        ok(await w.post("/api/v1/namespaces", {"metadata": {"name": "team"}}), 201)
+        ok(await w.post(WIDGETS, widget()), 201)
+        ok(await w.post("/api/v1/namespaces/team/configmaps", {"metadata": {"name": "a"}}), 201)
+
+        ok(await w.delete(f"{DEFINITIONS}/widgets.example.com"))
+        ok(await w.delete(f"{WIDGETS}/one"))
+        ok(await w.delete("/api/v1/namespaces/team"))
+        ok(await w.delete("/api/v1/namespaces/team/configmaps/a"))
+        await w.server.settle()
+
+        assert (await w.get(f"{DEFINITIONS}/widgets.example.com")).code == 404
+        assert (await w.get("/api/v1/namespaces/team")).code == 404
 
     run(story)
 

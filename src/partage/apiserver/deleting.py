@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from partage.apiserver import metadata
-from partage.apiserver.calls import Call, Cluster, missing, must_get, review
+from partage.apiserver.calls import DEFINITIONS, Call, Cluster, missing, must_get, review
 from partage.apiserver.creating import pretend
 from partage.apiserver.status import ApiError, bad_request, invalid_options, precondition
 from partage.apiserver.storage import Absent, Record, Stale
@@ -93,6 +93,8 @@ def _begin(
     held = bool(old.metadata.get("finalizers")) or bool(finalizer)
     if kind.resource == "namespaces":
         held = held or bool((old.value.get("spec") or {}).get("finalizers"))
+    elif kind.resource == DEFINITIONS:  # the janitor ends it, and takes its objects away
+        held = held or bool(store.all(old.name))
     if not held and not grace:
         if call.dry_run:
             return old, True

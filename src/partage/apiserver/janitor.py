@@ -44,6 +44,15 @@ class Janitor:
         """Whether there is nothing left to do."""
         return not self._changes and not self._leaving and not self._quotas
 
+    @property
+    def empties(self) -> bool:
+        """Whether a namespace or a definition that a client deletes takes its objects with it."""
+        return any(
+            one.record.resource in ("namespaces", DEFINITIONS)
+            and one.record.metadata.get("deletionTimestamp")
+            for one in self._changes
+        )
+
     def _saw(self, change: Change) -> None:
         """Keeps the indexes; what needs work is noted for `settle`."""
         record = change.record
@@ -99,6 +108,8 @@ class Janitor:
             for owner in record.metadata.get("ownerReferences") or ():
                 await self._waiting_owner(owner.get("uid", ""))
         else:
+            if record.resource == DEFINITIONS and finished(record.value):
+                self._rewrite(record)
             await self._owners_there(record)
             await self._finalize(record)
 

@@ -199,6 +199,9 @@ def _custom(schema: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         "kind": {"type": "string", "description": OF_EVERY_OBJECT["kind"]},
         "metadata": metadata | {"description": OF_EVERY_OBJECT["metadata"]},
     }
+    if "definitions" in prefix and schema.get("x-kubernetes-preserve-unknown-fields"):
+        # The older form cannot say this beside fields: clients would refuse those it lacks.
+        return {key: value for key, value in schema.items() if key != "properties"}
     return {**schema, "properties": {**(schema.get("properties") or {}), **head}}
 
 
