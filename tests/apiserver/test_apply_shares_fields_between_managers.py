@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from apiserver_world import (
     APPLY,
     DEFINITIONS,
@@ -44,6 +45,41 @@ def test_apply_creates_and_owns() -> None:
         assert owners(made) == {"one": [".data.a"]}
         assert made["metadata"]["managedFields"][0]["operation"] == "Apply"
         assert same == made
+
+    run(story)
+
+
+UNTYPED: dict[str, tuple[dict[str, Any], str]] = {
+    "text": (
+        {"data": {"a": 5}},
+        ".data.a: expected string, got &value.valueUnstructured{Value:5}",
+    ),
+    "map": ({"data": ["a"]}, ".data: expected map, got &{[a]}"),
+    "flag": ({"immutable": "yes"}, ".immutable: expected boolean, got &{yes}"),
+    "list": (
+        {"metadata": {"name": "settings", "finalizers": "a"}},
+        ".metadata.finalizers: expected list, got &{a}",
+    ),
+    "number": (
+        {"metadata": {"name": "settings", "generation": "a"}},
+        ".metadata.generation: expected numeric (int or float), got string",
+    ),
+    "twice": (
+        {"metadata": {"name": "settings", "ownerReferences": [{"uid": "a"}, {"uid": "a"}]}},
+        '.metadata.ownerReferences: duplicate entries for key [uid="a"]',
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "why"), UNTYPED.values(), ids=UNTYPED)
+def test_what_is_not_of_its_kind_is_named(change: dict[str, Any], why: str) -> None:
+    """By its path, as the genuine server does with an apply and with nothing else."""
+
+    async def story(w: World) -> None:
+        answer = await w.patch(PATH, {**config(), **change}, APPLY, fieldManager="one")
+
+        assert answer.code == 500
+        assert why in answer.message
 
     run(story)
 

@@ -73,7 +73,10 @@ SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "least": ({"size": 0}, "should be greater than or equal to 1"),
     "most": ({"size": 11}, "should be less than or equal to 10"),
     "enum": ({"size": 1, "color": "green"}, 'supported values: "blue", "red"'),
-    "items": ({"size": 1, "tags": ["a", "b", "c"]}, "should have at most 2 items"),
+    "items": (
+        {"size": 1, "tags": ["a", "b", "c"]},
+        "spec.tags: Too many: 3: must have at most 2 items",
+    ),
     "item": ({"size": 1, "tags": [1]}, "spec.tags[0] in body must be of type string"),
 }
 

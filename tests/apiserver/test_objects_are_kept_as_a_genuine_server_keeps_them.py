@@ -88,15 +88,18 @@ METADATA = {
     "label key": ({"labels": {"-a": "x"}}, "name part must consist of alphanumeric"),
     "label prefix": ({"labels": {"A_/a": "x"}}, "prefix part a lowercase RFC 1123 subdomain"),
     "label value": ({"labels": {"a": "x y"}}, "a valid label must be an empty string or"),
-    "long label value": ({"labels": {"a": "x" * 64}}, "must be no more than 63 characters"),
-    "two slashes": ({"labels": {"a/b/c": "x"}}, "a qualified name must consist of"),
+    "long label value": ({"labels": {"a": "x" * 64}}, "must be no more than 63 bytes"),
+    "two slashes": ({"labels": {"a/b/c": "x"}}, "a valid label key must consist of"),
     "annotation key": ({"annotations": {"a b": "x"}}, "name part must consist of alphanumeric"),
     "large annotations": (
         {"annotations": {"a": "x" * 2**18}},
         "metadata.annotations: Too long: may not be more than 262144 bytes",
     ),
     "finalizer": ({"finalizers": ["x"]}, "neither a standard finalizer name nor is it fully"),
-    "owner": ({"ownerReferences": [{"kind": "X"}]}, "uid must not be empty"),
+    "owner": (
+        {"ownerReferences": [{"kind": "X"}]},
+        'ownerReferences.uid: Invalid value: "": must not be empty',
+    ),
 }
 
 
@@ -521,7 +524,7 @@ def test_a_patch_that_leads_to_no_object_is_shown() -> None:
         )
         assert merged.message.startswith(f'{head}"{{')
         assert (
-            "cannot unmarshal number into Go struct field ConfigMap.data.x of type string"
+            "cannot unmarshal number into Go struct field ConfigMap.data of type string"
             in merged.message
         )
         cannot = "json: cannot unmarshal array into Go value of type map[string]interface {}"

@@ -1,4 +1,4 @@
-"""Nodes, ConfigMaps, Secrets, Services, Leases, priority classes, roles, events."""
+"""What is refused and filled in of every kind but pods and what makes pods."""
 
 from typing import Any
 
@@ -6,6 +6,16 @@ import pytest
 from apiserver_world import World, config, ok, run
 
 CORE = "/api/v1/namespaces/default"
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+def asked(*requests: dict[str, Any]) -> dict[str, Any]:
+    """A claim with these requests, all of one name."""
+    return {"spec": {"devices": {"requests": [{"name": "g", **one} for one in requests]}}}
+
+
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "taint": (
         "/api/v1/nodes",
@@ -20,7 +30,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "capacity": (
         "/api/v1/nodes",
         {"status": {"capacity": {"nvidia.com/gpu": "1500m"}}},
-        "status.capacity[nvidia.com/gpu]: Invalid value",
+        "status.capacity.nvidia.com/gpu: Invalid value",
     ),
     "config key": (f"{CORE}/configmaps", {"data": {"a b": "x"}}, "a valid config key must"),
     "service target": (
@@ -41,7 +51,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "config twice": (
         f"{CORE}/configmaps",
         {"data": {"a": "x"}, "binaryData": {"a": "eA=="}},
-        "duplicate of key present in data",
+        'data[a]: Invalid value: "a": duplicate of key present in binaryData',
     ),
     "config size": (f"{CORE}/configmaps", {"data": {"a": "x" * 2**21}}, "Too long"),
     "service": (f"{CORE}/services", {"spec": {}}, "spec.ports: Required value"),
@@ -55,7 +65,158 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"spec": {"ports": [{"port": 1}, {"port": 0}]}},
         "spec.ports[1].name: Required value",
     ),
-    "service name": (f"{CORE}/services", {"metadata": {"name": "1a"}}, "a DNS-1035 label must"),
+    "service name": (
+        f"{CORE}/services",
+        {"metadata": {"name": "a_"}},
+        "a lowercase RFC 1123 label",
+    ),
+    "namespace's dots": (
+        "/api/v1/namespaces",
+        {"metadata": {"name": "a.b"}},
+        "must not contain dots",
+    ),
+    "service port's name": (
+        f"{CORE}/services",
+        {"spec": {"ports": [{"port": 1, "name": "a"}, {"port": 2, "name": "a"}]}},
+        'spec.ports[1].name: Duplicate value: "a"',
+    ),
+    "service's node port": (
+        f"{CORE}/services",
+        {"spec": {"type": "NodePort", "ports": [{"port": 1, "nodePort": 99}]}},
+        "The range of valid ports is 30000-32767",
+    ),
+    "service address": (
+        f"{CORE}/services",
+        {"spec": {"clusterIP": "1.2.3", "ports": [{"port": 1}]}},
+        "must be a valid IP address",
+    ),
+    "external name": (
+        f"{CORE}/services",
+        {"spec": {"type": "ExternalName"}},
+        "spec.externalName: Required value",
+    ),
+    "quota of parts": (
+        f"{CORE}/resourcequotas",
+        {"spec": {"hard": {"pods": "1500m"}}},
+        'spec.hard[pods]: Invalid value: "1500m": must be an integer',
+    ),
+    "quota's scope": (
+        f"{CORE}/resourcequotas",
+        {"spec": {"hard": {"pods": "1"}, "scopes": ["Odd"]}},
+        "unsupported scope",
+    ),
+    "certificate": (
+        f"{CORE}/secrets",
+        {"type": "kubernetes.io/tls", "data": {"tls.crt": "eA=="}},
+        "data[tls.key]: Required value",
+    ),
+    "budget of both": (
+        BUDGETS,
+        {"spec": {"minAvailable": 1, "maxUnavailable": 1}},
+        "minAvailable and maxUnavailable cannot be both set",
+    ),
+    "budget below none": (
+        BUDGETS,
+        {"spec": {"minAvailable": -1}},
+        "spec.minAvailable: Invalid value: -1: must be greater than or equal to 0",
+    ),
+    "budget in words": (BUDGETS, {"spec": {"minAvailable": "all"}}, "a valid percent string must"),
+    "budget above all": (
+        BUDGETS,
+        {"spec": {"minAvailable": "101%"}},
+        "must not be greater than 100%",
+    ),
+    "no access mode": (
+        f"{CORE}/persistentvolumeclaims",
+        {"spec": {}},
+        "spec.accessModes: Required value: at least 1 access mode is required",
+    ),
+    "no verbs": (
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+        {"rules": [{"resources": ["pods"]}]},
+        "rules[0].verbs: Required value: verbs must contain at least one value",
+    ),
+    "no provisioner": (
+        "/apis/storage.k8s.io/v1/storageclasses",
+        {},
+        "provisioner: Required value",
+    ),
+    "both strategies": (
+        "/apis/apps/v1/namespaces/default/deployments",
+        {"spec": {"strategy": {"type": "Recreate", "rollingUpdate": {"maxSurge": 1}}}},
+        "may not be specified when strategy `type` is 'Recreate'",
+    ),
+    "no progress": (
+        "/apis/apps/v1/namespaces/default/deployments",
+        {"spec": {"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "0%"}}}},
+        "may not be 0 when `maxSurge` is 0",
+    ),
+    "deadline before readiness": (
+        "/apis/apps/v1/namespaces/default/deployments",
+        {"spec": {"minReadySeconds": 10, "progressDeadlineSeconds": 5}},
+        "must be greater than minReadySeconds",
+    ),
+    "slice of no node": (
+        SLICES,
+        {"spec": {"driver": "d.x"}},
+        "exactly one of `nodeName`, `nodeSelector`",
+    ),
+    "slice of two nodes": (
+        SLICES,
+        {"spec": {"driver": "d.x", "nodeName": "n", "allNodes": True}},
+        'spec: Invalid value: "{`nodeName`, `allNodes`}"',
+    ),
+    "device": (
+        SLICES,
+        {"spec": {"driver": "d.x", "nodeName": "n", "devices": [{"name": "GPU_0"}]}},
+        'spec.devices[0].name: Invalid value: "GPU_0"',
+    ),
+    "claim of none": (
+        CLAIMS,
+        asked({"exactly": {"deviceClassName": "c", "count": -1}}),
+        "greater than zero",
+    ),
+    "claim of all and some": (
+        CLAIMS,
+        asked({"exactly": {"deviceClassName": "c", "allocationMode": "All", "count": 2}}),
+        "must not be specified when allocationMode is 'All'",
+    ),
+    "claim's mode": (
+        CLAIMS,
+        asked({"exactly": {"deviceClassName": "c", "allocationMode": "Some"}}),
+        'Unsupported value: "Some": supported values: "All", "ExactCount"',
+    ),
+    "claim's class": (
+        CLAIMS,
+        asked({"exactly": {"deviceClassName": "A_b"}}),
+        'exactly.deviceClassName: Invalid value: "A_b"',
+    ),
+    "claim of nothing": (CLAIMS, asked({}), "one of `exactly` or `firstAvailable` is required"),
+    "claim asks twice": (
+        CLAIMS,
+        asked({"exactly": {"deviceClassName": "c"}}, {"exactly": {"deviceClassName": "c"}}),
+        'spec.devices.requests[1]: Duplicate value: "g"',
+    ),
+    "alternatives twice": (
+        CLAIMS,
+        asked({"firstAvailable": [{"name": "s", "deviceClassName": "c"}] * 2}),
+        'firstAvailable[1]: Duplicate value: "s"',
+    ),
+    "claim's constraint": (
+        CLAIMS,
+        {"spec": {"devices": {"constraints": [{"requests": ["x"], "matchAttribute": "d.x/a"}]}}},
+        "must be the name of a request in the claim",
+    ),
+    "claim's selector": (
+        CLAIMS,
+        asked({"exactly": {"deviceClassName": "c", "selectors": [{}]}}),
+        "selectors[0].cel: Required value",
+    ),
+    "claim's settings": (
+        CLAIMS,
+        {"spec": {"devices": {"config": [{"opaque": {"parameters": {}}}]}}},
+        "config[0].opaque.driver: Required value",
+    ),
     "lease": (
         "/apis/coordination.k8s.io/v1/namespaces/default/leases",
         {"spec": {"leaseDurationSeconds": 0, "leaseTransitions": -1}},
@@ -159,7 +320,8 @@ def test_objects_are_completed() -> None:
             await w.post(f"{CORE}/services", {**head, "spec": {"ports": [{"port": 80}]}}), 201
         )
         node = ok(await w.post("/api/v1/nodes", {**head, "status": {"capacity": {"cpu": 4}}}), 201)
-        claim = ok(await w.post(f"{CORE}/persistentvolumeclaims", head), 201)
+        once = {**head, "spec": {"accessModes": ["ReadWriteOnce"]}}
+        claim = ok(await w.post(f"{CORE}/persistentvolumeclaims", once), 201)
         rbac = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
         subjects = {
             "roleRef": {"kind": "ClusterRole", "name": "r"},
@@ -234,5 +396,111 @@ def test_namespaces_keep_their_finalizers_but_by_finalize() -> None:
         assert made["metadata"]["labels"] == {"kubernetes.io/metadata.name": "team"}
         assert made["spec"] == {"finalizers": ["kubernetes"]}
         assert finalized["spec"] == {}
+
+    run(story)
+
+
+FIXED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "secret's type": (f"{CORE}/secrets", {"type": "a/b"}, {"type": "c/d"}, "field is immutable"),
+    "service's address": (
+        f"{CORE}/services",
+        {"spec": {"ports": [{"port": 1}]}},
+        {"spec": {"clusterIP": "10.96.1.1"}},
+        "may not change once set",
+    ),
+    "role": (
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+        {"roleRef": {"kind": "ClusterRole", "name": "a"}},
+        {"roleRef": {"name": "b"}},
+        "cannot change roleRef",
+    ),
+    "slice's node": (
+        SLICES,
+        {"spec": {"driver": "d.x", "nodeName": "n", "pool": {"name": "n"}}},
+        {"spec": {"nodeName": "m"}},
+        "spec.nodeName: Invalid value",
+    ),
+    "provider": (
+        "/api/v1/nodes",
+        {"spec": {"providerID": "a"}},
+        {"spec": {"providerID": "b"}},
+        "node updates may not change providerID",
+    ),
+    "pod's deadline": (
+        f"{CORE}/pods",
+        {"spec": {"activeDeadlineSeconds": 5, "containers": [{"name": "a", "image": "b"}]}},
+        {"spec": {"activeDeadlineSeconds": 6}},
+        "must be less than or equal to previous value",
+    ),
+    "pod without its deadline": (
+        f"{CORE}/pods",
+        {"spec": {"activeDeadlineSeconds": 5, "containers": [{"name": "a", "image": "b"}]}},
+        {"spec": {"activeDeadlineSeconds": None}},
+        "must not update from a positive integer to nil value",
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "value", "change", "why"), FIXED.values(), ids=FIXED)
+def test_what_may_not_change_stays(
+    path: str, value: dict[str, Any], change: dict[str, Any], why: str
+) -> None:
+    """422 for a patch of it."""
+
+    async def story(w: World) -> None:
+        ok(await w.post(path, {"metadata": {"name": "x"}, **value}), 201)
+
+        answer = await w.patch(f"{path}/x", change)
+
+        assert answer.code == 422
+        assert why in answer.message
+
+    run(story)
+
+
+def test_kubectl_finds_what_it_reads_without_looking() -> None:
+    """Selectors, protocols and counts that `kubectl describe` takes for granted, and ports of the nodes."""
+
+    async def story(w: World) -> None:
+        head = {"metadata": {"name": "x"}}
+        template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": []}}
+        template["spec"] = {"containers": [{"name": "a", "image": "b"}]}
+        once = {"template": {"spec": {**template["spec"], "restartPolicy": "Never"}}}
+        batch, slices = "/apis/batch/v1/namespaces/default", "/apis/discovery.k8s.io/v1"
+        controller = ok(
+            await w.post(
+                f"{CORE}/replicationcontrollers", {**head, "spec": {"template": template}}
+            ),
+            201,
+        )
+        job = ok(await w.post(f"{batch}/jobs", {**head, "spec": once}), 201)
+        later = {"schedule": "@daily", "jobTemplate": {"spec": once}}
+        cron = ok(await w.post(f"{batch}/cronjobs", {**head, "spec": later}), 201)
+        ends = {"addressType": "IPv4", "endpoints": [{"addresses": ["1.2.3.4"]}], "ports": [{}]}
+        slice_ = ok(
+            await w.post(f"{slices}/namespaces/default/endpointslices", {**head, **ends}), 201
+        )
+        policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies"
+        policy = ok(await w.post(policies, {**head, "spec": {"podSelector": {}}}), 201)
+        budget = ok(await w.post(BUDGETS, {**head, "spec": {"minAvailable": 1}}), 201)
+        spec = {"type": "NodePort", "ports": [{"port": 80}]}
+        service = ok(await w.post(f"{CORE}/services", {**head, "spec": spec}), 201)
+        table = ok(
+            await w.ask(
+                "GET", f"{CORE}/services", accept="application/json;as=Table;v=v1;g=meta.k8s.io"
+            )
+        )
+
+        assert controller["spec"]["selector"] == controller["metadata"]["labels"] == {"a": "b"}
+        assert (controller["spec"]["replicas"], controller["status"]) == (1, {"replicas": 0})
+        assert job["metadata"]["labels"]["job-name"] == "x"
+        assert "completions" not in cron["spec"]["jobTemplate"]["spec"]
+        assert slice_["endpoints"][0]["conditions"] == {}
+        assert slice_["ports"] == [{"protocol": "TCP"}]
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
+        assert budget["status"]["disruptionsAllowed"] == 0
+        port = service["spec"]["ports"][0]["nodePort"]
+        assert 30000 <= port <= 32767
+        assert f"80:{port}/TCP" in table["rows"][0]["cells"]
 
     run(story)

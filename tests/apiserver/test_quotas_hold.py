@@ -111,7 +111,6 @@ SCOPES: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
     "not best effort": ({"scopes": ["NotBestEffort"]}, pod(), False),
     "terminating": ({"scopes": ["Terminating"]}, pod(activeDeadlineSeconds=5), True),
     "not terminating": ({"scopes": ["NotTerminating"]}, pod(activeDeadlineSeconds=5), False),
-    "unknown": ({"scopes": ["Odd"]}, pod(), False),
     "priority": (
         {
             "scopeSelector": {

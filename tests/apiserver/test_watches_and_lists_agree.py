@@ -198,7 +198,7 @@ def test_pages_belong_to_one_revision() -> None:
 BAD_QUERIES = {
     "token": {"continue": "x!"},
     "token and version": {"continue": "abc", "resourceVersion": "3"},
-    "limit": {"limit": "-1"},
+    "limit": {"limit": "few"},
     "version": {"resourceVersion": "abc"},
     "label selector": {"labelSelector": "a=b=c"},
     "label set": {"labelSelector": "a in (b"},

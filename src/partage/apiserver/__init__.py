@@ -14,7 +14,9 @@ Not supported, on purpose: CEL (webhooks' matchConditions, ValidatingAdmissionPo
 definitions' validation rules are stored and not interpreted; `Admission.policies` takes hooks in
 their place), authorization (reviews say yes to everyone who is let in), exec, attach and
 port-forward, protobuf and CBOR answers (protobuf bodies are read), conversion webhooks,
-LimitRange, reinvocation of webhooks, token volumes in pods.
+LimitRange, reinvocation of webhooks, token volumes in pods, ephemeral containers and resizing,
+impersonation, admission by RuntimeClass (a pod may name any), the taint of new nodes that are not
+ready, formats of texts in custom objects, and warnings about values of pods or old versions.
 
 Field ownership is recorded from the first write that names a manager on, as kubectl's all do.
 """

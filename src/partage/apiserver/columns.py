@@ -111,9 +111,18 @@ _TEMPLATE: Final = (
 
 
 def _pod_ready(value: Value, _now: float) -> str:
-    states = (value.get("status") or {}).get("containerStatuses") or ()
+    status, spec = value.get("status") or {}, value.get("spec") or {}
+    sidecars = {
+        one.get("name")
+        for one in spec.get("initContainers") or ()
+        if one.get("restartPolicy") == "Always"
+    }
+    states = [
+        *(status.get("containerStatuses") or ()),
+        *(s for s in status.get("initContainerStatuses") or () if s.get("name") in sidecars),
+    ]
     ready = sum(1 for one in states if one.get("ready"))
-    return f"{ready}/{len(_containers(value))}"
+    return f"{ready}/{len(_containers(value)) + len(sidecars)}"
 
 
 def _pod_status(value: Value, _now: float) -> str:
@@ -256,7 +265,12 @@ def _amounts(prefix: str) -> Callable[[Value, float], str]:
 
 def _ports(value: Value, _now: float) -> str:
     ports = (value.get("spec") or {}).get("ports") or ()
-    return ",".join(f"{one.get('port')}/{one.get('protocol', 'TCP')}" for one in ports) or _NONE
+    texts = (
+        f"{one.get('port')}{':' if one.get('nodePort') else ''}{one.get('nodePort', '')}"
+        f"/{one.get('protocol', 'TCP')}"
+        for one in ports
+    )
+    return ",".join(texts) or _NONE
 
 
 def _node_selector(value: Value, _now: float) -> str:
@@ -277,6 +291,20 @@ def _claim_state(value: Value, _now: float) -> str:
         states.append("pending")
     return ",".join(states)
 
+
+def _last_schedule(value: Value, now: float) -> str:
+    last = (value.get("status") or {}).get("lastScheduleTime")
+    return age(last, now) if last else _NONE
+
+
+def _role(value: Value, _now: float) -> str:
+    reference = value.get("roleRef") or {}
+    return f"{reference.get('kind', '')}/{reference.get('name', '')}"
+
+
+_CREATED: Final = (NAME, Column("Created At", _at("metadata", "creationTimestamp"), "date"))
+_BINDING: Final = (NAME, Column("Role", _role), AGE)
+_WEBHOOKS: Final = (NAME, Column("Webhooks", _count("webhooks"), "integer"), AGE)
 
 COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
     "pods": (
@@ -386,6 +414,40 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         AGE,
         *_TEMPLATE,
     ),
+    "replicationcontrollers": (
+        NAME,
+        Column("Desired", _at(*_REPLICAS, absent=0), "integer"),
+        Column("Current", _at("status", "replicas", absent=0), "integer"),
+        Column("Ready", _at("status", "readyReplicas", absent=0), "integer"),
+        AGE,
+        *_TEMPLATE,
+    ),
+    "cronjobs.batch": (
+        NAME,
+        Column("Schedule", _at("spec", "schedule")),
+        Column("Timezone", _at("spec", "timeZone")),
+        Column("Suspend", lambda v, _now: str(bool(v["spec"].get("suspend")))),
+        Column(
+            "Active", lambda v, _now: len((v.get("status") or {}).get("active") or ()), "integer"
+        ),
+        Column("Last Schedule", _last_schedule),
+        AGE,
+    ),
+    "poddisruptionbudgets.policy": (
+        NAME,
+        Column("Min Available", _at("spec", "minAvailable", absent="N/A")),
+        Column("Max Unavailable", _at("spec", "maxUnavailable", absent="N/A")),
+        Column("Allowed Disruptions", _at("status", "disruptionsAllowed", absent=0), "integer"),
+        AGE,
+    ),
+    "runtimeclasses.node.k8s.io": (NAME, Column("Handler", _at("handler")), AGE),
+    "rolebindings.rbac.authorization.k8s.io": _BINDING,
+    "clusterrolebindings.rbac.authorization.k8s.io": _BINDING,
+    "roles.rbac.authorization.k8s.io": _CREATED,
+    "clusterroles.rbac.authorization.k8s.io": _CREATED,
+    "limitranges": _CREATED,
+    "mutatingwebhookconfigurations.admissionregistration.k8s.io": _WEBHOOKS,
+    "validatingwebhookconfigurations.admissionregistration.k8s.io": _WEBHOOKS,
     "leases.coordination.k8s.io": (
         NAME,
         Column("Holder", _at("spec", "holderIdentity", absent="")),

@@ -7,8 +7,10 @@ from partage.apiserver import metadata, quota, structural
 from partage.apiserver.apply import Manager, record_update
 from partage.apiserver.calls import Call, Cluster, accept, fill, refit, review, rules_of
 from partage.apiserver.problems import Problems
+from partage.apiserver.rules.fields import check_fields
 from partage.apiserver.status import ApiError, already_exists, forbidden, invalid
 from partage.apiserver.storage import Record, Taken
+from partage.wire.field_types import Type
 
 _TRIES: Final = 8
 
@@ -61,7 +63,7 @@ def _begin(cluster: Cluster, call: Call, value: dict[str, Any]) -> dict[str, Any
     if kind.sub("status") is not None and not rules.keeps_status:
         value.pop("status", None)
         if kind.definition is None:
-            value["status"] = {}
+            value["status"] = _begun(kind.type.fields["status"].type)
     if kind.generation:
         born["generation"] = 1
     if rules.begin is not None and "name" in born:
@@ -69,10 +71,17 @@ def _begin(cluster: Cluster, call: Call, value: dict[str, Any]) -> dict[str, Any
     return value
 
 
+def _begun(type_: Type) -> dict[str, Any]:
+    """The status of a new object: the numbers that are never left out, at zero."""
+    return {f.name: 0 for f in type_.fields.values() if f.required and f.type.form == "int"}
+
+
 def inspect_object(call: Call, value: Mapping[str, Any], problems: Problems) -> None:
     """Reports everything that is wrong with an object."""
     rules = rules_of(call.kind)
     metadata.check(value["metadata"], problems, rules.name, namespaced=call.kind.namespaced)
+    if call.kind.definition is None:
+        check_fields(value, call.kind.type, "", problems)
     if rules.check is not None:
         rules.check(call.kind.inward(dict(value)), problems)
     elif call.kind.definition is not None:

@@ -44,6 +44,7 @@ _GIVEN: Final = {
     list: "slice",
     dict: "map",
 }
+_NUMBERS: Final = ("int64", "float64", "int32")
 _RANGES: Final = {"int": 2**31, "long": 2**63}
 _DEEPEST: Final = 200
 _ZERO: Final[tuple[Any, ...]] = ("", 0, False, [], {})
@@ -142,7 +143,7 @@ def conform(value: Any, type_: Type, unknown: list[str], where: str = "", root: 
             return {
                 key: _blank(item)
                 if inner is None
-                else conform(inner, item, unknown, f"{where}.{key}", root)
+                else conform(inner, item, unknown, _entry(where, key, item), root)
                 for key, inner in value.items()
             }
     elif form == "list":
@@ -159,6 +160,11 @@ def conform(value: Any, type_: Type, unknown: list[str], where: str = "", root: 
     else:
         return _scalar(value, type_, where, root)
     raise _mismatch(value, type_, where, root)
+
+
+def _entry(where: str, key: str, item: Type) -> str:
+    """Where a map's value is; messages about plain values name only the map."""
+    return f"{where}.{key}" if item.form in ("struct", "map", "list", "quantity") else where
 
 
 def _struct(value: Any, type_: Type, unknown: list[str], where: str, root: str) -> dict[str, Any]:
@@ -280,12 +286,14 @@ def _mismatch(value: Any, type_: Type, where: str, root: str) -> Mismatch:
     else:
         shown = kind_of(value)
     given = _GIVEN.get(type(value), "interface")
-    converting = {
-        "string": f"cannot convert {given} to string",
-        "list": f"cannot restore slice from {given}",
-        "map": f"cannot restore map from {given}",
-        "struct": f"cannot restore struct from: {given}",
-    }.get(type_.form, f"unrecognized type: {_go(type_)}")
+    if given in _NUMBERS and _go(type_) in ("string", *_NUMBERS):
+        converting = f"cannot convert {given} to {_go(type_)}"
+    else:
+        converting = {
+            "list": f"cannot restore slice from {given}",
+            "map": f"cannot restore map from {given}",
+            "struct": f"cannot restore struct from: {given}",
+        }.get(type_.form, f"unrecognized type: {_go(type_)}")
     return Mismatch(
         f"json: cannot unmarshal {shown} into Go struct field {root}.{place} of type {_go(type_)}",
         converting,

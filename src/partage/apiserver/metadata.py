@@ -115,11 +115,10 @@ def check(
             problems.invalid("metadata.namespace", metadata.get("namespace", ""), why)
     naming.check_labels(metadata.get("labels") or {}, "metadata.labels", problems)
     naming.check_annotations(metadata.get("annotations") or {}, "metadata.annotations", problems)
-    for index, owner in enumerate(metadata.get("ownerReferences") or []):
-        where = f"metadata.ownerReferences[{index}]"
+    for owner in metadata.get("ownerReferences") or []:
         for key in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(key):
-                problems.invalid(f"{where}.{key}", owner.get(key, ""), f"{key} must not be empty")
+                problems.invalid(f"metadata.ownerReferences.{key}", "", "must not be empty")
     controllers = [o for o in metadata.get("ownerReferences") or [] if o.get("controller")]
     if len(controllers) > 1:
         problems.invalid(

@@ -16,6 +16,7 @@ _SERVICE: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _is_label = re.compile(_LABEL).fullmatch
 _is_subdomain = re.compile(_SUBDOMAIN).fullmatch
 _is_qualified = re.compile(_QUALIFIED).fullmatch
+_is_service_word = re.compile("[-a-z0-9]+").fullmatch
 _is_service = re.compile(_SERVICE).fullmatch
 _is_value = re.compile(f"({_QUALIFIED})?").fullmatch
 _SUBDOMAIN_TEXT: Final = (
@@ -59,7 +60,9 @@ def subdomain(name: str) -> list[str]:
 def domain_label(name: str) -> list[str]:
     """What is wrong with a DNS-1123 label, as names of namespaces and containers must be."""
     found = [_longer(63)] if len(name) > 63 else []
-    return found if _is_label(name) else [*found, _LABEL_TEXT]
+    if _is_label(name):
+        return found
+    return [*found, "must not contain dots" if _is_subdomain(name) else _LABEL_TEXT]
 
 
 def service_name(name: str) -> list[str]:
@@ -102,9 +105,23 @@ def domain_prefixed(key: str) -> list[str]:
     return qualified_name(key)
 
 
+def port_name(name: str) -> list[str]:
+    """What is wrong with the name of a container's port."""
+    found = [_longer(15)] if len(name) > 15 else []
+    if not _is_service_word(name):
+        found.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
+    if not any("a" <= sign <= "z" for sign in name):
+        found.append("must contain at least one letter (a-z)")
+    if "--" in name:
+        found.append("must not contain consecutive hyphens")
+    if name.startswith("-") or name.endswith("-"):
+        found.append("must not begin or end with a hyphen")
+    return found
+
+
 def label_value(value: str) -> list[str]:
     """What is wrong with a label's value."""
-    found = [_longer(63)] if len(value) > 63 else []
+    found = ["must be no more than 63 bytes"] if len(value) > 63 else []
     return found if _is_value(value) else [*found, _VALUE_TEXT]
 
 
@@ -112,7 +129,7 @@ def check_labels(labels: Mapping[str, Any], field: str, problems: Problems) -> N
     """Reports malformed keys and values of labels (or of a selector's matchLabels)."""
     for key, value in labels.items():
         for why in qualified_name(key):
-            problems.invalid(field, key, why)
+            problems.invalid(field, key, why.replace("a qualified name", "a valid label key"))
         for why in label_value(value):
             problems.invalid(field, value, why)
 

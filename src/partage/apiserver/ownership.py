@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from partage.apiserver.decoding import go_text
 from partage.wire.field_types import Type
 
 Path = tuple[str, ...]
@@ -38,6 +39,16 @@ _DEFAULTS: Final = {"protocol": "TCP"}
 """Keys of list items that are filled in when they are missing."""
 
 _OWN_SET: Final = frozenset(_OWN)
+_EXPECTED: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = {
+    "bool": ("boolean", (bool,)),
+    "int": ("numeric (int or float)", (int, float)),
+    "list": ("list", (list,)),
+    "long": ("numeric (int or float)", (int, float)),
+    "map": ("map", (dict,)),
+    "string": ("string", (str,)),
+    "struct": ("map", (dict,)),
+}
+"""What an applied value has to be, by the form of its type, in words and in Python's types."""
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -134,21 +145,33 @@ def to_paths(document: Any, at: Path = ()) -> set[Path]:
     return found
 
 
-def undeclared(value: Any, type_: Type, at: Path = ()) -> Iterator[str]:
-    """Where an object has fields that its type lacks, as `readable` names them."""
-    if isinstance(value, Mapping) and type_.form in ("struct", "map"):
+def untyped(value: Any, type_: Type, at: Path = ()) -> Iterator[str]:
+    """What an applied object has that its type does not allow: other fields, other values, items twice."""
+    expected = _EXPECTED.get(type_.form)
+    if expected is not None and value is not None and not isinstance(value, expected[1]):
+        shown = f"&{{{go_text(value)}}}"
+        if type_.form == "string":
+            shown = f"&value.valueUnstructured{{Value:{go_text(value)}}}"
+        elif type_.form in ("int", "long") and isinstance(value, str):
+            shown = "string"
+        yield f"{readable(at)}: expected {expected[0]}, got {shown}"
+    elif isinstance(value, Mapping) and type_.form in ("struct", "map"):
         for key, inner in sorted(value.items()):
             field = type_.fields.get(key) if type_.form == "struct" else None
             path = (*at, f"f:{key}")
             if type_.form == "struct" and field is None:
                 if not type_.open:
-                    yield readable(path)
+                    yield f"{readable(path)}: field not declared in schema"
                 continue
-            yield from undeclared(inner, field.type if field else (type_.item or _PLAIN), path)
+            yield from untyped(inner, field.type if field else (type_.item or _PLAIN), path)
     elif isinstance(value, list) and type_.item is not None:
+        seen: set[str] = set()
         for index, item in enumerate(value):
             name = item_key(item, type_, index)
-            yield from undeclared(item, type_.item, (*at, name))
+            if name in seen and type_.listing == "map":
+                yield f"{readable(at)}: duplicate entries for key {readable((name,))}"
+            seen.add(name)
+            yield from untyped(item, type_.item, (*at, name))
 
 
 def readable(path: Path) -> str:

@@ -21,6 +21,10 @@ class Undecodable(PatchError):
     """A patch that is no list of operations, or no object."""
 
 
+class Unmergeable(PatchError):
+    """A strategic merge patch with an unknown directive, or an item without its list's merge key."""
+
+
 class TestFailed(PatchError):
     """A `test` operation of a JSON Patch found another value."""
 

@@ -9,7 +9,7 @@ from partage.apiserver.calls import Call
 from partage.apiserver.kinds import Registry
 from partage.apiserver.listing import Selection
 from partage.apiserver.selectors import FieldSelector, parse_selector
-from partage.apiserver.status import ApiError, bad_request, invalid_options, unknown_path
+from partage.apiserver.status import bad_request, invalid_options, unknown_path
 
 _NAMESPACE_PARTS: Final = ("status", "finalize")
 _DEPRECATED: Final = {
@@ -68,14 +68,18 @@ def call_for(registry: Registry, target: Target, query: Mapping[str, str], user:
     if kind.namespaced and target.name and not target.namespace:
         raise unknown_path()
     dry_run = query.get("dryRun", "")
+    options = "UpdateOptions" if target.name else "CreateOptions"
     if dry_run not in ("", "All"):
-        raise _option("dryRun", dry_run, '"All"')
+        raise invalid_options(options, _unsupported("dryRun", dry_run, '"All"'))
     validation = query.get("fieldValidation", "") or "Warn"
     if validation not in _VALIDATION:
-        raise _option("fieldValidation", validation, '"Ignore", "Strict", "Warn"')
+        known = '"Ignore", "Strict", "Warn"'
+        raise invalid_options(options, _unsupported("fieldValidation", validation, known))
     manager = query.get("fieldManager", "")
-    if len(manager) > 128 or not manager.isprintable():
-        raise _option("fieldManager", manager, "printable, at most 128 characters")
+    if len(manager) > 128:
+        raise invalid_options(options, "fieldManager: Too long: may not be more than 128 bytes")
+    if not manager.isprintable():
+        raise invalid_options(options, "fieldManager: Invalid value: should be printable")
     return Call(
         warnings=list(_DEPRECATED.get(kind.resource, ())),
         kind=kind,
@@ -90,9 +94,8 @@ def call_for(registry: Registry, target: Target, query: Mapping[str, str], user:
     )
 
 
-def _option(name: str, value: str, known: str) -> ApiError:
-    why = f'{name}: Unsupported value: "{value}": supported values: {known}'
-    return invalid_options("UpdateOptions", why)
+def _unsupported(name: str, value: str, known: str) -> str:
+    return f'{name}: Unsupported value: "{value}": supported values: {known}'
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:

@@ -95,7 +95,12 @@ class Plugins:
                 "PriorityClass name"
             )
         spec["priority"] = value
-        spec.setdefault("preemptionPolicy", policy)
+        given = spec.setdefault("preemptionPolicy", policy)
+        if given != policy:
+            raise Refused(
+                f"the string value of PreemptionPolicy ({given}) must not be provided in pod spec; "
+                f"priority admission controller computed {policy} from the given PriorityClass name"
+            )
 
     def _default_class(self) -> Mapping[str, Any] | None:
         """The class for pods that name none: the global default with the lowest value."""

@@ -55,8 +55,8 @@ class Problems:
         self._add("FieldValueDuplicate", field, f"Duplicate value: {_shown(value)}")
 
     def unsupported(self, field: str, value: Any, known: Iterable[str]) -> None:
-        """A value outside an enumeration."""
-        names = ", ".join(f'"{name}"' for name in sorted(known))
+        """A value outside an enumeration, whose values stand in the order given."""
+        names = ", ".join(f'"{name}"' for name in known)
         self._add(
             "FieldValueNotSupported",
             field,
@@ -67,9 +67,18 @@ class Problems:
         """A value longer than its limit."""
         self._add("FieldValueTooLong", field, f"Too long: may not be more than {limit} bytes")
 
-    def absent(self, field: str, value: Any) -> None:
+    def too_many(self, field: str, count: int, limit: int) -> None:
+        """A list with more items than it may have."""
+        why = f"Too many: {count}: must have at most {limit} items"
+        self._add("FieldValueTooMany", field, why)
+
+    def absent(self, field: str, value: Any, why: str = "") -> None:
         """A reference to something that is not there."""
-        self._add("FieldValueNotFound", field, f"Not found: {_shown(value)}")
+        self._add(
+            "FieldValueNotFound",
+            field,
+            f"Not found: {_shown(value)}" + (f": {why}" if why else ""),
+        )
 
     def wrong_type(self, field: str, value: Any, why: str) -> None:
         """A value of a type that the schema does not allow."""

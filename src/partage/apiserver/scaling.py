@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
+
 from partage.apiserver import jsonpath
-from partage.apiserver.calls import Call, Cluster, accept, must_get
+from partage.apiserver.calls import Call, Cluster, Patch, accept, must_get
 from partage.apiserver.kinds import Kind
 from partage.apiserver.patch import PatchError, json_patch, merge_patch
 from partage.apiserver.problems import Problems
@@ -80,10 +82,12 @@ def _text(selector: Any) -> str:
     return ",".join(filter(None, parts))
 
 
-async def set_scale(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
+async def set_scale(
+    cluster: Cluster, call: Call, body: Any, shown: Patch | None = None
+) -> dict[str, Any]:
     """Writes an object's number of replicas. Raises `ApiError`."""
     asked = replace(call, kind=_SCALE, sub="")
-    scale = accept(asked, body)
+    scale = accept(asked, body, shown)
     record = must_get(cluster, call)
     head = scale["metadata"]
     if head.get("uid") and head["uid"] != record.uid:
@@ -126,4 +130,4 @@ async def patch_scale(cluster: Cluster, call: Call, media: str, body: Any) -> di
             changed = merge_patch(live, body)
     except PatchError as error:
         raise bad_request(str(error)) from error
-    return await set_scale(cluster, call, changed)
+    return await set_scale(cluster, call, changed, Patch(msgspec.json.encode(changed).decode()))

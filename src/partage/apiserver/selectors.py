@@ -28,8 +28,10 @@ def parse_selector(text: str) -> Selector:
         if match is None or (match.end() < len(text) and text[match.end()] != ","):
             rest = text[at if match is None else match.end() :].lstrip()
             odd = _LEXED.match(rest)
-            expected = "!, identifier, or 'end of string'" if match is None else "',' or end"
-            raise bad_request(f"found '{odd[0] if odd else ''}', expected: {expected}")
+            expected = "!, identifier, or" if match is None else "',' or"
+            raise bad_request(
+                f"found '{odd[0] if odd else ''}', expected: {expected} 'end of string'"
+            )
         found.append(_requirement(match))
         at = match.end() + 1
         if at == len(text):
@@ -108,7 +110,7 @@ class FieldSelector:
                 continue
             match = re.match(r"([^=!]*)(==|!=|=)(.*)$", part, re.DOTALL)
             if match is None:
-                raise bad_request(f"invalid field selector: '{text}'; can't understand '{part}'")
+                raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
             path = match[1]
             if path not in known:
                 raise bad_request(f"field label not supported: {path}")

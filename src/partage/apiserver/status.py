@@ -161,7 +161,8 @@ def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> ApiErr
 
 def invalid_options(kind: str, why: str) -> ApiError:
     """422: an option of a request is impossible; `why` names it and the rule."""
-    return ApiError(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {why}')
+    field, _colon, rule = why.partition(": ")
+    return invalid(kind, "meta.k8s.io", "", [Cause("FieldValueInvalid", field, rule)])
 
 
 def unprocessable(message: str) -> ApiError:

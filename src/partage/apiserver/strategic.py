@@ -8,7 +8,8 @@ unions. Directives: `$patch` (`replace`, `delete`, `merge`), `$deleteFromPrimiti
 from collections.abc import Mapping
 from typing import Any, Final
 
-from partage.apiserver.patch import PatchError
+from partage.apiserver.decoding import go_text
+from partage.apiserver.patch import PatchError, Unmergeable
 from partage.wire.field_types import Field, Type
 
 _PATCH: Final = "$patch"
@@ -45,7 +46,7 @@ def _merge_map(value: dict[str, Any], patch: Mapping[str, Any], type_: Type) -> 
     if directive == "delete":
         return {}
     if directive not in (None, "merge"):
-        raise PatchError(f"unknown patch type: {directive!r} found in map")
+        raise Unmergeable(f"unknown patch type: {directive} in map: {go_text(dict(patch))}")
     if _RETAIN in patch:
         value = {key: inner for key, inner in value.items() if key in _strings(patch[_RETAIN])}
     _drop(value, patch)
@@ -105,7 +106,7 @@ def _merge_items(have: list[Any], patch: list[Any], field: Field) -> list[Any]:
         if directive == "replace" and set(item) == {_PATCH}:
             continue
         if key not in item:
-            raise PatchError(f"map: {dict(item)!r} does not contain declared merge key: {key}")
+            raise Unmergeable(f"map: {go_text(item)} does not contain declared merge key: {key}")
         at = next((i for i, old in enumerate(have) if _same(old, item, key)), None)
         if directive == "delete":
             have = [old for old in have if not _same(old, item, key)]

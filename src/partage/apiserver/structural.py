@@ -105,7 +105,7 @@ def check(value: Any, schema: Mapping[str, Any], field: str, problems: Problems)
         _wrong(value, kind, field, problems)
         return
     if "enum" in schema and value not in schema["enum"]:
-        problems.unsupported(field, value, [str(known) for known in schema["enum"]])
+        problems.unsupported(field, value, sorted(str(known) for known in schema["enum"]))
     if isinstance(value, dict):
         _object(value, schema, field, problems)
     elif isinstance(value, list):
@@ -210,4 +210,9 @@ def _size(
     if isinstance(least, int) and size < least:
         problems.invalid(field, value, f"{field} in body should have at least {least} {unit}")
     if isinstance(most, int) and size > most:
-        problems.invalid(field, value, f"{field} in body should have at most {most} {unit}")
+        if what == "Length":
+            problems.too_long(field, most)
+        elif what == "Items":
+            problems.too_many(field, size, most)
+        else:
+            problems.invalid(field, value, f"{field} in body should have at most {most} {unit}")

@@ -21,8 +21,8 @@ from partage.apiserver.calls import (
 )
 from partage.apiserver.creating import create, inspect_object, manager_of, pretend
 from partage.apiserver.decoding import go_text, kind_of
-from partage.apiserver.ownership import undeclared
-from partage.apiserver.patch import PatchError, Undecodable, json_patch, merge_patch
+from partage.apiserver.ownership import untyped
+from partage.apiserver.patch import PatchError, Undecodable, Unmergeable, json_patch, merge_patch
 from partage.apiserver.problems import Problems
 from partage.apiserver.status import (
     ApiError,
@@ -81,6 +81,8 @@ async def patch(cluster: Cluster, call: Call, media: str, body: Any) -> tuple[Re
             changed = _patched(call, media, live, body)
         except Undecodable as error:
             raise bad_request(str(error)) from error
+        except Unmergeable as error:
+            raise ApiError(500, "", str(error)) from error
         except PatchError as error:
             if media == JSON_PATCH:
                 raise unprocessable(
@@ -88,6 +90,8 @@ async def patch(cluster: Cluster, call: Call, media: str, body: Any) -> tuple[Re
                 ) from error
             raise bad_request(str(error)) from error
         strategic = media == _STRATEGIC
+        if strategic:  # such a patch cannot make another kind of an object
+            changed.update(apiVersion=live["apiVersion"], kind=live["kind"])
         shown = Patch(go_text(body) if strategic else _text(changed), strategic)
         value = fill(call.kind, accept(call, changed, shown))
         _expect(call, value["metadata"], old)
@@ -113,9 +117,9 @@ async def _apply(cluster: Cluster, call: Call, body: Any) -> tuple[Record, bool]
     if not call.manager:
         why = "fieldManager: Required value: is required for apply patch"
         raise invalid_options("PatchOptions", why)
-    absent = list(undeclared(body, call.kind.type))
-    if absent:
-        raise _untyped(call, body, absent)
+    told = list(untyped(body, call.kind.type)) if isinstance(body, Mapping) else []
+    if told:
+        raise _untyped(call, body, told)
     wanted = accept(call, body)
     if wanted["metadata"].get("managedFields"):
         raise bad_request("metadata.managedFields must be nil")
@@ -140,11 +144,10 @@ async def _apply(cluster: Cluster, call: Call, body: Any) -> tuple[Record, bool]
     return await _retry(cluster, call, make, applied=True), False
 
 
-def _untyped(call: Call, body: Mapping[str, Any], absent: list[str]) -> ApiError:
-    """500: the genuine server's own word for an applied field that the kind does not have."""
+def _untyped(call: Call, body: Mapping[str, Any], told: list[str]) -> ApiError:
+    """500: the genuine server's own word for an applied object that is not of its kind."""
     head = body.get("metadata")
     named = head if isinstance(head, Mapping) else {}
-    told = [f"{path}: field not declared in schema" for path in absent]
     why = told[0] if len(told) == 1 else "\n  ".join(["errors:", *told])
     whose = f"{named.get('namespace', '')}/{named.get('name', '')}"
     version = f"{call.kind.group}/{call.kind.version}"
@@ -269,7 +272,7 @@ def _check(cluster: Cluster, call: Call, value: dict[str, Any], before: Mapping[
         problems.forbidden(
             "metadata.finalizers",
             "no new finalizers can be added if the object is being deleted, found new "
-            f"finalizers {sorted(new)}",
+            f"finalizers []string{{{', '.join(map(_text, sorted(new)))}}}",
         )
     if problems:
         raise invalid(kind.kind, kind.group, call.name, problems.causes)

@@ -127,13 +127,14 @@ class Verbs:
         query, kind, form = exchange.query, call.kind, exchange.form
         token = query.get("continue", "")
         version = paths.number(query, "resourceVersion")
+        unlimited = query.get("limit", "").startswith("-")
         if token and version:
             raise bad_request("specifying resource version is not allowed when using continue")
         found = listed(
             self.cluster,
             call,
             paths.selection_of(call, query),
-            limit=paths.number(query, "limit") or 0,
+            limit=0 if unlimited else paths.number(query, "limit") or 0,
             token=token,
             exact=version if query.get("resourceVersionMatch") == "Exact" else None,
         )

@@ -8,8 +8,6 @@ from partage.apiserver import naming
 from partage.apiserver.problems import Problems
 from partage.apiserver.rules.resources import check_requirements
 
-_PULL: Final = ("Always", "IfNotPresent", "Never")
-_PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 _HANDLERS: Final = ("exec", "grpc", "httpGet", "tcpSocket")
 
 
@@ -27,8 +25,6 @@ def check_container(
         problems.required(f"{field}.image")
     elif image != image.strip():
         problems.invalid(f"{field}.image", image, "must not have leading or trailing whitespace")
-    if container.get("imagePullPolicy") not in _PULL:
-        problems.unsupported(f"{field}.imagePullPolicy", container.get("imagePullPolicy"), _PULL)
     _check_ports(container.get("ports") or (), f"{field}.ports", problems)
     _check_env(container.get("env") or (), f"{field}.env", problems)
     _check_mounts(container.get("volumeMounts") or (), f"{field}.volumeMounts", volumes, problems)
@@ -46,8 +42,6 @@ def _check_ports(ports: Sequence[Any], field: str, problems: Problems) -> None:
             problems.port(f"{where}.containerPort", port["containerPort"])
         else:
             problems.required(f"{where}.containerPort")
-        if port.get("protocol") not in _PROTOCOLS:
-            problems.unsupported(f"{where}.protocol", port.get("protocol"), _PROTOCOLS)
         if port.get("name"):
             if port["name"] in names:
                 problems.duplicate(f"{where}.name", port["name"])
@@ -108,5 +102,57 @@ def _check_probe(probe: Mapping[str, Any], field: str, problems: Problems) -> No
         problems.required(field, "must specify a handler type")
     for extra in handlers[1:]:
         problems.forbidden(f"{field}.{extra}", "may not specify more than 1 handler type")
-    numbers = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "failureThreshold")
-    problems.negative(probe, field, *numbers)
+    if "exec" in probe and not probe["exec"].get("command"):
+        problems.required(f"{field}.exec.command")
+    if not field.endswith("readinessProbe") and probe.get("successThreshold", 1) != 1:
+        problems.invalid(f"{field}.successThreshold", probe["successThreshold"], "must be 1")
+
+
+def check_host_ports(
+    container: Mapping[str, Any], field: str, taken: set[str], problems: Problems, *, same: bool
+) -> None:
+    """Reports ports of the host that a pod asks for twice.
+
+    Args:
+        taken: ports of the pod's containers before this one; receives this one's.
+        same: whether a port of the host has to be the container's.
+    """
+    for index, port in enumerate(container.get("ports") or ()):
+        host, where = port.get("hostPort", 0), f"{field}[{index}].hostPort"
+        if not host:
+            continue
+        if same and host != port.get("containerPort"):
+            problems.invalid(where, host, "must match `containerPort` when `hostNetwork` is true")
+        text = f"{port.get('protocol')}/{port.get('hostIP', '')}/{host}"
+        if text in taken:
+            problems.duplicate(where, text)
+        taken.add(text)
+
+
+def check_claims(
+    container: Mapping[str, Any], field: str, known: Sequence[str], problems: Problems
+) -> None:
+    """Reports claims of a container that its pod does not have."""
+    seen: set[tuple[str, str]] = set()
+    for index, one in enumerate((container.get("resources") or {}).get("claims") or ()):
+        pair = (one.get("name", ""), one.get("request", ""))
+        if pair in seen:
+            problems.duplicate(f"{field}[{index}]", "/".join(filter(None, pair)))
+        seen.add(pair)
+        if one.get("name") not in known:
+            among = " which is empty" if not known else ""
+            problems.absent(
+                f"{field}[{index}]",
+                one.get("name", ""),
+                f"must be one of the names in pod.spec.resourceClaims{among}",
+            )
+
+
+def check_once(container: Mapping[str, Any], field: str, problems: Problems) -> None:
+    """Reports what only containers that go on running may have, of one that has to end."""
+    for key in ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe"):
+        if key in container:
+            problems.forbidden(
+                f"{field}.{key}",
+                "may not be set for init containers without restartPolicy=Always",
+            )

@@ -5,13 +5,14 @@ Source of what holds of ResourceClaims, their templates and DeviceClasses: Kuber
 """
 
 import base64
+import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from partage.apiserver import naming
 from partage.apiserver.problems import Problems
-from partage.apiserver.rules.resources import check_amounts
+from partage.apiserver.rules.resources import amount, check_amounts
 from partage.apiserver.rules.scheduling import check_taints
 
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
@@ -19,7 +20,34 @@ _KEY_TEXT: Final = (
     "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "
     "'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
 )
+_ADDRESS_TEXT: Final = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 _LARGEST_DATA: Final = 2**20
+_SECRETS: Final[Mapping[str, tuple[str, ...]]] = {
+    "basic-auth": ("username", "password"),
+    "dockercfg": (".dockercfg",),
+    "dockerconfigjson": (".dockerconfigjson",),
+    "ssh-auth": ("ssh-privatekey",),
+    "tls": ("tls.crt", "tls.key"),
+}
+"""What data each type of Secret has to have: a certificate all of it, the others one at least."""
+_COUNTED: Final = (
+    "configmaps",
+    "persistentvolumeclaims",
+    "pods",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "services",
+)
+_SCOPES: Final = (
+    "BestEffort",
+    "CrossNamespacePodAffinity",
+    "NotBestEffort",
+    "NotTerminating",
+    "PriorityClass",
+    "Terminating",
+    "VolumeAttributesClass",
+)
 _RBAC: Final = "rbac.authorization.k8s.io"
 
 
@@ -32,6 +60,26 @@ def fill_secret(value: dict[str, Any]) -> None:
     value.setdefault("type", "Opaque")
 
 
+def check_secret(value: Mapping[str, Any], problems: Problems) -> None:
+    """Reports what is wrong with a Secret's data, and what its type wants and it lacks."""
+    check_bytes(value, problems)
+    data, type_ = value.get("data") or {}, str(value.get("type", ""))
+    wanted = _SECRETS.get(type_.removeprefix("kubernetes.io/"), ())
+    if wanted and (type_ == "kubernetes.io/tls" or not any(key in data for key in wanted)):
+        for key in wanted:
+            if key not in data:
+                problems.required(f"data[{key}]")
+
+
+def check_secret_update(
+    new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems
+) -> None:
+    """Reports another type of a Secret, and changes of an immutable one."""
+    if new.get("type") != old.get("type"):
+        problems.invalid("type", new.get("type"), "field is immutable")
+    check_data_update(new, old, problems)
+
+
 def check_bytes(value: Mapping[str, Any], problems: Problems) -> None:
     """Reports malformed keys and too much data in a ConfigMap or Secret."""
     size = 0
@@ -41,9 +89,9 @@ def check_bytes(value: Mapping[str, Any], problems: Problems) -> None:
             if not _KEY.fullmatch(key) or key in (".", ".."):
                 problems.invalid(f"{group}[{key}]", key, _KEY_TEXT)
             if group == "binaryData" and key in (value.get("data") or {}):
-                problems.invalid(f"binaryData[{key}]", key, "duplicate of key present in data")
+                problems.invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
     if size > _LARGEST_DATA:
-        problems.too_long("data" if value["kind"] == "Secret" else "", _LARGEST_DATA)
+        problems.too_long("data" if value["kind"] == "Secret" else "[]", _LARGEST_DATA)
 
 
 def check_data_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
@@ -69,11 +117,16 @@ def check_node(value: Mapping[str, Any], problems: Problems) -> None:
     spec, status = value.get("spec") or {}, value.get("status") or {}
     check_taints(spec.get("taints") or (), "metadata.taints", problems)
     for group in ("capacity", "allocatable"):
-        check_amounts(status.get(group) or {}, f"status.{group}", problems)
+        check_amounts(status.get(group) or {}, f"status.{group}", problems, node=True)
 
 
 def check_node_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
     """Reports another range of pods' addresses where a Node has one."""
+    provider = (old.get("spec") or {}).get("providerID")
+    if provider and (new.get("spec") or {}).get("providerID") != provider:
+        problems.forbidden(
+            "spec.providerID", 'node updates may not change providerID except from "" to valid'
+        )
     before = (old.get("spec") or {}).get("podCIDR")
     if before and (new.get("spec") or {}).get("podCIDR") != before:
         problems.forbidden(
@@ -86,6 +139,13 @@ def check_quota(value: Mapping[str, Any], problems: Problems) -> None:
     hard = (value.get("spec") or {}).get("hard") or {}
     plain = {k: v for k, v in hard.items() if not k.startswith(("count/", "requests.", "limits."))}
     check_amounts(plain, "spec.hard", problems)
+    for name, text in hard.items():
+        counted = "/" in name or name.partition(".")[0] in _COUNTED
+        if counted and amount(text).milli() % 1000:
+            problems.invalid(f"spec.hard[{name}]", text, "must be an integer")
+    scopes = (value.get("spec") or {}).get("scopes") or []
+    if any(one not in _SCOPES for one in scopes):
+        problems.invalid("spec.scopes", scopes, "unsupported scope")
 
 
 def check_lease(value: Mapping[str, Any], problems: Problems) -> None:
@@ -122,10 +182,6 @@ def check_priority_class(value: Mapping[str, Any], problems: Problems) -> None:
         problems.forbidden(
             "value", "maximum allowed value of a user defined priority is 1000000000"
         )
-    if value.get("preemptionPolicy") not in ("Never", "PreemptLowerPriority"):
-        problems.unsupported(
-            "preemptionPolicy", value.get("preemptionPolicy"), ["Never", "PreemptLowerPriority"]
-        )
 
 
 def check_priority_class_update(
@@ -154,9 +210,6 @@ def fill_service(value: dict[str, Any]) -> None:
 def check_service(value: Mapping[str, Any], problems: Problems) -> None:
     """Reports missing and impossible ports of a Service."""
     spec = value["spec"]
-    types = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
-    if spec["type"] not in types:
-        problems.unsupported("spec.type", spec["type"], types)
     ports = spec.get("ports") or ()
     if not ports and spec["type"] != "ExternalName" and spec.get("clusterIP") != "None":
         problems.required("spec.ports")
@@ -165,8 +218,64 @@ def check_service(value: Mapping[str, Any], problems: Problems) -> None:
         target = port.get("targetPort", 1)
         if isinstance(target, int):
             problems.port(f"spec.ports[{index}].targetPort", target)
-        if len(ports) > 1 and not port.get("name"):
+        name = port.get("name")
+        if len(ports) > 1 and not name:
             problems.required(f"spec.ports[{index}].name")
+        elif name and any(one.get("name") == name for one in ports[:index]):
+            problems.duplicate(f"spec.ports[{index}].name", name)
+        if not 30000 <= port.get("nodePort", 30000) <= 32767:
+            problems.invalid(
+                f"spec.ports[{index}].nodePort",
+                port["nodePort"],
+                "provided port is not in the valid range. The range of valid ports is 30000-32767",
+            )
+
+    if spec["type"] == "ExternalName" and not spec.get("externalName"):
+        problems.required("spec.externalName")
+    naming.check_labels(spec.get("selector") or {}, "spec.selector", problems)
+    address = spec.get("clusterIP", "None")
+    if address != "None" and not _is_address(address):
+        problems.invalid("spec.clusterIPs[0]", address, _ADDRESS_TEXT)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def check_service_update(
+    new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems
+) -> None:
+    """Reports another address of a Service that keeps its type."""
+    after, before = new["spec"], old["spec"]
+    address = after.get("clusterIP")
+    if address and after["type"] == before["type"] and address != before.get("clusterIP"):
+        problems.invalid("spec.clusterIPs[0]", [address], "may not change once set")
+
+
+def fill_endpoints(value: dict[str, Any]) -> None:
+    """Fills in Endpoints or an EndpointSlice, in place."""
+    for endpoint in value.get("endpoints") or ():
+        endpoint.setdefault("conditions", {})
+    for group in (value, *(value.get("subsets") or ())):
+        for port in group.get("ports") or ():
+            port.setdefault("protocol", "TCP")
+
+
+def fill_network_policy(value: dict[str, Any]) -> None:
+    """Fills in a NetworkPolicy, in place."""
+    spec = value.setdefault("spec", {})
+    spec.setdefault("policyTypes", ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"])
+
+
+def check_disruption_budget(value: Mapping[str, Any], problems: Problems) -> None:
+    """Reports a budget that says both how many must stay and how many may go."""
+    spec = value.get("spec") or {}
+    if {"minAvailable", "maxUnavailable"} <= set(spec):
+        problems.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
 
 
 def fill_roles(value: dict[str, Any]) -> None:
@@ -182,9 +291,17 @@ def check_role_reference(value: Mapping[str, Any], problems: Problems) -> None:
     """Reports a role binding that names no role."""
     reference = value.get("roleRef") or {}
     if reference.get("kind") not in ("Role", "ClusterRole"):
-        problems.unsupported("roleRef.kind", reference.get("kind", ""), ["ClusterRole", "Role"])
+        problems.unsupported("roleRef.kind", reference.get("kind", ""), ["Role", "ClusterRole"])
     if not reference.get("name"):
         problems.required("roleRef.name")
+
+
+def check_role_reference_update(
+    new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems
+) -> None:
+    """Reports a binding that would name another role."""
+    if new.get("roleRef") != old.get("roleRef"):
+        problems.invalid("roleRef", new.get("roleRef"), "cannot change roleRef")
 
 
 def fill_webhooks(value: dict[str, Any]) -> None:
@@ -230,6 +347,42 @@ def check_spec_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: 
         problems.invalid("spec", new.get("spec"), "field is immutable")
 
 
+def check_slice(value: Mapping[str, Any], problems: Problems) -> None:
+    """Reports a ResourceSlice that is of no node, or of several."""
+    spec = value.get("spec") or {}
+    places = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
+    _one_of(spec, places, "spec", problems)
+
+
+def check_slice_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
+    """Reports another driver, node or pool of a ResourceSlice."""
+    after, before = new.get("spec") or {}, old.get("spec") or {}
+    for path in (("driver",), ("nodeName",), ("pool", "name")):
+        pair = []
+        for at in (after, before):
+            for name in path:
+                at = (at or {}).get(name)  # noqa: PLW2901 # one step further down
+            pair.append(at)
+        if pair[0] != pair[1]:
+            problems.invalid(f"spec.{'.'.join(path)}", pair[0], "field is immutable")
+
+
+def _one_of(
+    value: Mapping[str, Any], names: Sequence[str], where: str, problems: Problems
+) -> None:
+    """Reports a value of which not exactly one field of several is set."""
+    given = [name for name in names if value.get(name)]
+    among = (" or " if len(names) == 2 else ", ").join(f"`{name}`" for name in names)
+    if not given:
+        problems.required(where, f"exactly one of {among} is required")
+    elif len(given) > 1:
+        problems.invalid(
+            where,
+            f"{{{', '.join(f'`{name}`' for name in given)}}}",
+            f"exactly one of {among} is required, but multiple fields are set",
+        )
+
+
 def _fill(spec: dict[str, Any]) -> None:
     for request in (spec.get("devices") or {}).get("requests") or ():
         exactly = request.get("exactly")
@@ -240,14 +393,41 @@ def _fill(spec: dict[str, Any]) -> None:
 
 
 def _check(spec: Mapping[str, Any], where: str, problems: Problems) -> None:
-    for number, request in enumerate((spec.get("devices") or {}).get("requests") or ()):
+    devices, names = spec.get("devices") or {}, set[str]()
+    for number, request in enumerate(devices.get("requests") or ()):
         path = f"{where}.devices.requests[{number}]"
         name = request.get("name") or ""
         for why in naming.domain_label(name):
             problems.invalid(f"{path}.name", name, why)
+        if name in names:
+            problems.duplicate(path, name)
+        names.add(name)
+        _one_of(request, ("exactly", "firstAvailable"), path, problems)
         for part, one in _asked(path, request):
-            if not one.get("deviceClassName"):
-                problems.required(f"{part}.deviceClassName")
+            if part != f"{path}.exactly":
+                inner = f"{name}/{one.get('name', '')}"
+                if inner in names:
+                    problems.duplicate(part, one.get("name", ""))
+                names.add(inner)
+            _check_count(one, part, problems)
+    for number, one in enumerate(devices.get("constraints") or ()):
+        for index, name in enumerate(one.get("requests") or ()):
+            if name not in names:
+                problems.invalid(
+                    f"{where}.devices.constraints[{number}].requests[{index}]",
+                    name,
+                    "must be the name of a request in the claim or the name of a request and a "
+                    "subrequest separated by '/'",
+                )
+
+
+def _check_count(one: Mapping[str, Any], where: str, problems: Problems) -> None:
+    count = one.get("count", 1)
+    if one.get("allocationMode") == "All" and "count" in one:
+        why = "must not be specified when allocationMode is 'All'"
+        problems.invalid(f"{where}.count", count, why)
+    elif count <= 0:
+        problems.invalid(f"{where}.count", count, "must be greater than zero")
 
 
 def _asked(path: str, request: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

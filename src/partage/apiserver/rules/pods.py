@@ -5,11 +5,16 @@ from typing import Any, Final
 
 from partage.apiserver import naming
 from partage.apiserver.problems import Problems
-from partage.apiserver.rules.containers import check_container
+from partage.apiserver.rules.containers import (
+    check_claims,
+    check_container,
+    check_host_ports,
+    check_once,
+)
 from partage.apiserver.rules.scheduling import check_placement
 
-_RESTART: Final = ("Always", "Never", "OnFailure")
-_DNS: Final = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
+_SOURCES: Final = {"resourceClaimName", "resourceClaimTemplateName"}
+_NAMED: Final = [f"`{name}`" for name in sorted(_SOURCES)]
 _IMMUTABLE: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,"
     "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only "
@@ -20,7 +25,15 @@ _IMMUTABLE: Final = (
 
 def check_pod(pod: Mapping[str, Any], problems: Problems) -> None:
     """Reports what is wrong with a pod."""
-    check_spec(pod.get("spec") or {}, "spec", problems)
+    spec = pod.get("spec") or {}
+    check_spec(spec, "spec", problems)
+    if spec.get("ephemeralContainers"):
+        problems.forbidden("spec.ephemeralContainers", "cannot be set on create")
+    for group in ("limits", "requests"):
+        for name in (spec.get("resources") or {}).get(group) or ():
+            if name not in ("cpu", "memory") and not name.startswith("hugepages-"):
+                known = ("cpu", "hugepages-", "memory")
+                problems.unsupported(f"spec.resources.{group}[{name}]", name, known)
 
 
 def check_spec(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
@@ -29,37 +42,43 @@ def check_spec(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
     if not spec.get("containers"):
         problems.required(f"{field}.containers")
     names: set[str] = set()
-    for group in ("initContainers", "containers"):
+    claims = _check_claims(spec.get("resourceClaims") or (), field, problems)
+    taken: set[str] = set()
+    for group in ("containers", "initContainers"):
         for index, container in enumerate(spec.get(group) or ()):
             where = f"{field}.{group}[{index}]"
             check_container(container, where, volumes, problems)
+            check_claims(container, f"{where}.resources.claims", claims, problems)
             if container.get("name") in names:
                 problems.duplicate(f"{where}.name", container["name"])
             names.add(container.get("name", ""))
-            if group == "initContainers" and container.get("restartPolicy", "Always") != "Always":
-                problems.unsupported(
-                    f"{where}.restartPolicy", container["restartPolicy"], ["Always"]
-                )
-    if spec.get("restartPolicy") not in _RESTART:
-        problems.unsupported(f"{field}.restartPolicy", spec.get("restartPolicy"), _RESTART)
-    if spec.get("dnsPolicy") not in _DNS:
-        problems.unsupported(f"{field}.dnsPolicy", spec.get("dnsPolicy"), _DNS)
-    _check_numbers(spec, field, problems)
-    for key in ("nodeName", "serviceAccountName", "priorityClassName", "runtimeClassName"):
-        for why in naming.subdomain(problems.name(spec[key])) if spec.get(key) else ():
-            problems.invalid(f"{field}.{key}", spec[key], why)
+            if group == "initContainers":
+                if container.get("restartPolicy") != "Always":
+                    check_once(container, where, problems)
+                continue
+            check_host_ports(
+                container, f"{where}.ports", taken, problems, same=bool(spec.get("hostNetwork"))
+            )
+    if spec.get("dnsPolicy") == "None" and not spec.get("dnsConfig"):
+        problems.required(
+            f"{field}.dnsConfig", "must provide `dnsConfig` when `dnsPolicy` is None"
+        )
     check_placement(spec, field, problems)
 
 
-def _check_numbers(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
-    problems.negative(spec, field, "terminationGracePeriodSeconds")
-    deadline = spec.get("activeDeadlineSeconds", 1)
-    if not 1 <= deadline < 2**31:
-        problems.invalid(
-            f"{field}.activeDeadlineSeconds",
-            deadline,
-            "must be between 1 and 2147483647, inclusive",
-        )
+def _check_claims(claims: Sequence[Any], field: str, problems: Problems) -> list[str]:
+    names: list[str] = []
+    for index, one in enumerate(claims):
+        where, name = f"{field}.resourceClaims[{index}]", one.get("name", "")
+        if name in names:
+            problems.duplicate(f"{where}.name", name)
+        names.append(name)
+        sources = len(_SOURCES & set(one))
+        if sources > 1:
+            problems.invalid(where, one, f"at most one of {' or '.join(_NAMED)} may be specified")
+        elif not sources:
+            problems.invalid(where, one, f"must specify one of: {', '.join(_NAMED)}")
+    return names
 
 
 def _check_volumes(volumes: Sequence[Any], field: str, problems: Problems) -> set[str]:
@@ -92,6 +111,7 @@ def check_pod_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: P
     """Reports changes that a pod's spec does not allow once it exists."""
     after, before = dict(new.get("spec") or {}), dict(old.get("spec") or {})
     _check_gates(after, before, problems)
+    _check_deadline(after.get("activeDeadlineSeconds"), before, problems)
     gated = bool(before.get("schedulingGates"))
     added = after.get("tolerations") or []
     if any(one not in added for one in before.get("tolerations") or []):
@@ -117,6 +137,18 @@ def check_pod_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: P
     if after != before:
         changed = sorted(k for k in {*after, *before} if after.get(k) != before.get(k))
         problems.forbidden("spec", f"{_IMMUTABLE}\n  changed: {', '.join(changed)}\n")
+
+
+def _check_deadline(after: int | None, spec: Mapping[str, Any], problems: Problems) -> None:
+    before = spec.get("activeDeadlineSeconds")
+    if before is None or after == before:
+        return
+    if after is None:
+        why = "must not update from a positive integer to nil value"
+        problems.invalid("spec.activeDeadlineSeconds", None, why)
+    elif after > before:
+        why = "must be less than or equal to previous value"
+        problems.invalid("spec.activeDeadlineSeconds", after, why)
 
 
 def _without_images(containers: Any) -> list[dict[str, Any]]:

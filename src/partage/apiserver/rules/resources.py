@@ -70,11 +70,9 @@ def _overcommits(name: str) -> bool:
 @lru_cache(maxsize=4096)
 def _name_problems(name: str, *, container: bool) -> tuple[str, ...]:
     found = naming.qualified_name(name)
-    if found:
-        return tuple(found)
     standard = name.startswith("hugepages-") or name in _STANDARD
     if "/" not in name:
-        if not standard:
+        if not standard and not found:
             found.append("must be a standard resource type or fully qualified")
         if container and name not in _CONTAINER and not name.startswith("hugepages-"):
             found.append("must be a standard resource for containers")
@@ -84,11 +82,16 @@ def _name_problems(name: str, *, container: bool) -> tuple[str, ...]:
 
 
 def check_amounts(
-    amounts: Mapping[str, str], field: str, problems: Problems, *, container: bool = False
+    amounts: Mapping[str, str],
+    field: str,
+    problems: Problems,
+    *,
+    container: bool = False,
+    node: bool = False,
 ) -> None:
     """Reports malformed names, negative amounts and fractions of what only comes whole."""
     for name, text in amounts.items():
-        where = f"{field}[{name}]"
+        where = f"{field}.{name}" if node else f"{field}[{name}]"
         for why in _name_problems(name, container=container):
             problems.invalid(where, name, why)
         quantity = amount(text)
@@ -104,22 +107,26 @@ def check_requirements(requirements: Mapping[str, Any], field: str, problems: Pr
     requests = requirements.get("requests") or {}
     check_amounts(limits, f"{field}.limits", problems, container=True)
     check_amounts(requests, f"{field}.requests", problems, container=True)
+    if any(name.startswith("hugepages-") for name in limits) and not (
+        {"cpu", "memory"} & {*limits, *requests}
+    ):
+        problems.forbidden(field, "HugePages require cpu or memory")
     for name, text in requests.items():
         limit = limits.get(name)
         if limit is None:
             if not _overcommits(name):
                 problems.required(
-                    f"{field}.limits[{name}]", "Limit must be set for non overcommitable resources"
+                    f"{field}.limits", "Limit must be set for non overcommitable resources"
                 )
             continue
         have, most = amount(text), amount(limit)
         if have.nano != most.nano and not _overcommits(name):
             problems.invalid(
-                f"{field}.requests[{name}]", text, f"must be equal to {name} limit of {limit}"
+                f"{field}.requests", text, f"must be equal to {name} limit of {limit}"
             )
         elif have.nano > most.nano:
             problems.invalid(
-                f"{field}.requests[{name}]",
+                f"{field}.requests",
                 text,
                 f"must be less than or equal to {name} limit of {limit}",
             )

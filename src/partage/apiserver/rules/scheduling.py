@@ -6,7 +6,7 @@ from typing import Any, Final
 from partage.apiserver import naming
 from partage.apiserver.problems import Problems
 
-_EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule")
+_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _TOLERATION: Final = ("Equal", "Exists")
 _NODE: Final = ("DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn")
 _WITHOUT_VALUES: Final = ("DoesNotExist", "Exists")
@@ -18,6 +18,11 @@ def check_placement(spec: Mapping[str, Any], field: str, problems: Problems) -> 
     for index, one in enumerate(spec.get("tolerations") or ()):
         _check_toleration(one, f"{field}.tolerations[{index}]", problems)
     _check_gates(spec, field, problems)
+    _check_spread(spec.get("topologySpreadConstraints") or (), field, problems)
+    for kind in ("podAffinity", "podAntiAffinity"):
+        _check_neighbours(
+            (spec.get("affinity") or {}).get(kind) or {}, f"{field}.affinity.{kind}", problems
+        )
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     where = f"{field}.affinity.nodeAffinity"
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
@@ -52,8 +57,6 @@ def _check_toleration(one: Mapping[str, Any], field: str, problems: Problems) ->
         problems.invalid(
             f"{field}.operator", one["value"], "value must be empty when `operator` is 'Exists'"
         )
-    if one.get("effect") and one["effect"] not in _EFFECTS:
-        problems.unsupported(f"{field}.effect", one["effect"], _EFFECTS)
     if "tolerationSeconds" in one and one.get("effect") != "NoExecute":
         problems.invalid(
             f"{field}.effect",
@@ -76,6 +79,44 @@ def _check_gates(spec: Mapping[str, Any], field: str, problems: Problems) -> Non
         problems.forbidden(
             f"{field}.nodeName", "cannot be set until all schedulingGates have been cleared"
         )
+
+
+def _check_spread(constraints: Sequence[Any], field: str, problems: Problems) -> None:
+    seen: set[tuple[str, str]] = set()
+    for index, one in enumerate(constraints):
+        where = f"{field}.topologySpreadConstraints[{index}]"
+        if one.get("maxSkew", 0) <= 0:
+            problems.invalid(
+                f"{where}.maxSkew", one.get("maxSkew", 0), "must be greater than zero"
+            )
+        if not one.get("topologyKey"):
+            problems.required(f"{where}.topologyKey", "can not be empty")
+        pair = (one.get("topologyKey", ""), one.get("whenUnsatisfiable", ""))
+        if pair in seen:
+            problems.duplicate(
+                f"{where}.{{topologyKey, whenUnsatisfiable}}", f"{{{pair[0]}, {pair[1]}}}"
+            )
+        seen.add(pair)
+
+
+def _check_neighbours(affinity: Mapping[str, Any], field: str, problems: Problems) -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    for index, term in enumerate(affinity.get(required) or ()):
+        _check_topology(term, f"{field}.{required}[{index}]", problems)
+    for index, one in enumerate(affinity.get(preferred) or ()):
+        where = f"{field}.{preferred}[{index}]"
+        if not 1 <= one.get("weight", 0) <= 100:
+            problems.invalid(f"{where}.weight", one.get("weight", 0), "must be in the range 1-100")
+        _check_topology(one.get("podAffinityTerm") or {}, f"{where}.podAffinityTerm", problems)
+
+
+def _check_topology(term: Mapping[str, Any], field: str, problems: Problems) -> None:
+    key = term.get("topologyKey", "")
+    if not key:
+        problems.required(f"{field}.topologyKey", "can not be empty")
+    for why in naming.qualified_name(key):
+        problems.invalid(f"{field}.topologyKey", key, why)
 
 
 def _check_term(term: Mapping[str, Any], field: str, problems: Problems) -> None:

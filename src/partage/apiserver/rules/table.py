@@ -59,9 +59,12 @@ def _begin_service(service: Document) -> None:
     """An address of its own, made from the UID; nothing listens there."""
     service["status"] = {"loadBalancer": {}}
     spec = service["spec"]
+    digits = int(str(service["metadata"]["uid"]).replace("-", "")[:8] or "0", 16)
     if spec["type"] != "ExternalName" and not spec.get("clusterIP"):
-        digits = int(str(service["metadata"]["uid"]).replace("-", "")[:8] or "0", 16)
         spec["clusterIP"] = f"10.96.{digits >> 8 & 255}.{digits & 255 or 1}"
+    if spec["type"] in ("LoadBalancer", "NodePort"):
+        for index, port in enumerate(spec.get("ports") or ()):
+            port.setdefault("nodePort", 30000 + (digits + index) % 2768)
     if spec.get("clusterIP"):
         spec["clusterIPs"] = [spec["clusterIP"]]
 
@@ -91,7 +94,10 @@ def _begin_empty(value: Document) -> None:
 
 _ROLE: Final = Rules(name=naming.path_segment)
 _BINDING: Final = Rules(
-    name=naming.path_segment, fill=objects.fill_roles, check=objects.check_role_reference
+    name=naming.path_segment,
+    fill=objects.fill_roles,
+    check=objects.check_role_reference,
+    check_update=objects.check_role_reference_update,
 )
 _BYTES: Final = Rules(check=objects.check_bytes, check_update=objects.check_data_update)
 _HOOKS: Final = Rules(fill=objects.fill_webhooks)
@@ -113,20 +119,26 @@ RULES: Final[Mapping[str, Rules]] = {
     "configmaps": _BYTES,
     "secrets": Rules(
         fill=objects.fill_secret,
-        check=objects.check_bytes,
-        check_update=objects.check_data_update,
+        check=objects.check_secret,
+        check_update=objects.check_secret_update,
     ),
     "services": Rules(
-        name=naming.service_name,
+        name=naming.domain_label,
         fill=objects.fill_service,
         begin=_begin_service,
         check=objects.check_service,
+        check_update=objects.check_service_update,
     ),
     "events": Rules(check=objects.check_event),
     "resourcequotas": Rules(check=objects.check_quota),
+    "endpoints": Rules(fill=objects.fill_endpoints),
+    "endpointslices.discovery.k8s.io": Rules(fill=objects.fill_endpoints),
+    "networkpolicies.networking.k8s.io": Rules(fill=objects.fill_network_policy),
+    "poddisruptionbudgets.policy": Rules(check=objects.check_disruption_budget),
     "persistentvolumeclaims": Rules(fill=_fill_claim, begin=_begin_claim),
     "deployments.apps": _workload(workloads.fill_deployment),
     "replicasets.apps": _workload(workloads.fill_replica_set),
+    "replicationcontrollers": Rules(fill=workloads.fill_replication_controller),
     "statefulsets.apps": _workload(workloads.fill_stateful_set),
     "daemonsets.apps": _workload(workloads.fill_daemon_set),
     "jobs.batch": Rules(
@@ -147,6 +159,9 @@ RULES: Final[Mapping[str, Rules]] = {
         fill=objects.fill_template,
         check=objects.check_template,
         check_update=objects.check_spec_update,
+    ),
+    "resourceslices.resource.k8s.io": Rules(
+        check=objects.check_slice, check_update=objects.check_slice_update
     ),
     "priorityclasses.scheduling.k8s.io": Rules(
         fill=_fill_priority_class,

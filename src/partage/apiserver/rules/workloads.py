@@ -10,6 +10,16 @@ from partage.apiserver.rules.pods import check_spec
 from partage.apiserver.selectors import parse_labels
 
 _QUARTER: Final = "25%"
+_STATEFUL: Final = (
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+)
+"""What may change of a StatefulSet's spec."""
 _UID_LABELS: Final = ("batch.kubernetes.io/controller-uid", "controller-uid")
 _NAME_LABELS: Final = ("batch.kubernetes.io/job-name", "job-name")
 
@@ -78,6 +88,15 @@ def fill_daemon_set(value: dict[str, Any]) -> None:
     _template(spec)
 
 
+def fill_replication_controller(value: dict[str, Any]) -> None:
+    """Fills in a ReplicationController, in place: without a selector it has its template's labels."""
+    fill_replica_set(value)
+    labels = value["spec"]["template"]["metadata"].get("labels")
+    if labels:
+        value["spec"].setdefault("selector", dict(labels))
+        value["metadata"].setdefault("labels", dict(labels))
+
+
 def _fill_job_spec(spec: dict[str, Any]) -> None:
     if "completions" not in spec and "parallelism" not in spec:
         spec["completions"] = 1
@@ -85,7 +104,13 @@ def _fill_job_spec(spec: dict[str, Any]) -> None:
     spec.setdefault("backoffLimit", 6)
     spec.setdefault("completionMode", "NonIndexed")
     spec.setdefault("suspend", False)
+    spec.setdefault("manualSelector", False)
     spec.setdefault("podReplacementPolicy", "TerminatingOrFailed")
+    _fill_once(spec)
+
+
+def _fill_once(spec: dict[str, Any]) -> None:
+    """Fills in the template of a Job, whose restartPolicy has no default."""
     template = spec.setdefault("template", {})
     template.setdefault("metadata", {})
     inner = template.setdefault("spec", {})
@@ -96,7 +121,7 @@ def _fill_job_spec(spec: dict[str, Any]) -> None:
 
 
 def fill_job(value: dict[str, Any]) -> None:
-    """Fills in a Job, in place; its restartPolicy has no default."""
+    """Fills in a Job, in place."""
     _fill_job_spec(_spec(value))
 
 
@@ -107,7 +132,9 @@ def fill_cron_job(value: dict[str, Any]) -> None:
     spec.setdefault("suspend", False)
     spec.setdefault("successfulJobsHistoryLimit", 3)
     spec.setdefault("failedJobsHistoryLimit", 1)
-    _fill_job_spec(spec.setdefault("jobTemplate", {}).setdefault("spec", {}))
+    template = spec.setdefault("jobTemplate", {})
+    template.setdefault("metadata", {})
+    _fill_once(template.setdefault("spec", {}))
 
 
 def own_job(value: dict[str, Any]) -> None:
@@ -121,16 +148,16 @@ def own_job(value: dict[str, Any]) -> None:
         **dict.fromkeys(_NAME_LABELS, metadata["name"]),
     }
     template["labels"] = {**(template.get("labels") or {}), **labels}
-    spec["selector"] = {"matchLabels": {_UID_LABELS[0]: metadata["uid"]}}
+    metadata.setdefault("labels", dict(template["labels"]))
+    selector = spec.setdefault("selector", {}).setdefault("matchLabels", {})
+    selector[_UID_LABELS[0]] = metadata["uid"]
 
 
 def check_workload(value: Mapping[str, Any], problems: Problems) -> None:
     """Reports what is wrong with a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
     spec = value["spec"]
-    problems.negative(spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit")
-    strategy = (spec.get("strategy") or {}).get("type", "Recreate")
-    if value["kind"] == "Deployment" and strategy not in ("Recreate", "RollingUpdate"):
-        problems.unsupported("spec.strategy", spec["strategy"], ("Recreate", "RollingUpdate"))
+    if value["kind"] == "Deployment":
+        _check_deployment(spec, problems)
     selector = spec.get("selector")
     labels = (spec["template"].get("metadata") or {}).get("labels") or {}
     if selector is None:
@@ -155,6 +182,27 @@ def check_workload(value: Mapping[str, Any], problems: Problems) -> None:
         problems.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
 
 
+def _check_deployment(spec: Mapping[str, Any], problems: Problems) -> None:
+    strategy = spec["strategy"]
+    rolling = strategy.get("rollingUpdate")
+    if strategy["type"] not in ("Recreate", "RollingUpdate"):
+        problems.unsupported("spec.strategy", strategy, ("Recreate", "RollingUpdate"))
+    elif strategy["type"] == "Recreate" and rolling:
+        problems.forbidden(
+            "spec.strategy.rollingUpdate",
+            "may not be specified when strategy `type` is 'Recreate'",
+        )
+    elif rolling and all(rolling[key] in (0, "0%") for key in ("maxSurge", "maxUnavailable")):
+        problems.invalid(
+            "spec.strategy.rollingUpdate.maxUnavailable", 0, "may not be 0 when `maxSurge` is 0"
+        )
+    deadline = spec.get("progressDeadlineSeconds", 2**31)
+    if deadline <= spec.get("minReadySeconds", 0):
+        problems.invalid(
+            "spec.progressDeadlineSeconds", deadline, "must be greater than minReadySeconds"
+        )
+
+
 def _check_template(
     template: Mapping[str, Any], problems: Problems, field: str = "spec.template"
 ) -> None:
@@ -168,15 +216,22 @@ def check_workload_update(
     new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems
 ) -> None:
     """Reports changes of what may not change."""
+    before, after = ({**value["spec"], **dict.fromkeys(_STATEFUL)} for value in (old, new))
     selector = new["spec"].get("selector")
-    if selector != old["spec"].get("selector"):
+    if new["kind"] == "StatefulSet" and after != before:
+        *others, last = (f"'{name}'" for name in _STATEFUL)
+        problems.forbidden(
+            "spec",
+            f"updates to statefulset spec for fields other than {', '.join(others)} and {last} "
+            "are forbidden",
+        )
+    elif new["kind"] != "StatefulSet" and selector != old["spec"].get("selector"):
         problems.invalid("spec.selector", selector, "field is immutable")
 
 
 def check_job(value: Mapping[str, Any], problems: Problems) -> None:
     """Reports what is wrong with a Job."""
     spec = value["spec"]
-    problems.negative(spec, "spec", "parallelism", "completions", "backoffLimit")
     template = spec["template"]
     policy = template["spec"].get("restartPolicy")
     if policy is None:
