@@ -126,6 +126,11 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"spec": {"minAvailable": "101%"}},
         "must not be greater than 100%",
     ),
+    "budget of a number without an end": (
+        BUDGETS,
+        {"spec": {"minAvailable": "9" * 5000 + "%"}},
+        "a valid percent string must",
+    ),
     "no access mode": (
         f"{CORE}/persistentvolumeclaims",
         {"spec": {}},
@@ -306,6 +311,33 @@ def test_what_is_fixed_stays() -> None:
         assert (moved.code, more.code) == (422, 422)
         assert "spec.podCIDRs: Forbidden: node updates may not change podCIDR" in moved.message
         assert "spec.completions: Invalid value: 3: field is immutable" in more.message
+
+    run(story)
+
+
+def test_a_rollout_may_surge_by_more_than_all() -> None:
+    """No more than all pods can be unavailable, but twice as many can be new."""
+
+    async def story(w: World) -> None:
+        template = {
+            "metadata": {"labels": {"app": "x"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+        }
+        rollout = {"maxSurge": "200%", "maxUnavailable": "101%"}
+        body = {
+            "metadata": {"name": "x"},
+            "spec": {
+                "selector": {"matchLabels": {"app": "x"}},
+                "template": template,
+                "strategy": {"rollingUpdate": rollout},
+            },
+        }
+        answer = await w.post("/apis/apps/v1/namespaces/default/deployments", body)
+
+        assert answer.code == 422
+        assert answer.message.count("must not be greater than 100%") == 1
+        rollout["maxUnavailable"] = "100%"
+        ok(await w.post("/apis/apps/v1/namespaces/default/deployments", body), 201)
 
     run(story)
 

@@ -37,13 +37,18 @@ def _not_negative(value: Any, where: str, problems: Problems) -> None:
 
 
 def _share(value: Any, where: str, problems: Problems) -> None:
-    """A number that is not negative, or a percentage up to 100."""
+    """A number that is not negative, or a percentage."""
     if isinstance(value, str) and not _is_percent(value):
         problems.invalid(where, value, _PERCENT_TEXT)
-    elif isinstance(value, str) and int(value[:-1]) > 100:
-        problems.invalid(where, value, "must not be greater than 100%")
     else:
         _not_negative(value, where, problems)
+
+
+def _part(value: Any, where: str, problems: Problems) -> None:
+    """A number that is not negative, or a percentage up to 100."""
+    _share(value, where, problems)
+    if isinstance(value, str) and _is_percent(value) and int(value[:-1]) > 100:
+        problems.invalid(where, value, "must not be greater than 100%")
 
 
 def _required(why: str = "") -> Rule:
@@ -64,7 +69,8 @@ def _named(check: Callable[[str], list[str]], *, required: bool = False) -> Rule
     return rule
 
 
-_is_percent = re.compile("[0-9]+%").fullmatch
+# Of longer numbers a controller could make nothing.
+_is_percent = re.compile("[0-9]{1,9}%").fullmatch
 _PERCENT_TEXT: Final = (
     "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or "
     "'93%', regex used for validation is '[0-9]+%')"
@@ -116,8 +122,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "PodSpec.subdomain": _named(naming.domain_label),
     "OpaqueDeviceConfiguration.driver": _CLASS,
     "PersistentVolumeClaimSpec.accessModes": _required("at least 1 access mode is required"),
-    "PodDisruptionBudgetSpec.maxUnavailable": _share,
-    "PodDisruptionBudgetSpec.minAvailable": _share,
+    "PodDisruptionBudgetSpec.maxUnavailable": _part,
+    "PodDisruptionBudgetSpec.minAvailable": _part,
     "PolicyRule.verbs": _required("verbs must contain at least one value"),
     "PriorityClass.preemptionPolicy": _one_of("PreemptLowerPriority", "Never"),
     "Probe.failureThreshold": _not_negative,
@@ -129,7 +135,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "ResourcePool.name": _required(),
     "ResourceSliceSpec.driver": _CLASS,
     "RollingUpdateDeployment.maxSurge": _share,
-    "RollingUpdateDeployment.maxUnavailable": _share,
+    "RollingUpdateDeployment.maxUnavailable": _part,
     "RuntimeClass.handler": _named(naming.domain_label),
     "SeccompProfile.type": _one_of("Localhost", "RuntimeDefault", "Unconfined"),
     "SecurityContext.runAsGroup": _ID,
