@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 SOURCES = Path(__file__).resolve().parents[1] / "native" / "src"
 MIB = 2**20
@@ -454,7 +454,8 @@ def addresses(cuda: Cuda) -> Answer:
         flags = ctypes.c_uint64(2 if own else 1)
         ask(base.encode(), ctypes.byref(found), version, flags, ctypes.byref(status))
         count += 1
-        if found.value != ctypes.cast(cuda.find(name), ctypes.c_void_p).value:
+        own_address: Any = cuda.find(name)
+        if found.value != ctypes.cast(own_address, ctypes.c_void_p).value:
             other.append(name)
     return not other, f"{count} asked; others: {listed(other) or 'none'}"
 

@@ -244,7 +244,7 @@ class Run:
         """The nodes that the engine passes, the best first."""
         found, scores = self.engine.candidates(pod)
         ranks = [self.engine.rank_at(one) for one in found.tolist()]
-        best = found[np.lexsort((ranks, -scores))].tolist()
+        best = found[np.lexsort((np.array(ranks), -scores))].tolist()
         return [self.index[self.engine.ledger.node_at(one).name] for one in best]
 
     # --- kube-scheduler ----------------------------------------------------------------------

@@ -27,10 +27,9 @@ import aiohttp
 from aiohttp import web
 
 from hostile import hami, shapes
-from partage.agent.discovery.models import MODELS
 from partage.apiserver.router import Router
 from partage.embedded.cluster import EmbeddedCluster, Plan
-from partage.embedded.fleet import SimulatedNode
+from partage.embedded.fleet import node_of
 
 MODEL = "A100-SXM4-80GB"
 LONG = 0.1
@@ -54,7 +53,7 @@ def watched() -> list[float]:
         if (took := time.thread_time() - begun) > LONG:
             steps.append(round(took, 3))
 
-    asyncio.Handle._run = timed  # type: ignore[method-assign] # noqa: SLF001 # here only
+    asyncio.Handle._run = timed  # type: ignore[method-assign,assignment] # noqa: SLF001 # here only
     return steps
 
 
@@ -126,7 +125,7 @@ class Crowd:
 
 async def measure(given: argparse.Namespace) -> None:
     """Print the figures."""
-    nodes = tuple(SimulatedNode(f"n{i}", MODEL, MODELS[MODEL], 8) for i in range(given.nodes))
+    nodes = tuple(node_of(f"n{i}", MODEL, 8) for i in range(given.nodes))
     async with EmbeddedCluster(Plan(simulated=nodes)) as cluster, aiohttp.ClientSession() as http:
         crowd, steps = Crowd(cluster, http), watched()
         asking = asyncio.create_task(crowd.ask_health())
@@ -176,7 +175,7 @@ class Requests:
                 ] += 1
             return await plain(router, request)
 
-        Router.handle = counted  # type: ignore[method-assign] # here only
+        Router.handle = counted  # type: ignore[method-assign,assignment] # here only
 
     def most(self, window: int) -> tuple[float, dict[str, float]]:
         """Requests a second in the busiest so many seconds, and of which kinds."""
@@ -196,7 +195,7 @@ def resident() -> int:
 
 async def overload(given: argparse.Namespace) -> None:
     """Print what a burst costs, and how long."""
-    nodes = tuple(SimulatedNode(f"n{i}", MODEL, MODELS[MODEL], 8) for i in range(given.nodes))
+    nodes = tuple(node_of(f"n{i}", MODEL, 8) for i in range(given.nodes))
     requests = Requests()
     async with (
         EmbeddedCluster(Plan(simulated=nodes)) as cluster,

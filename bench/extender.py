@@ -313,7 +313,8 @@ async def main() -> None:
     parser.add_argument("--client", type=int, nargs=2, metavar="PORT", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
-        measure(*options.client, options.nodes, options.calls)
+        port, plain = options.client
+        measure(port, plain, options.nodes, options.calls)
         return
     service = SchedulerService(Instant(), Clock())
     nodes = documents([node(i) for i in range(options.nodes)])

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import gpu
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 GIB = 2**30
@@ -240,12 +241,13 @@ def main() -> None:
     except (OSError, gpu.Failed) as error:
         sys.exit(f"frameworks: no CUDA driver or card for this process ({error})")
     gpu.Clocks(card).start()
-    for part in (
+    parts: tuple[Callable[[], None], ...] = (
         lambda: shares(card, options.seconds),
         lambda: staying(card, options.seconds),
         lambda: allocated(card),
         lambda: many(card),
-    ):
+    )
+    for part in parts:
         try:
             part()
         except gpu.Failed as error:

@@ -222,7 +222,7 @@ def thinned(series: list[tuple[int, int]]) -> list[list[int]]:
 
 
 def start(command: list[str], where: dict[str, str], **options: object) -> subprocess.Popen[str]:
-    process = subprocess.Popen(command, env=where, text=True, **options)  # type: ignore[call-overload]
+    process: subprocess.Popen[str] = subprocess.Popen(command, env=where, text=True, **options)  # type: ignore[call-overload]
     RUNNING.add(process)
     return process
 
@@ -678,7 +678,7 @@ def off(got: list[float], quotas: list[float]) -> tuple[float, float]:
     Where quotas fill the card, parts of what all received are judged; what turns cost is the second number.
     """
     fills = sum(quotas) == 100
-    whole = sum(got) / 100 if fills and sum(got) else 1.0
+    whole = sum(got) / 100 if fills and sum(got) > 0 else 1.0
     error = max(abs(part / whole - quota) for part, quota in zip(got, quotas))  # noqa: B905 # 3.8
     return error, 100 - sum(got) if fills else 0.0
 
@@ -704,11 +704,11 @@ def compute(card: Card, kinds: list[Kind], seconds: float, until: float) -> None
                 )
                 continue
             got = parts(series, rate, kind)
-            error, lost = off(got, [quota / 10 for quota in quotas])
+            beside, lost = off(got, [quota / 10 for quota in quotas])
             told = " / ".join(f"{part:.1f}" for part in got)
-            good = error <= POINTS and lost <= LOST
+            good = beside <= POINTS and lost <= LOST
             verdict = judged(good, f"{kind.name} {quoted}: {told}")
-            row(kind.name, quoted, told, f"{error:.1f}; {lost:.1f}", verdict)
+            row(kind.name, quoted, told, f"{beside:.1f}; {lost:.1f}", verdict)
             if not good:
                 book = RECORD["runs"][-1]["books"]
                 waited = " / ".join(f"{one.get('waited_ns', 0) / 1e6:.0f}" for one in book)
@@ -751,7 +751,7 @@ def adjusted_memory(card: Card) -> None:
         process = start(command, where, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         late = threading.Timer(PATIENCE, process.kill)
         late.start()
-        got = []
+        got: list[int] = []
         for cap in caps:
             adjust(folder, 0, card.limits(1000, "none", cap))
             if got and process.stdin:

@@ -12,6 +12,7 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -462,6 +463,10 @@ async def measure(nodes: int, only: str, limit: float, rounds: int, *, used: boo
             raise SystemExit(f"one answer took {spent:.1f} s of CPU")
         return spent * 1e3, answer
 
+    def seen(pod: dict[str, Any]) -> None:
+        for one in cluster.documents([pod]):
+            service.changed(one)
+
     found: dict[str, tuple[list[float], str]] = {}
     for round_ in range(rounds):
         for name, pod in shapes(round_ + 1):
@@ -469,12 +474,12 @@ async def measure(nodes: int, only: str, limit: float, rounds: int, *, used: boo
                 continue
             pod["metadata"] |= {"name": f"p{round_}", "uid": f"{name}-{round_}"}
             body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
-            read, _ = timed(lambda pod=pod: [service.changed(d) for d in cluster.documents([pod])])
-            first, answer = timed(lambda body=body: service.filter(body))
-            again, _ = timed(lambda body=body: service.filter(body))
-            scores, _ = timed(lambda body=body: service.prioritize(body))
+            read, _ = timed(partial(seen, pod))
+            first, answer = timed(partial(service.filter, body))
+            again, _ = timed(partial(service.filter, body))
+            scores, _ = timed(partial(service.prioritize, body))
             named = pod["metadata"]["name"]
-            told, _ = timed(lambda named=named: explain(service.books, "t", named))
+            told, _ = timed(partial(explain, service.books, "t", named))
             decided = json.loads(answer)
             fits = len(decided.get("NodeNames") or [])
             failed = decided.get("FailedNodes") or decided.get("FailedAndUnresolvableNodes") or {}

@@ -85,19 +85,34 @@ def at(series: list[tuple[int, int]], when: int) -> float:
     return c0 + (c1 - c0) * (when - t0) / (t1 - t0)
 
 
+def modelled(folder: Path) -> subprocess.Popen[bytes]:
+    """The modelled card, once it listens."""
+    card = subprocess.Popen([BUILD / "fake-card", folder / "gpu"], stdout=subprocess.PIPE)
+    if card.stdout is not None:
+        card.stdout.readline()
+    return card
+
+
 def run(loads: list[Load], seconds: float) -> list[list[tuple[int, int]]]:
     """What each tenant got done, over time."""
     folder = Path(tempfile.mkdtemp())
     make_seats(folder / "card-0")
-    card = subprocess.Popen([BUILD / "fake-card", folder / "gpu"], stdout=subprocess.PIPE)
-    card.stdout.readline()
+    card = modelled(folder)
     try:
         running = []
         begun = time.monotonic()
         for slot, load in enumerate(loads):
             time.sleep(max(0, begun + load.delay - time.monotonic()))
             span = str(load.seconds or seconds - load.delay)
-            command = [BUILD / "load", "--seconds", span, "--size", str(SIZE), "--report", "5"]
+            command = [
+                str(BUILD / "load"),
+                "--seconds",
+                span,
+                "--size",
+                str(SIZE),
+                "--report",
+                "5",
+            ]
             where = environment(folder, slot, load)
             running.append(
                 subprocess.Popen(
@@ -151,11 +166,10 @@ def counting(seconds: float) -> None:
     ):
         folder = Path(tempfile.mkdtemp())
         make_seats(folder / "card-0")
-        card = subprocess.Popen([BUILD / "fake-card", folder / "gpu"], stdout=subprocess.PIPE)
-        card.stdout.readline()
+        card = modelled(folder)
         try:
             where = environment(folder, 0, Load(500, Policy.BURST_SHARE))
-            command = [BUILD / "load", "--seconds", str(seconds), "--size", str(size)]
+            command = [str(BUILD / "load"), "--seconds", str(seconds), "--size", str(size)]
             command += ["--depth", str(depth), "--threads", str(threads)]
             done = subprocess.run(command, env=where, stdout=subprocess.PIPE, check=True)
             books = (folder / "t0" / "account").read_bytes()[64:]  # struct card_books
@@ -232,7 +246,7 @@ def cost() -> None:
             kind: environment(folder, i, load) for i, (kind, load) in enumerate(kinds.items())
         }
         got: dict[str, list[float]] = {kind: [] for kind in kinds}
-        command = [BUILD / "load", "--seconds", "0.4", "--size", "20", "--depth", "0"]
+        command = [str(BUILD / "load"), "--seconds", "0.4", "--size", "20", "--depth", "0"]
         for _ in range(7):
             for kind, where in places.items():
                 where["FAKE_GPU_SOCKET"] = "instant"

@@ -117,10 +117,10 @@ def _statements(folder: Path, containers: int, processes: int, pids: list[int]) 
         quota = CardQuota(f"GPU-{number % CARDS}", GIB, 50, Policy.BURST_SHARE)
         room = rooms.open(name, Quota((quota,)))
         keeper.journal.give(Entry(name, f"u{number}", f"team/p{number}", "main", "{}", "partage"))
-        for place, pid in enumerate(islice(waiting, processes)):
+        for at, pid in enumerate(islice(waiting, processes)):
             _shown(table, pid, f"cri-containerd-{name}.scope", room.inside)
-            if place % 2:
-                _listed(room.account, place, pid)
+            if at % 2:
+                _listed(room.account, at, pid)
     for pid in waiting:
         _shown(table, pid, "kubelet.service")
     used = pids[: containers * processes]

@@ -26,7 +26,7 @@ TENANTS = {1: "alone", 2: "two"}
 
 def steps(program: str, model: str, tenants: int, mode: str, replay: Path = REPLAY) -> int:
     """Steps a second of all tenants; with the same number of them, the same every time."""
-    command = [replay, f"trace-{program}", model, "1", str(tenants), mode]
+    command = [str(replay), f"trace-{program}", model, "1", str(tenants), mode]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return int(dict(line.split() for line in done.stdout.splitlines())["steps"])
 

@@ -14,6 +14,7 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
@@ -252,7 +253,7 @@ async def search(given: argparse.Namespace) -> float:
         pod = genes.pod(name)
         body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
         offered = {"Pod": pod, "NodeNameToMetaVictims": {one: {"Pods": []} for one in names[:100]}}
-        verbs = {
+        verbs: dict[str, Callable[[], object]] = {
             "read": lambda: [service.changed(one) for one in cluster.documents([pod])],
             "filter": lambda: service.filter(body),
             "prioritize": lambda: service.prioritize(body),

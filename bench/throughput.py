@@ -40,6 +40,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +49,7 @@ import msgspec
 from partage.kube.client import Client
 from partage.kube.config import Config
 from partage.kube.loading import load_config
+from partage.kube.objects import Meta
 from partage.kube.resources import NODES, PODS, Resource, Scope
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
@@ -57,8 +59,10 @@ sys.path.extend(
     str(Path(__file__).parents[1] / name) for name in ("deploy", "tests/cluster", "tests/tools")
 )
 
-from control_plane import ControlPlane, control_plane, free_port, missing
+from control_plane import KUBERNETES, ControlPlane, control_plane, missing
 from kube_scheduler_config import ExtenderAccess, kube_scheduler_config, left_to_the_ledger
+
+from fakes.ports import free_port
 
 ZONE: Final = "topology.kubernetes.io/zone"
 ZONES: Final = 3
@@ -213,14 +217,18 @@ class Bench:
         beside = kube_scheduler_config(None if self.plugin else access, ignored, [WITH.scheduler])
         beside["percentageOfNodesToScore"] = self.percentage
         for name, config in ((ALONE.paused, alone), (WITH.paused, beside)):
-            own = {} if name == ALONE.paused or self.plugin is None else {"program": self.plugin}
+            own = (
+                self.plugin
+                if name != ALONE.paused and self.plugin
+                else KUBERNETES / "kube-scheduler"
+            )
             self.plane.start_scheduler(
                 config,
                 name,
                 "--authorization-always-allow-paths=/metrics,/debug/pprof/*",
                 limits=LIMITS,
                 env={"PARTAGE_SOCKET": f"{self.folder}/engine.sock"},
-                **own,
+                program=own,
             )
 
     def _certificate(self) -> tuple[str, str, str]:
@@ -446,14 +454,8 @@ class Bench:
         return found
 
 
-class _Head(msgspec.Struct, frozen=True):
-    name: str = ""
-    resource_version: str = msgspec.field(default="", name="resourceVersion")
-    uid: str = ""
-
-
 class _Named(msgspec.Struct, frozen=True):
-    metadata: _Head
+    metadata: Meta
 
 
 class _Spec(msgspec.Struct, frozen=True):
@@ -461,7 +463,7 @@ class _Spec(msgspec.Struct, frozen=True):
 
 
 class _Pod(msgspec.Struct, frozen=True):
-    metadata: _Head
+    metadata: Meta
     spec: _Spec = _Spec()
 
 
@@ -474,7 +476,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class _Node(msgspec.Struct, frozen=True):
-    metadata: _Head
+    metadata: Meta
     status: _Status = _Status()
 
 
@@ -577,31 +579,33 @@ async def profiled(made: Bench, pods: int, folder: Path) -> None:
     """One more round of each arm, sampled: Go's own profiles, and ours by py-spy if it is there."""
     for arm in (ALONE, WITH):
         seconds = max(4, int(pods / made.rates[arm.name]))
-        works = [
+        works: list[Awaitable[object]] = [
             asyncio.to_thread(made.sampled, url, seconds, folder / f"{arm.name}-{name}.pprof")
             for name, url in (("apiserver", made.plane.url), ("scheduler", made.secure(arm)))
         ]
         if arm is WITH and shutil.which("py-spy"):
             works.append(
                 asyncio.to_thread(
-                    subprocess.run,
-                    [
-                        "py-spy",
-                        "record",
-                        "--nonblocking",
-                        "--pid",
-                        str(made.pid("partage")),
-                        "--format",
-                        "raw",
-                        "--rate",
-                        "200",
-                        "--duration",
-                        str(seconds),
-                        "--output",
-                        f"{folder}/with-partage.txt",
-                    ],
-                    check=False,
-                    capture_output=True,
+                    partial(
+                        subprocess.run,
+                        [
+                            "py-spy",
+                            "record",
+                            "--nonblocking",
+                            "--pid",
+                            str(made.pid("partage")),
+                            "--format",
+                            "raw",
+                            "--rate",
+                            "200",
+                            "--duration",
+                            str(seconds),
+                            "--output",
+                            f"{folder}/with-partage.txt",
+                        ],
+                        check=False,
+                        capture_output=True,
+                    )
                 )
             )
         one = await made.round(arm, pods, works)

@@ -19,10 +19,9 @@ import time
 from collections import Counter
 from typing import Any
 
-from partage.agent.discovery.models import MODELS
 from partage.apiserver import ApiServer, Change, DeleteOptions, Settings, serve
 from partage.embedded.cluster import EmbeddedCluster, Plan
-from partage.embedded.fleet import SimulatedNode
+from partage.embedded.fleet import node_of
 from partage.vendors import names
 
 SHAPES = (
@@ -145,8 +144,7 @@ async def releases(cluster: EmbeddedCluster, bound: Bound, cards: int, count: in
 
 
 async def main(nodes: int, cards: int, pods: int, count: int) -> None:
-    model = "A100-SXM4-80GB"
-    fleet = [SimulatedNode(f"n{i:03}", model, MODELS[model], cards) for i in range(nodes)]
+    fleet = [node_of(f"n{i:03}", "A100-SXM4-80GB", cards) for i in range(nodes)]
     started = time.perf_counter()
     async with EmbeddedCluster(Plan(simulated=fleet)) as cluster:
         print(f"{nodes} nodes x {cards} cards ready after {time.perf_counter() - started:.1f} s")

@@ -15,7 +15,9 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from control_plane import KUBERNETES, ControlPlane, free_port
+from control_plane import KUBERNETES, ControlPlane
+
+from fakes.ports import free_port
 
 _CNI = {
     "cniVersion": "1.0.0",

@@ -19,8 +19,10 @@ import kubelet
 import pytest
 import trustme
 import yaml
-from control_plane import ControlPlane, free_port
+from control_plane import ControlPlane
 from stack import Stack, eventually
+
+from fakes.ports import free_port
 
 FOLDER = os.environ.get("PARTAGE_NEIGHBOURS", "")
 Json = dict[str, Any]

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from control_plane import TOOLS, ControlPlane, free_port
+from control_plane import TOOLS, ControlPlane
 from kube_scheduler_config import kube_scheduler_config, left_to_the_ledger
 
+from fakes.ports import free_port
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings

@@ -22,17 +22,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
 from chart import CHART, helm
-from control_plane import KUBERNETES, ControlPlane, Process, control_plane, free_port
+from control_plane import KUBERNETES, ControlPlane, Process, control_plane
 from leader_service import LeaderService
 from plugin_stack import PLUGIN
 
 from fakes.leases import given_back
+from fakes.ports import free_port
 
 SYSTEM = "partage-system"
 KUBERNETES_PARTS = {"default-scheduler", "kube-scheduler", "kube-controller-manager"}
@@ -129,7 +131,7 @@ def listed(plane: ControlPlane) -> None:
         spec = one["spec"]
         path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
         # Without a limit it is answered from the cache alone.
-        eventually(f"{path} is served", lambda path=path: plane.call("GET", path))
+        eventually(f"{path} is served", partial(plane.call, "GET", path))
 
 
 def deleted_at_first_try(plane: ControlPlane) -> bool:

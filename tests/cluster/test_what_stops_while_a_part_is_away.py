@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 import yaml
-from control_plane import Process, free_port
+from control_plane import Process
 from leader_service import LeaderService
 from outages import OUTAGES, REFUSED, START, WAIT, Outage
 from stack import MERGE, Layout, Stack, collection, eventually, now, pod
 from stack import stack as started
 
+from fakes.ports import free_port
 from partage.vendors import names
 from partage.vendors.locks import read_lock
 

@@ -53,7 +53,7 @@ class Plugged(World):
             )
 
         refused = await self.attempts.bind(wire.Bind(1, f"uid-{name}", number, where), reply)
-        return (allowed or [None])[0], refused
+        return next(iter(allowed), None), refused
 
     @property
     def states(self) -> dict[str, State]:

@@ -287,5 +287,5 @@ async def metax_world(*names: str, **settings: Any) -> World:
     for name in names or ("n1",):
         machine = node(name)
         machine["status"]["allocatable"]["metax-tech.com/sgpu"] = "32"
-        manifests += [machine, device(name, card(0), card(1), **labels)]
+        manifests += [machine, device(name, card(0), card(1), version=1, **labels)]
     return await World(**settings).start(*manifests)
