@@ -232,6 +232,11 @@ GRACE = {
     "on a node": ({"nodeName": "n1"}, None, 30),
     "own grace": ({"nodeName": "n1", "terminationGracePeriodSeconds": 5}, None, 5),
     "told": ({"nodeName": "n1"}, {"gracePeriodSeconds": 7}, 7),
+    "without an end": (
+        {"nodeName": "n1", "terminationGracePeriodSeconds": 2**63 - 1},
+        None,
+        2**63 - 1,
+    ),
     "forced": ({"nodeName": "n1"}, {"gracePeriodSeconds": 0}, 0),
     "not on a node": ({}, None, 0),
 }

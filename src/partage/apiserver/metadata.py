@@ -12,6 +12,7 @@ from partage.apiserver import naming
 from partage.apiserver.problems import Problems
 
 _LONGEST_GENERATED: Final = 58
+_LAST: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 _SERVER_OWNED: Final = (
     "uid",
     "creationTimestamp",
@@ -37,8 +38,8 @@ class Ambient:
 
 
 def timestamp(seconds: float) -> str:
-    """A time as Kubernetes writes it, to the second."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """A time as Kubernetes writes it, to the second; the last of the year 9999 for one beyond, as a pod's grace may lead to."""
+    return datetime.fromtimestamp(min(seconds, _LAST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def born(metadata: Mapping[str, Any], namespace: str, ambient: Ambient) -> dict[str, Any]:
