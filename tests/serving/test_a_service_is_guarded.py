@@ -129,10 +129,14 @@ async def _call(port: int, context: ssl.SSLContext, path: str) -> tuple[int, byt
         "127.0.0.1", port, ssl=context, server_hostname="localhost"
     )
     request = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}"
-    writer.write(request.encode())
-    line = await reader.readline()
-    serial = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    writer.close()
+    try:
+        writer.write(request.encode())
+        line = await reader.readline()
+        if not line:
+            raise ConnectionError("no answer")
+        serial = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    finally:
+        writer.close()
     return int(line.split(b" ")[1]), serial
 
 
@@ -163,6 +167,30 @@ def test_a_server_shows_its_new_certificate_without_a_restart(tmp_path: Path) ->
         await site.stop()
         assert first != second
         assert second == third
+
+    asyncio.run(scene())
+
+
+def test_an_authority_that_was_removed_is_trusted_no_more(tmp_path: Path) -> None:
+    """Its clients are refused from the next look at the files on; those of the new one have their answers."""
+    pairs = Certificates(tmp_path)
+    tls = pairs.tls(clients=True, required=True)
+
+    async def scene() -> None:
+        site = Site(web.Application(), Limits(), tls)
+        await site.start()
+        old = pairs.client(certificate=True)
+        assert (await _call(site.port, old, "/"))[0] == 404
+        other = trustme.CA()
+        other.cert_pem.write_to_path(tmp_path / "ca.pem")
+        os.utime(tmp_path / "ca.pem", ns=(2, 2))
+        assert tls.refresh()
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await _call(site.port, old, "/")
+        new = pairs.client()
+        other.issue_cert("kube-scheduler").configure_cert(new)
+        assert (await _call(site.port, new, "/"))[0] == 404
+        await site.stop()
 
     asyncio.run(scene())
 

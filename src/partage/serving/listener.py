@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from partage.serving.connections import Connections
+from partage.serving.tls import ServerTls
 
 _LOG: Final = logging.getLogger("partage.serving")
 _HANDSHAKE: Final = b"\x16"
@@ -41,7 +42,7 @@ class Listener:
         self,
         listening: list[socket.socket],
         connections: Connections,
-        context: ssl.SSLContext,
+        tls: ServerTls,
         patience: float,
         served: Callable[[], asyncio.Protocol],
         *,
@@ -51,17 +52,22 @@ class Listener:
 
         Args:
             listening: bound sockets, which are closed with this.
+            tls: what a connection is greeted with, as it is then.
             patience: seconds that one may take.
             served: makes what serves a connection.
-            plain: whether a caller may also begin without TLS.
+            plain: whether a caller may also begin without TLS, and shows no certificate.
         """
         self.plain = plain
         self.connections = connections
-        self.context = context
+        self.tls = tls
         self.patience = patience
         self.served = served
         self._listening = listening
         self._loop = asyncio.get_running_loop()
+
+    def context(self) -> ssl.SSLContext:
+        """For the next handshake: the files may have changed since the last."""
+        return self.tls.reading if self.plain else self.tls.context
 
     def start(self) -> None:
         """Accept connections from now on."""
@@ -140,7 +146,7 @@ class _Greeting:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: _Agreed(self.over, self._listener.served),
                 self._socket,
-                ssl=self._listener.context if secure else None,
+                ssl=self._listener.context() if secure else None,
                 ssl_handshake_timeout=self._listener.patience if secure else None,
                 ssl_shutdown_timeout=_GOODBYE if secure else None,
             )

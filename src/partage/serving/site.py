@@ -138,10 +138,11 @@ class Site:
             self._listening.append(server)
             await server.start_serving()
             return bound
-        context = self._tls.reading if second else self._tls.context
+        tls = self._tls
+        _ = tls.context  # a file that is missing or broken is said before a port listens
         sockets = [socket.socket(fileno=os.dup(one.fileno())) for one in server.sockets]
         server.close()
-        listener = Listener(sockets, connections, context, limits.patience, served, plain=second)
+        listener = Listener(sockets, connections, tls, limits.patience, served, plain=second)
         self._listening.append(listener)
         listener.start()
         return bound

@@ -32,8 +32,7 @@ class ServerTls:
     key: Path
     authority: Path | None = None
     required: bool = False
-    _context: ssl.SSLContext | None = None
-    _reading: ssl.SSLContext | None = None
+    _contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
     _stamps: tuple[int, ...] = ()
     _end: float = 0.0
 
@@ -44,17 +43,8 @@ class ServerTls:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The context, read at the first use. Raises `InvalidValue`: a file is missing, or something else."""
-        if self._context is None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            # No client takes a session up again, and each handshake paid for two.
-            context.num_tickets = 0
-            if self.authority is not None:
-                context.verify_mode = ssl.CERT_REQUIRED if self.required else ssl.CERT_OPTIONAL
-            self._load(context)
-            self._context = context
-        return self._context
+        """For the next connection; read at the first use. Raises `InvalidValue`: a file is missing, or something else."""
+        return (self._contexts or self._load())[0]
 
     @property
     def reading(self) -> ssl.SSLContext:
@@ -63,38 +53,41 @@ class ServerTls:
         Raises:
             InvalidValue: a file is missing or is not what it should be.
         """
-        if self._reading is None:
-            other = ServerTls(self.certificate, self.key)
-            self._reading = other.context
-        return self._reading
+        return (self._contexts or self._load())[1]
 
     def refresh(self) -> bool:
         """Read files that changed; whether any was taken over. Cheap enough for every minute."""
-        context = self.context
         try:
-            if self._seen() == self._stamps:
+            if self._contexts is not None and self._seen() == self._stamps:
                 return False
-            # A trial first: a half-written pair must not replace a good one.
-            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-            self._load(context)
-            if self._reading is not None:
-                self._reading.load_cert_chain(self.certificate, self.key)
+            self._load()
         except (InvalidValue, OSError) as error:
             _LOG.warning("%s; the last good certificate stays in force", error)
             return False
         return True
 
-    def _load(self, context: ssl.SSLContext) -> None:
+    def _load(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """New contexts, as what one has once trusted it trusts for good."""
         try:
             stamps = self._seen()
-            context.load_cert_chain(self.certificate, self.key)
+            contexts = self._fresh(), self._fresh()
             if self.authority is not None:
-                context.load_verify_locations(self.authority)
+                contexts[0].load_verify_locations(self.authority)
+                contexts[0].verify_mode = ssl.CERT_REQUIRED if self.required else ssl.CERT_OPTIONAL
             served = x509.load_pem_x509_certificate(self.certificate.read_bytes())
         except (OSError, ssl.SSLError, ValueError) as error:
             raise InvalidValue(f"TLS files of {self.certificate}: {error}") from error
-        self._stamps = stamps
+        self._contexts, self._stamps = contexts, stamps
         self._end = served.not_valid_after_utc.timestamp()
+        return contexts
+
+    def _fresh(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # No client takes a session up again, and each handshake paid for two.
+        context.num_tickets = 0
+        context.load_cert_chain(self.certificate, self.key)
+        return context
 
     def _seen(self) -> tuple[int, ...]:
         files = (self.certificate, self.key, self.authority)
