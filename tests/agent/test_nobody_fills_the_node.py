@@ -13,6 +13,7 @@ import pytest
 
 from partage.agent.isolation import memory
 from partage.agent.isolation.files import TenantFiles
+from partage.agent.isolation.reading import LOOK
 
 BEGIN = """
 import errno, os, sys
@@ -195,6 +196,26 @@ def test_nothing_is_removed_through_a_mount(
     files.close_account("old one")
 
     assert (folder / "file").exists() is kept
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_host_with_many_mounts_sees_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, seen: bool
+) -> None:
+    """Pods with thousands of long subPaths make the host's table of mounts longer than one look reads."""
+    monkeypatch.setattr("partage.agent.isolation.files.bound", lambda *_: None)
+    here, host = tmp_path / "here", tmp_path / "proc/1"
+    (here / "private/.probe").mkdir(parents=True)
+    host.mkdir(parents=True)
+    line = f"1 2 0:3 /{'s' * 4000} /var/lib/kubelet/pods/p/volume-subpaths/v/c/1 rw - ext4 x rw\n"
+    (host / "mountinfo").write_text(line * (LOOK // len(line) + 1))
+    if seen:
+        (host / "root").symlink_to("/")
+    else:
+        other = host / "root" / str(here / "private/.probe").lstrip("/")
+        other.mkdir(parents=True)
+
+    assert TenantFiles(here, str(here), host / "mountinfo").in_memory is seen
 
 
 @pytest.mark.parametrize(

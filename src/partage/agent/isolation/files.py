@@ -148,7 +148,7 @@ class TenantFiles:
             bound(folder, file_bytes, files)
         except OSError as error:
             return error.strerror or str(error)
-        if is_seen(os.path.join(self._host, name), self._mounts):  # noqa: PTH118 # the host's path
+        if is_seen(folder, os.path.join(self._host, name), self._mounts):  # noqa: PTH118 # the host's path
             return ""
         unbind(folder)
         return "the host does not see what is mounted here"

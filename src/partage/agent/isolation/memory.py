@@ -6,6 +6,7 @@ nothing else. Making one needs privileges, and that the host sees what this proc
 missing the files lie on the disk, which is reported.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -54,8 +55,18 @@ def unbind(folder: Path) -> None:
         _call("umount2", os.fsencode(folder), ctypes.c_int(_DETACH))
 
 
-def is_seen(path: str, mounts: Path) -> bool:
-    """Whether another process sees a mount at a path."""
+def is_seen(folder: Path, path: str, mounts: Path) -> bool:
+    """Whether another process sees what is mounted on a folder.
+
+    Args:
+        folder: as this process sees it.
+        path: the same as the other process sees it.
+        mounts: the other's `mountinfo`, which is read where its root cannot be looked into: tenants make it long, by
+            volumes with many subPaths.
+    """
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.stat(folder), os.stat(f"{mounts.parent}/root{path}")):  # noqa: PTH116 # text
+            return True
     try:
         return _spelled(path) in _points(mounts)
     except (OSError, TooMuch):
