@@ -231,6 +231,24 @@ def test_a_process_is_of_the_container_whose_group_holds_the_others(tmp_path: Pa
     assert processes_of({own, *others}, tmp_path) == {own: tuple(range(100, 108))}
 
 
+def test_a_number_that_a_neighbour_took_over_is_not_the_containers(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process ends between the list and the look at it, and another tenant's gets its number."""
+    node.container(HONEST)
+    node.process(7, HONEST)
+    taken = node.process(8, HONEST)
+    plain = node_scan._looked
+
+    def looked(pids: tuple[int, ...], room: Room, proc: Path, work: Work) -> tuple[Seen, ...]:
+        (taken / "cgroup").write_text(f"0::/kubepods/{HOSTILE}\n")
+        return plain(pids, room, proc, work)
+
+    monkeypatch.setattr(node_scan, "_looked", looked)
+
+    assert [one.pid for one in node.look().processes[HONEST]] == [7]
+
+
 # --- files of a container --------------------------------------------------------------------
 
 

@@ -201,10 +201,12 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "control groups named after a neighbour's container, programs whose first thread has ended",
+        "control groups named after a neighbour's container, numbers that its process had, programs whose first thread "
+        "has ended",
         "the agent sees each container's own processes",
         (
             f"{_LOOKS}::test_a_process_is_of_the_container_whose_group_holds_the_others",
+            f"{_LOOKS}::test_a_number_that_a_neighbour_took_over_is_not_the_containers",
             f"{_LOOKS}::test_a_process_outlives_its_first_thread",
         ),
     ),

@@ -20,7 +20,13 @@ from partage.agent.isolation.library import as_mapped, is_genuine
 from partage.agent.isolation.lookers import LATE, Lookers
 from partage.agent.isolation.mappings import mapped, variables
 from partage.agent.isolation.preloads import taken_first
-from partage.agent.isolation.processes import CROWD, Numbers, numbers_of, processes_of
+from partage.agent.isolation.processes import (
+    CROWD,
+    Numbers,
+    container_of,
+    numbers_of,
+    processes_of,
+)
 from partage.agent.isolation.programs import Reach, reach
 from partage.agent.isolation.reading import LOOK, TooMuch, Work, links, names, start
 from partage.agent.isolation.seats import Seat, read_seat
@@ -167,7 +173,14 @@ def see(
         work = Work()
         try:
             looked = partial(_looked, listed[container], rooms[container], proc, work)
-            found[container] = lookers.look(container, looked) if lookers else looked()
+            seen = lookers.look(container, looked) if lookers else looked()
+            # A process may have ended since it was listed, and its number be one of another container by now.
+            found[container] = tuple(
+                one
+                for one in seen
+                if container_of(f"{proc}/{one.pid}/cgroup", rooms, work) == container
+            )
+            work.take(0, "processes")
         except TooMuch as error:
             rest = min(last.rest * 2, _REST) if last else 1
             excess[container] = Excess(str(error), rest, rest)

@@ -60,7 +60,7 @@ def processes_of(
         for name in names(str(proc), work, _TOLD):
             if not name.isdecimal():
                 continue
-            identity = _container(f"{proc}/{name}/cgroup", wanted, work)
+            identity = container_of(f"{proc}/{name}/cgroup", wanted, work)
             pids = found.setdefault(identity, [])
             if identity and len(pids) <= CROWD:
                 pids.append(int(name))
@@ -68,8 +68,8 @@ def processes_of(
     return {one: tuple(sorted(pids)) for one, pids in found.items()}
 
 
-def _container(path: str, wanted: Collection[str], work: Work) -> str:
-    """The container of a process; empty where it is of none."""
+def container_of(path: str, wanted: Collection[str], work: Work) -> str:
+    """Which of the wanted containers a process is of, by its `cgroup` file; empty where it is of none."""
     try:
         text = whole(path, _GROUPS, work, _TOLD)
     except (OSError, TooMuch):
