@@ -17,7 +17,7 @@ from partage.agent.container_edits import HostFacts, Instance, Made
 from partage.agent.host import Host
 from partage.agent.injection import Injected, Place, Refusal, inject, looked_at
 from partage.agent.isolation.providers import HamiCore
-from partage.agent.journal import Journal
+from partage.agent.journal import Entry, Journal
 from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Container, Device, LinuxContainer, Mount, PodSandbox
 from partage.agent.nri.plugin import Refused
@@ -426,6 +426,17 @@ def test_a_damaged_line_is_counted_and_the_others_hold(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
     assert (list(journal.entries), journal.damaged) == (["c1"], 2)
+
+
+def test_a_line_nested_without_end_is_counted_too(tmp_path: Path) -> None:
+    """Garbage of any kind keeps no agent from its start."""
+    Journal(tmp_path / "journal").give(Entry("c1", "u", "team/train", "main", "record"))
+    file = tmp_path / "journal" / "containers.jsonl"
+    file.write_bytes(b'{"given":' * 5000 + b"\n" + file.read_bytes())
+
+    journal = Journal(tmp_path / "journal")
+
+    assert (list(journal.entries), journal.damaged) == (["c1"], 1)
 
 
 def test_an_instance_that_goes_while_it_is_given_is_asked_for_once() -> None:

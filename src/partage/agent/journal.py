@@ -238,7 +238,7 @@ class Journal:
         for text in whole.splitlines():
             try:
                 line = msgspec.json.decode(text, type=_Line)
-            except (msgspec.MsgspecError, ValueError):
+            except (msgspec.MsgspecError, RecursionError, ValueError):
                 self.damaged += 1
                 continue
             if line.adjusted is not None:
@@ -251,7 +251,7 @@ class Journal:
         for text in lines.splitlines():
             try:
                 version = msgspec.json.decode(text, type=_Marked).v
-            except (msgspec.MsgspecError, ValueError):
+            except (msgspec.MsgspecError, RecursionError, ValueError):
                 continue
             if version not in (_VERSION, _ADJUSTED):
                 raise InvalidDocument(
