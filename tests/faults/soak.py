@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import random
 import statistics
@@ -48,6 +49,10 @@ _LAST_SECONDS = 30.0
 _SKEW = 600.0
 _GATHER_SECONDS = 0.02
 _LONG_MINUTES = 10.0
+_NODES = 0.8
+"""For a pod a second: with fewer, pods wait for cards and no more are made."""
+_MOST = 40
+"""Pods that there may be, for a pod a second."""
 
 
 def arguments() -> argparse.Namespace:
@@ -56,7 +61,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--rate", type=float, default=50.0, help="pods a second")
     parser.add_argument("--seed", type=int, default=0, help="of pods and faults")
-    parser.add_argument("--nodes", type=int, default=40, help="of eight cards each")
+    parser.add_argument("--nodes", type=int, help="of eight cards each; 40 for 50 pods a second")
     parser.add_argument("--instances", type=int, default=1, help="besides one that is not killed")
     parser.add_argument("--only", default="", help="faults whose name holds this text")
     parser.add_argument(
@@ -66,19 +71,22 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-webhook", action="store_true", help="admit all pods unread")
     parser.add_argument("--seam", choices=["extender", "plugin"], default="plugin")
     parser.add_argument("--output", type=Path, help="folder for logs and the summary")
-    return parser.parse_args()
+    given = parser.parse_args()
+    given.nodes = given.nodes or math.ceil(_NODES * given.rate)
+    return given
 
 
 def fleet(nodes: int) -> list[SimulatedNode]:
-    """The nodes: most of A100s, two that cut instances, two of MetaX, one with a queue."""
+    """The nodes: most of A100s, a twentieth that cut instances, as many of MetaX, one with a queue."""
+    few = max(2, nodes // 20)
     taint = {"key": LANE, "effect": "NoSchedule"}
     return [
         *(node(f"n{number}", 8) for number in range(nodes)),
         *(
             node(f"mig-{n}", 8, model="H100-80GB-HBM3", mode="mig", registers=("hami",))
-            for n in range(2)
+            for n in range(few)
         ),
-        *(node(f"metax-{n}", 8, model="C500", mode="sgpu") for n in range(2)),
+        *(node(f"metax-{n}", 8, model="C500", mode="sgpu") for n in range(few)),
         node(LANE, 1, labels={LANE: "yes"}, taints=(taint,)),
     ]
 
@@ -103,6 +111,7 @@ class Soak:
             cluster,
             given.rate,
             random.Random(chance.random()),  # noqa: S311 # same
+            math.ceil(_MOST * given.rate),
             asked=not given.no_webhook,
         )
         self.trouble = Trouble(cluster, chance, nodes[:-1], given.only, given.peace)
