@@ -71,7 +71,7 @@ def read_findings(path: Path) -> tuple[str, list[Told]]:
         found = msgspec.json.decode(path.read_bytes(), type=_Document)
     except FileNotFoundError:
         return "", []
-    except (OSError, msgspec.MsgspecError, ValueError) as error:
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidDocument(f"{path}: {error}") from error
     if found.v != _VERSION:
         raise InvalidDocument(f"{path}: version {found.v}, this program reads {_VERSION}")

@@ -72,5 +72,5 @@ def read_notes(text: str) -> tuple[Note, ...]:
     """Notes of an annotation, which anybody may have written; none where it cannot be read."""
     try:
         return tuple(msgspec.json.decode(text, type=list[Note]))
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return ()

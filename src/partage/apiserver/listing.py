@@ -128,5 +128,5 @@ def _read(token: str) -> _Token:
     try:
         text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
         return msgspec.json.decode(text, type=_Token)
-    except (ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise bad_request("continue key is not valid: encoding failed") from error

@@ -57,7 +57,14 @@ def load(path: Path, store: Store) -> bool:
         version = document["version"]
         if version == _VERSION:
             store.restore(document["revision"], document["objects"])
-    except (ValueError, TypeError, KeyError, AttributeError, msgspec.MsgspecError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        msgspec.MsgspecError,
+        RecursionError,
+    ) as error:
         raise UnreadableState(f"{path} holds no cluster state: {error}") from error
     if version != _VERSION:
         raise UnreadableState(f"{path} was written by another version ({version})")

@@ -118,7 +118,7 @@ def _special(type_: Type, raw: bytes) -> Any:
         return [_value(type_.item, piece, _DEEPEST) for _number_, piece in _pieces(raw)]
     try:
         return msgspec.json.decode(_bytes(parts.get(1, b"null")) or b"null")
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Malformed(f"embedded JSON is malformed: {error}") from error
 
 

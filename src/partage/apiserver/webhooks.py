@@ -53,7 +53,13 @@ class Webhooks:
             if patch:
                 try:
                     value = json_patch(value, msgspec.json.decode(base64.b64decode(patch)))
-                except (PatchError, msgspec.MsgspecError, binascii.Error, ValueError) as error:
+                except (
+                    PatchError,
+                    msgspec.MsgspecError,
+                    binascii.Error,
+                    ValueError,
+                    RecursionError,
+                ) as error:
                     raise internal(
                         f'failed calling webhook "{hook["name"]}": its patch does not fit: {error}'
                     ) from error

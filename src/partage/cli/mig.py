@@ -191,7 +191,7 @@ def _sequences(path: Path, axis: MigAxis) -> list[list[str]]:
         ) from None
     try:
         lists = msgspec.json.decode(text, type=list[list[str]])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidDocument(f"{path}: not a JSON list of lists of names: {error}") from None
     known: dict[str, str] = {}
     for number, names in enumerate(lists):

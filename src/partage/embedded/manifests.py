@@ -129,7 +129,7 @@ def _values(source: str, data: bytes, repeated: list[Repeated]) -> list[Any]:
         if text[:4096].lstrip()[:1] in (b"{", b"["):
             return [msgspec.json.decode(raw) for raw in json_values(text)]
         return list(yaml_values(text, repeated))
-    except (YamlError, msgspec.MsgspecError, ValueError) as error:
+    except (YamlError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidDocument(f"{source}: {error}") from error
 
 

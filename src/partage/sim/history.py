@@ -39,7 +39,7 @@ def read_history(path: Path) -> dict[Ask, int]:
         entries = msgspec.json.decode(read_file(path), type=list[_Entry])
     except OSError as error:
         raise InvalidDocument(f"{path}: {error.strerror or error}") from None
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidDocument(f"{path}: not a list of requests: {error}") from None
     result: Counter[Ask] = Counter()
     for one in entries:

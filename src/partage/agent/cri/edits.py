@@ -78,7 +78,7 @@ def image_environment(status: cri.ImageStatusResponse) -> tuple[str, ...]:
     for document in status.info.values():
         try:
             found = msgspec.json.decode(document)
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             continue
         spec = found.get("imageSpec") if isinstance(found, dict) else None
         config = spec.get("config") if isinstance(spec, dict) else None

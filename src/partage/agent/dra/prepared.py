@@ -88,7 +88,13 @@ class Claims:
         for path in sorted(folder.glob("*.json")):
             try:
                 one, allocation = self._read(path)
-            except (OSError, InvalidValue, msgspec.MsgspecError, ValueError) as error:
+            except (
+                OSError,
+                InvalidValue,
+                msgspec.MsgspecError,
+                ValueError,
+                RecursionError,
+            ) as error:
                 self.damaged[path.name] = str(error)
             else:
                 self._held[one.uid] = one, allocation
@@ -197,7 +203,7 @@ class Claims:
         self._cdi.mkdir(parents=True, exist_ok=True)
         for path in self._cdi.glob(f"{_PREFIX}*.json"):
             uid = path.stem.removeprefix(_PREFIX)
-            if uid not in self._held and path.name not in self.damaged:
+            if uid not in self._held:
                 path.unlink(missing_ok=True)
         for one, _ in self._held.values():
             self._name(one)

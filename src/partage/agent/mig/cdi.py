@@ -139,7 +139,7 @@ class Specs:
             document = msgspec.json.decode(path.read_bytes(), type=_Document)
         except OSError as error:
             raise InvalidDocument(f"{path}: {error.strerror or error}") from None
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise InvalidDocument(f"{path}: {error}") from None
         for device in document.devices:
             if device.name == uuid:
@@ -160,7 +160,7 @@ def _device(path: Path) -> str:
     """The device that a specification names; empty when it cannot be read."""
     try:
         document = msgspec.json.decode(path.read_bytes(), type=_Document)
-    except (OSError, msgspec.MsgspecError, ValueError):
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
         return ""
     return document.devices[0].name if len(document.devices) == 1 else ""
 
