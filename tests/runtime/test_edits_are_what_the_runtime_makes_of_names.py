@@ -132,7 +132,10 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 
 def _made(machine: Node, adjustment: Adjustment | None, cdi: tuple[str, ...]) -> tuple[str, Any]:
-    """A container that runs, and what the runtime told its own runtime to make."""
+    """A container that runs, and what the runtime told its own runtime to make.
+
+    Without the times of files, which are those at which each container was made.
+    """
     with plugged(machine.runtime, lambda: adjustment):
         pod = machine.cri.run_pod("cdi", "u1")
         main = machine.cri.start(machine.cri.create(pod, cdi=cdi))
@@ -140,7 +143,7 @@ def _made(machine: Node, adjustment: Adjustment | None, cdi: tuple[str, ...]) ->
             main,
             "sh",
             "-c",
-            "env; ls -l /dev/card /dev/ctl /dev/cap; cat /etc/lib.so /driver/library; "
+            "env; stat -c '%A %u %g %t:%T %n' /dev/card /dev/ctl /dev/cap; cat /etc/lib.so /driver/library; "
             "touch /driver/no 2>&1; echo x > /dev/card; echo wrote $?",
         )
         text = json.dumps(machine.runtime.spec(main)).replace(main, "CONTAINER")
@@ -176,6 +179,7 @@ def test_edits_are_what_the_runtime_makes_of_names(machine: Node) -> None:
     ours_seen, ours = _made(machine, said, ())
 
     assert _without(seen, "HOSTNAME") == _without(ours_seen, "HOSTNAME")
+    assert len([one for one in seen.splitlines() if one[0] == "c" and " /dev/" in one]) == 3
     assert {"CARD=1", "NVIDIA_VISIBLE_DEVICES=void", "the driver"} <= set(seen.splitlines())
     assert {hook for hook, programs in ours["hooks"].items() if programs} >= set(POINTS)
     assert _settled(ours) == _settled(theirs)
