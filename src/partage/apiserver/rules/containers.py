@@ -130,7 +130,7 @@ def check_host_ports(
 
 
 def check_claims(
-    container: Mapping[str, Any], field: str, known: Sequence[str], problems: Problems
+    container: Mapping[str, Any], field: str, known: AbstractSet[str], problems: Problems
 ) -> None:
     """Reports claims of a container that its pod does not have."""
     seen: set[tuple[str, str]] = set()

@@ -213,6 +213,7 @@ def check_service(value: Mapping[str, Any], problems: Problems) -> None:
     ports = spec.get("ports") or ()
     if not ports and spec["type"] != "ExternalName" and spec.get("clusterIP") != "None":
         problems.required("spec.ports")
+    names: set[str] = set()
     for index, port in enumerate(ports):
         problems.port(f"spec.ports[{index}].port", port.get("port", 0))
         target = port.get("targetPort", 1)
@@ -221,8 +222,9 @@ def check_service(value: Mapping[str, Any], problems: Problems) -> None:
         name = port.get("name")
         if len(ports) > 1 and not name:
             problems.required(f"spec.ports[{index}].name")
-        elif name and any(one.get("name") == name for one in ports[:index]):
+        elif name and name in names:
             problems.duplicate(f"spec.ports[{index}].name", name)
+        names.add(name or "")
         if not 30000 <= port.get("nodePort", 30000) <= 32767:
             problems.invalid(
                 f"spec.ports[{index}].nodePort",

@@ -66,13 +66,13 @@ def check_spec(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
     check_placement(spec, field, problems)
 
 
-def _check_claims(claims: Sequence[Any], field: str, problems: Problems) -> list[str]:
-    names: list[str] = []
+def _check_claims(claims: Sequence[Any], field: str, problems: Problems) -> set[str]:
+    names: set[str] = set()
     for index, one in enumerate(claims):
         where, name = f"{field}.resourceClaims[{index}]", one.get("name", "")
         if name in names:
             problems.duplicate(f"{where}.name", name)
-        names.append(name)
+        names.add(name)
         sources = len(_SOURCES & set(one))
         if sources > 1:
             problems.invalid(where, one, f"at most one of {' or '.join(_NAMED)} may be specified")
