@@ -694,21 +694,21 @@ def compute(card: Card, kinds: list[Kind], seconds: float, until: float) -> None
             try:
                 # Contexts of several begin one after the other.
                 series = together(card, kind, tenants, seconds + 1 + len(tenants) / 4)
-            except Failed as error:
+            except Failed as failure:
                 row(
                     kind.name,
                     quoted,
-                    f"failed: {error}",
+                    f"failed: {failure}",
                     "",
                     judged(False, f"{kind.name} {quoted}"),
                 )
                 continue
             got = parts(series, rate, kind)
-            beside, lost = off(got, [quota / 10 for quota in quotas])
+            error, lost = off(got, [quota / 10 for quota in quotas])
             told = " / ".join(f"{part:.1f}" for part in got)
-            good = beside <= POINTS and lost <= LOST
+            good = error <= POINTS and lost <= LOST
             verdict = judged(good, f"{kind.name} {quoted}: {told}")
-            row(kind.name, quoted, told, f"{beside:.1f}; {lost:.1f}", verdict)
+            row(kind.name, quoted, told, f"{error:.1f}; {lost:.1f}", verdict)
             if not good:
                 book = RECORD["runs"][-1]["books"]
                 waited = " / ".join(f"{one.get('waited_ns', 0) / 1e6:.0f}" for one in book)

@@ -42,7 +42,7 @@ def test_who_expects_bad_json_expects_deep_json() -> None:
 
 
 def test_notes_of_a_node_that_are_nested_too_deeply_are_none() -> None:
-    """Anybody who may write the Node may write them, and doctor reads those of all nodes."""
+    """An account that can change a Node can write its notes, and doctor reads the notes of all nodes."""
     assert read_notes(f'[{{"code": "x", "y": {DEEP}}}]') == ()
 
 

@@ -302,6 +302,14 @@ def _role(value: Value, _now: float) -> str:
     return f"{reference.get('kind', '')}/{reference.get('name', '')}"
 
 
+_REPLICATED: Final = (
+    NAME,
+    Column("Desired", _at(*_REPLICAS, absent=0), "integer"),
+    Column("Current", _at("status", "replicas", absent=0), "integer"),
+    Column("Ready", _at("status", "readyReplicas", absent=0), "integer"),
+    AGE,
+    *_TEMPLATE,
+)
 _CREATED: Final = (NAME, Column("Created At", _at("metadata", "creationTimestamp"), "date"))
 _BINDING: Final = (NAME, Column("Role", _role), AGE)
 _WEBHOOKS: Final = (NAME, Column("Webhooks", _count("webhooks"), "integer"), AGE)
@@ -381,14 +389,7 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         AGE,
         *_TEMPLATE,
     ),
-    "replicasets.apps": (
-        NAME,
-        Column("Desired", _at(*_REPLICAS, absent=0), "integer"),
-        Column("Current", _at("status", "replicas", absent=0), "integer"),
-        Column("Ready", _at("status", "readyReplicas", absent=0), "integer"),
-        AGE,
-        *_TEMPLATE,
-    ),
+    "replicasets.apps": _REPLICATED,
     "statefulsets.apps": (
         NAME,
         Column("Ready", _ratio("readyReplicas", "replicas")),
@@ -414,14 +415,7 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         AGE,
         *_TEMPLATE,
     ),
-    "replicationcontrollers": (
-        NAME,
-        Column("Desired", _at(*_REPLICAS, absent=0), "integer"),
-        Column("Current", _at("status", "replicas", absent=0), "integer"),
-        Column("Ready", _at("status", "readyReplicas", absent=0), "integer"),
-        AGE,
-        *_TEMPLATE,
-    ),
+    "replicationcontrollers": _REPLICATED,
     "cronjobs.batch": (
         NAME,
         Column("Schedule", _at("spec", "schedule")),
