@@ -23,6 +23,7 @@ from partage.cli.main import main
 from partage.doctor.checks import diagnosed
 from partage.doctor.finding import Level
 from partage.doctor.machine import examined
+from partage.doctor.scheduler_config import KIND
 from partage.vendors import names
 from partage.webhook.certificates import Bundle, renewed
 from partage.webhook.installation import CLAIMS, MUTATE, VALIDATE
@@ -532,6 +533,51 @@ def test_a_sound_cluster_has_no_finding() -> None:
     assert checks(world(), ("create pods/binding",)) == ["rights"]
 
 
+_NO_CONFIGURATIONS = {
+    "a date that is none": "x: 2024-13-45",
+    "a number without digits": "x: 0b_",
+    "nested too deeply": "x: " + "[" * 3000 + "]" * 3000,
+    "profiles that are no list": "profiles: 5",
+    "a profile that is no object": "profiles: [x]",
+    "an extender that is no object": "extenders: [[]]",
+    "a plugin that is no object": "profiles: [{plugins: {multiPoint: {enabled: [3]}}}]",
+    "a name that is no text": "extenders: [{urlPrefix: /scheduler, bindVerb: bind, managedResources: [{name: {}}]}]",
+    "resources that are no texts": "profiles: [{pluginConfig: [{args: {ignoredResources: [{}]}}]}]",
+}
+
+
+@pytest.mark.parametrize("text", _NO_CONFIGURATIONS.values(), ids=_NO_CONFIGURATIONS)
+def test_what_a_tenant_writes_into_a_config_map_changes_no_finding(text: str) -> None:
+    """Doctor reads every ConfigMap that names a kube-scheduler's configuration, whoever wrote it."""
+    given = world()
+    head = {"name": "mine", "namespace": "team-a"}
+    given["ConfigMap"].append({"metadata": head, "data": {"x": f"kind: {KIND}\n{text}\n"}})
+
+    assert checks(given) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"\xff\xfe", "not UTF-8"),
+        (b"kind: Pod\n", f"it holds no {KIND}"),
+        (f"kind: {KIND}\nprofiles: 5\n".encode(), "field profiles: "),
+        (b"x" * (2**22 + 1), "4 MiB that are read"),
+    ],
+    ids=["not text", "another kind", "of another shape", "too large"],
+)
+def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, data: bytes, says: str) -> None:
+    """Its checks would be left out in silence otherwise."""
+    path = tmp_path / "config.yaml"
+    path.write_bytes(data)
+
+    answer = CliRunner().invoke(main, ["doctor", f"--scheduler-config={path}"])
+
+    assert answer.exit_code == 2
+    assert str(path) in answer.stderr
+    assert says in answer.stderr
+
+
 def test_a_node_of_closed_cards_need_not_report_them() -> None:
     """The controllers count healthy cards only, so a node without any has no totals."""
     given = world()
@@ -541,6 +587,7 @@ def test_a_node_of_closed_cards_need_not_report_them() -> None:
     assert checks(given) == []
 
 
+DEEP = "[" * 9000 + "]" * 9000
 FILES = {
     "nri": (
         "etc/containerd/config.toml",
@@ -553,6 +600,15 @@ FILES = {
         "cdi-off",
     ),
     "toml": ("etc/containerd/config.toml", "version = = 3\n", "unreadable"),
+    "deep toml": ("etc/containerd/config.toml", f"x = {DEEP}", "unreadable"),
+    "deep yaml": ("var/lib/kubelet/config.yaml", f"x: {DEEP}", "unreadable"),
+    "yaml that is no object": ("var/lib/kubelet/config.yaml", "[1]", "unreadable"),
+    "deep manifest": ("etc/kubernetes/manifests/kube-scheduler.yaml", f"x: {DEEP}", "unreadable"),
+    "deep json": (
+        "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+        f'{{"Data": {DEEP}}}',
+        "unreadable",
+    ),
     "checkpoint": (
         "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
         json.dumps(

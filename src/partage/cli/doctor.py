@@ -12,7 +12,6 @@ from typing import Any, Final, TypedDict
 
 import click
 import msgspec
-import yaml
 from rich.text import Text
 
 from partage.cli.alike_nodes import KINDS, alike
@@ -26,6 +25,7 @@ from partage.daemon.watched import as_document, watched
 from partage.doctor.checks import diagnosed
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named, ours
 from partage.doctor.machine import examined
+from partage.doctor.scheduler_config import KIND, configuration_in
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
@@ -44,7 +44,6 @@ from partage.wire.config import keys_read
 from partage.wire.documents import Document, read_file
 
 FOUND: Final = 3
-_CONFIG: Final = "KubeSchedulerConfiguration"
 _CONFIG_OPTION: Final = "--config-namespace="
 _REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 _DRA: Final = "/apis/resource.k8s.io/v1"
@@ -205,7 +204,7 @@ def doctor(**given: Any) -> None:
             found = list(examined(given["root"]))
         else:
             found = asyncio.run(_diagnosed(given, notes))
-    except (CannotAsk, ConfigError, InvalidDocument, yaml.YAMLError) as error:
+    except (CannotAsk, ConfigError, InvalidDocument) as error:
         end(error)
     data = {"findings": [asdict(one) for one in found], "notes": notes}
     if not structured(given["output"], data):
@@ -240,8 +239,8 @@ async def _diagnosed(given: Mapping[str, Any], notes: list[str]) -> list[Finding
 
 
 async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:
+    files = {str(path): _read_configuration(path) for path in given["configs"]}
     config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
-    files = {str(path): read_file(path, _MOST_BYTES).decode() for path in given["configs"]}
     try:
         async with Client(
             config, settings=ClientSettings(HEARD, attempts=2), environ=os.environ
@@ -352,7 +351,7 @@ def facts_of(
     cluster: Mapping[str, Listed],
     now: datetime,
     denied: tuple[str, ...] = (),
-    files: Mapping[str, str] | None = None,
+    files: Mapping[str, Object] | None = None,
 ) -> ClusterFacts:
     """Facts from objects as the API server has them.
 
@@ -372,7 +371,7 @@ def facts_of(
     suspicions = books.engine.ledger.suspicions()
     return ClusterFacts(
         now=now,
-        schedulers={**_schedulers(configs), **dict(_parsed((files or {}).items()))},
+        schedulers={**dict(_schedulers(configs)), **(files or {})},
         pods=objects.get("Pod") or [],
         nodes=objects.get("Node") or [],
         devices=objects.get("Device"),
@@ -494,19 +493,20 @@ def _holding(document: Document, cache: ClusterCache) -> Iterator[str]:
             yield str(one.get("pool"))
 
 
-def _schedulers(configs: Iterable[Object]) -> dict[str, Object]:
-    texts = (
-        (f"ConfigMap {named(one)}: {key}", text)
-        for one in configs
-        for key, text in (one.get("data") or {}).items()
-        if _CONFIG in text
-    )
-    return dict(_parsed(texts))
+def _schedulers(configs: Iterable[Object]) -> Iterator[tuple[str, Object]]:
+    """Configurations of kube-schedulers in ConfigMaps, into which tenants write what they like."""
+    for one in configs:
+        for key, text in (one.get("data") or {}).items():
+            if KIND in text:
+                with suppress(InvalidDocument):
+                    where = f"ConfigMap {named(one)}: {key}"
+                    yield where, configuration_in(where, text.encode())
 
 
-def _parsed(texts: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Object]]:
-    for where, text in texts:
-        with suppress(yaml.YAMLError):
-            found = yaml.safe_load(text)
-            if isinstance(found, dict) and found.get("kind") == _CONFIG:
-                yield where, found
+def _read_configuration(path: Path) -> Object:
+    """That of a file. Raises `InvalidDocument`: it cannot be read, or holds none."""
+    try:
+        data = read_file(path, _MOST_BYTES)
+    except OSError as error:
+        raise InvalidDocument(f"{path}: {error.strerror or error}") from error
+    return configuration_in(str(path), data)

@@ -11,7 +11,6 @@ from typing import Final
 
 import click
 import msgspec
-import yaml
 from rich.text import Text
 
 from partage.cli import loop
@@ -27,6 +26,7 @@ from partage.embedded.manifests import Manifests, examples, read
 from partage.embedded.overview import Overview, WaitingLine
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
 from partage.wire.documents import read_file
+from partage.wire.yaml_values import YamlError, yaml_values
 
 _PATIENCE: Final = 5.0
 """Seconds that the first decisions may take before what is known is printed."""
@@ -163,8 +163,8 @@ def _check_kubeconfig(path: Path | None) -> None:
     if path is None or not path.exists():
         return
     try:
-        known = yaml.safe_load(read_file(path, _MOST_BYTES))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        known = next(iter(yaml_values(read_file(path, _MOST_BYTES))), None)
+    except (OSError, YamlError) as error:
         raise InvalidValue(
             f"the kubeconfig {path} exists and cannot be read: {error}; name another file"
         ) from error

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from partage.agent.differences import Done
 from partage.agent.found_file import NAME, read_findings
 from partage.agent.isolation.library import is_genuine
 from partage.doctor.finding import Finding, Level
 from partage.model.errors import InvalidDocument
+from partage.wire.yaml_values import yaml_values
 
 _CONTAINERD: Final = "etc/containerd/config.toml"
 _CHECKPOINT: Final = "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
@@ -50,7 +49,7 @@ def examined(root: Path) -> Iterator[Finding]:
                 for one in check(path, file.read_text("utf-8")):
                     nri = nri and one.check != "nri-off"
                     yield one
-        except (OSError, ValueError, yaml.YAMLError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, RecursionError, AttributeError, TypeError) as error:
             yield Finding(
                 "unreadable",
                 Level.WARNING,
@@ -121,15 +120,20 @@ def _runs(root: Path, socket: str) -> bool:
 def _kubelets_runtime(root: Path) -> str | None:
     """Where the kubelet asks for containers; None where nothing says."""
     try:
-        document = yaml.safe_load((root / _KUBELET).read_text("utf-8"))
-        found = document.get("containerRuntimeEndpoint") if isinstance(document, dict) else None
-    except (OSError, ValueError, yaml.YAMLError):
+        document = _document((root / _KUBELET).read_text("utf-8"))
+        found = document.get("containerRuntimeEndpoint")
+    except (OSError, ValueError, AttributeError):
         found = None
     try:
         flags = _ENDPOINT.search((root / _FLAGS).read_text("utf-8", "replace"))
     except OSError:
         flags = None
     return flags[1] if flags else str(found) if found else None
+
+
+def _document(text: str) -> Any:
+    """The first document of YAML text; empty where there is none. Raises `YamlError`."""
+    return next(iter(yaml_values(text.encode())), None) or {}
 
 
 def _checkpoint(path: str, text: str) -> Iterator[Finding]:
@@ -161,7 +165,7 @@ def _ids(entry: Mapping[str, Any]) -> set[str]:
 
 
 def _kubelet(path: str, text: str) -> Iterator[Finding]:
-    gates = (yaml.safe_load(text) or {}).get("featureGates") or {}
+    gates = _document(text).get("featureGates") or {}
     for gate in ("DevicePluginCDIDevices", "KubeletPodResources"):
         if gates.get(gate) is False:
             yield Finding(
@@ -174,7 +178,7 @@ def _kubelet(path: str, text: str) -> Iterator[Finding]:
 
 
 def _static(path: str, text: str) -> Iterator[Finding]:
-    spec = (yaml.safe_load(text) or {}).get("spec") or {}
+    spec = _document(text).get("spec") or {}
     words = [
         str(word)
         for one in spec.get("containers") or ()

@@ -88,7 +88,7 @@ def _managed(where: str, config: Object, extender: Object) -> Iterator[Finding]:
         name
         for profile in config.get("profiles") or ()
         for plugin in profile.get("pluginConfig") or ()
-        for name in plugin.get("args", {}).get("ignoredResources") or ()
+        for name in (plugin.get("args") or {}).get("ignoredResources") or ()
     }
     lacking = sorted(left - managed)
     if lacking or not left:
