@@ -7,6 +7,7 @@ import socket
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -48,6 +49,26 @@ def test_tokens_are_read_again_when_the_file_changes(tmp_path: Path) -> None:
 
     assert tokens.accepts(f"{TOKEN}-3".encode())
     assert not tokens.accepts(f"{TOKEN}-1".encode())
+
+
+def test_tokens_that_are_replaced_while_they_are_read_are_read_again(tmp_path: Path) -> None:
+    """A Secret may be rotated at any moment; what it no longer holds opens nothing."""
+
+    class Rotating(type(tmp_path)):  # type: ignore[misc] # the class of the platform's paths
+        def open(self, *args: Any, **more: Any) -> Any:
+            opened = super().open(*args, **more)
+            newer = Path(f"{self}.newer")
+            newer.write_text(f"{TOKEN}-new\n")
+            newer.replace(self)
+            return opened
+
+    file, now = Rotating(tmp_path / "tokens"), Now()
+    Path(file).write_text(f"{TOKEN}-old\n")
+    tokens = TokenFile(file, now)
+    now.time = 10.0
+
+    assert tokens.accepts(f"{TOKEN}-new".encode())
+    assert not tokens.accepts(f"{TOKEN}-old".encode())
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "short"])

@@ -8,6 +8,7 @@ that cannot be read any more keeps the tokens that were read last.
 
 import hmac
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +43,7 @@ class TokenFile:
             InvalidValue: it cannot be read, holds no token, or one that is too short.
         """
         try:
-            self._tokens, self._stamp = self._read(), self._seen()
+            self._tokens, self._stamp = self._read()
         except OSError as error:
             raise InvalidValue(f"token file {self.path}: {error.strerror}") from error
         self._next = self.clock() + _EVERY
@@ -56,25 +57,18 @@ class TokenFile:
 
     def _refresh(self) -> None:
         try:
-            stamp = self._seen()
-            if stamp != self._stamp:
-                self._tokens, self._stamp = self._read(), stamp
+            if _stamp(self.path.stat()) != self._stamp:
+                self._tokens, self._stamp = self._read()
         except (OSError, InvalidValue) as error:
             _LOG.warning("token file %s: %s; the last good tokens stay in force", self.path, error)
 
-    def _seen(self) -> tuple[int, int]:
-        stat = self.path.stat()
-        return stat.st_mtime_ns, stat.st_ino
-
-    def _bytes(self) -> bytes:
+    def _read(self) -> tuple[tuple[bytes, ...], tuple[int, int]]:
+        """The tokens, and the stamp of the very file that held them: another may be at the path by now."""
         with self.path.open("rb") as file:
-            data = file.read(_MOST + 1)
+            data, stamp = file.read(_MOST + 1), _stamp(os.fstat(file.fileno()))
         if len(data) > _MOST:
             raise InvalidValue(f"token file {self.path} holds more than {_MOST >> 20} MiB")
-        return data
-
-    def _read(self) -> tuple[bytes, ...]:
-        lines = (line.strip() for line in self._bytes().splitlines())
+        lines = (line.strip() for line in data.splitlines())
         tokens = tuple(line for line in lines if line and not line.startswith(b"#"))
         if not tokens:
             raise InvalidValue(f"token file {self.path} holds no token")
@@ -82,7 +76,11 @@ class TokenFile:
             raise InvalidValue(
                 f"token file {self.path}: a token is shorter than {_LEAST} characters"
             )
-        return tokens
+        return tokens, stamp
+
+
+def _stamp(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_mtime_ns, stat.st_ino
 
 
 @dataclass(frozen=True, slots=True)
