@@ -313,15 +313,16 @@ _leading = options(
 @trace_options
 @logging_options
 def scheduler(**given: Any) -> None:
-    """Serve kube-scheduler's extender verbs for a cluster, and keep the books.
+    """Decide about pods with devices for a kube-scheduler, and keep the books.
 
-    Follows Nodes, Devices, pods, ConfigMaps and ResourceQuotas; answers filter, prioritize, bind and
-    preempt under /scheduler; explains at /api/explain; and is watched by /healthz, /readyz and
-    /metrics. Keeps no state of its own: the books are rebuilt from the API server at every start
-    and by every new leader. Ends cleanly on SIGTERM and SIGINT.
+    kube-scheduler asks through Partage's plugin (--plugin-socket), or as its extender by filter,
+    prioritize, bind and preempt under /scheduler. Follows Nodes, Devices, pods, ConfigMaps and
+    ResourceQuotas; explains at /api/explain; and is watched by /healthz, /readyz and /metrics. Keeps
+    no state of its own: the books are rebuilt from the API server at every start and by every new
+    leader. Ends cleanly on SIGTERM and SIGINT.
 
-    The verbs need a credential: give --tls-secret, --token-file, --client-ca, or --plain. With
-    --plugin-socket they may do without, and then answer no client.
+    The extender's verbs need a credential: give --tls-secret, --token-file, --client-ca, or --plain.
+    With --plugin-socket they may do without, and then answer no client.
 
     \b
     Examples:

@@ -1,1 +1,1 @@
-"""The kube-scheduler extender service."""
+"""The scheduler service: what kube-scheduler asks, by its plugin or as its extender."""
