@@ -10,11 +10,11 @@ from partage.agent.found_file import read_findings
 from partage.agent.notes import read_notes
 from partage.apiserver.persistence import UnreadableState, load
 from partage.apiserver.storage import Store
-from partage.model.errors import InvalidDocument
+from partage.model.errors import UNREADABLE, InvalidDocument
 
 SOURCES = Path(__file__).parents[2] / "src" / "partage"
 DEEP = f'{{"x": {"[" * 9000}{"]" * 9000}}}'
-JSON = {"MsgspecError", "DecodeError"}
+JSON = {"MsgspecError", "DecodeError", "UNREADABLE"}
 
 
 def handlers() -> Iterator[tuple[str, set[str]]]:
@@ -38,7 +38,9 @@ def test_who_expects_bad_json_expects_deep_json() -> None:
     found = dict(handlers())
 
     assert len(found) > 40
-    assert [place for place, names in found.items() if "RecursionError" not in names] == []
+    deep = {"RecursionError", "UNREADABLE"}
+    assert [place for place, names in found.items() if not names & deep] == []
+    assert RecursionError in UNREADABLE
 
 
 def test_notes_of_a_node_that_are_nested_too_deeply_are_none() -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from partage.agent.differences import TABLE, Finding
 from partage.agent.mig.journal import replace_file
-from partage.model.errors import InvalidDocument
+from partage.model.errors import UNREADABLE, InvalidDocument
 
 NAME: Final = "findings.json"
 _VERSION: Final = 1
@@ -71,7 +71,7 @@ def read_findings(path: Path) -> tuple[str, list[Told]]:
         found = msgspec.json.decode(path.read_bytes(), type=_Document)
     except FileNotFoundError:
         return "", []
-    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise InvalidDocument(f"{path}: {error}") from error
     if found.v != _VERSION:
         raise InvalidDocument(f"{path}: version {found.v}, this program reads {_VERSION}")

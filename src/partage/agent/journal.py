@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from partage.model.errors import InvalidDocument
+from partage.model.errors import UNREADABLE, InvalidDocument
 
 _NAME: Final = "containers.jsonl"
 _LOCK: Final = "lock"
@@ -238,7 +238,7 @@ class Journal:
         for text in whole.splitlines():
             try:
                 line = msgspec.json.decode(text, type=_Line)
-            except (msgspec.MsgspecError, RecursionError, ValueError):
+            except UNREADABLE:
                 self.damaged += 1
                 continue
             if line.adjusted is not None:
@@ -251,7 +251,7 @@ class Journal:
         for text in lines.splitlines():
             try:
                 version = msgspec.json.decode(text, type=_Marked).v
-            except (msgspec.MsgspecError, RecursionError, ValueError):
+            except UNREADABLE:
                 continue
             if version not in (_VERSION, _ADJUSTED):
                 raise InvalidDocument(

@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from partage.model.errors import UNREADABLE
+
 _MOST: Final = 16
 _LONGEST: Final = 400
 
@@ -72,5 +74,5 @@ def read_notes(text: str) -> tuple[Note, ...]:
     """Notes of an annotation, which anybody may have written; none where it cannot be read."""
     try:
         return tuple(msgspec.json.decode(text, type=list[Note]))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         return ()

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.apiserver.status import bad_request
-from partage.model.errors import InvalidQuantity
+from partage.model.errors import UNREADABLE, InvalidQuantity
 from partage.model.quantity import Quantity
 from partage.wire.field_types import Field, Type
 from partage.wire.json_values import keys_given_twice
@@ -99,7 +99,7 @@ def _yaml(body: bytes, twice: list[str] | None) -> Any:
         twice += [f'line {one.line}: key "{one.key}" already set in map' for one in repeated]
     try:
         return msgspec.to_builtins(value, str_keys=True)
-    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+    except (TypeError, *UNREADABLE) as error:
         raise bad_request(f"error converting YAML to JSON: {error}") from error
 
 

@@ -11,6 +11,7 @@ from partage.apiserver.calls import Call, Cluster
 from partage.apiserver.selectors import FieldSelector
 from partage.apiserver.status import bad_request, expired
 from partage.apiserver.storage import Compacted, Record
+from partage.model.errors import UNREADABLE
 from partage.model.selector import Selector
 
 _CONTINUE: Final = (
@@ -128,5 +129,5 @@ def _read(token: str) -> _Token:
     try:
         text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
         return msgspec.json.decode(text, type=_Token)
-    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         raise bad_request("continue key is not valid: encoding failed") from error

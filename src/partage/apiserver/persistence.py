@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.apiserver.storage import Record, Store
+from partage.model.errors import UNREADABLE
 from partage.wire.documents import read_file
 
 _VERSION: Final = 1
@@ -57,14 +58,7 @@ def load(path: Path, store: Store) -> bool:
         version = document["version"]
         if version == _VERSION:
             store.restore(document["revision"], document["objects"])
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        msgspec.MsgspecError,
-        RecursionError,
-    ) as error:
+    except (TypeError, KeyError, AttributeError, *UNREADABLE) as error:
         raise UnreadableState(f"{path} holds no cluster state: {error}") from error
     if version != _VERSION:
         raise UnreadableState(f"{path} was written by another version ({version})")

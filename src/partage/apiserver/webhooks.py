@@ -20,6 +20,7 @@ from partage.apiserver.patch import PatchError, json_patch
 from partage.apiserver.selectors import parse_labels
 from partage.apiserver.status import ApiError, internal
 from partage.apiserver.storage import Store
+from partage.model.errors import UNREADABLE
 
 _MUTATING: Final = "mutatingwebhookconfigurations.admissionregistration.k8s.io"
 _VALIDATING: Final = "validatingwebhookconfigurations.admissionregistration.k8s.io"
@@ -53,13 +54,7 @@ class Webhooks:
             if patch:
                 try:
                     value = json_patch(value, msgspec.json.decode(base64.b64decode(patch)))
-                except (
-                    PatchError,
-                    msgspec.MsgspecError,
-                    binascii.Error,
-                    ValueError,
-                    RecursionError,
-                ) as error:
+                except (PatchError, binascii.Error, *UNREADABLE) as error:
                     raise internal(
                         f'failed calling webhook "{hook["name"]}": its patch does not fit: {error}'
                     ) from error

@@ -24,7 +24,7 @@ from partage.extender.service import SchedulerService
 from partage.kube.client import Client
 from partage.kube.clock import sleep_until
 from partage.kube.errors import NotFound
-from partage.model.errors import InvalidDocument
+from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.serving.limits import Limits, json_response, read_body
 from partage.webhook.review import Review, Verdict, decode_review, encode_verdict
 from partage.wire import shapes
@@ -106,7 +106,7 @@ class ClaimDesk:
             body = await read_body(request, limits)
             try:
                 question = msgspec.json.decode(body, type=_Withdrawn).uid
-            except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            except UNREADABLE as error:
                 return json_response({"message": explain(error)}, 400)
             self._service.withdraw_review(question)
             return json_response({})

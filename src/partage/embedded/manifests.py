@@ -13,11 +13,11 @@ import msgspec
 
 from partage.embedded import fleet
 from partage.embedded.fleet import SimulatedNode, simulated_nodes
-from partage.model.errors import InvalidDocument
+from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.wire import shapes
 from partage.wire.documents import Document, explain, read_paths
 from partage.wire.json_values import json_values
-from partage.wire.yaml_values import Repeated, YamlError, yaml_values
+from partage.wire.yaml_values import Repeated, yaml_values
 
 _SHAPES: Final[Mapping[str, type[shapes.Shape]]] = {
     "Node": shapes.Node,
@@ -129,7 +129,7 @@ def _values(source: str, data: bytes, repeated: list[Repeated]) -> list[Any]:
         if text[:4096].lstrip()[:1] in (b"{", b"["):
             return [msgspec.json.decode(raw) for raw in json_values(text)]
         return list(yaml_values(text, repeated))
-    except (YamlError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidDocument(f"{source}: {error}") from error
 
 

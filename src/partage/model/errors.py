@@ -10,6 +10,10 @@
 Expected refusals (a pod that must wait) are not errors: they are `Refusal` values.
 """
 
+from typing import Final
+
+import msgspec
+
 
 class PartageError(Exception):
     """The root of everything this package raises on purpose."""
@@ -36,3 +40,7 @@ class InvalidRecord(PartageError):
 
 class LedgerError(PartageError):
     """A change that would break a law of the ledger."""
+
+
+UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoders raise: no JSON, no YAML, no UTF-8, another shape, or nested too deeply."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from partage.model.device import MILLI
-from partage.model.errors import InvalidDocument
+from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.placement.mix import Ask
 from partage.sim.openb import read_pods
 from partage.wire.documents import read_file
@@ -39,7 +39,7 @@ def read_history(path: Path) -> dict[Ask, int]:
         entries = msgspec.json.decode(read_file(path), type=list[_Entry])
     except OSError as error:
         raise InvalidDocument(f"{path}: {error.strerror or error}") from None
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidDocument(f"{path}: not a list of requests: {error}") from None
     result: Counter[Ask] = Counter()
     for one in entries:

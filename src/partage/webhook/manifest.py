@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from partage.model.errors import UNREADABLE
 from partage.wire import shapes
 from partage.wire.context import Context
 from partage.wire.documents import Document
@@ -94,7 +95,7 @@ def decode_pod(pod: Mapping[str, Any], namespace: str) -> Document | str:
     """The pod as a document; a text that says why it is none."""
     try:
         shape = msgspec.convert(pod, shapes.Pod)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+    except UNREADABLE as error:
         return str(error)
     metadata = shape.metadata or shapes.Metadata()
     # On creation the namespace may still be told by the request alone, and the name be generated.

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.model.errors import InvalidDocument
+from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.wire.documents import explain
 
 _GROUP: Final = "admission.k8s.io/"
@@ -120,7 +120,7 @@ def decode_review(body: bytes) -> Review:
     """The question in a request's body. Raises `InvalidDocument`: the body is no AdmissionReview with a request."""
     try:
         review = msgspec.json.decode(body, type=_Review)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+    except UNREADABLE as error:
         raise InvalidDocument(f"AdmissionReview: {explain(error)}") from error
     if review.kind != "AdmissionReview" or not review.api_version.startswith(_GROUP):
         raise InvalidDocument(

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.model.errors import InvalidDocument, InvalidValue
+from partage.model.errors import UNREADABLE, InvalidDocument, InvalidValue
 from partage.model.policy import Policy, Strategy
 from partage.model.quantity import Quantity
 from partage.vendors.settings import IsolationSettings, MetaxSettings, PermitRule, Settings
@@ -331,5 +331,5 @@ def _yaml(text: str) -> Any:
 def _convert(value: Any, shape: Any) -> Any:
     try:
         return msgspec.convert(value, shape)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidValue(explain(error)) from error

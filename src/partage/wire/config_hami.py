@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.model.errors import InvalidValue
+from partage.model.errors import UNREADABLE, InvalidValue
 from partage.vendors.settings import HamiNodeSettings, HamiSettings, MigGeometry
 from partage.wire.documents import explain
 from partage.wire.yaml_values import TEMPLATE
@@ -135,7 +135,7 @@ def node_config(text: str, known: HamiSettings) -> HamiSettings:
     try:
         written = msgspec.json.decode(text.encode())
         document = msgspec.convert(_folded(written), _NodeConfig, strict=False)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidValue(explain(error)) from error
     nodes = {}
     for index, entry in enumerate(document.nodes or ()):
@@ -174,7 +174,7 @@ def _convert(value: Any, shape: Any) -> Any:
     """The value in its shape; numbers and booleans may be quoted."""
     try:
         return msgspec.convert(value, shape, strict=False)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidValue(explain(error)) from error
 
 

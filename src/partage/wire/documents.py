@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from partage.model.errors import InvalidDocument, InvalidValue
+from partage.model.errors import UNREADABLE, InvalidDocument, InvalidValue
 from partage.wire import shapes
 from partage.wire.decode_errors import with_keys
 from partage.wire.json_values import json_values, keys_given_twice, with_quoted_numbers
@@ -378,7 +378,7 @@ def _name_of(value: Any, kind: str) -> str:
     """A space and the document's name, if that much of it can be read."""
     try:
         metadata = _decoded(value, _Named).metadata or shapes.Metadata()
-    except (msgspec.MsgspecError, RecursionError, ValueError):
+    except UNREADABLE:
         return ""
     if not metadata.name:
         return ""
@@ -389,7 +389,7 @@ def _name_of(value: Any, kind: str) -> str:
 def _typed(value: Any, shape: type[_T], where: str) -> _T:
     try:
         return _decoded(value, shape)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+    except UNREADABLE as error:
         raise InvalidDocument(f"{where}: {explain(error, value)}") from error
 
 

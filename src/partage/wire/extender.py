@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from partage.model.errors import InvalidDocument
+from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.wire import shapes
 from partage.wire.documents import Document, explain
 
@@ -247,7 +247,7 @@ def _decode(data: bytes | msgspec.Raw, shape: type[_T], field_: str) -> _T:
     key: Any = shape
     try:
         decoded: _T = _decoder(key).decode(data)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+    except UNREADABLE as error:
         raise InvalidDocument(f"{_SOURCE}: {field_}: {explain(error)}") from error
     return decoded
 

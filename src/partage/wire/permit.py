@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from partage.model.errors import InvalidValue
+from partage.model.errors import UNREADABLE, InvalidValue
 from partage.model.permit import Permit
 from partage.vendors import names
 from partage.vendors.wishes import Policy, bounded, read_wishes
@@ -47,7 +47,7 @@ def read(annotations: Mapping[str, str], uid: str) -> Permit | None:
         return None
     try:
         document = _READER.decode(text)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         return _NOTHING
     if document.v != VERSION or document.uid != uid:
         return _NOTHING

@@ -20,6 +20,7 @@ import msgspec
 
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
+from partage.model.errors import UNREADABLE
 from partage.model.mig import MigSlice
 from partage.model.pod import Record
 from partage.model.request import Phase, Scope
@@ -106,7 +107,7 @@ def decode(text: str, uid: str, node: str) -> Record:
     """
     try:
         document = _READER.decode(text)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         return _refused(_of_version(text) or f"cannot be read: {explain(error)}")
     if document.v != VERSION:
         return _refused(_of_version(text))
@@ -125,7 +126,7 @@ def _of_version(text: str) -> str:
     """What is wrong with a record's version; empty when nothing is, or it cannot be told."""
     try:
         version = msgspec.json.decode(text, type=_Version).v
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         return ""
     if version > VERSION:
         return f"is of version {version}, this program reads up to {VERSION}"

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.model.errors import InvalidValue
-from partage.wire.yaml_values import YamlError, yaml_values
+from partage.model.errors import UNREADABLE, InvalidValue
+from partage.wire.yaml_values import yaml_values
 
 _SUFFIXES: Final = frozenset({".json", ".yaml"})
 _LARGEST: Final = 8 << 20
@@ -179,7 +179,7 @@ def _read(path: Path, before: _File | None) -> _File:
     try:
         (document,) = yaml_values(data)
         spec = msgspec.convert(document, _Spec)
-    except (YamlError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         return _File(stamp, None, f"{path}: {error}")
     names = [device.name for device in spec.devices]
     if not _KIND.fullmatch(spec.kind):

@@ -23,7 +23,7 @@ from partage.agent.nri.messages import (
     PodSandbox,
 )
 from partage.agent.protobuf import raw_fields
-from partage.model.errors import InvalidValue
+from partage.model.errors import UNREADABLE, InvalidValue
 from partage.vendors.runtimes import VISIBLE
 from partage.wire.protobuf import Malformed, wrapped
 
@@ -78,7 +78,7 @@ def image_environment(status: cri.ImageStatusResponse) -> tuple[str, ...]:
     for document in status.info.values():
         try:
             found = msgspec.json.decode(document)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+        except UNREADABLE:
             continue
         spec = found.get("imageSpec") if isinstance(found, dict) else None
         config = spec.get("config") if isinstance(spec, dict) else None

@@ -19,7 +19,7 @@ from msgspec import Meta
 from partage.agent.discovery.found import Found, Inventory, Roots
 from partage.agent.discovery.models import MODELS, CardModel
 from partage.model.device import Device, DeviceType, Topology, VirtualFunction
-from partage.model.errors import InvalidDocument, InvalidQuantity, InvalidRecord
+from partage.model.errors import UNREADABLE, InvalidDocument, InvalidQuantity, InvalidRecord
 from partage.model.quantity import Quantity
 from partage.vendors.traits import traits_of
 from partage.wire.documents import explain
@@ -150,7 +150,7 @@ def read_hardware(file: Path, name: str) -> tuple[SimulatedHardware, str]:
         raise InvalidDocument(f"{file}: {error.strerror}") from error
     except YamlError as error:
         raise InvalidDocument(f"{file}: {error}") from error
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidDocument(f"{file}: {explain(error)}") from error
     hardware = SimulatedHardware(
         name,

@@ -23,7 +23,7 @@ from partage.agent.container_edits import MARK
 from partage.agent.dra.allocated import Allocated, Part
 from partage.agent.mig.journal import flush_folder, replace_file
 from partage.model.allocation import Allocation
-from partage.model.errors import InvalidValue
+from partage.model.errors import UNREADABLE, InvalidValue
 from partage.wire.record import decode, encode
 
 KIND: Final = "partage.io/claim"
@@ -88,13 +88,7 @@ class Claims:
         for path in sorted(folder.glob("*.json")):
             try:
                 one, allocation = self._read(path)
-            except (
-                OSError,
-                InvalidValue,
-                msgspec.MsgspecError,
-                ValueError,
-                RecursionError,
-            ) as error:
+            except (OSError, *UNREADABLE) as error:
                 self.damaged[path.name] = str(error)
             else:
                 self._held[one.uid] = one, allocation

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.agent.mig.journal import replace_file
-from partage.model.errors import InvalidDocument
+from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.vendors.traits import NVIDIA
 
 KIND: Final = "partage.io/mig"
@@ -139,7 +139,7 @@ class Specs:
             document = msgspec.json.decode(path.read_bytes(), type=_Document)
         except OSError as error:
             raise InvalidDocument(f"{path}: {error.strerror or error}") from None
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             raise InvalidDocument(f"{path}: {error}") from None
         for device in document.devices:
             if device.name == uuid:
@@ -160,7 +160,7 @@ def _device(path: Path) -> str:
     """The device that a specification names; empty when it cannot be read."""
     try:
         document = msgspec.json.decode(path.read_bytes(), type=_Document)
-    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
+    except (OSError, *UNREADABLE):
         return ""
     return document.devices[0].name if len(document.devices) == 1 else ""
 

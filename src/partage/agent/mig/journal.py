@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from partage.model.errors import InvalidRecord
+from partage.model.errors import UNREADABLE, InvalidRecord
 from partage.model.mig import MigSlice
 
 _VERSION: Final = 1
@@ -102,7 +102,7 @@ class FileJournals:
             raise InvalidRecord(f"journal {path}: {error.strerror or error}") from None
         try:
             document = msgspec.json.decode(text, type=_Document)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             raise InvalidRecord(
                 f"journal {path} cannot be read: {error}. See what is on the card (nvidia-smi mig "
                 "-lgi), then move the file away: all that is there then counts as not ours"

@@ -15,7 +15,7 @@ import msgspec
 
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, Device, DeviceType
-from partage.model.errors import InvalidValue
+from partage.model.errors import UNREADABLE, InvalidValue
 from partage.model.node import Node, Verdict
 from partage.model.pod import Record
 from partage.model.reason import ReasonCode
@@ -219,7 +219,7 @@ def _recover(pod: PodView, node: Node, _settings: Settings) -> Record | None:
     try:
         document = msgspec.json.decode(text, type=list[list[_Entry]])
         grants = tuple(_grant(entry, pod, node) for part in document for entry in part)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         problem = f"annotation {names.METAX_DEVICES_ALLOCATED}: {error}"
         return Record(source=METAX.name, problem=problem)
     return Record(grants=grants, source=METAX.name) if grants else None

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from partage.model.device import DeviceType
-from partage.model.errors import InvalidValue
+from partage.model.errors import UNREADABLE, InvalidValue
 from partage.model.quantity import Quantity
 from partage.model.request import PartitionAsk, Scope
 from partage.model.selector import Operator, Requirement, Selector
@@ -152,7 +152,7 @@ def decode(text: str, kind: type[_Document]) -> _Document:
     key: Any = kind
     try:
         document: _Document = _decoder(key).decode(text)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidValue(str(error)) from error
     return document
 
