@@ -428,6 +428,14 @@ def test_nodes_come_and_go_while_it_runs() -> None:
             code, answer = await w.send("POST", path, wrong)
             assert (code, "is not one of A10" in answer["message"]) == (422, True)
 
+            odd = {
+                "model": "a<b>",
+                "vendor": "nvidia",
+                "memory": "8Gi",
+            }  # its node would be refused
+            code, answer = await w.send("POST", path, {**described, "spec": odd})
+            assert (code, "a valid label must be" in answer["message"]) == (422, True)
+
             await w.create(path, described)
             wanted = {"kubernetes.io/hostname": "late-1"}
             await w.create(PODS, pod("web", WHOLE, nodeSelector=wanted))

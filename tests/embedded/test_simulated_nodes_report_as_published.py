@@ -178,6 +178,15 @@ def test_a_wrong_description_names_the_field_and_the_rule(spec: dict[str, Any], 
         list(simulated_nodes(described(**spec), "nodes.yaml: document 1"))
 
 
+def test_a_name_has_as_many_characters_as_a_nodes() -> None:
+    """253, as Kubernetes allows; one more is told with the rule."""
+    long = {"metadata": {"name": "n" * 253}}
+    assert list(simulated_nodes({**described(), **long}, "x"))
+
+    with pytest.raises(InvalidDocument, match="at most 253 letters"):
+        list(simulated_nodes({**described(), "metadata": {"name": "n" * 254}}, "x"))
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -195,6 +204,20 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str, told: str) -> None:
 
     with pytest.raises(InvalidDocument, match=told):
         read([file])
+
+
+def test_a_wrong_node_of_a_file_is_named_once(tmp_path: Path) -> None:
+    """File, place and node come once, however long the name is."""
+    file = tmp_path / "nodes.yaml"
+    file.write_text(
+        "apiVersion: partage.io/v1alpha1\nkind: SimulatedNode\nmetadata: {name: x}\nspec: {model: H300}\n",
+        encoding="utf-8",
+    )
+
+    with pytest.raises(InvalidDocument) as told:
+        read([file])
+
+    assert str(told.value).startswith(f"{file}: document 1 (SimulatedNode x): field spec.model: ")
 
 
 def test_a_list_is_opened_and_what_others_need_comes_first(tmp_path: Path) -> None:

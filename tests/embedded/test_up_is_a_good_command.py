@@ -76,6 +76,22 @@ def test_a_missing_file_is_named(option: str) -> None:
     assert "no-such-file.yaml: cannot be read" in result.stderr
 
 
+def test_a_node_that_is_refused_is_told(tmp_path: Path) -> None:
+    """Exit code 2 and one line with the rule: this model makes no label."""
+    file = tmp_path / "nodes.yaml"
+    file.write_text(
+        "apiVersion: partage.io/v1alpha1\nkind: SimulatedNode\nmetadata: {name: odd}\n"
+        "spec: {model: a<b>, vendor: nvidia, memory: 8Gi}\n",
+        encoding="utf-8",
+    )
+
+    result = CliRunner().invoke(up, ["--no-examples", "--nodes", str(file)])
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("partage up: simulated node odd: ")
+    assert "a valid label must be" in result.stderr
+
+
 def test_a_kubeconfig_of_another_cluster_is_not_replaced(tmp_path: Path) -> None:
     """Whoever names their own configuration by mistake keeps it."""
     file = tmp_path / "config"

@@ -7,7 +7,7 @@ import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -148,10 +148,17 @@ class ApiServer:
         return Call(kind=kind, namespace=namespace, name=name, sub=sub, user=user)
 
     async def create(
-        self, resource: str, value: Mapping[str, Any], namespace: str = "", user: User = ADMIN
+        self,
+        resource: str,
+        value: Mapping[str, Any],
+        namespace: str = "",
+        user: User = ADMIN,
+        *,
+        dry_run: bool = False,
     ) -> Record:
         """Creates an object, with admission and validation, as over HTTP. Raises `ApiError`."""
-        return await create(self.cluster, self.call(resource, namespace, user=user), value)
+        call = replace(self.call(resource, namespace, user=user), dry_run=dry_run)
+        return await create(self.cluster, call, value)
 
     async def update(
         self,

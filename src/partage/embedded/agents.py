@@ -46,12 +46,19 @@ class Agents:
         self._server = server
         self._simulated = {node.name: node for node in simulated}
         self._said: dict[str, str] = {}
-        server.admission.validators.append(_judged)
+        server.admission.validators.append(self._judged)
 
     async def register(self) -> None:
-        """Registers every simulated node, and brings up those that are there already. Raises `ApiError`."""
+        """Registers every simulated node, and brings up those that are there already.
+
+        Raises:
+            InvalidDocument: the API server refuses a node; the message says why.
+        """
         for node in self._simulated.values():
-            await self._create(node)
+            try:
+                await self._create(node)
+            except ApiError as error:
+                raise InvalidDocument(f"simulated node {node.name}: {error.message}") from error
         for record in list(self._server.store.all(SIMULATED_NODES)):
             await self._describe(record)
         for record in list(self._server.store.all("nodes")):
@@ -99,6 +106,24 @@ class Agents:
         if described is not None:
             manifest["metadata"]["ownerReferences"] = [owner(described.value, KIND, API_VERSION)]
         await self._server.create("nodes", manifest, user=_user(node.name))
+
+    async def _judged(self, asked: Review) -> None:
+        """A description that cannot be followed is refused at once, and one of nodes that would be refused."""
+        if asked.kind.resource != SIMULATED_NODES or asked.object is None:
+            return
+        try:
+            nodes = list(simulated_nodes(_description(asked.object), "spec"))
+            for node in nodes[
+                -1:
+            ]:  # they differ in their numbers alone, and this one has the longest name
+                await self._server.create(
+                    "nodes", node_manifest(node), user=_user(node.name), dry_run=True
+                )
+        except InvalidDocument as error:
+            raise Refused(str(error), 422) from error
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise Refused(error.message, 422) from error
 
     async def _device(self, change: Change) -> None:
         await self._report(change.record.name)
@@ -268,15 +293,6 @@ def _description(value: Mapping[str, Any]) -> dict[str, Any]:
         "metadata": {"name": head["name"], **kept},
         "spec": value.get("spec") or {},
     }
-
-
-def _judged(asked: Review) -> None:
-    """A description that cannot be followed is refused at once."""
-    if asked.kind.resource == SIMULATED_NODES and asked.object is not None:
-        try:
-            list(simulated_nodes(_description(asked.object), "simulated node"))
-        except InvalidDocument as error:
-            raise Refused(str(error), 422) from error
 
 
 def _user(name: str) -> User:

@@ -33,7 +33,7 @@ from partage.wire.documents import explain
 API_VERSION: Final = "partage.io/v1alpha1"
 KIND: Final = "SimulatedNode"
 
-_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9.]{0,250}[A-Za-z0-9])?")
+_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9.]{0,251}[A-Za-z0-9])?")
 _MOST_NODES: Final = 10_000
 
 Plugin = Literal["hami", "qgpu"]
@@ -118,15 +118,17 @@ def simulated_nodes(value: Any, where: str) -> Iterator[SimulatedNode]:
     try:
         document = msgspec.convert(value, _Document)
     except msgspec.ValidationError as error:
-        raise InvalidDocument(f"{where} ({KIND}): {explain(error)}") from error
+        raise InvalidDocument(f"{where}: {explain(error)}") from error
     name, spec = document.metadata.name, document.spec
-    where = f"{where} ({KIND} {name})"
     if document.api_version != API_VERSION:
         raise InvalidDocument(
             f"{where}: field apiVersion: {document.api_version} is not {API_VERSION}"
         )
     if not _NAME.fullmatch(name):
-        raise InvalidDocument(f"{where}: field metadata.name: {name!r} is no node name")
+        raise InvalidDocument(
+            f"{where}: field metadata.name: is no name of a node: at most 253 letters, digits, '-' and '.', "
+            "the first and the last a letter or digit"
+        )
     make = spec.make(f"{where}: field spec.")
     _check(spec, make.vendor, where)
     metadata = document.metadata
