@@ -2,8 +2,12 @@
 
 import ast
 import importlib
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from click.testing import CliRunner
@@ -215,3 +219,50 @@ def test_an_option_of_0_1_without_effect_is_read_and_told(option: str) -> None:
     assert found.exit_code == 2
     assert "/gone" in found.output
     assert "no effect" not in CliRunner().invoke(main, ["scheduler", "--help"]).output
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device on this machine")
+@pytest.mark.parametrize(
+    "typed", [["--help"], ["schedule", MIXED], ["schedule", MIXED, "-o", "json"]]
+)
+def test_a_full_disk_is_told_in_one_line(typed: list[str]) -> None:
+    """Whatever was to be printed, and exit code 2."""
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "partage.cli.main", *typed],
+            stdout=full,
+            stderr=PIPE,
+            check=False,
+        )
+
+    assert ended.returncode == 2
+    assert ended.stderr.decode().splitlines() == [
+        "partage: the output cannot be written: No space left on device; free some space, or write elsewhere"
+    ]
+
+
+def test_an_old_terminal_gets_what_it_can_show() -> None:
+    """Signs that its encoding lacks become question marks; nothing else is lost."""
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "partage.cli.main", "inspect", "t4-node", "-f", MIXED],
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+
+    assert (ended.returncode, b"Traceback" in ended.stderr) == (0, False)
+    assert "??????" in ended.stdout.decode("latin-1")
+
+
+def test_a_reader_may_leave_early() -> None:
+    """As `head` does: no complaint about the closed pipe."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "partage.cli.main", "schedule", MIXED], stdout=PIPE, stderr=PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert process.wait(60) in (1, 3)

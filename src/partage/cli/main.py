@@ -1,13 +1,20 @@
 """The `partage` command: one group, one module a subcommand, imported when it is needed."""
 
 import difflib
+import errno
 import gc
 import importlib
+import io
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from partage import __version__
+from partage.cli.ending import CANNOT
 from partage.cli.signals import end_at_once
 
 _COMMANDS: Final = {
@@ -33,6 +40,9 @@ _SERVICES: Final = frozenset({"agent", "scheduler", "up", "webhook"})
 _RARELY: Final = 1_000_000
 """New objects between two collections of garbage in the others, which mostly gather what stays until it is printed."""
 
+_UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What a full disk or a broken one says to who writes."""
+
 
 class _Lazy(click.Group):
     """A group that imports a subcommand only when it is run or its help is asked for."""
@@ -43,7 +53,23 @@ class _Lazy(click.Group):
         """Run as a program, which owns its signals."""
         self._program = True
         end_at_once(service=False)
-        return super().__call__(*args, **given)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(
+                    errors="replace"
+                )  # a terminal without our signs gets question marks
+        try:
+            return _written(super().__call__, *args, **given)
+        except OSError as error:
+            if error.errno not in _UNWRITTEN | {errno.EPIPE}:
+                raise
+            with Path(os.devnull).open("wb") as nowhere:  # what is left must not be tried again
+                os.dup2(nowhere.fileno(), 1)
+            if error.errno == errno.EPIPE:  # the reader has seen enough
+                sys.exit(1)
+            said = f"the output cannot be written: {error.strerror}; free some space, or write elsewhere"
+            click.echo(f"partage: {said}", err=True)
+            sys.exit(CANNOT)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all subcommands."""
@@ -75,6 +101,15 @@ class _Lazy(click.Group):
                 said = f"{error.message} Did you mean {' or '.join(near)}?"
                 raise click.UsageError(said, ctx) from error
             raise
+
+
+def _written(command: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    """What the command answers, once all that it printed is written."""
+    try:
+        return command(*args, **given)
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()
 
 
 @click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
