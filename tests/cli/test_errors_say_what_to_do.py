@@ -24,6 +24,8 @@ CASES = {
     "no kubeconfig, scheduler": (["scheduler", "--plain"], "no kubeconfig", "correct KUBECONFIG"),
     "no kubeconfig, webhook": (["webhook"], "no kubeconfig", "correct KUBECONFIG"),
     "nobody there": (["top", *NOBODY], "cannot be reached", "Check the address"),
+    "no URL": (["top", "--scheduler", "foo"], "--scheduler foo: must be a URL", "such as http"),
+    "no URL of the web": (["top", "--scheduler", "ftp://x"], "--scheduler ftp://x", "such as"),
     "two who answer": (
         ["top", *NOBODY, "--service", "a/b:1"],
         "exclude each other",

@@ -266,6 +266,18 @@ async def test_nobody_there_is_safe_to_ask_again() -> None:
 
     assert caught.value.outcome is Outcome.REFUSED
     assert clock.slept == [0.1]
+    assert str(caught.value).endswith(": cannot connect to 127.0.0.1:1: Connection refused")
+
+
+async def test_a_name_that_nobody_has_is_told() -> None:
+    """In the resolver's words; the HTTP library's show objects of the program."""
+    async with client_of("http://nobody.invalid:1", clock=InstantClock(), attempts=1) as client:
+        with pytest.raises(
+            TransportError, match=r"cannot connect to nobody\.invalid:1: [A-Z]"
+        ) as caught:
+            await client.get(NODES, "n", into=msgspec.Raw)
+
+    assert "ssl:" not in str(caught.value)
 
 
 async def test_each_try_has_the_time_that_is_left() -> None:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from partage.cli.answering import Asked
 from partage.dashboard.queries import NodeQuery, PodQuery
@@ -145,6 +145,11 @@ async def _answering(where: Where) -> AsyncIterator[Asked]:
 
 
 def _service_config(where: Where) -> Config:
+    parts = urlsplit(where.scheduler)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise CannotAsk(
+            f"--scheduler {where.scheduler}: must be a URL, such as http://127.0.0.1:10251"
+        )
     authority = Material(path=where.authority) if where.authority else None
     cluster = ClusterConfig(where.scheduler.rstrip("/"), authority=authority)
     return Config(cluster, UserConfig(token_file=where.token_file))

@@ -6,6 +6,7 @@ out. Redirects are not followed, since an API server sends none that a token sho
 
 import base64
 import contextlib
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -308,8 +309,26 @@ def _mapped(request: Request) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
+    """What happened, in words: the library's own texts show objects of the program."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"cannot connect to {error.host}:{error.port}: {_why(error.os_error)}"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the server closed the connection before it answered"
+    if isinstance(error, OSError) and error.errno:
+        return _why(error)
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _why(error: OSError) -> str:
+    """The system's word for an error, or the TLS library's."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return f"TLS: {error.reason.replace('_', ' ').lower()}"
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)  # asyncio puts the address into `strerror`
 
 
 def _proxy(url: str | None) -> tuple[URL | None, dict[str, str]]:
