@@ -149,6 +149,95 @@ def test_a_job_fails_once_its_limit_is_passed(
     run(story())
 
 
+async def rolled_out(w: World, image: str) -> None:
+    """The Deployment has pods of this image alone."""
+    await eventually(
+        lambda: w.get(PODS),
+        lambda found: {one["spec"]["containers"][0]["image"] for one in found["items"]} == {image},
+    )
+
+
+def test_undone_twice_a_rollout_is_done_again() -> None:
+    """The template that is in force has the highest revision, which is what `kubectl rollout undo` goes by."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            path = f"{APPS}/deployments/web"
+            made = workload("Deployment", SHARE, replicas=1, revisionHistoryLimit=1)
+            await w.create(f"{APPS}/deployments", made)
+            for image in ("busybox", "busybox:2", "busybox", "busybox:3"):
+                container = {"name": "main", "image": image, "resources": {"limits": SHARE}}
+                cause = {"annotations": {"kubernetes.io/change-cause": image}}
+                change = {"spec": {"template": {"spec": {"containers": [container]}}}}
+                await w.patch(path, {"metadata": cause, **change})
+                await rolled_out(w, image)
+
+            sets = await eventually(
+                lambda: w.get(f"{APPS}/replicasets"), lambda found: len(found["items"]) == 2
+            )
+            said = sorted(
+                (
+                    one["metadata"]["annotations"]["deployment.kubernetes.io/revision"],
+                    one["metadata"]["annotations"]["kubernetes.io/change-cause"],
+                )
+                for one in sets["items"]
+            )
+            assert said == [("3", "busybox"), ("4", "busybox:3")]
+
+    run(story())
+
+
+def test_pods_are_taken_and_let_go_by_their_labels() -> None:
+    """A pod that lost its label is replaced and stays; what was orphaned has its workload again."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            made = workload("Deployment", SHARE, replicas=2)
+            await w.create(f"{APPS}/deployments", made)
+            taken_out, stays = await eventually(lambda: running_pods(w), lambda it: len(it) == 2)
+            name = taken_out["metadata"]["name"]
+            await w.patch(f"{PODS}/{name}", {"metadata": {"labels": {"app": None}}})
+            await eventually(lambda: running_pods(w), lambda found: len(found) == 3)
+            assert not (await w.get(f"{PODS}/{name}"))["metadata"].get("ownerReferences")
+
+            orphaned = {"propagationPolicy": "Orphan"}
+            await w.send("DELETE", f"{APPS}/deployments/web", orphaned)
+            await w.create(f"{APPS}/deployments", made)
+            (left,) = (await w.get(f"{APPS}/replicasets"))["items"]
+            await eventually(
+                lambda: w.get(f"{APPS}/replicasets/{left['metadata']['name']}"),
+                lambda found: found["metadata"].get("ownerReferences"),
+            )
+            assert stays["metadata"]["name"] in {
+                one["metadata"]["name"] for one in await running_pods(w)
+            }
+            await w.send("DELETE", f"{APPS}/deployments/web", {})
+            await eventually(lambda: running_pods(w), lambda found: len(found) == 1)
+
+    run(story())
+
+
+def test_a_workload_says_what_it_has_when_it_may_have_no_more() -> None:
+    """A quota keeps its pods out: none is counted that is not there."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            path = f"{APPS}/deployments/web"
+            await w.create(f"{APPS}/deployments", workload("Deployment", SHARE, replicas=2))
+            pods = await eventually(lambda: running_pods(w), lambda found: len(found) == 2)
+            quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+            await w.create("/api/v1/namespaces/default/resourcequotas", quota)
+            for pod in pods:
+                await w.send("DELETE", f"{PODS}/{pod['metadata']['name']}", {})
+
+            await eventually(
+                lambda: w.get(path),
+                lambda found: found["status"].get("unavailableReplicas") == 2,
+            )
+
+    run(story())
+
+
 def test_what_admission_refuses_is_told_on_the_workload() -> None:
     """An event on the ReplicaSet says which rule its pods break."""
 

@@ -8,10 +8,11 @@ that nothing acts on them.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, Record, User
+from partage.embedded.adoption import claim, controller, selects
 from partage.embedded.replicas import (
     Rollout,
     active,
@@ -25,7 +26,7 @@ from partage.embedded.replicas import (
     surplus,
     template_hash,
 )
-from partage.embedded.watching import follow, now, tell
+from partage.embedded.watching import follow, now, owner, tell
 
 _LOG: Final = logging.getLogger("partage.embedded")
 _DEPLOYMENTS: Final = "deployments.apps"
@@ -36,11 +37,15 @@ _KINDS: Final = {
     "ReplicaSet": _REPLICA_SETS,
     "Job": _JOBS,
 }
+_ABOVE: Final = {"pods": _REPLICA_SETS, _REPLICA_SETS: _DEPLOYMENTS}
+"""Whose selector may pick an object that nobody controls."""
+_MAKES: Final = {_DEPLOYMENTS: ("Deployment", "apps/v1"), _REPLICA_SETS: ("ReplicaSet", "apps/v1")}
 _USER: Final = User("system:serviceaccount:kube-system:workload-controller")
 _AGAIN: Final = 5.0
 """Seconds after which what was refused is tried again."""
 _OTHERS: Final = ("statefulsets.apps", "daemonsets.apps", "cronjobs.batch")
 _SHOWN: Final = "deployment.kubernetes.io/revision"
+_NOT_COPIED: Final = frozenset({_SHOWN, "kubectl.kubernetes.io/last-applied-configuration"})
 
 _Key = tuple[str, str, str]
 
@@ -71,10 +76,13 @@ class Workloads:
         record = change.record
         if record.resource in self._work and change.kind != "DELETED":
             self._look((record.resource, record.namespace, record.name))
-        for owner in record.metadata.get("ownerReferences") or ():
-            resource = _KINDS.get(owner.get("kind", ""))
-            if owner.get("controller") and resource:
-                self._look((resource, record.namespace, owner["name"]))
+        by = controller(record)
+        if by is not None and (resource := _KINDS.get(by.get("kind", ""))):
+            self._look((resource, record.namespace, by["name"]))
+        elif by is None and (above := _ABOVE.get(record.resource)):
+            for one in self._server.store.all(above, record.namespace):
+                if selects(one, record):
+                    self._look((above, one.namespace, one.name))
 
     async def _saw_other(self, change: Change) -> None:
         """Say that nothing will come of a workload, or its author waits for pods."""
@@ -117,20 +125,25 @@ class Workloads:
 
     # --- what each kind does -----------------------------------------------------------------
 
-    async def _create(self, made: dict[str, Any], owner: Record) -> None:
-        """A pod, unless its owner has gone; others have their turn after each, however many are wanted."""
-        if self._server.store.get(owner.resource, owner.namespace, owner.name) is not None:
-            await self._server.create("pods", made, owner.namespace, _USER)
+    async def _create(self, made: dict[str, Any], by: Record) -> None:
+        """A pod, unless its workload has gone; others have their turn after each, however many are wanted."""
+        if self._server.store.get(by.resource, by.namespace, by.name) is not None:
+            await self._server.create("pods", made, by.namespace, _USER)
         await asyncio.sleep(0)
 
     async def _replica_set(self, record: Record) -> None:
-        pods = active(self._pods(record))
+        pods = active(await self._own("pods", record))
         wanted = int(record.value["spec"].get("replicas", 1))
-        for _ in range(wanted - len(pods)):
-            made = pod_of(record.value, "ReplicaSet", "apps/v1")
-            await self._create(made, record)
-        for pod in surplus(pods, len(pods) - wanted) if len(pods) > wanted else ():
-            await self._delete(pod)
+        try:
+            for _ in range(wanted - len(pods)):
+                made = pod_of(record.value, "ReplicaSet", "apps/v1")
+                await self._create(made, record)
+            for pod in surplus(pods, len(pods) - wanted) if len(pods) > wanted else ():
+                await self._delete(pod)
+        finally:  # what it has is told though it may have no more
+            await self._tell_replicas(record)
+
+    async def _tell_replicas(self, record: Record) -> None:
         pods = active(self._pods(record))
         serving = sum(map(ready, pods))
         await self._tell_status(
@@ -147,7 +160,7 @@ class Workloads:
     async def _deployment(self, record: Record) -> None:
         spec = record.value["spec"]
         digest = template_hash(spec["template"])
-        sets = owned(self._server.store.all(_REPLICA_SETS, record.namespace), record.uid)
+        sets = await self._own(_REPLICA_SETS, record)
         name = f"{record.name}-{digest}"
         new = next((one for one in sets if one.name == name), None)
         old = [one for one in sets if one.name != name]
@@ -163,40 +176,69 @@ class Workloads:
         )
         if spec.get("paused"):
             step = Rollout(counts.get(name, 0), sum(counts[one.name] for one in old))
+        said = self._said(record, new, old)
         if new is None:
-            revision = str(1 + max((_shown(one) for one in sets), default=0))
             made = replica_set_of(record.value, digest, step.new)
-            made["metadata"]["annotations"] = {_SHOWN: revision}
+            made["metadata"]["annotations"] = said
             await self._server.create(_REPLICA_SETS, made, record.namespace, _USER)
-            await self._annotate(record, revision)
-        elif counts[name] != step.new:
-            await self._scale(new, step.new)
+        else:
+            if counts[name] != step.new:
+                await self._scale(new, step.new)
+            await self._annotate(new, said)
+        await self._annotate(record, {_SHOWN: said[_SHOWN]})
         left = step.old
         for one in sorted(old, key=lambda one: -one.revision):
             keep = min(counts[one.name], left)
             left -= keep
             if counts[one.name] != keep:
                 await self._scale(one, keep)
+        idle = [one for one in old if not (counts[one.name] or pods[one.name])]
+        kept = int(spec.get("revisionHistoryLimit", 10))
+        for one in sorted(idle, key=_shown)[: max(0, len(idle) - kept)]:
+            await self._server.delete(one.resource, one.namespace, one.name, user=_USER)
         present = [pod for one in sets if one.name == name for pod in pods[one.name]]
         earlier = [pod for one in old for pod in pods[one.name]]
         await self._tell_status(
             record, deployment_status(record.value, present, earlier, now(self._server))
         )
 
+    def _said(self, record: Record, new: Record | None, old: Sequence[Record]) -> dict[str, str]:
+        """What the present ReplicaSet says of its Deployment: the highest revision, and why it was changed."""
+        annotations = record.metadata.get("annotations") or {}
+        revision = max((_shown(one) for one in old), default=0) + 1
+        return {
+            **{key: text for key, text in annotations.items() if key not in _NOT_COPIED},
+            _SHOWN: str(max(revision, 0 if new is None else _shown(new))),
+        }
+
     async def _job(self, record: Record) -> None:
         pods = self._pods(record)
         status, lacking = job_status(record.value, pods, now(self._server))
-        for _ in range(lacking):
-            made = pod_of(record.value, "Job", "batch/v1")
-            await self._create(made, record)
-        for pod in surplus(active(pods), -lacking) if lacking < 0 else ():
-            await self._delete(pod)
-        await self._tell_status(record, status)
+        try:
+            for _ in range(lacking):
+                made = pod_of(record.value, "Job", "batch/v1")
+                await self._create(made, record)
+            for pod in surplus(active(pods), -lacking) if lacking < 0 else ():
+                await self._delete(pod)
+        finally:
+            await self._tell_status(record, status)
 
     # --- reading and writing -----------------------------------------------------------------
 
     def _pods(self, record: Record) -> list[Record]:
         return owned(self._server.store.all("pods", record.namespace), record.uid)
+
+    async def _own(self, resource: str, record: Record) -> list[Record]:
+        """Those of a kind that a workload controls, once it has taken what is its own and let go what is not."""
+        found = claim(record, self._server.store.all(resource, record.namespace))
+        mine = owner(record.value, *_MAKES[record.resource])
+        for one in found.taken:
+            others = one.metadata.get("ownerReferences") or ()
+            await self._patch(one, {"uid": one.uid, "ownerReferences": [*others, mine]})
+        for one in found.let_go:
+            others = [by for by in one.metadata["ownerReferences"] if by.get("uid") != record.uid]
+            await self._patch(one, {"uid": one.uid, "ownerReferences": others})
+        return owned(self._server.store.all(resource, record.namespace), record.uid)
 
     async def _delete(self, pod: Record) -> None:
         if not pod.metadata.get("deletionTimestamp"):
@@ -208,8 +250,13 @@ class Workloads:
         body = {"spec": {"replicas": count}}
         await self._server.patch(record.resource, record.namespace, record.name, body, user=_USER)
 
-    async def _annotate(self, record: Record, revision: str) -> None:
-        body = {"metadata": {"annotations": {_SHOWN: revision}}}
+    async def _annotate(self, record: Record, said: Mapping[str, str]) -> None:
+        known = record.metadata.get("annotations") or {}
+        if any(known.get(key) != text for key, text in said.items()):
+            await self._patch(record, {"annotations": dict(said)})
+
+    async def _patch(self, record: Record, metadata: Mapping[str, Any]) -> None:
+        body = {"metadata": metadata}
         await self._server.patch(record.resource, record.namespace, record.name, body, user=_USER)
 
     async def _tell_status(self, record: Record, status: Mapping[str, Any]) -> None:

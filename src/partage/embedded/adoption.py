@@ -1,0 +1,47 @@
+"""Which objects a workload has: those that it controls and its selector picks.
+
+One that the selector picks and nobody controls is taken, as a ReplicaSet is that `kubectl delete --cascade=orphan`
+left; one whose labels no longer fit is let go, as a pod is that somebody takes out to look at it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from partage.apiserver import Record
+from partage.apiserver.selectors import parse_labels
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What changes hands."""
+
+    taken: tuple[Record, ...] = ()
+    let_go: tuple[Record, ...] = ()
+
+
+def controller(record: Record) -> Mapping[str, Any] | None:
+    """The reference to whoever controls an object."""
+    references = record.metadata.get("ownerReferences") or ()
+    return next((one for one in references if one.get("controller")), None)
+
+
+def selects(workload: Record, record: Record) -> bool:
+    """Whether a workload's selector picks an object."""
+    selector = workload.value["spec"].get("selector") or {}
+    return bool(selector) and parse_labels(selector).matches(record.metadata.get("labels") or {})
+
+
+def claim(workload: Record, records: Iterable[Record]) -> Claim:
+    """What a workload takes and lets go of these objects; what is on its way out stays whose it is."""
+    taken, let_go = [], []
+    for one in records:
+        if one.metadata.get("deletionTimestamp"):
+            continue
+        by = controller(one)
+        if by is None:
+            if selects(workload, one):
+                taken.append(one)
+        elif by.get("uid") == workload.uid and not selects(workload, one):
+            let_go.append(one)
+    return Claim(tuple(taken), tuple(let_go))
