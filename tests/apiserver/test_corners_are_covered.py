@@ -274,6 +274,26 @@ def test_taints_and_atomic_structs_are_applied_whole() -> None:
     run(story)
 
 
+def test_a_replaced_service_keeps_what_was_allocated() -> None:
+    """Its addresses and its ports on nodes, which a manifest seldom names."""
+
+    async def story(w: World) -> None:
+        path = "/api/v1/namespaces/default/services"
+        ports = [{"port": 80}, {"port": 81, "name": "b"}]
+        ports[0]["name"] = "a"
+        body = {"metadata": {"name": "web"}, "spec": {"type": "NodePort", "ports": ports}}
+        made = ok(await w.post(path, body), 201)["spec"]
+
+        changed = {**body, "spec": {**body["spec"], "selector": {"a": "1"}}}
+        found = ok(await w.put(f"{path}/web", changed))["spec"]
+
+        assert found["selector"] == {"a": "1"}
+        for key in ("clusterIP", "clusterIPs", "ports"):
+            assert found[key] == made[key]
+
+    run(story)
+
+
 def test_times_are_written_as_kubernetes_does() -> None:
     """To the second, in UTC."""
     assert timestamp(0) == "1970-01-01T00:00:00Z"

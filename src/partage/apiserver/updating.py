@@ -244,6 +244,9 @@ def _bounded(call: Call, value: dict[str, Any], before: Mapping[str, Any]) -> di
             found["status"] = before["status"]
     if kind.resource == "namespaces":
         found["spec"] = before.get("spec") or {}
+    keep = rules_of(kind).keep
+    if keep is not None and not call.sub:
+        keep(found, before)
     return found
 
 

@@ -19,6 +19,7 @@ class Rules:
         name: what is wrong with a name.
         fill: fills in defaults, in place.
         begin: gives a new object its first status and what depends on its UID, in place.
+        keep: gives a changed object what was allocated for it and the change leaves out, in place: new, old.
         check_update: reports changes that are not allowed: new, old.
         keeps_status: whether a new object keeps the status it came with.
     """
@@ -26,6 +27,7 @@ class Rules:
     name: Callable[[str], list[str]] = naming.subdomain
     fill: Callable[[Document], None] | None = None
     begin: Callable[[Document], None] | None = None
+    keep: Callable[[Document, Mapping[str, Any]], None] | None = None
     check: Callable[[Mapping[str, Any], Problems], None] | None = None
     check_update: Callable[[Mapping[str, Any], Mapping[str, Any], Problems], None] | None = None
     keeps_status: bool = False
@@ -67,6 +69,27 @@ def _begin_service(service: Document) -> None:
             port.setdefault("nodePort", 30000 + (digits + index) % 2768)
     if spec.get("clusterIP"):
         spec["clusterIPs"] = [spec["clusterIP"]]
+
+
+def _keep_service(service: Document, before: Mapping[str, Any]) -> None:
+    """Its addresses and ports of nodes, as `kubectl replace` of a manifest without them expects."""
+    after, old = service["spec"], before["spec"]
+    if "ExternalName" in (after["type"], old["type"]):
+        return
+    spec = service["spec"] = dict(after)
+    for key in ("clusterIP", "clusterIPs"):
+        if not spec.get(key) and old.get(key):
+            spec[key] = old[key]
+    if "ClusterIP" not in (spec["type"], old["type"]):
+        known = {
+            (one.get("port"), one.get("protocol")): {"nodePort": one["nodePort"]}
+            for one in old.get("ports") or ()
+            if one.get("nodePort")
+        }
+        spec["ports"] = [
+            {**known.get((port.get("port"), port.get("protocol")), {}), **port}
+            for port in spec.get("ports") or ()
+        ]
 
 
 def _begin_claim(claim: Document) -> None:
@@ -126,6 +149,7 @@ RULES: Final[Mapping[str, Rules]] = {
         name=naming.domain_label,
         fill=objects.fill_service,
         begin=_begin_service,
+        keep=_keep_service,
         check=objects.check_service,
         check_update=objects.check_service_update,
     ),
