@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from up_world import (
 
 from partage.apiserver import Record
 from partage.embedded.scheduling import Choice, Seam
+from partage.embedded.tainting import patience
+from partage.model.selector import Taint
 from partage.vendors import names
 
 QUARTER = {"koordinator.sh/gpu-core": "25", "koordinator.sh/gpu-memory-ratio": "25"}
@@ -216,6 +219,68 @@ def test_ordinary_resources_and_taints_are_counted_too() -> None:
             assert "1 node(s) had untolerated taint {dedicated:NoSchedule}" in why
             await w.send("DELETE", f"{PODS}/plain", {})
             await w.phase("large", "Running")
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("tolerated", "seconds"),
+    [
+        ([], 0.0),
+        ([{"key": "ill", "operator": "Exists", "tolerationSeconds": 9}], 9.0),
+        ([{"key": "ill", "operator": "Exists"}], None),
+        ([{"operator": "Exists"}, {"key": "ill", "value": "x", "tolerationSeconds": 4}], 4.0),
+        ([{"key": "ill", "value": "y"}], 0.0),
+        ([{"operator": "Exists", "effect": "NoSchedule"}], 0.0),
+        ([{"operator": "Exists", "tolerationSeconds": -1}], 0.0),
+    ],
+)
+def test_a_pod_stays_as_long_as_it_tolerates(
+    tolerated: list[dict[str, Any]], seconds: float | None
+) -> None:
+    """The shortest of the tolerations that fit counts."""
+    assert patience({"tolerations": tolerated}, (Taint("ill", "x", "NoExecute"),)) == seconds
+    assert patience({"tolerations": tolerated}, ()) is None
+
+
+def test_a_taint_sends_away_who_does_not_tolerate_it() -> None:
+    """Of a node that was serving, and of one that a pod tolerates for a time; its card is free again."""
+    taint = {"spec": {"taints": [{"key": "ill", "effect": "NoExecute"}]}}
+    for_a_time = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}
+
+    async def story() -> None:
+        async with running([node(cards=3)]) as w:
+            await w.create(PODS, pod("goes", WHOLE))
+            await w.create(PODS, pod("stays", WHOLE, tolerations=[{"operator": "Exists"}]))
+            await w.create(PODS, pod("later", WHOLE, tolerations=[for_a_time]))
+            for name in ("goes", "stays", "later"):
+                await w.phase(name, "Running")
+
+            await w.patch("/api/v1/nodes/n0", taint)
+
+            for left in (2, 1):
+                await eventually(
+                    lambda: w.get(PODS), lambda found, n=left: len(found["items"]) == n
+                )
+            assert (await w.pod("stays"))["status"]["phase"] == "Running"
+
+    run(story())
+
+
+def test_a_plain_node_has_the_labels_of_a_kubelet(tmp_path: Path) -> None:
+    """Most charts choose nodes by `kubernetes.io/os`; what the manifest says stays."""
+    file = tmp_path / "node.yaml"
+    file.write_text(
+        "apiVersion: v1\nkind: Node\nmetadata: {name: Plain, labels: {kubernetes.io/arch: arm64}}\n",
+        encoding="utf-8",
+    )
+
+    async def story() -> None:
+        async with running([], from_files(file).objects) as w:
+            found = (await w.get("/api/v1/nodes/Plain"))["metadata"]["labels"]
+            assert found["kubernetes.io/os"] == "linux"
+            assert found["kubernetes.io/arch"] == "arm64"
+            assert found["kubernetes.io/hostname"] == "plain"
 
     run(story())
 

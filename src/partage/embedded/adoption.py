@@ -1,7 +1,7 @@
 """Which objects a workload has: those that it controls and its selector picks.
 
-One that the selector picks and nobody controls is taken, as a ReplicaSet is that `kubectl delete --cascade=orphan`
-left; one whose labels no longer fit is let go, as a pod is that somebody takes out to look at it.
+One that the selector picks and that has no controller is taken, as a ReplicaSet is that `kubectl delete --cascade=orphan`
+left; one whose labels no longer fit is let go, as a pod is that a person takes out to look at it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ class Claim:
 
 
 def controller(record: Record) -> Mapping[str, Any] | None:
-    """The reference to whoever controls an object."""
+    """The reference to the controller of an object."""
     references = record.metadata.get("ownerReferences") or ()
     return next((one for one in references if one.get("controller")), None)
 

@@ -19,6 +19,7 @@ from partage.embedded.definitions import DEVICES, SIMULATED_NODES
 from partage.embedded.fleet import API_VERSION, KIND, SimulatedNode, simulated_nodes
 from partage.embedded.hardware import (
     device_manifest,
+    kubelet_labels,
     node_manifest,
     plugin_totals,
     unhealthy_devices,
@@ -157,6 +158,10 @@ class Agents:
 
     async def _bring_up(self, record: Record) -> None:
         """What a kubelet says of its node when it starts."""
+        known = record.metadata.get("labels") or {}
+        if lacking := {k: v for k, v in kubelet_labels(record.name).items() if k not in known}:
+            body = {"metadata": {"labels": lacking}}
+            await self._server.patch("nodes", "", record.name, body, user=_user(record.name))
         status = record.value.get("status") or {}
         allocatable = {**_ORDINARY, **(status.get("allocatable") or {})}
         moment = now(self._server)

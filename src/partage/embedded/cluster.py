@@ -43,6 +43,7 @@ from partage.embedded.kubelet import Kubelet
 from partage.embedded.manifests import Manifest
 from partage.embedded.overview import Overview, overview, waits_because
 from partage.embedded.scheduling import InProcess, KubeScheduler, Ports
+from partage.embedded.tainting import TaintEvictions
 from partage.embedded.watching import forget_old_events, is_over
 from partage.embedded.workloads import Workloads
 from partage.extender.attempts import Attempts
@@ -269,6 +270,7 @@ class EmbeddedCluster:
                 ("agents", self._agents.run()),
                 ("kubelet", self._kubelet.run()),
                 ("workloads", Workloads(self.server).run()),
+                ("taints", TaintEvictions(self.server).run()),
                 ("claims", ClaimLives(self.server).run()),
                 ("slices", slices.run()),
                 ("scheduling", loop.run()),

@@ -6,7 +6,7 @@ of Koordinator's names are the controller's to work out, as in a real cluster.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,6 +21,8 @@ from partage.vendors.catalog import encode_hami_cards, qgpu_totals
 from partage.vendors.settings import HamiSettings
 from partage.vendors.traits import NVIDIA, Reported, traits_of
 from partage.wire.device_objects import translate_devices
+
+_LONGEST_LABEL: Final = 63
 
 
 def device_manifest(node: SimulatedNode, now: str) -> dict[str, Any]:
@@ -42,14 +44,20 @@ def device_manifest(node: SimulatedNode, now: str) -> dict[str, Any]:
     return document
 
 
-def node_manifest(node: SimulatedNode) -> dict[str, Any]:
-    """The Node that the kubelet registers, before its plugins have reported anything."""
-    labels = {
-        names.HOSTNAME: node.name.lower(),
+def kubelet_labels(name: str) -> dict[str, str]:
+    """Labels that a kubelet gives its node, by which charts choose nodes; no name of a host is longer."""
+    hostname = {names.HOSTNAME: name.lower()} if len(name) <= _LONGEST_LABEL else {}
+    return {
+        **hostname,
         "beta.kubernetes.io/os": "linux",
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": "amd64",
     }
+
+
+def node_manifest(node: SimulatedNode) -> dict[str, Any]:
+    """The Node that the kubelet registers, before its plugins have reported anything."""
+    labels = kubelet_labels(node.name)
     if node.make.vendor == NVIDIA.name:
         product = node.make.product or node.spec.model
         labels["nvidia.com/gpu.product"] = product.replace(" ", "-")

@@ -38,7 +38,7 @@ _KINDS: Final = {
     "Job": _JOBS,
 }
 _ABOVE: Final = {"pods": _REPLICA_SETS, _REPLICA_SETS: _DEPLOYMENTS}
-"""Whose selector may pick an object that nobody controls."""
+"""Whose selector may pick an object without a controller."""
 _MAKES: Final = {_DEPLOYMENTS: ("Deployment", "apps/v1"), _REPLICA_SETS: ("ReplicaSet", "apps/v1")}
 _USER: Final = User("system:serviceaccount:kube-system:workload-controller")
 _AGAIN: Final = 5.0
@@ -140,7 +140,7 @@ class Workloads:
                 await self._create(made, record)
             for pod in surplus(pods, len(pods) - wanted) if len(pods) > wanted else ():
                 await self._delete(pod)
-        finally:  # what it has is told though it may have no more
+        finally:  # it says what it has though it may have no more
             await self._tell_replicas(record)
 
     async def _tell_replicas(self, record: Record) -> None:
