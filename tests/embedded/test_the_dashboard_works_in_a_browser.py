@@ -494,6 +494,46 @@ def test_it_fits_a_phone_and_a_wall() -> None:
     browse(tell)
 
 
+def test_the_longest_names_fit_a_phone() -> None:
+    """253 characters for a node and a pod: they are broken, and no view scrolls sideways."""
+
+    async def story() -> None:
+        name = ".".join(("n" * 63, "n" * 63, "n" * 63, "n" * 61))
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with running([node(name)]) as world, browsing(Path(folder)) as page:
+                url = world.cluster.addresses.dashboard
+                await world.create(PODS, pod("p" * 253, HALF))
+                await world.create(PODS, pod("q" * 253, {"koordinator.sh/gpu": 900}))
+                await world.refused("q" * 253)
+                views = (*VIEWS[:3], f"#/node/{name}", "#/pods")
+                for width, view in product(
+                    (380, 1300), (*views, *(f"#/pod/default/{c * 253}" for c in "pq"))
+                ):
+                    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+                    await page.call("Emulation.setDeviceMetricsOverride", **size)
+                    await page.open(f"{url}/{view}", shown(view))
+                    over = await page.value(
+                        "Math.max(...[...document.querySelectorAll('html, h1, h2, h2 a, p a')].map((e) =>"
+                        " e.getBoundingClientRect().right)) - document.documentElement.clientWidth"
+                    )
+                    assert over <= 0, (width, view)
+
+    run(story())
+
+
+def test_a_text_cannot_turn_what_is_beside_it() -> None:
+    """A mark that turns the direction of writing is shown by its number, as on a terminal."""
+
+    async def tell(world: World, page: Page, url: str) -> None:
+        ill = {"metadata": {"annotations": {"simulate.partage.io/unhealthy": "0=a\u202ecba<b>"}}}
+        await world.patch("/api/v1/nodes/n0", ill)
+
+        await page.open(f"{url}/#/node/n0", "document.querySelector('#view .bad')")
+        await page.until("document.querySelector('#view').innerText.includes('a\\\\u202ecba<b>')")
+
+    browse(tell)
+
+
 def test_what_is_not_there_is_said_with_a_way_on() -> None:
     """An unknown node, a list that matches nothing; then the scheduler goes away and comes back."""
 
@@ -523,6 +563,14 @@ def test_what_is_not_there_is_said_with_a_way_on() -> None:
         await page.until("document.querySelector('#view h1')?.textContent === 'Overview'")
         await page.until("!document.querySelector('#status.bad')")
         assert await page.value("document.querySelector('#live').textContent") == "Live"
+        assert "pods waiting" in await page.value("document.querySelector('#news').textContent")
+
+        await page.open(f"{url}/#/node/n0", shown("#/node/n0"))
+        await page.value("window.fetch = () => Promise.reject(new TypeError('gone'))")
+        await page.until("document.querySelector('#status.bad')")
+        await page.value("window.fetch = window.genuine")
+        again = "document.querySelector('#news').textContent === 'the scheduler answers again'"
+        await page.until(again)
 
     browse(tell)
 

@@ -3,6 +3,8 @@
 let token = "";
 const known = new Map(); // path to {tag, body}, the few that are on the screen
 const KEPT = 32;
+// Marks that turn the direction of writing could show a text as another one; their numbers are shown instead.
+const TURNS = /[\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g;
 
 export class Refused extends Error {
   constructor(status, message) {
@@ -26,7 +28,7 @@ export async function read(path, signal) {
   const answer = await fetch(path, { headers, signal, cache: "no-store", credentials: "same-origin" });
   const state = answer.headers.get("Partage-State") || "";
   if (answer.status === 304 && before) return { body: before.body, changed: false, state };
-  const body = await answer.json().catch(() => ({}));
+  const body = await answer.text().then(parsed).catch(() => ({}));
   if (!answer.ok) throw new Refused(answer.status, body.message || `${answer.status} ${answer.statusText}`);
   const tag = answer.headers.get("ETag");
   const changed = !before || !tag || before.tag !== tag;
@@ -36,6 +38,10 @@ export async function read(path, signal) {
     if (known.size > KEPT) known.delete(known.keys().next().value);
   }
   return { body, changed, state };
+}
+
+function parsed(text) {
+  return JSON.parse(text.replace(TURNS, (char) => `\\\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`));
 }
 
 /** A path with those parameters that have a value. */

@@ -144,11 +144,12 @@ async function show(view, body, still) {
 /** Say how old the picture is; only what changed in earnest is spoken to screen readers. */
 function tell(body, state) {
   const text = { rebuilding: "the books are not rebuilt yet", standby: "a standby: another instance decides" }[state] || "";
+  const back = live.dataset.state === "gone" ? "the scheduler answers again" : "";
   connected(text ? "stale" : "");
   status.className = text ? "bad" : "";
   seen = new Date().toLocaleTimeString();
   status.textContent = text || `as of ${seen}`;
-  announce(text || (body.pods && body.pods.waiting !== undefined ? `${body.pods.waiting} pods waiting` : ""));
+  announce(text || (body.pods && body.pods.waiting !== undefined ? `${body.pods.waiting} pods waiting` : back));
   if (body.names === false) ask("You see sums only: names of pods need a token that may read them.");
   else if (body.names === true) signIn.hidden = true;
 }
