@@ -129,7 +129,10 @@ def test_quantities_may_be_texts_or_numbers() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        pytest.param(b"\xff\xfe", "f: not UTF-8 text", id="encoding"),
+        pytest.param(b"a: \xff", "f: not UTF-8 text (byte 4)", id="encoding"),
+        pytest.param(
+            "a: 1".encode("utf-16"), "looks like UTF-16: save it as UTF-8", id="powershell"
+        ),
         pytest.param(b"a: b: c", "f: not YAML: line 1, column 5", id="yaml"),
         pytest.param(b'{"kind":"Node"', "f: not JSON: Input data was truncated", id="json"),
         pytest.param(b'{"kind":"Node"}}', "f: not JSON", id="json with a rest"),

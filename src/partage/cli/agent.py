@@ -32,7 +32,7 @@ from partage.cli.agent_options import (
     runtime_options,
     service_options,
 )
-from partage.cli.ending import end
+from partage.cli.ending import cause, end
 from partage.cli.kubelet_side import (
     asked_by,
     kubelet_companions,
@@ -106,7 +106,7 @@ def agent(**given: Any) -> None:
     except InvalidValue as error:
         end(str(error))
     except OSError as error:
-        end(f"{given['host']}:{given['port']}: {error.strerror or error}; name another --port")
+        end(f"{given['host']}:{given['port']}: {cause(error)}; name another --port")
 
 
 def _serve(plan: "_Plan", given: dict[str, Any]) -> None:

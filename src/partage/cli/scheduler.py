@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from partage.cli import loop
-from partage.cli.ending import end
+from partage.cli.ending import cause, end
 from partage.cli.logs import start_logging
 from partage.cli.parameters import (
     FILE,
@@ -343,7 +343,7 @@ def scheduler(**given: Any) -> None:
     except (ConfigError, InvalidValue, ValueError) as error:
         end(str(error))
     except OSError as error:
-        end(f"{given['host']}:{given['port']}: {error.strerror or error}; name another --port")
+        end(f"{given['host']}:{given['port']}: {cause(error)}; name another --port")
 
 
 def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:

@@ -141,7 +141,7 @@ async def _read(
         async with Client(config, settings=settings, environ=os.environ) as client:
             return await listed(
                 client,
-                lambda kind, count: _progress(f"read {count} objects of kind {kind}"),
+                lambda kind, count: _progress(f"read {kind}: {count}"),
                 everything=True,
             )
     except KubeError as error:

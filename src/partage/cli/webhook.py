@@ -12,7 +12,7 @@ import click
 import yaml
 
 from partage.cli import loop
-from partage.cli.ending import end
+from partage.cli.ending import cause, end
 from partage.cli.logs import start_logging
 from partage.cli.parameters import (
     FILE,
@@ -203,7 +203,7 @@ def webhook(**given: Any) -> None:
     except (ConfigError, InvalidValue, ValueError) as error:
         end(str(error))
     except OSError as error:
-        end(f"{given['host']}:{given['port']}: {error.strerror or error}; name another --port")
+        end(f"{given['host']}:{given['port']}: {cause(error)}; name another --port")
 
 
 def _print(objects: Iterable[dict[str, Any]]) -> None:

@@ -10,6 +10,7 @@ testing. Production is Kubernetes itself.
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -137,8 +138,10 @@ class EmbeddedCluster:
                     relaxed_names=True,  # the MetaX and HAMi documents use names with capitals
                 )
             )
-        except (UnreadableState, OSError) as error:
-            raise InvalidValue(f"{plan.file}: {error}") from error
+        except UnreadableState as error:
+            raise InvalidValue(str(error)) from error
+        except OSError as error:
+            raise InvalidValue(f"{plan.file} cannot be read: {error.strerror or error}") from error
         self.outcome = Outcome(notes=list(plan.notes))
         self._kubelet = Kubelet(self.server, self._context, plan.tracer)
         kept = {record.name for record in self.server.store.all("nodes")}
@@ -368,7 +371,8 @@ async def _listening(what: str, port: int, start: Awaitable[_T]) -> _T:
     try:
         return await start
     except OSError as error:
-        reason = error.strerror or str(error)
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror or str(error)
         raise InvalidValue(
             f"port {port} of the {what} cannot be had: {reason}; choose another, or 0 for any "
             "that is free"

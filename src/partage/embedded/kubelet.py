@@ -288,8 +288,11 @@ class Kubelet:
         if given.problem:
             yield f"not started: {given.problem}"
             return
-        for line in given.cards.get(name, ("no devices",)):
+        cards = given.cards.get(name, ())
+        for line in cards:
             yield f"device {line}"
+        if not cards:
+            yield "no devices"
         for key, value in sorted(given.env.get(name, {}).items()):
             yield f"env {key}={value}"
         for path in given.files.get(name, ()):

@@ -22,6 +22,8 @@ DEEPEST: Final = 200
 LARGEST: Final = 2_000_000
 """Values that one document may stand for once its aliases are followed."""
 
+_WIDE: Final = (b"\xff\xfe", b"\xfe\xff")
+"""How a text begins that PowerShell has written."""
 MOST_NOTES: Final = 100
 """Notes on keys that one source may give twice."""
 
@@ -127,7 +129,8 @@ def yaml_values(data: bytes, notes: list[Repeated] | None = None) -> list[Any]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise YamlError(f"not UTF-8 text: {error}") from error
+        wide = "; it looks like UTF-16: save it as UTF-8" if data[:2] in _WIDE else ""
+        raise YamlError(f"not UTF-8 text (byte {error.start + 1}){wide}") from error
     _refuse_depth(text)
     try:
         return list(_documents(text, [] if notes is None else notes))
