@@ -1,5 +1,6 @@
 """Options and texts that `explain`, `top` and `inspect` share."""
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
@@ -9,6 +10,8 @@ from partage.cli.answering import Asked
 from partage.cli.asking import CannotAsk, Where, ask
 from partage.cli.ending import end
 from partage.cli.parameters import FILE, cluster_options, options, output_option, strict_option
+from partage.cli.patience import patience
+from partage.cli.reading import named
 from partage.cli.visible import visible
 from partage.model.errors import PartageError
 
@@ -69,9 +72,18 @@ answer_options = options(
 
 
 def answered(
-    given: dict[str, Any], question: Callable[[Asked], Awaitable[_T]], *, placing: bool = False
+    given: dict[str, Any],
+    question: Callable[[Asked], Awaitable[_T]],
+    *,
+    placing: bool = False,
+    silent: bool = False,
 ) -> _T:
-    """The answer; ends the program where there is none."""
+    """The answer; ends the program where there is none.
+
+    Args:
+        placing: whether pods of manifests get places first.
+        silent: whether nothing says what takes long, as on a screen that is drawn again and again.
+    """
     where = Where(
         scheduler=given["scheduler"],
         service=given["service"],
@@ -89,9 +101,17 @@ def answered(
             where = Where(files=where.files, strict=where.strict, placing=placing)
         elif sum(chosen) > 1:
             raise CannotAsk("--scheduler and --service exclude each other; leave one out")
-        return ask(where, question)
+        with contextlib.nullcontext() if silent else patience(_doing(where)):
+            return ask(where, question)
     except PartageError as error:
         end(error)
+
+
+def _doing(where: Where) -> str:
+    if where.files:
+        return f"reading {named(where.files)}"
+    service = where.scheduler or where.service
+    return f"asking the scheduler service {service}" if service else "asking the API server"
 
 
 def told(asked: Asked) -> None:

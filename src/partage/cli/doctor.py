@@ -18,6 +18,7 @@ from partage.cli.alike_nodes import KINDS, alike
 from partage.cli.asking import HEARD, CannotAsk, told_of
 from partage.cli.ending import end
 from partage.cli.parameters import FILE, cluster_options, option, output_option
+from partage.cli.patience import patience
 from partage.cli.structured import structured
 from partage.cli.tables import paper
 from partage.cli.visible import visible
@@ -203,7 +204,8 @@ def doctor(**given: Any) -> None:
         if given["on_node"]:
             found = list(examined(given["root"]))
         else:
-            found = asyncio.run(_diagnosed(given, notes))
+            with patience("asking the API server"):
+                found = asyncio.run(_diagnosed(given, notes))
     except (CannotAsk, ConfigError, InvalidDocument) as error:
         end(error)
     data = {"findings": [asdict(one) for one in found], "notes": notes}

@@ -38,8 +38,14 @@ def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
             held += len(batch.documents) + len(batch.notes)
             yield batch
     if not held:
-        where = ", ".join("standard input" if name == "-" else name for name in names)
-        raise InvalidDocument(f"{where}: no document there; give a file with Kubernetes manifests")
+        raise InvalidDocument(
+            f"{named(names)}: no document there; give a file with Kubernetes manifests"
+        )
+
+
+def named(files: Iterable[str]) -> str:
+    """The files, for people."""
+    return ", ".join("standard input" if name == "-" else name for name in files)
 
 
 def _standard_input() -> bytes:

@@ -11,7 +11,8 @@ from rich.text import Text
 from partage.cli.asked import noted
 from partage.cli.ending import end
 from partage.cli.parameters import PolicyType, output_option, strict_option
-from partage.cli.reading import batches
+from partage.cli.patience import patience
+from partage.cli.reading import batches, named
 from partage.cli.structured import structured
 from partage.cli.tables import paper
 from partage.model.allocation import Allocation
@@ -63,7 +64,8 @@ def repack(
       3  some wait, and no plan was found for them
     """  # noqa: D301 # click wants the control character itself
     try:
-        cluster = assemble(list(batches(files, strict=strict)))
+        with patience(f"reading {named(files)}"):
+            cluster = assemble(list(batches(files, strict=strict)))
     except InvalidDocument as error:
         end(error)
     noted(cluster.notes)
@@ -72,7 +74,8 @@ def repack(
         name = f"{pod.namespace}/{pod.name}"
         return any(fnmatchcase(name, pattern) for pattern in patterns)
 
-    found = propose(cluster, may_move, policy)
+    with patience("looking for restarts"):
+        found = propose(cluster, may_move, policy)
     if not structured(output, [_document(one) for one in found]):
         _print(found)
     sys.exit(SOME_WAIT if any(one.place is None for one in found) else 0)

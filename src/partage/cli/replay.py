@@ -12,6 +12,7 @@ from rich.console import Console
 
 from partage.cli.ending import end
 from partage.cli.parameters import PolicyType, output_option
+from partage.cli.patience import patience
 from partage.cli.structured import structured
 from partage.cli.tables import Cell, PlainTable, Styled, paper
 from partage.model.errors import InvalidDocument, PartageError
@@ -62,10 +63,11 @@ def replay(file: Path, policy: Policy | None, output: str) -> None:
     try:
         with file.open("rb") as lines:
             first = lines.readline(_HEAD)
-        if first.lstrip().startswith(b'{"kind":"Record"'):
-            found = _record(file, policy)
-        else:
-            found = _snapshot(file, policy)
+        with patience(f"taking the decisions of {file} again"):
+            if first.lstrip().startswith(b'{"kind":"Record"'):
+                found = _record(file, policy)
+            else:
+                found = _snapshot(file, policy)
     except OSError as error:
         end(f"{file}: {error.strerror}; name a file of partage snapshot or scheduler --record")
     except PartageError as error:

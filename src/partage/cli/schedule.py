@@ -6,7 +6,8 @@ import click
 
 from partage.cli.ending import end
 from partage.cli.parameters import PolicyType, output_option, strict_option
-from partage.cli.reading import batches
+from partage.cli.patience import patience
+from partage.cli.reading import batches, named
 from partage.cli.report import document, print_tables
 from partage.cli.structured import structured
 from partage.model.errors import InvalidDocument
@@ -65,7 +66,10 @@ def schedule(
       3  some pods wait; the output says why
     """  # noqa: D301 # click wants the control character itself
     try:
-        outcome = run(assemble(list(batches(files, strict=strict))), policy, seed)
+        with patience(f"reading {named(files)}"):
+            known = assemble(list(batches(files, strict=strict)))
+        with patience("deciding"):
+            outcome = run(known, policy, seed)
     except InvalidDocument as error:
         end(error)
     if output == "table":

@@ -128,7 +128,9 @@ def top(
             raise click.UsageError("--watch shows a table; leave -o json and -o yaml out")
         watched(
             interval,
-            lambda console: _show(console, what, answered(given, question)[1], wide=wide),
+            lambda console: _show(
+                console, what, answered(given, question, silent=True)[1], wide=wide
+            ),
             wide=wide,
         )
         return

@@ -1,6 +1,7 @@
 """`partage up`: a whole cluster in one process, for trying, teaching and testing."""
 
 import asyncio
+import contextlib
 import gc
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from rich.text import Text
 from partage.cli import loop
 from partage.cli.ending import end
 from partage.cli.parameters import output_option
+from partage.cli.patience import patience
 from partage.cli.tables import PlainTable, Styled, given, paper, print_waiting
 from partage.cli.traces import sent_traces, trace_options
 from partage.cli.visible import visible
@@ -179,8 +181,10 @@ def _check_kubeconfig(path: Path | None) -> None:
 
 async def _serve(plan: Plan, output: str, stop: asyncio.Event) -> None:
     """Run the cluster until a signal ends it."""
-    async with EmbeddedCluster(plan) as cluster:
-        await cluster.settled(_PATIENCE)
+    async with contextlib.AsyncExitStack() as stack:
+        with patience(f"starting {len(plan.simulated)} nodes and {len(plan.objects)} objects"):
+            cluster = await stack.enter_async_context(EmbeddedCluster(plan))
+            await cluster.settled(_PATIENCE)
         if output == "json":
             _complain(cluster)
             click.echo(_line(cluster.addresses))

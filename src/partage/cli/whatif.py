@@ -12,7 +12,8 @@ from rich.text import Text
 from partage.cli.asked import noted
 from partage.cli.ending import end
 from partage.cli.parameters import output_option, strict_option
-from partage.cli.reading import batches
+from partage.cli.patience import patience
+from partage.cli.reading import batches, named
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, Styled, paper
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
@@ -109,8 +110,10 @@ def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     """  # noqa: D301 # click wants the control character itself
     try:
         changes = _changes(policies, add, remove, share, anew=anew)
-        known = assemble(list(batches(files, strict=strict)))
-        results = _evaluated(known, changes, seed)
+        with patience(f"reading {named(files)}"):
+            known = assemble(list(batches(files, strict=strict)))
+        with patience("deciding"):
+            results = _evaluated(known, changes, seed)
         if target is not None:
             target.write_text(page(results, ", ".join(files)), "utf-8")
     except OSError as error:

@@ -9,6 +9,7 @@ import click
 
 from partage.cli.ending import end
 from partage.cli.parameters import cluster_options, option
+from partage.cli.patience import patience
 from partage.daemon.withdrawing import Outcome
 from partage.daemon.withdrawing import withdraw as take_back
 from partage.kube.client import Client
@@ -47,7 +48,8 @@ def withdraw(**given: Any) -> None:
       3  something was left: Partage still runs, or pods or ResourceClaims hold devices
     """  # noqa: D301 # click wants the control character itself
     try:
-        outcome = asyncio.run(_withdrawn(given))
+        with patience("asking the API server"):
+            outcome = asyncio.run(_withdrawn(given))
     except ConfigError as error:
         end(error)
     except Forbidden as error:
