@@ -24,14 +24,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from fakes.ports import free_port
 
-VERSION = "1.36.4"
+PINNED = "1.36.4"
 """Kubernetes, as in go.mod."""
+VERSION = os.environ.get("PARTAGE_KUBERNETES", PINNED)
+OF_THE_PINNED = pytest.mark.skipif(VERSION != PINNED, reason=f"what {PINNED} has, and others not")
 TOOLS = Path(os.environ.get("PARTAGE_TOOLS", "~/.cache/partage/tools")).expanduser()
 KUBERNETES = TOOLS / f"kubernetes-v{VERSION}"
 ETCD = TOOLS / "etcd" / "usr" / "bin" / "etcd"

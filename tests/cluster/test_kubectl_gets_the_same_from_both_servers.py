@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import yaml
-from control_plane import KUBERNETES, ControlPlane, control_plane
+from control_plane import KUBERNETES, OF_THE_PINNED, ControlPlane, control_plane
 
 from partage.apiserver import ApiServer, Settings, serve, write_kubeconfig
 
@@ -130,6 +130,7 @@ async def both(plane: ControlPlane, folder: Path) -> tuple[Answers, Answers]:
     return genuine, embedded
 
 
+@OF_THE_PINNED
 def test_kubectl_gets_the_same_from_both_servers(tmp_path: Path) -> None:
     """Exit codes and first lines of errors, but for the table's."""
     plane_folder = tmp_path / "plane"

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from control_plane import control_plane
+from control_plane import OF_THE_PINNED, control_plane
 from plugin_stack import PLUGIN, Plugged
 
+pytestmark = OF_THE_PINNED
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 API = "scheduling.k8s.io/v1alpha2"
 WHOLE = {"koordinator.sh/gpu": "100"}
