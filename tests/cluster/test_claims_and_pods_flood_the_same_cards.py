@@ -58,12 +58,14 @@ class History:
     Attributes:
         told: version, collection, kind of change, object.
         most: the most that a card ever had given out, by card and what of it.
+        shared: cards that were held by pods and by claims at the same moment.
         ended: set when enough was told.
     """
 
     stack: Stack
     told: list[tuple[int, str, str, dict[str, Any]]] = field(default_factory=list)
     most: Counter[tuple[int, str]] = field(default_factory=Counter)
+    shared: set[int] = field(default_factory=set)
     ended: threading.Event = field(default_factory=threading.Event)
 
     def follow(self, path: str, since: str) -> None:
@@ -83,11 +85,16 @@ class History:
 
     def over(self) -> list[str]:
         """Moments at which more of a card was given out than it has."""
-        held: dict[str, list[tuple[int, int, int]]] = {}
+        held: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
         wrong = []
         for version, path, kind, item in sorted(self.told, key=lambda one: one[0]):
             mine = [] if kind == "DELETED" else of_pod(item) if path == PODS else of_claim(item)
-            held[item["metadata"]["uid"]] = mine
+            held[path, item["metadata"]["uid"]] = mine
+            by_names, by_claims = (
+                {card for (of, _), those in held.items() if of == one for card, _, _ in those}
+                for one in (PODS, CLAIMS)
+            )
+            self.shared |= by_names & by_claims
             sums: Counter[tuple[int, str]] = Counter()
             for card, core, memory in (one for those in held.values() for one in those):
                 sums[card, "core"] += core
@@ -212,6 +219,7 @@ def test_no_card_is_over_its_means_at_any_moment(big: Stack) -> None:
     assert history.over() == []
     print(f"\n{2 * EACH} pods; by names, by claims: {held}; {len(history.told)} changes")  # noqa: T201 # a record
     assert min(*held) > 0, held
+    assert history.shared
     # Each card was filled, and that was seen.
     assert set(history.most.values()) == {800, 16 * 2**30}, history.most
 

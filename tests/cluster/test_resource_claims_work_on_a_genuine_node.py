@@ -300,7 +300,11 @@ def test_each_pod_of_a_deployment_has_a_claim_of_its_own(cuda: Node) -> None:
                 "50",
             )
             (status,) = cuda.stack.pod(name)["status"]["resourceClaimStatuses"]
-            found[name] = allocated(cuda.stack, status["resourceClaimName"])["device"]
+            device = allocated(cuda.stack, status["resourceClaimName"])["device"]
+            files = set(says(cuda, running(cuda.stack, name), "main", "ls", "/dev").split())
+            cards = {f"gpu-{minor}": f"nvidia{minor}" for minor in (0, 1)}
+            assert files & set(cards.values()) == {cards[device]}
+            found[name] = device
         return found
 
     def claims() -> int:
