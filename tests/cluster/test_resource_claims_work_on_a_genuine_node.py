@@ -513,7 +513,7 @@ def test_slices_of_eight_cards_are_stored_as_they_were_sent(cuda: Node, name: st
 
 
 def test_the_genuine_allocator_keeps_shares_and_instances_apart(cuda: Node) -> None:
-    """By counters alone: two halves of a card beside each other, then no share; a share, then no instance."""
+    """By counters alone: two halves of a card and no share; what they give up is free; a share, and no instance."""
     stack, host = cuda.stack, "dgx"
     offers = {"cpu": "64", "memory": "512Gi", "pods": "110"}
     bare = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": host}}
@@ -539,31 +539,42 @@ def test_the_genuine_allocator_keeps_shares_and_instances_apart(cuda: Node) -> N
         {"metadata": {"labels": {"kubernetes.io/hostname": host}}},
         kind=partage_stack.MERGE,
     )
-    for name in ("low", "high", "more"):
-        claim(stack, name, **cut)
-        stack.create(user(name, name, **here))
-    claim(stack, "share", **half(10, "1Gi"))
-    stack.create(user("share", "share", **here))
 
     def placed() -> set[str]:
         items = stack.plane.call("GET", PODS)["items"]
         return {one["metadata"]["name"] for one in items if one["spec"].get("nodeName")}
 
-    eventually("two of four are placed", lambda: len(placed()) >= 2 or "share" in placed(), SLOW)
-    names = {"low", "high", "more", "share"}
-    eventually(
-        "the others wait",
-        lambda: all("claim" in unschedulable(stack, name) for name in names - placed()),
-        SLOW,
-    )
-    if placed() == {"share"}:  # whoever came first has the card
-        return
-    assert len(placed()) == 2
-    assert "share" not in placed()
-    assert {allocated(stack, name)["device"] for name in placed()} == {
+    def waits(name: str) -> None:
+        eventually(f"{name} waits", lambda: "claim" in unschedulable(stack, name), SLOW)
+
+    for name in ("low", "high", "more"):
+        claim(stack, name, **cut)
+        stack.create(user(name, name, **here))
+    eventually("two of three are placed", lambda: len(placed()) == 2, SLOW)
+    first = placed()
+    (third,) = {"low", "high", "more"} - first
+    assert {allocated(stack, name)["device"] for name in first} == {
         "gpu-0-mig-3g-40gb-0",
         "gpu-0-mig-3g-40gb-4",
     }
+    waits(third)
+    claim(stack, "share", **half(10, "1Gi"))
+    stack.create(user("share", "share", **here))
+    waits("share")
+
+    # What is given up is free again, for an instance first, and for shares once the card is whole.
+    gone = min(first)
+    place = allocated(stack, gone)["device"]
+    stack.plane.call("DELETE", f"{PODS}/{gone}?gracePeriodSeconds=0")
+    eventually("the third has the place of the first", lambda: third in placed(), SLOW)
+    assert allocated(stack, third)["device"] == place
+    waits("share")
+    for name in (first | {third}) - {gone}:
+        stack.plane.call("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+    eventually("the share is placed", lambda: placed() == {"share"}, SLOW)
+    claim(stack, "late", **cut)
+    stack.create(user("late", "late", **here))
+    waits("late")
 
 
 MINE = 'device.attributes["gpu.partage.io"]'
