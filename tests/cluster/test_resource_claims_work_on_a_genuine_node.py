@@ -487,13 +487,17 @@ def test_a_pod_may_go_before_it_is_prepared(cuda: Node) -> None:
 
 
 def test_a_driver_that_goes_leaves_no_slice(cuda: Node) -> None:
-    """The kubelet removes them once its sockets are gone; an agent that comes back publishes anew."""
+    """The kubelet removes them once its sockets are gone; with the agent they come back, and what waited for them runs."""
     assert not any("finalizers" in one["metadata"] for one in slices(cuda.stack, "cuda"))
     cuda.agent.stop()
     assert not [*(cuda.kubelet.folder / "plugins_registry").glob("gpu.partage.io*")]
     eventually("slices are gone", lambda: not slices(cuda.stack, "cuda"), SLOW)
+    claim(cuda.stack, "early", **half(20, "1Gi"))
+    cuda.stack.create(user("early", "early"))
+    eventually("a pod waits for it", lambda: "claim" in unschedulable(cuda.stack, "early"), SLOW)
     cuda.agent.start()
     eventually("slices are back", lambda: devices(cuda.stack, "cuda"), SLOW)
+    running(cuda.stack, "early")
 
 
 @pytest.mark.parametrize("name", ["A100-80GB", "H100-80GB", "H200-141GB", "Tesla-T4"])
