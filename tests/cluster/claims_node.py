@@ -12,6 +12,11 @@ import stack as partage_stack
 from genuine_node import LAYOUT, SLOW, Node, added, complete, container, pod, running
 from stack import Stack, eventually
 
+from partage.model import node as model
+from partage.model.cutting import Cutting
+from partage.model.device import Device, DeviceType, SliceMode
+from partage.vendors.mig import MIG_CARDS
+
 API = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
 PODS = "/api/v1/namespaces/default/pods"
@@ -121,3 +126,24 @@ def identity(stack: Stack, name: str) -> tuple[str, int]:
     """The container of a pod, and how often it was started again."""
     (status,) = running(stack, name)["status"]["containerStatuses"]
     return status["containerID"], status["restartCount"]
+
+
+def dgx(host: str, name: str) -> model.Node:
+    """A node of eight cards of a model."""
+    known = MIG_CARDS.get(name)
+    return model.Node(
+        host,
+        devices=tuple(
+            Device(
+                DeviceType.GPU,
+                minor,
+                f"GPU-{minor}",
+                "nvidia",
+                name,
+                memory_bytes=81559 * 2**20,
+                mode=SliceMode.SHARE if known is None else SliceMode.EITHER,
+                cutting=None if known is None else Cutting(known.axis, frozenset()),
+            )
+            for minor in range(8)
+        ),
+    )

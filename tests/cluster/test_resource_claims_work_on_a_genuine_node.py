@@ -24,6 +24,7 @@ from claims_node import (
     allocated,
     claim,
     devices,
+    dgx,
     empty,
     half,
     identity,
@@ -56,13 +57,10 @@ from partage.agent.notes import Notes
 from partage.kube.client import Client
 from partage.kube.loading import load_config
 from partage.model import node as model
-from partage.model.cutting import Cutting
-from partage.model.device import Device, DeviceType, SliceMode
 from partage.model.policy import Policy
 from partage.model.quantity import Quantity
 from partage.sim.claims import ClaimAllocator
 from partage.sim.offline import queue, started
-from partage.vendors.mig import MIG_CARDS
 from partage.wire import shapes
 from partage.wire.cluster import assemble
 from partage.wire.documents import decode
@@ -707,27 +705,6 @@ def _got(claim: dict[str, Any]) -> list[tuple[str, str, dict[str, int]]]:
         )
         for one in allocation.get("devices", {}).get("results", [])
     ]
-
-
-def dgx(host: str, name: str) -> model.Node:
-    """A node of eight cards of a model."""
-    known = MIG_CARDS.get(name)
-    return model.Node(
-        host,
-        devices=tuple(
-            Device(
-                DeviceType.GPU,
-                minor,
-                f"GPU-{minor}",
-                "nvidia",
-                name,
-                memory_bytes=81559 * 2**20,
-                mode=SliceMode.SHARE if known is None else SliceMode.EITHER,
-                cutting=None if known is None else Cutting(known.axis, frozenset()),
-            )
-            for minor in range(8)
-        ),
-    )
 
 
 async def published(stack: Stack, notes: Notes, *nodes: model.Node) -> None:
