@@ -25,7 +25,9 @@ def test_what_a_gate_would_drop_is_not_offered(tmp_path: Path, gate: str) -> Non
     sound, ill = dgx("one", "A100-80GB").devices[:2]
     node = Node("one", devices=(sound, replace(ill, healthy=False)))
     notes = Notes()
-    with control_plane(tmp_path, f"--feature-gates=DRA{gate}=false") as plane:
+    # Rules of taints cannot do without taints.
+    off = f"DRA{gate}=false,DRADeviceTaintRules=false"
+    with control_plane(tmp_path, f"--feature-gates={off}") as plane:
         plane.call("POST", "/api/v1/nodes", {"kind": "Node", "metadata": {"name": "one"}})
 
         async def publish() -> list[int]:
