@@ -162,6 +162,53 @@ def test_pods_of_a_protocol_and_claims_share_the_cards(cuda: Node) -> None:
     eventually("all is offered again", lambda: offers() == "16Gi", SLOW)
 
 
+def test_a_claim_and_three_protocols_share_one_card(cuda: Node) -> None:
+    """Each container has its own limits and the card's file, and the slice says what pods leave of the card."""
+    stack = cuda.stack
+    claim(stack, "whole", **half(100, "16Gi"))
+    stack.create(user("whole", "whole"))
+    running(stack, "whole")  # all others go to the other card
+    claim(stack, "part", **half(20, "2Gi"))
+    asked = {
+        "koordinator": {"koordinator.sh/gpu-core": "20", "koordinator.sh/gpu-memory-ratio": "20"},
+        "qgpu": {
+            "tke.cloud.tencent.com/qgpu-core": "20",
+            "tke.cloud.tencent.com/qgpu-memory": "4",
+        },
+        "hami": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"},
+    }
+    for name, limits in asked.items():
+        stack.create(pod(name, container("main", limits)))
+    stack.create(user("part", "part"))
+
+    found = {name: running(stack, name) for name in (*asked, "part")}
+
+    (minor,) = {granted(found[name], "main").minor for name in asked}
+    assert allocated(stack, "part")["device"] == f"gpu-{minor}"
+    assert allocated(stack, "whole")["device"] == f"gpu-{1 - minor}"
+    seen = {name: environment(cuda, one, "main") for name, one in found.items()}
+    for variable, values in {
+        "CUDA_DEVICE_MEMORY_LIMIT_0": ["3276m", "4096m", "3000m", "2048m"],
+        "CUDA_DEVICE_SM_LIMIT": ["20", "20", "30", "20"],
+    }.items():
+        assert [one[variable] for one in seen.values()] == values
+    for one in found.values():
+        files = set(says(cuda, one, "main", "ls", "/dev").split())
+        assert files & {"nvidia0", "nvidia1"} == {f"nvidia{minor}"}
+    eventually(
+        "the slice says what pods leave",
+        lambda: devices(stack, "cuda")[f"gpu-{minor}"]["capacity"]["cores"]["value"] == "30",
+        SLOW,
+    )
+    for name in asked:
+        stack.delete(name)
+    eventually(
+        "all is offered again",
+        lambda: devices(stack, "cuda")[f"gpu-{minor}"]["capacity"]["memory"]["value"] == "16Gi",
+        SLOW,
+    )
+
+
 def test_shares_go_to_the_card_with_the_least_room(cuda: Node) -> None:
     """The allocator takes the first card that fits; in the order of their numbers the last of these four fits nowhere."""
     stack = cuda.stack

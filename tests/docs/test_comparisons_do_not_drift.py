@@ -112,7 +112,7 @@ COMPARISON: Final = {
     "hardware instances made on demand": "test_a_bound_pod_gets_its_instances_and_gives_them_back",
     "cards and RDMA cards placed together": "test_network_cards_come_from_the_primarys_switches",
     "manifests of several protocols on one card": "test_pods_of_four_protocols_share_cards",
-    "ResourceClaims and names on one card": "test_no_card_is_over_its_means_at_any_moment",
+    "ResourceClaims and names on one card": "test_a_claim_and_three_protocols_share_one_card",
     "two pods bind on a node at once": "test_a_thousand_pods_created_at_once_are_all_bound",
     "gangs, queues, fair shares of teams": "test_gated_pods_may_still_move_and_be_let_go",
     "making room: preemption of shares": "test_an_important_pod_preempts",
