@@ -534,7 +534,8 @@ async def test_people_are_told_what_each_card_lacks_for_a_claim() -> None:
         await _waiting(cluster, "large", capacity=amounts, selectors=never)
         await _waiting(cluster, "small", capacity={"requests": {"cores": "30", "memory": "1Gi"}})
         await _waiting(cluster, "instance", deviceClassName="mig.gpu.partage.io")
-        for name in ("held", "large", "small", "instance", "missing"):
+        await _waiting(cluster, "huge", capacity={"requests": {"cores": "90", "memory": "900Gi"}})
+        for name in ("held", "large", "small", "instance", "huge", "missing"):
             await _naming(cluster, name)
         await cluster.pod("whole")
         async with SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon:
@@ -560,6 +561,12 @@ async def test_people_are_told_what_each_card_lacks_for_a_claim() -> None:
             small = await told("small")
             assert (small["reason"], small["fits_now_on"]) == (None, "n0")
             assert (await told("instance"))["reason"]["code"] == "MigPlacement"
+            assert "or wait" in large["next"]
+            huge = await told("huge")
+            assert huge["reason"]["code"] == "InsufficientMemory", "of all amounts the scarcest"
+            (card,) = huge["reason"]["nodes"]["n0"]["cards"]
+            assert card["detail"].startswith("cores 90% asked, 40% left; memory 900Gi asked, ")
+            assert "waiting does not help" in huge["next"]
             missing = await told("missing")
             assert missing["reason"]["code"] == "ClaimUnready"
             assert "ResourceClaim missing" in missing["reason"]["message"]

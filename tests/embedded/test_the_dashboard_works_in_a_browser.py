@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium on this mac
 HALF = {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50}
 
 HATCHED = "getComputedStyle(document.querySelector('%s')).backgroundImage.includes('gradient')"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 VIEWS = ("#/", "#/fleet", "#/nodes", "#/node/n0", "#/pods", "#/pod/default/waits", "#/compare")
 
 
@@ -357,6 +358,40 @@ def test_a_waiting_pod_shows_groups_and_ways_to_fit() -> None:
             "[...document.querySelectorAll('.stacked th[scope=col]')].map(t => t.textContent)"
         )
         assert heads == ["nodes", "code", "why"]
+
+    browse(tell)
+
+
+def test_claims_are_shown_beside_pods() -> None:
+    """On their card and by their sums; one that waits says why card by card, and what would never help."""
+
+    def claim(name: str, cores: str, memory: str) -> dict[str, Any]:
+        amounts = {"cores": cores, "memory": memory}
+        exactly = {"deviceClassName": "share.gpu.partage.io", "capacity": {"requests": amounts}}
+        spec = {"devices": {"requests": [{"name": "card", "exactly": exactly}]}}
+        return {"metadata": {"name": name}, "spec": spec}
+
+    def user(name: str, claimed: str) -> dict[str, Any]:
+        made = pod(name, {}, resourceClaims=[{"name": "card", "resourceClaimName": claimed}])
+        made["spec"]["containers"][0]["resources"] = {"claims": [{"name": "card"}]}
+        return made
+
+    async def tell(world: World, page: Page, url: str) -> None:
+        for name, cores, memory in (("mine", "40", "8Gi"), ("large", "100", "900Gi")):
+            await world.create(CLAIMS, claim(name, cores, memory))
+            await world.create(PODS, user(f"has-{name}", name))
+        await world.phase("has-mine", "Running")
+        node_text = "document.querySelector('#view').innerText"
+        await page.open(f"{url}/#/node/n0", f"{node_text}.includes('default/mine')")
+        text = await page.value(node_text)
+        assert "1 claim" in text
+        assert "share (claim)" in text
+        await page.open(f"{url}/#/pod/default/has-large", "document.querySelector('.reason')")
+        text = await page.value(node_text)
+        assert "claim large, request card: nearest gpu-" in text
+        assert "900Gi asked, 80Gi left" in text
+        assert "waiting does not help" in text
+        assert "What would make it fit" not in text
 
     browse(tell)
 

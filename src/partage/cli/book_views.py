@@ -84,7 +84,8 @@ class BookViews:
         if found is None:
             return None
         held, asks = allocator.held(document), allocator.asks(document)
-        return with_claims(found, document, held, asks, allocator.notes)
+        ledger = self._books.engine.ledger
+        return with_claims(ledger, found, document, held, asks, allocator.notes)
 
 
 def read(books: Books, document: Document) -> PodEntry:

@@ -14,6 +14,7 @@ from partage.extender.books import Books
 from partage.extender.claimants import CLASSES
 from partage.extender.explain import ended, explain
 from partage.inventory.card import Card
+from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools
 from partage.model.allocation import CLAIM, Grant
 from partage.model.device import DeviceType, SliceMode
@@ -27,6 +28,7 @@ from partage.scheduler.events import Placement
 from partage.scheduler.explain import DETAILED
 from partage.vendors.names import SHARE_CLASS
 from partage.wire import shapes
+from partage.wire.advice import NEVER, ROOM
 from partage.wire.claims import read_claim
 from partage.wire.device_requests import Ask, asked, claims_named
 from partage.wire.documents import Document
@@ -104,10 +106,11 @@ def explained(
     if many > _MOST_ASKS:
         notes.append(f"the service looks at the first {_MOST_ASKS} requests of the pod's claims")
     asks = ((want.claim, ask) for want in wants for ask in want.asks)
-    return told and with_claims(told, document, held, asks, notes)
+    return told and with_claims(books.engine.ledger, told, document, held, asks, notes)
 
 
 def with_claims(
+    ledger: Ledger,
     told: Mapping[str, Any],
     document: Document,
     held: Iterable[tuple[str, Grant]],
@@ -117,18 +120,35 @@ def with_claims(
     """An explanation with what the pod's claims hold and ask, and how it ended.
 
     Args:
+        ledger: of whose cards the explanation tells.
         document: the pod, which the books do not keep where it has claims alone.
         held: grants of the claims, with the node of each.
         asks: the claim's name, and one of its requests.
         notes: what is to be known beside.
     """
+    asks, reason = list(asks), told["reason"]
+    never = reason is not None and reason["code"] in ROOM and _never(ledger, asks)
     return {
         **told,
+        "next": NEVER if never else told["next"],
         "ended": ended(document) if told["state"] == "finished" else None,
         "allocations": [*told["allocations"], *(grant_document(one, node) for node, one in held)],
         "request": [*told["request"], *(_asked(claim, ask) for claim, ask in asks)],
         "notes": [*told["notes"], *notes],
     }
+
+
+def _never(ledger: Ledger, asks: Iterable[tuple[str, Ask]]) -> bool:
+    """Whether some request asks for shares that no node's cards have even when they are idle."""
+    plane, requests = ledger.planes[DeviceType.GPU], dict[tuple[str, str], bool]()
+    for claim, ask in asks:
+        large = False
+        if ask.device_class == SHARE_CLASS:
+            fits = (plane.core_total >= _cores(ask)) & (plane.memory_total >= _memory(ask))
+            large = not ((fits.sum(axis=0) >= (ask.count or 1)) & ledger.present).any()
+        key = claim, ask.name.partition("/")[0]  # of which this may be an alternative
+        requests[key] = requests.get(key, True) and large
+    return any(requests.values())
 
 
 def _asked(claim: str, ask: Ask) -> dict[str, Any]:
@@ -270,15 +290,24 @@ def _missed(card: Card, ask: Ask) -> tuple[float, CardReason] | None:
     if card.closed is not None or card.device.mode is SliceMode.MIG or card.occupied:
         told = "it is given as a whole, or by instances"
         return 3.0, CardReason(ReasonCode.CARD_NOT_IDLE, minor, detail=told)
-    for code, wants, free, what in (
-        (ReasonCode.INSUFFICIENT_CORE, max(_cores(ask), 1), card.core_free, "cores"),
-        (ReasonCode.INSUFFICIENT_MEMORY, max(_memory(ask), 1), card.memory_free, "memory"),
-    ):
-        if wants > free:
-            left = max(free, 0)
-            text = f"{what} {format_amount(code, wants)} asked, {format_amount(code, left)} left"
-            fits = f"; fits with at most {format_amount(code, left)} of {what}" if left else ""
-            return 1.0 + (1 - left / wants), CardReason(code, minor, wants, left, text + fits)
+    short = [
+        (max(free, 0) / wants, code, wants, max(free, 0), what)
+        for code, wants, free, what in (
+            (ReasonCode.INSUFFICIENT_CORE, max(_cores(ask), 1), card.core_free, "cores"),
+            (ReasonCode.INSUFFICIENT_MEMORY, max(_memory(ask), 1), card.memory_free, "memory"),
+        )
+        if wants > free
+    ]
+    if short:
+        part, code, wants, left, _ = min(short)
+        texts = [
+            f"{what} {format_amount(of, much)} asked, {format_amount(of, rest)} left"
+            for _, of, much, rest, what in short
+        ]
+        most = [f"{format_amount(of, rest)} of {what}" for _, of, _, rest, what in short if rest]
+        if len(most) == len(short):
+            texts.append(f"fits with at most {' and '.join(most)}")
+        return 2.0 - part, CardReason(code, minor, wants, left, "; ".join(texts))
     if card.slots_free < 1:
         return 2.0, CardReason(
             ReasonCode.INSUFFICIENT_SLOTS, minor, 1, 0, "as many sharers as it may have"

@@ -67,7 +67,7 @@ export const one = {
       pod.reason ? refusal(pod) : null,
       pod.fits_now_on ? h("div", { class: "reason" }, h("p", {}, "Its devices are free on node ", link(["node", pod.fits_now_on], pod.fits_now_on), " now. ",
         pod.kube_scheduler ? `kube-scheduler says: ${pod.kube_scheduler}` : "A rule of kube-scheduler's own (CPU, memory, ports) is in the way, or its turn has not come.")) : null,
-      pod.reason ? h(Ways, { key: pod.uid, pod }) : null,
+      pod.reason && pod.request.some((one) => one.protocol !== "claim") ? h(Ways, { key: pod.uid, pod }) : null,
       given(pod),
       asked(pod),
       why(pod),
