@@ -386,6 +386,8 @@ def test_claims_are_shown_beside_pods() -> None:
         text = await page.value(node_text)
         assert "1 claim" in text
         assert "share (claim)" in text
+        await page.open(f"{url}/#/pods?state=placed", f"{node_text}.includes('default/has-mine')")
+        assert "40% + 8Gi" in await page.value(node_text)
         await page.open(f"{url}/#/pod/default/has-large", "document.querySelector('.reason')")
         text = await page.value(node_text)
         assert "claim large, request card: nearest gpu-" in text

@@ -144,7 +144,7 @@ ATTACKS: Final = (
             f"{_PROPOSED}::test_claims_of_thousands_of_requests_are_left_to_kube_scheduler",
             f"{_PROPOSED}::test_an_explanation_looks_at_so_many_requests_of_claims",
             f"{_PROPOSED}::test_a_claim_for_less_than_nothing_is_left_to_kube_scheduler",
-            "extender/test_pods_that_wait_by_claims_are_listed.py::test_a_claim_that_comes_and_goes_has_no_pod_read_again",
+            "extender/test_pods_with_claims_are_listed.py::test_a_claim_that_comes_and_goes_has_no_pod_read_again",
         ),
     ),
     Attack(

@@ -45,8 +45,8 @@ async def overview_document(
     await kept.all(books)
     waiting = await _waiting(books, kept.roster)
     claimants = await _first_claimants(books) if names else []
-    by_claims = books.cluster_cache.claimants.count
-    waiting[""] += by_claims
+    by_claims = books.cluster_cache.claimants
+    waiting[""] += by_claims.count()
     await kept.nodes(books)  # from here on no other task has a turn
     ledger, catalogue = books.engine.ledger, kept.catalogue
     plane = ledger.planes[DeviceType.GPU]
@@ -64,8 +64,8 @@ async def overview_document(
         "models": _models(plane, catalogue),
         "protocols": kept.holdings.document(),
         "pods": {
-            "placed": len(kept.roster.placed),
-            "waiting": len(kept.roster.waiting) + by_claims,
+            "placed": len(kept.roster.placed) + by_claims.count(placed=True),
+            "waiting": len(kept.roster.waiting) + by_claims.count(),
         },
         "waiting_by_code": [{"code": code, "pods": n} for code, n in waiting.most_common() if n],
         "waiting": _first(books, kept.roster, claimants) if names else [],
@@ -178,7 +178,7 @@ async def _first_claimants(books: Books) -> list[dict[str, Any]]:
     first: list[dict[str, Any]] = []
     waiting = list(books.cluster_cache.claimants.waiting())
     for start in range(0, len(waiting), _PIECE):
-        piece = map(claimant_document, waiting[start : start + _PIECE])
+        piece = (claimant_document(books, one) for one in waiting[start : start + _PIECE])
         first = nsmallest(_EXAMPLES, (*first, *piece), key=_turn)
         await asyncio.sleep(0)
     return first

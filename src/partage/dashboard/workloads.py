@@ -25,7 +25,7 @@ from partage.wire.translation import PodEntry
 _PIECE: Final = 256
 """Pods that are put in order before others get their turn."""
 _MOST_CLAIMANTS: Final = 1000
-"""Pods that wait by claims alone, of one answer."""
+"""Pods that ask by claims alone, of one answer."""
 
 
 async def pods_document(
@@ -48,20 +48,19 @@ async def pods_document(
         if entry is not None:
             pods.append(_kept(books, entry, kept))
         elif key in claimants:
-            pods.append(claimant_document(claimants[key]))
+            pods.append(claimant_document(books, claimants[key]))
     return {"total": len(found), "offset": query.offset, "pods": pods}
 
 
 async def _claimants(books: Books, query: PodQuery) -> dict[Key, Document]:
-    """Pods that wait by claims alone and are wanted; the latest of very many are left out."""
+    """Pods that ask by claims alone and are wanted; the latest of very many are left out."""
     found: dict[Key, Document] = {}
-    if query.state == "placed" or query.code or query.protocol not in ("", CLAIM):
+    if query.code or query.protocol not in ("", CLAIM):
         return found
-    text, waiting = (
-        query.text.lower(),
-        list(books.cluster_cache.claimants.waiting(query.namespace)),
-    )
-    for number, pod in enumerate(waiting, 1):
+    text, known = query.text.lower(), books.cluster_cache.claimants
+    waiting = known.waiting(query.namespace) if query.state != "placed" else ()
+    placed = known.placed(query.namespace) if query.state != "waiting" else ()
+    for number, pod in enumerate([*waiting, *placed], 1):
         key = pod.namespace, pod.name, pod.metadata.uid or ""
         if text in f"{key[0]}/{key[1]}".lower():
             found[key] = pod
@@ -72,24 +71,31 @@ async def _claimants(books: Books, query: PodQuery) -> dict[Key, Document]:
     return found
 
 
-def claimant_document(pod: Document) -> dict[str, Any]:
-    """A pod that waits by ResourceClaims alone; only the answer about a single pod says why."""
-    said = said_of(pod)
+def claimant_document(books: Books, pod: Document) -> dict[str, Any]:
+    """A pod that asks by ResourceClaims alone; only the answer about a single pod says why it waits."""
     spec = pod.shape.spec if isinstance(pod.shape, shapes.Pod) else None
+    node = spec.node_name if spec else None
+    said = "" if node else said_of(pod)
+    ledger, uids = books.engine.ledger, books.cluster_cache.claimants.claims_of(pod)
+    held = [one for uid in uids if (one := ledger.allocation(uid)) is not None]
+    grants = [grant for one in held for grant in one.grants]
+    sums = [_sums(one) for one in held]
     return {
         "namespace": pod.namespace,
         "name": pod.name,
         "uid": pod.metadata.uid or "",
-        "state": "waiting",
-        "node": None,
+        "state": "bound" if node else "waiting",
+        "node": node,
         "protocols": [CLAIM],
         "priority": (spec.priority or 0) if spec else 0,
-        **_sums(None),
-        "cards": [],
-        "given": "",
-        "allocations": [],
+        **{key: sum(one[key] for one in sums) for key in _sums(None)},
+        "cards": sorted({f"{one.type.value} {one.minor}" for one in grants}),
+        "given": given_text(grants) if grants else "",
+        "allocations": [grant_document(grant, one.node) for one in held for grant in one.grants],
         "code": None,
-        "message": f"it waits for its ResourceClaims{f': {said}' if said else ''}",
+        "message": None
+        if node
+        else f"it waits for its ResourceClaims{f': {said}' if said else ''}",
         "kube_scheduler": said or None,
         "created": pod.metadata.creation_timestamp,
         "quarantine": None,

@@ -1,9 +1,9 @@
-"""Pods that wait for devices by ResourceClaims alone. The books hold nothing of them; people want to see that they wait.
+"""Pods that ask for devices by ResourceClaims alone. The books hold nothing of them; people want to see what they have or wait for.
 
-    a pod names a claim ──┬──> it waits for devices of Partage
+    a pod names a claim ──┬──> it waits for devices of Partage, or has some
     the claim asks us ────┘
 
-Either may come first. Both are kept from event to event, and which pods wait is found when it is asked: one claim may be named by
+Either may come first. Both are kept from event to event, and which pods are concerned is found when it is asked: one claim may be named by
 thousands of pods, and be made and deleted again and again. Pods whose claims ask no class of Partage's own are another
 driver's, and are left out. A class of an operator that names this driver counts as Partage's own where the program reads
 DeviceClasses, before claims.
@@ -29,14 +29,15 @@ _Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Claimant:
-    """A pod that waits, and the claims that it names."""
+    """A pod, the claims that it names, and whether it has a node."""
 
     document: Document
     keys: frozenset[_Key]
+    placed: bool
 
 
 class Claimants:
-    """Pods of one service that wait so."""
+    """Those of one service."""
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, _Claimant]] = {}
@@ -44,24 +45,36 @@ class Claimants:
         self._claims: dict[_Key, str] = {}
         self._classes = set(CLASSES)
 
-    @property
-    def count(self) -> int:
-        """How many wait for devices of Partage."""
-        return sum(1 for namespace in self._pods for _ in self._of(namespace))
+    def count(self, *, placed: bool = False) -> int:
+        """How many wait for devices of Partage, or have a node."""
+        return sum(1 for namespace in self._pods for _ in self._of(namespace, placed))
 
     def waiting(self, namespace: str = "") -> Collection[Document]:
         """Those that wait for devices of Partage; of one namespace, or of all."""
-        namespaces = [namespace] if namespace else list(self._pods)
-        return [one for each in namespaces for one in self._of(each)]
+        return self._all(namespace, placed=False)
 
-    def _of(self, namespace: str) -> Iterator[Document]:
+    def placed(self, namespace: str = "") -> Collection[Document]:
+        """Those that have a node; of one namespace, or of all."""
+        return self._all(namespace, placed=True)
+
+    def _all(self, namespace: str, *, placed: bool) -> Collection[Document]:
+        namespaces = [namespace] if namespace else list(self._pods)
+        return [one for each in namespaces for one in self._of(each, placed)]
+
+    def _of(self, namespace: str, placed: bool) -> Iterator[Document]:  # noqa: FBT001 # of two kinds
         for one in self._pods.get(namespace, {}).values():
-            if not self._claims.keys().isdisjoint(one.keys):
+            if one.placed is placed and not self._claims.keys().isdisjoint(one.keys):
                 yield one.document
 
-    def knows(self, uid: str) -> bool:
-        """Whether a pod names claims and is not bound."""
-        return uid in self._namespaces
+    def waits(self, uid: str) -> bool:
+        """Whether a pod names claims and has no node."""
+        known = self._pods.get(self._namespaces.get(uid, ""), {}).get(uid)
+        return known is not None and not known.placed
+
+    def claims_of(self, document: Document) -> list[str]:
+        """Uids of the claims that a pod names and that ask for devices of Partage."""
+        keys = sorted(_named(document) or ())
+        return [self._claims[key] for key in keys if key in self._claims]
 
     # --- pods --------------------------------------------------------------------------------
 
@@ -72,10 +85,12 @@ class Claimants:
         if outdated(document, known.document if known else None):
             return
         self.gone(uid)
-        keys = _named(document) if _waits(document) else None
+        shape = document.shape
+        keys = _named(document) if _lives(shape) else None
         if keys is not None:
             self._namespaces[uid] = namespace
-            self._pods.setdefault(namespace, {})[uid] = _Claimant(document, keys)
+            placed = isinstance(shape, shapes.Pod) and bool(shape.spec and shape.spec.node_name)
+            self._pods.setdefault(namespace, {})[uid] = _Claimant(document, keys, placed)
 
     def gone(self, uid: str) -> None:
         """A pod is there no more, or is one of the books."""
@@ -132,9 +147,8 @@ def _named(pod: Document) -> frozenset[_Key] | None:
     return frozenset((pod.namespace, name) for _, name, _ in named if name) if named else None
 
 
-def _waits(document: Document) -> bool:
-    shape = document.shape
-    if not isinstance(shape, shapes.Pod) or shape.spec is None or shape.spec.node_name:
+def _lives(shape: object) -> bool:
+    if not isinstance(shape, shapes.Pod) or shape.spec is None:
         return False
     phase = shape.status.phase if shape.status else None
     return phase not in ("Succeeded", "Failed")

@@ -64,7 +64,7 @@ class ClusterCache:
         namespaces: whose ConfigMaps set anything; empty for those of all.
         changes: every pod with devices that came, was read anew, or went, in order.
         claims: ResourceClaims that hold devices of this driver; empty where they are not followed.
-        claimants: pods that wait for devices by ResourceClaims alone.
+        claimants: pods that ask for devices by ResourceClaims alone.
         taken: what kube-scheduler counts as requested of nodes beside devices, by node.
         compared: pods that nodes were compared for by what their claims ask, by uid, the latest; prices are learnt from them.
     """
@@ -284,7 +284,7 @@ class ClusterCache:
             total.update(some)
         if not total:
             return total
-        mine = [pod.host for uid, pod in self.compared.items() if not self.claimants.knows(uid)]
+        mine = [pod.host for uid, pod in self.compared.items() if not self.claimants.waits(uid)]
         mine += [
             entry.host
             for entry in self._entries.values()

@@ -1,8 +1,10 @@
-"""The lists of waiting pods have those that ask by ResourceClaims alone, and no other driver's."""
+"""The lists of pods have those that ask by ResourceClaims alone, and no other driver's."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from world import document, half, pod
 
@@ -14,6 +16,7 @@ from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
 from partage.extender.rebuild import filled
+from partage.wire import shapes
 from partage.wire.documents import Document
 
 SHARE, OTHER = "share.gpu.partage.io", "gpu.example.com"
@@ -79,12 +82,24 @@ def test_they_stand_among_the_others_in_order() -> None:
     assert seen["waiting_by_code"] == [{"code": "", "pods": 3}]
 
 
+def ended() -> Document:
+    """The pod, which has run to its end."""
+    made = claimant("a", 2, nodeName="n1")
+    assert isinstance(made.shape, shapes.Pod)
+    status = shapes.PodStatus(phase="Succeeded")
+    return replace(made, shape=msgspec.structs.replace(made.shape, status=status))
+
+
 @pytest.mark.parametrize(
-    "then",
-    [claimant("a", 2, nodeName="n1"), claimant("a", 2, resourceClaims=[])],
-    ids=["bound", "asks no more"],
+    ("then", "placed"),
+    [
+        (claimant("a", 2, nodeName="n1"), ["a"]),
+        (ended(), []),
+        (claimant("a", 2, resourceClaims=[]), []),
+    ],
+    ids=["bound", "ended", "asks no more"],
 )
-def test_they_leave_the_list(then: Document) -> None:
+def test_they_wait_no_more(then: Document, placed: list[str]) -> None:
     """When they are bound or gone; a state that is older brings nobody back."""
     known = books(SHARE)
     cache = known.cluster_cache
@@ -93,7 +108,11 @@ def test_they_leave_the_list(then: Document) -> None:
     cache.pod_gone("z")
     cache.pod_changed(claimant("z"))
 
-    assert listed(known, PodQuery()) == ["m"]
+    assert listed(known, PodQuery(state="waiting")) == ["m"]
+    assert listed(known, PodQuery(state="placed")) == placed
+    assert listed(known, PodQuery()) == [*placed, "m"]
+    counted = asyncio.run(overview_document(known))["pods"]
+    assert counted == {"placed": len(placed), "waiting": 1}
 
 
 def test_another_drivers_are_not_told() -> None:
