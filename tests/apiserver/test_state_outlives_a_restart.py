@@ -77,3 +77,22 @@ def test_a_port_in_use_is_an_error() -> None:
                 await ApiServer().start(port=port)
 
     asyncio.run(main())
+
+
+def test_a_file_that_cannot_be_written_is_told_without_a_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server ends as ever; one line says what the file lacks, and no traceback is in it."""
+    file = tmp_path / "gone" / "state.json"
+
+    async def main() -> None:
+        async with serve(ApiServer(Settings(file=file))):
+            pass
+
+    asyncio.run(main())
+
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{file} cannot be written: No such file or directory; it lacks the latest changes"
+    )
+    assert record.exc_info is None

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
+from up_world import node, run, running
 
 from partage.cli.up import printed, up
 from partage.embedded.applying import Outcome
 from partage.embedded.cluster import Addresses
 from partage.embedded.overview import Overview, WaitingLine
+from partage.model.errors import InvalidValue
 
 COMMAND = (sys.executable, "-m", "partage.cli.main", "up", "--no-examples")
 PATIENCE = 240
@@ -116,6 +118,34 @@ def test_a_state_file_that_is_none_is_told(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert result.stderr.count(str(file)) == 1
     assert file.read_text(encoding="utf-8") == "hello"
+
+
+def test_a_state_file_that_cannot_be_written_is_told_first(tmp_path: Path) -> None:
+    """Exit code 2 before anything is there to be lost."""
+    file = tmp_path / "none" / "state"
+
+    result = CliRunner().invoke(up, ["--no-examples", "--state", str(file)])
+
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"partage up: {file}.lock cannot be written: No such file or directory; name another file\n"
+    )
+
+
+def test_two_clusters_keep_their_objects_apart(tmp_path: Path) -> None:
+    """The second is refused while the first runs, or the last to end would win."""
+    file = tmp_path / "state"
+
+    async def story() -> None:
+        async with running([node()], file=file):
+            with pytest.raises(InvalidValue, match="is another partage up's; end that one"):
+                async with running([node()], file=file):
+                    pass
+        async with running([node()], file=file):
+            pass
+
+    run(story())
+    assert [one.name for one in tmp_path.iterdir()] == ["state"]
 
 
 def test_pods_that_were_not_looked_at_do_not_count_as_waiting(

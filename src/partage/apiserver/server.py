@@ -39,6 +39,7 @@ _NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease"
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _TIDY_AFTER: Final = 0.2
 _SAVE_EVERY: Final = 5.0
+_UNSAVED: Final = "%s cannot be written: %s; it lacks the latest changes"
 _log: Final = logging.getLogger(__name__)
 
 
@@ -301,7 +302,10 @@ class ApiServer:
                 await task
         self._tasks = []
         await self._webhooks.close()
-        await self.save()
+        try:
+            await self.save()
+        except OSError as error:
+            _log.error(_UNSAVED, self.settings.file, error.strerror or error)  # no fault of ours
 
     async def save(self) -> None:
         """Writes the settings' file, if there is one. Raises `OSError`."""
@@ -322,16 +326,19 @@ class ApiServer:
                 _log.exception("tidying up after changes failed")
 
     async def _save_often(self) -> None:
-        saved = -1
+        saved, said = -1, ""
         while True:
             await asyncio.sleep(_SAVE_EVERY)
             if saved != self.store.revision:
                 try:
                     revision = self.store.revision
                     await self.save()
-                    saved = revision
-                except OSError:
-                    _log.exception("%s could not be written", self.settings.file)
+                    saved, said = revision, ""
+                except OSError as error:
+                    why = error.strerror or str(error)
+                    if why != said:
+                        _log.warning(_UNSAVED, self.settings.file, why)
+                    said = why
 
 
 @contextlib.asynccontextmanager

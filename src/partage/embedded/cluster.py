@@ -9,11 +9,12 @@ testing. Production is Kubernetes itself.
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeVar
@@ -174,8 +175,16 @@ class EmbeddedCluster:
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         plan = self._plan
+        if plan.file is not None:
+            stack.enter_context(_held(plan.file))
         api = await _listening("API server", plan.port, self.server.start(_HOST, plan.port))
         stack.push_async_callback(self.server.stop)
+        try:
+            await self.server.save()
+        except OSError as error:
+            raise InvalidValue(
+                f"{plan.file} cannot be written: {error.strerror or error}; name another file"
+            ) from error
         await self._furnish()
         config = Config(ClusterConfig(api), UserConfig(token=self._token))
         client = await stack.enter_async_context(Client(config))
@@ -364,6 +373,29 @@ class EmbeddedCluster:
         spec = pod.value.get("spec") or {}
         ours = spec.get("schedulerName") in self._served and not spec.get("schedulingGates")
         return ours and not (spec.get("nodeName") or is_over(pod) or waits_because(pod))
+
+
+@contextlib.contextmanager
+def _held(file: Path) -> Iterator[None]:
+    """Inside, no other cluster keeps its objects in this file. Raises `InvalidValue`: another one does."""
+    mark = file.with_name(file.name + ".lock")
+    try:
+        lock = os.open(mark, os.O_WRONLY | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise InvalidValue(
+            f"{mark} cannot be written: {error.strerror or error}; name another file"
+        ) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InvalidValue(
+                f"{file} is another partage up's; end that one, or name another file"
+            ) from error
+        yield
+        mark.unlink(missing_ok=True)
+    finally:
+        os.close(lock)
 
 
 async def _listening(what: str, port: int, start: Awaitable[_T]) -> _T:
