@@ -250,6 +250,21 @@ def test_a_live_view_folds_what_is_too_long(manifests: str) -> None:
     assert max(map(len, screenful.splitlines())) <= 80
 
 
+def test_a_terminal_that_cannot_be_drawn_on_is_not_watched(manifests: str) -> None:
+    """It showed an empty screen; now one line says what is wrong."""
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "partage.cli.main", "top", "--watch", "-f", manifests]
+    environ = {**os.environ, "TERM": "dumb"}
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=environ) as running:
+        os.close(theirs)
+        assert running.stderr is not None
+        told = running.stderr.read().decode()
+    os.close(ours)
+
+    assert running.returncode == 2
+    assert "TERM says that this one is dumb" in " ".join(told.split())
+
+
 def _watched(command: list[str]) -> str:
     """What the first full screen says, without colours."""
     ours, theirs = os.openpty()

@@ -28,6 +28,12 @@ def watched(every: float, show: Callable[[Console], None], *, wide: bool) -> Non
     if not console.is_terminal:
         raise click.UsageError("--watch needs a terminal; leave it out, or use -o json in a loop")
 
+    if console.is_dumb_terminal:
+        raise click.UsageError(
+            "--watch needs a terminal that can be drawn on, and TERM says that this one is dumb; "
+            "leave it out, or set TERM"
+        )
+
     def ended(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
