@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 
 import pytest
 from aiohttp import web
@@ -40,6 +41,20 @@ async def test_each_is_answered_and_one_is_logged(caplog: pytest.LogCaptureFixtu
     assert (
         told[0].getMessage().startswith("refused as no HTTP since the last such line: 1 requests")
     )
+
+
+async def test_a_client_of_tls_knows_at_once() -> None:
+    """An `https://` for a plain port: its handshake fails, and does not wait for a time to be over."""
+    site = Site(web.Application(middlewares=[guard()]), Limits())
+    await site.start()
+    try:
+        async with asyncio.timeout(Limits().patience / 2):
+            with pytest.raises(ssl.SSLError):
+                await asyncio.open_connection(
+                    "127.0.0.1", site.port, ssl=ssl.create_default_context()
+                )
+    finally:
+        await site.stop()
 
 
 def test_the_next_line_counts_what_came_meanwhile(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,8 @@ from typing import Final
 from partage.serving.limits import Limits
 
 END: Final = b"\r\n\r\n"
+_HELLO: Final = b"\x16\x03"
+"""How TLS begins; without an answer such a client would wait until its time is over."""
 _LINES: Final = 128
 """Lines of a head."""
 _TARGET: Final = 2**14
@@ -80,6 +82,8 @@ class Framing:
             Refused: it is too large, or asks for what is not done.
         """
         held = self.held
+        if held.startswith(_HELLO):
+            raise Refused(400, "this port speaks plain HTTP; ask by http://")
         if not self._searched and held.startswith(b"\r\n"):
             del held[:2]  # an empty line before a request is usual enough
         end = held.find(END, max(0, self._searched - len(END)))
