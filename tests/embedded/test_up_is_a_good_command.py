@@ -80,6 +80,18 @@ def test_a_missing_file_is_named(option: str) -> None:
     assert "no-such-file.yaml: cannot be read" in result.stderr
 
 
+@pytest.mark.parametrize("option", ["--nodes", "-f"])
+def test_a_file_without_documents_is_named(tmp_path: Path, option: str) -> None:
+    """Exit code 2, as of the other commands; the usual nodes would be a surprise."""
+    file = tmp_path / "empty.yaml"
+    file.write_text("# nothing yet\n", encoding="utf-8")
+
+    result = CliRunner().invoke(up, ["--no-examples", option, str(file)])
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"partage up: {file}: no document there; give a file")
+
+
 def test_a_node_that_is_refused_is_told(tmp_path: Path) -> None:
     """Exit code 2 and one line with the rule: this model makes no label."""
     file = tmp_path / "nodes.yaml"
