@@ -18,6 +18,11 @@ EXAMPLES = str(Path(__file__).parents[2] / "examples")
 MIXED = f"{EXAMPLES}/mixed"
 NOBODY = ["--scheduler", "http://127.0.0.1:1"]
 CASES = {
+    "an address": (
+        ["schedule", "https://example.com/x.yaml"],
+        "https://example.com/x.yaml",
+        "fetch",
+    ),
     "no kubeconfig": (["top"], "no kubeconfig", "Or name a scheduler with --scheduler"),
     "no kubeconfig, doctor": (["doctor"], "no kubeconfig", "correct KUBECONFIG"),
     "no kubeconfig, snapshot": (["snapshot"], "no kubeconfig", "correct KUBECONFIG"),

@@ -26,6 +26,10 @@ def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
             raise InvalidDocument(
                 "the name of a file is empty; name a file or folder, or - for standard input"
             )
+        if name.startswith(("http://", "https://")):
+            raise InvalidDocument(
+                f"{name}: no address is read; fetch it, and give it by - (curl -sSf ADDRESS | partage …)"
+            )
         given = (
             [("standard input", _standard_input())] if name == "-" else read_paths([Path(name)])
         )
