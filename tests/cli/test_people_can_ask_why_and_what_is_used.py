@@ -396,9 +396,11 @@ def test_compute_of_several_cards_is_told_in_cards() -> None:
 
 def test_a_pod_that_only_waits_for_its_turn_gets_a_line_of_its_own() -> None:
     """So that the line is folded on a narrow terminal, as all reasons are."""
-    lines = ask("top", "-f", MIXED).stdout.splitlines()
+    answer = ask("top", "-f", MIXED)
+    lines = answer.stdout.splitlines()
 
-    assert "    its devices are free: " in lines[lines.index("team-vision/metax-third") + 1]
+    assert lines[lines.index("team-vision/metax-third") + 1] == "    there is room for it"
+    assert "judged each by itself, beside what runs; partage schedule places them" in answer.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

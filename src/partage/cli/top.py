@@ -27,6 +27,7 @@ _AHEAD: Final = 2
 _OWN: Final = (
     "its devices are free: a rule of kube-scheduler's own keeps it, or its turn has not come"
 )
+_ALONE: Final = "pods of manifests that wait are judged each by itself, beside what runs; partage schedule places them in turn"
 
 Document = dict[str, Any]
 
@@ -137,6 +138,10 @@ def top(
     asked, found = answered(given, question)
     if structured(given["output"], found):
         return
+    if given["files"] and found.get("waiting"):
+        asked = replace(asked, notes=(*asked.notes, _ALONE))
+        for one in found["waiting"]:
+            one["message"] = one["message"] or "there is room for it"
     with paper(wide=wide) as console:
         _show(console, what, found, wide=wide)
     told(asked)
