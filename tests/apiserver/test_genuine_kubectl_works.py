@@ -452,7 +452,7 @@ spec:
 
 
 @KUBECTL
-def test_the_four_seeds_manifests_are_accepted(binary: Path, tmp_path: Path) -> None:
+def test_the_four_documents_manifests_are_accepted(binary: Path, tmp_path: Path) -> None:
     """Every example, and the manifests that the documents print, with validation on."""
 
     async def scene(kubectl: Kubectl, w: World) -> None:

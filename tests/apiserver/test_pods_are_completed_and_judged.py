@@ -456,7 +456,7 @@ def test_malformed_affinity_is_refused(value: dict[str, Any], why: str) -> None:
     run(story)
 
 
-def test_seed_000s_name_needs_relaxed_names() -> None:
+def test_metaxs_name_needs_relaxed_names() -> None:
     """Upper case in a pod's name is refused, unless the server is told to let it pass."""
 
     async def genuine(w: World) -> None:

@@ -18,7 +18,7 @@ from partage.wire.nodes import translate_node
 VENDOR = "node.koordinator.sh/gpu-vendor"
 MODEL = "node.koordinator.sh/gpu-model"
 DRIVER = "node.koordinator.sh/gpu-driver-version"
-SEED_003 = {
+KOORDINATORS_DOCUMENT = {
     "kubernetes.io/gpu": "200",
     "kubernetes.io/gpu-core": "200",
     "kubernetes.io/gpu-memory": "32Gi",
@@ -31,7 +31,7 @@ TODAY = {
     "koordinator.sh/gpu-memory-ratio": "200",
     "koordinator.sh/gpu.shared": "200",
 }
-SEED_000 = {
+METAXS_DOCUMENT = {
     "koordinator.sh/gpu.shared": "100",
     "koordinator.sh/gpu-core": "100",
     "koordinator.sh/gpu-memory": "64Gi",
@@ -39,7 +39,7 @@ SEED_000 = {
 }
 
 
-def test_seed_003_comes_out_in_both_dialects() -> None:
+def test_koordinators_node_comes_out_in_both_dialects() -> None:
     """Two cards written in the older names: the page's totals, today's beside them, nvidia.com/gpu kept."""
 
     async def story(world: World) -> None:
@@ -47,12 +47,16 @@ def test_seed_003_comes_out_in_both_dialects() -> None:
         world.tell(device("n1", card(0, domain="kubernetes.io"), card(1, domain="kubernetes.io")))
         async with world.leading():
             for part in ("allocatable", "capacity"):
-                assert world.totals(part=part) == {**SEED_003, **TODAY, "nvidia.com/gpu": "2"}
+                assert world.totals(part=part) == {
+                    **KOORDINATORS_DOCUMENT,
+                    **TODAY,
+                    "nvidia.com/gpu": "2",
+                }
 
     run(story)
 
 
-def test_seed_000_comes_out_and_the_plugin_keeps_its_name() -> None:
+def test_metaxs_node_comes_out_and_the_plugin_keeps_its_name() -> None:
     """One MetaX card: the page's totals, no `gpu` for another vendor, metax-tech.com/sgpu untouched."""
 
     async def story(world: World) -> None:
@@ -60,7 +64,7 @@ def test_seed_000_comes_out_and_the_plugin_keeps_its_name() -> None:
         world.tell(device("n1", card(0, "64Gi"), **{VENDOR: "metax", MODEL: "C500"}))
         async with world.leading():
             found = world.totals()
-            assert {k: v for k, v in found.items() if k in SEED_000} == SEED_000
+            assert {k: v for k, v in found.items() if k in METAXS_DOCUMENT} == METAXS_DOCUMENT
             assert found["kubernetes.io/gpu-memory"] == "64Gi"
             assert found["metax-tech.com/sgpu"] == "16"
             assert "koordinator.sh/gpu" not in found

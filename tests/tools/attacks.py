@@ -420,7 +420,7 @@ ATTACKS: Final = (
         "only cards, amounts and sums; none is left",
         (
             "agent/test_limits_are_told_and_acted_on.py::test_nobody_is_named_where_nobody_is_asked_who_reads",
-            "extender/test_debug_api_prints_what_seed_003_prints.py::test_names_are_shown_to_those_who_may_read_all_pods",
+            "extender/test_debug_api_prints_what_the_document_prints.py::test_names_are_shown_to_those_who_may_read_all_pods",
             "record/test_masks_keep_nothing_secret.py",
         ),
     ),
@@ -437,7 +437,7 @@ ATTACKS: Final = (
         (
             f"{_WAY}::test_a_server_by_plain_http_is_told_of_nobody",
             f"{_WAY}::test_nor_does_a_program_send_any_to_another_machine",
-            "extender/test_debug_api_prints_what_seed_003_prints.py::test_a_token_by_plain_http_is_refused_and_not_reviewed",
+            "extender/test_debug_api_prints_what_the_document_prints.py::test_a_token_by_plain_http_is_refused_and_not_reviewed",
         ),
     ),
     Attack(

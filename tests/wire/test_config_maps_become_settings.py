@@ -10,7 +10,7 @@ from partage.model.policy import Policy, Strategy
 from partage.vendors.settings import HamiSettings, Settings
 from partage.wire.config import translate_config
 
-SEED_002 = """
+HAMIS_DOCUMENT = """
 nvidia:
   resourceCountName: nvidia.com/gpu
   resourceMemoryName: nvidia.com/gpumem
@@ -64,9 +64,9 @@ def hami(text: str) -> HamiSettings:
     return settings("hami-scheduler-device", device_config__yaml=text).hami
 
 
-def test_the_device_config_of_seed_002() -> None:
+def test_the_device_config_of_hamis_document() -> None:
     """Names and defaults as published, geometries in the order written; other vendors ignored."""
-    found = hami(SEED_002)
+    found = hami(HAMIS_DOCUMENT)
 
     assert (found.count_name, found.split_count, found.memory_scaling) == (
         "nvidia.com/gpu",
@@ -98,7 +98,7 @@ def test_an_empty_device_config_keeps_the_defaults(text: str) -> None:
     assert hami(text) == HamiSettings()
 
 
-def test_node_settings_of_seed_002() -> None:
+def test_node_settings_of_hamis_document() -> None:
     """They stand beside the device-config, in either order."""
     more = {
         "name": "b",
@@ -124,7 +124,7 @@ def test_node_settings_of_seed_002() -> None:
     assert (b.filter_uuids, b.filter_indexes) == (("GPU-1",), (2,))
 
 
-def test_metax_of_seed_000() -> None:
+def test_metax_of_its_document() -> None:
     """Two YAML texts: the cluster's mode, and those of single nodes."""
     found = settings(
         "metax-device-config",

@@ -414,7 +414,7 @@ def test_templates_are_those_of_the_model() -> None:
     }
 
 
-def test_totals_of_seed_003() -> None:
+def test_totals_of_koordinators_document() -> None:
     """Two 16Gi cards in both dialects; the node's own count stays."""
     allocatable = {
         "cpu": "6",
