@@ -10,6 +10,10 @@ from itertools import pairwise
 import pytest
 from up_world import PATIENCE, PODS, Document, World, node, pod, run, running
 
+from partage.embedded.manifests import examples, read
+from partage.vendors import names
+from partage.vendors.reserved import RESERVED
+
 MOST = 1.0
 """Seconds of processor time that one step of the loop may take: a decision takes a fifth of one, and
 a busy machine's caches and siblings make it slower. Judging one of these pods took eight and more."""
@@ -220,6 +224,41 @@ def test_odd_pods_are_answered_and_hold_up_nobody(monkeypatch: pytest.MonkeyPatc
                 await w.until("ordinary", lambda found: found["spec"].get("nodeName"))
             assert max(steps) < MOST
             assert await w.get("/readyz", scheduler=True) == "ok"
+
+    run(story())
+
+
+FREE = sorted(
+    one
+    for key, one in vars(names).items()
+    if key.isupper() and "/" in one[:-1] and not RESERVED.in_annotations([one])
+    if one != names.ADJUST  # the webhook refuses nonsense there
+)
+"""Keys that a pod's author may write."""
+
+
+def test_no_annotation_of_a_running_pod_closes_its_node() -> None:
+    """Pods of every protocol, the examples; what their authors write on them later, nonsense and nothing too."""
+
+    async def states(w: World, marker: str) -> dict[str, str]:
+        await w.create(PODS, pod(marker, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1"}))
+        await w.until(
+            marker, lambda found: found["spec"].get("nodeName")
+        )  # all before it is heard
+        return {one.name: one.state for one in w.cluster.overview().nodes}
+
+    async def story() -> None:
+        async with running((), read(examples()).objects) as w:
+            before = await states(w, "marker")
+            bound = [one for one in (await w.get(PODS))["items"] if one["spec"].get("nodeName")]
+            assert any(
+                names.QGPU_ALLOCATED in one["metadata"].get("annotations", ()) for one in bound
+            )
+            for number, value in enumerate(("x", "0", "[[", "online", "offline", None)):
+                for one in bound:
+                    told = {"metadata": {"annotations": dict.fromkeys(FREE, value)}}
+                    await w.patch(f"{PODS}/{one['metadata']['name']}", told)
+                assert await states(w, f"marker-{number}") == before, value
 
     run(story())
 

@@ -398,6 +398,14 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
+        "annotations of every protocol, changed on running pods",
+        "none: the record says what a pod holds",
+        (
+            "embedded/test_hard_pods_hold_up_nobody.py::test_no_annotation_of_a_running_pod_closes_its_node",
+        ),
+    ),
+    Attack(
+        "tenant",
         "names of others' pods in refusals, events, Bindings and refused containers",
         "they say what is in the way, not whose",
         (

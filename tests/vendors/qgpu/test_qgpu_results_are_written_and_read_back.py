@@ -136,6 +136,30 @@ def test_what_is_written_is_read_back() -> None:
     assert record == Record(grants, "qgpu")
 
 
+GREEDY = ContainerView(
+    "a",
+    limits={names.QGPU_MEMORY: Quantity.parse(5), names.QGPU_GREEDY: Quantity.parse(50)},
+)
+ALONE = ContainerView("a", limits={names.QGPU_MEMORY: Quantity.parse(5)})
+
+
+@pytest.mark.parametrize("said", [None, "", "x", "online", "offline"])
+@pytest.mark.parametrize(
+    ("asked", "core"),
+    [(ask("a", 30, 5), 30), (GREEDY, 0), (ALONE, 0)],
+    ids=["ordinary", "offline", "online"],
+)
+def test_a_class_that_is_changed_afterwards_spoils_no_record(
+    asked: ContainerView, core: int, said: str | None
+) -> None:
+    """A pod's author may change it while the pod runs; a record that is not believed closes the node for all others."""
+    view = pod(asked, a="0")
+    if said is not None:
+        view = replace(view, annotations={**view.annotations, names.QGPU_APP_CLASS: said})
+
+    assert recover(view) == Record((grant("a", 0, core, 5),), "qgpu")
+
+
 def test_no_annotation_is_no_record() -> None:
     """Whatever the pod asks."""
     assert recover(pod(ask("a", 30, 5))) is None

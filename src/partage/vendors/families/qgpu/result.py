@@ -14,6 +14,7 @@ Source: docs/sources/qgpu.md 1.6.
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from partage.model.allocation import Grant, GrantMode
@@ -23,13 +24,15 @@ from partage.model.node import Node
 from partage.model.pod import Record
 from partage.model.request import DeviceRequest, RequestGroup
 from partage.vendors import names
-from partage.vendors.base import PlacedPod, PodView, Rendering
+from partage.vendors.base import PlacedPod, PodView, Reading, Rendering
 from partage.vendors.families.qgpu.registration import is_synthetic
 from partage.vendors.families.qgpu.request import NAME, asking, read
+from partage.vendors.families.qgpu.rules import OFFLINE, ONLINE
 from partage.vendors.settings import Settings
 
 _LONGEST_NAME: Final = 63 - len(names.QGPU_CARDS.partition("/")[2])
 _DIGEST: Final = 8
+_CLASSES: Final = ("", ONLINE, OFFLINE)
 _INDEX: Final = re.compile(r"[0-9]{1,5}")
 _TRUE: Final = "true"
 
@@ -89,7 +92,7 @@ def _visible(grant: Grant) -> str:
 def _recovered(
     pod: PodView, written: set[str], node: Node, settings: Settings
 ) -> tuple[Grant, ...]:
-    reading = read(pod, asking(pod), settings)
+    reading = _asked(pod, settings)
     if reading.fault is not None:
         raise InvalidRecord(f"the pod's own request cannot be read: {reading.fault.message}")
     cards = {device.minor: device for device in node.devices if device.type is DeviceType.GPU}
@@ -107,6 +110,22 @@ def _recovered(
     if not grants:
         raise InvalidRecord(f"annotation {names.QGPU_ALLOCATED}: the pod asks for no qGPU")
     return tuple(grants)
+
+
+def _asked(pod: PodView, settings: Settings) -> Reading:
+    """What the pod asked when it was placed.
+
+    Its author may change its class since, but not its amounts. Where they do not go together, the first class that
+    goes with the amounts is taken: no annotation of a running pod closes its node.
+    """
+    asking_now = asking(pod)
+    reading = now = read(pod, asking_now, settings)
+    for one in _CLASSES:
+        if reading.fault is None:
+            break
+        annotations = {**pod.annotations, names.QGPU_APP_CLASS: one}
+        reading = read(replace(pod, annotations=annotations), asking_now, settings)
+    return now if reading.fault is not None else reading
 
 
 def _grants(group: RequestGroup, key: str, text: str, cards: dict[int, Device]) -> list[Grant]:
