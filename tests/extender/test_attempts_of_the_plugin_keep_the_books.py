@@ -181,6 +181,28 @@ async def test_a_refused_binding_releases(world: Plugged) -> None:
 
 
 @plugged
+async def test_a_node_that_went_after_its_place_was_reserved_is_bound_by_nobody(
+    world: Plugged,
+) -> None:
+    """The place is released at once, and the pod gets one on the node that comes back under the name."""
+    world.create(pod("web", half()))
+    world.propose("web")
+    world.reserve("web")
+    world.service.gone(document(node()))
+
+    allowed, refused = await world.bind_by("web")
+
+    assert allowed is None
+    assert refused is not None
+    assert "node n1 is gone" in refused.message
+    assert "uid-web" not in world.states
+    world.service.changed(document(node()))
+    world.propose("web")
+    assert not world.reserve("web").code
+    assert (await world.bind_by("web"))[1] is None
+
+
+@plugged
 async def test_an_unknown_end_is_read_back(world: Plugged) -> None:
     """Its cards stay reserved meanwhile, whatever kube-scheduler says."""
     world.create(pod("web", half()))

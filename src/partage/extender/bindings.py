@@ -222,6 +222,9 @@ class Bindings:
         self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement, send: Send
     ) -> str:
         """Send what was reserved, and settle it."""
+        if args.node not in books.engine.ledger.index:
+            books.take([BindFailed(args.uid)], self._clock.monotonic())
+            return f"node {args.node} is gone; try again"
         rendering = self._render(books, entry, decision)
         binding = Binding(
             args.namespace,
