@@ -108,7 +108,8 @@ struct place {
     _Atomic uint64_t beat;  /* last sign of life, ns */
     _Atomic uint64_t state; /* PLACE_* flags: what is in force, for the agent to read */
     struct holding cards[CARDS];
-    uint64_t spare[4];
+    _Atomic uint64_t image; /* where the stack of the owner's program begins, as procfs says; 0 is not known */
+    uint64_t spare[3];
 };
 
 struct export_mark {

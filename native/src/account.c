@@ -1,6 +1,8 @@
 #include "account.h"
 #include "lock.h"
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,8 +19,14 @@ static char *put_number(char *to, uint64_t value)
     return to;
 }
 
-/* State letter, threads and start time of a process from its stat line; false if it has none. */
-static bool read_stat(uint64_t pid, char *state, uint64_t *threads, uint64_t *start)
+/* Of a process's stat line. */
+struct line {
+    char state;
+    uint64_t threads, start, stack; /* stack: 0 where the kernel does not tell this user */
+};
+
+/* False if a process has no such line, or it cannot be read. */
+static bool read_stat(uint64_t pid, struct line *line)
 {
     char path[48] = "/proc/", text[1024];
     strcpy(put_number(path + 6, pid), "/stat");
@@ -29,17 +37,17 @@ static bool read_stat(uint64_t pid, char *state, uint64_t *threads, uint64_t *st
     text[size > 0 ? size : 0] = 0;
     const char *at = strrchr(text, ')'); /* the name may hold anything */
     if (!at || at[1] != ' ') return false;
-    *state = at[2];
-    uint64_t values[23] = {0};
+    line->state = at[2];
+    uint64_t values[29] = {0};
     int field = 2;
-    for (at += 1; *at && field < 22; at++) {
+    for (at += 1; *at && field < 29; at++) {
         if (*at == ' ') field++;
         else if (*at >= '0' && *at <= '9') values[field] = values[field] * 10 + (uint64_t)(*at - '0');
     }
-    *threads = values[20];
-    *start = 0;
-    for (; *at >= '0' && *at <= '9'; at++) *start = *start * 10 + (uint64_t)(*at - '0');
-    return field == 22;
+    line->threads = values[20];
+    line->start = values[22];
+    line->stack = values[28];
+    return field > 22;
 }
 
 static uint64_t pid_space(void)
@@ -54,21 +62,25 @@ static uint64_t pid_space(void)
 
 bool self_read(struct self *self)
 {
-    char state;
-    uint64_t threads, start, pid = (uint64_t)syscall(SYS_getpid);
-    if (!read_stat(pid, &state, &threads, &start)) return false;
-    self->identity = identity_pack(pid, start);
+    struct line line;
+    uint64_t pid = (uint64_t)syscall(SYS_getpid);
+    if (!read_stat(pid, &line)) return false;
+    self->identity = identity_pack(pid, line.start);
     self->space = pid_space();
+    self->image = line.stack;
     return true;
 }
 
-static bool is_running(uint64_t identity)
+/* `image`: the program that it ran; 0 is any. */
+static bool is_running(uint64_t identity, uint64_t image)
 {
-    char state = 'X';
-    uint64_t threads, start;
-    if (!read_stat(identity_pid(identity), &state, &threads, &start)) return false;
-    if (start != identity_start(identity)) return false;
-    return (state != 'Z' && state != 'X') || threads > 1;
+    struct line line;
+    uint64_t pid = identity_pid(identity);
+    /* At the limit of descriptors no file opens, and after chroot none of /proc: the kernel still says whether the pid is used. */
+    if (!read_stat(pid, &line)) return pid != 0 && (kill((pid_t)pid, 0) == 0 || errno != ESRCH);
+    if (line.start != identity_start(identity)) return false;
+    if (image && line.stack && line.stack != image) return false;
+    return (line.state != 'Z' && line.state != 'X') || line.threads > 1;
 }
 
 bool place_is_alive(const struct place *place, const struct self *self, uint64_t now)
@@ -77,7 +89,7 @@ bool place_is_alive(const struct place *place, const struct self *self, uint64_t
     if (owner == 0) return false;
     uint64_t space = atomic_load(&place->space), beat = atomic_load(&place->beat);
     bool settling = owner & IDENTITY_SETTLING; /* its namespace may not be written yet */
-    if (space == self->space || settling) return is_running(owner);
+    if (space == self->space || settling) return is_running(owner, settling ? 0 : atomic_load(&place->image));
     return beat > now || now - beat < FOREIGN_NS;
 }
 
@@ -94,11 +106,23 @@ static bool occupy(struct place *place, uint64_t seen, const struct self *self, 
     atomic_store(&place->state, 0);
     atomic_store(&place->beat, now);
     atomic_store(&place->space, self->space);
+    atomic_store(&place->image, self->image);
     return atomic_compare_exchange_strong(&place->owner, &settling, self->identity);
+}
+
+/* What this process had before it ran another program (exec): its number and start are the same, its memory is gone. */
+static void leave_former(struct account *account, const struct self *self)
+{
+    uint64_t used = atomic_load(&account->used_places);
+    for (uint32_t i = 0; i < PLACES && i < used; i++) {
+        struct place *place = &account->places[i];
+        if (atomic_load(&place->space) == self->space) place_leave(place, self);
+    }
 }
 
 struct place *place_take(struct account *account, const struct self *self, uint64_t now)
 {
+    leave_former(account, self);
     for (uint32_t i = 0; i < PLACES; i++) {
         struct place *place = &account->places[i];
         uint64_t seen = atomic_load(&place->owner);
@@ -198,5 +222,5 @@ bool export_is_ours(struct account *account, uint64_t handle, const struct self 
     struct export_mark *mark = &account->exports[handle % EXPORTS];
     uint64_t owner = atomic_load(&mark->owner);
     if (atomic_load(&mark->handle) != handle || owner == 0) return false;
-    return owner == self->identity || is_running(owner);
+    return owner == self->identity || is_running(owner, 0);
 }

@@ -1,8 +1,9 @@
 /*
  * The container's account: which of its processes use cards, and how much memory each counted.
  *
- * A process is its pid and start time. A place whose owner is gone counts for nothing and is taken by the
- * next process; nobody has to clean up, so a kill at any instruction leaves nothing behind.
+ * A process is its pid and start time, and the program that it runs: what it had before exec is gone. A place whose
+ * owner is gone counts for nothing and is taken by the next process; nobody has to clean up, so a kill at any
+ * instruction leaves nothing behind. Who cannot be asked after is there.
  */
 #ifndef PARTAGE_ACCOUNT_H
 #define PARTAGE_ACCOUNT_H
@@ -14,6 +15,7 @@
 struct self {
     uint64_t identity;
     uint64_t space; /* pid namespace */
+    uint64_t image; /* of the program that it runs: exec gives it another; 0 is not known */
 };
 
 /* Who this process is; false if /proc does not say. */

@@ -1,0 +1,91 @@
+"""Memory counts until its program has ended, whatever a process can still open, and no longer."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from native_world import MIB, WAIT, Tenant, World
+
+CAP = 8 * MIB
+PROGRAM = """
+import ctypes, os, resource, sys
+cuda, context, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_int()
+
+def start():
+    assert cuda.cuInit(0) == 0
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+    assert cuda.cuCtxSetCurrent(context) == 0
+
+def filled():
+    address, count = ctypes.c_uint64(), 0
+    while cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(2**21)) == 0 and count < 16:
+        count += 1
+    return count
+
+start()
+print(filled(), flush=True)
+"""
+
+
+def started(tenant: Tenant, program: str) -> subprocess.Popen[str]:
+    """A program that has taken what it can, 2 MiB at a time, and goes on."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM + program],
+        env=tenant.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def told(process: subprocess.Popen[str]) -> list[str]:
+    """What it says to its end."""
+    out, error = process.communicate(timeout=WAIT)
+    assert process.returncode == 0, error
+    return out.split()
+
+
+def test_a_program_that_starts_itself_anew_has_the_whole_cap(world: World) -> None:
+    """Again and again: its number and start stay, its memory does not."""
+    program = """
+if len(sys.argv) < 12:
+    text = open("/proc/self/cmdline", "rb").read().split(b"\\0")[2].decode()
+    os.execv(sys.executable, [sys.executable, "-c", text, *sys.argv[1:], "again"])
+"""
+    assert told(started(world.tenant(memory=CAP), program)) == ["4"] * 12
+
+
+def test_a_program_that_became_another_leaves_its_memory_to_others(world: World) -> None:
+    """The other one need not know of any card."""
+    tenant = world.tenant(memory=CAP)
+    first = started(tenant, 'os.execv("/bin/sh", ["sh", "-c", "echo shell; read line"])')
+    assert first.stdout is not None
+    assert [first.stdout.readline() for _ in range(2)] == ["4\n", "shell\n"]
+
+    assert told(started(tenant, "")) == ["4"]
+    first.communicate(timeout=WAIT)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))",
+        pytest.param(
+            "os.chroot('/dev')",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root"),
+        ),
+    ],
+    ids=["no-descriptor-left", "no-procfs"],
+)
+def test_memory_of_a_process_that_cannot_be_looked_up_counts(world: World, odd: str) -> None:
+    """A program that can open no file of its neighbours takes no more for it."""
+    tenant = world.tenant(memory=CAP)
+    first = started(tenant, "input()")
+    assert first.stdout is not None
+    assert first.stdout.readline() == "4\n"
+
+    assert told(started(tenant, f"{odd}\nprint(filled())")) == ["0", "0"]
+    first.communicate("\n", timeout=WAIT)
+    assert told(started(tenant, "")) == ["4"]
