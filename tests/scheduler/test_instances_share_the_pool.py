@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partage.model.allocation import Grant, GrantMode
-from partage.model.cutting import Cutting
+from partage.model.cutting import Cutting, Geometry, arrangements
 from partage.model.device import Device, DeviceType, SliceMode
 from partage.model.mig import MigSlice
 from partage.model.node import Node
@@ -275,3 +275,23 @@ def test_strategies_order_cards(strategy: Strategy, minors: list[int]) -> None:
     grants = [_given(engine, _pod(f"p{i}", _ask(4, filter=ONLY)))[0] for i in range(2)]
 
     assert [grant.minor for grant in grants] == minors
+
+
+def test_a_refusal_names_a_profile_that_the_operators_table_has() -> None:
+    """Not a smaller one that the hardware has and no geometry: the table gives the 3g more memory than the 4g has."""
+    sizes = {"3g.20gb": 20 * GIB, "4g.20gb": 19 * GIB}
+    profiles = (
+        replace(one, memory_bytes=sizes.get(one.name, one.memory_bytes))
+        for one in CUTTING.axis.profiles
+    )
+    axis, slots = replace(CUTTING.axis, profiles=tuple(profiles)), (("3g.20gb", 2),)
+    table = Geometry(0, slots, arrangements(axis, slots))
+    cutting = replace(CUTTING, axis=axis, geometries=(table,))
+    engine = _engine(replace(_card(0), cutting=cutting))
+    for name in ("a", "b"):
+        _given(engine, _pod(name, _ask(15, filter=ONLY)))
+
+    refusal = _refused(engine, _pod("c", _ask(15, filter=ONLY)))
+
+    (reason,) = refusal.nodes["n"].cards
+    assert reason.detail.startswith("needs 3g.20gb (start 0 or 4), blocked by 3g.20gb at ")

@@ -209,9 +209,21 @@ def too_few(card: Card, request: DeviceRequest) -> CardReason:
     asked, cutting, minor = sized(request), card.device.cutting, card.device.minor
     room = _most(card, _there(card), asked, request.count)
     wanted = _suitable(cutting, asked) if cutting is not None else []
-    name = wanted[0].name if wanted else "instance"
+    name = _least(cutting, wanted).name if wanted and cutting is not None else "instance"
     detail = f"{room} of {request.count} {name} fit on card {minor}"
     return CardReason(ReasonCode.MIG_PLACEMENT, minor, detail=detail)
+
+
+def _least(cutting: Cutting, wanted: Sequence[MigProfile]) -> MigProfile:
+    """The smallest of these profiles that a geometry of the card has; of none, the smallest."""
+    return next(
+        (
+            one
+            for one in wanted
+            if any(cutting.stage((one.at(start),)) is not None for start in one.starts)
+        ),
+        wanted[0],
+    )
 
 
 def _taken(card: Card, request: DeviceRequest) -> bool:
@@ -241,7 +253,7 @@ def _hindrance(card: Card, cutting: Cutting, request: DeviceRequest) -> str:
     wanted = _suitable(cutting, asked)
     if not wanted:
         return _nothing_like_it(cutting, asked)
-    least = wanted[0]
+    least = _least(cutting, wanted)
     starts = " or ".join(str(start) for start in least.starts)
     need = f"needs {least.name} (start {starts})"
     before, own = card.instances[: len(card.holders)], card.instances[len(card.holders) :]
