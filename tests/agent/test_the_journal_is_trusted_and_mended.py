@@ -95,6 +95,24 @@ def test_what_is_given_after_a_failed_rewrite_is_on_the_disk(
     assert list(journal.entries) == ["c2", "c3"]
 
 
+def test_half_a_line_that_cannot_be_cut_off_swallows_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk takes half a line and nothing more, not even that it is taken back: that is done before the next line."""
+    journal, genuine = Journal(tmp_path), os.write
+    journal.give(entry("c1"))
+
+    with failing(monkeypatch, "ftruncate"), monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda file, data: genuine(file, data[: len(data) // 2]))
+        with failing(patch, "write", 1), pytest.raises(OSError, match="No space"):
+            journal.give(entry("c2"))
+    journal.give(entry("c3"))
+
+    again = Journal(tmp_path)
+    assert again.damaged == 0
+    assert list(again.entries) == ["c1", "c3"]
+
+
 def test_the_file_does_not_grow_with_the_containers_that_were(tmp_path: Path) -> None:
     """Thousands come and go while two stay: the file stays within its bound, and holds those two."""
     journal = Journal(tmp_path, spare=4000)

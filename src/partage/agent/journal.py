@@ -100,6 +100,7 @@ class Journal:
         # Another thread than the writer's may close it, and then its number may be another file's.
         self._writing = threading.Lock()
         self._file = self._held = _CLOSED
+        self._size = 0
         self.damaged = 0
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -218,14 +219,21 @@ class Journal:
         """Write a line; how long it is."""
         data = _encoded(line)
         with self._writing:
-            size = os.fstat(self._file).st_size
+            self._cut()
             try:
                 _put(self._file, data)
                 os.fsync(self._file)
             except OSError:
-                os.ftruncate(self._file, size)  # half a line would swallow the next one
+                with contextlib.suppress(OSError):  # else before the next line
+                    self._cut()
                 raise
+            self._size += len(data)
         return len(data)
+
+    def _cut(self) -> None:
+        """Cut off what is left of a line that was not written whole: it would swallow the next one."""
+        if os.fstat(self._file).st_size != self._size:
+            os.ftruncate(self._file, self._size)
 
     def _read(self) -> None:
         try:
@@ -271,12 +279,13 @@ class Journal:
             for entry in self._entries.values():
                 _put(handle, _encoded(_Line(given=entry)))
             os.fsync(handle)
+            size = os.fstat(handle).st_size
             fresh.replace(self._path)
         except OSError:
             os.close(handle)
             raise
         self._let_go()
-        self._file, self._dead = handle, 0
+        self._file, self._size, self._dead = handle, size, 0
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
