@@ -411,6 +411,28 @@ def test_a_room_of_a_later_agent_is_left_to_its_container(machine: Machine) -> N
     assert not room.account.exists()
 
 
+@pytest.mark.parametrize("back", [True, False], ids=["for a moment", "for good"])
+def test_the_seat_of_a_room_that_cannot_be_read_goes_to_nobody_else(
+    machine: Machine, *, back: bool
+) -> None:
+    """The disk fails when the agent starts: what is there is read again, and its seat is not free meanwhile."""
+    room = machine.rooms().open("container-a", QUOTA)
+    (room.folder / "limits").rename(machine.folder / "limits")
+    rooms = machine.rooms()
+    assert not rooms.rooms
+
+    if back:
+        (machine.folder / "limits").rename(room.folder / "limits")
+    other = rooms.open("container-b", QUOTA)
+
+    (card,) = {one.slot for one in other.limits.cards}
+    assert card != 0
+    assert set(rooms.rooms) == ({"container-a", "container-b"} if back else {"container-b"})
+    if back:
+        assert card == 1
+        assert rooms.rooms["container-a"].limits.cards[0].slot == 0
+
+
 def test_a_card_has_a_number_of_seats(machine: Machine) -> None:
     """The 64th tenant is refused, and leaves nothing."""
     rooms = machine.rooms()

@@ -153,6 +153,7 @@ class Rooms:
         """
         _check(container)
         self.close(container)
+        self._read_again()
         limits = ContainerLimits(
             _identity(container),
             tuple(self._seated(index, card) for index, card in enumerate(quota.cards)),
@@ -248,7 +249,7 @@ class Rooms:
         for card in room.limits.cards:
             if room.seats_of(card) is not None:
                 self._files.close_seat(card)
-            if not any(self._tenants(card.uuid)):
+            if not self._strange and not any(self._tenants(card.uuid)):
                 self._files.close_card(card.uuid)
 
     def mend(self) -> None:
@@ -257,6 +258,7 @@ class Rooms:
 
     def keep(self, containers: Collection[str]) -> list[str]:
         """Close all other rooms; which they were. Raises `OSError`."""
+        self._read_again()
         for container in self._strange.difference(containers):
             shutil.rmtree(self._here / "containers" / container, ignore_errors=True)
             self._files.close_account(container)
@@ -273,7 +275,9 @@ class Rooms:
     def _seated(self, index: int, card: CardQuota) -> CardLimits:
         _check(card.uuid)
         taken = {theirs.slot for theirs in self._tenants(card.uuid)}
-        free = next((slot for slot in range(SEATS) if slot not in taken), None)
+        # Rooms are seated from the first on: those that cannot be read have none of the last.
+        slots = reversed(range(SEATS)) if self._strange else range(SEATS)
+        free = next((slot for slot in slots if slot not in taken), None)
         if free is None:
             raise InvalidValue(f"card {card.uuid}: all its {SEATS} seats are taken")
         return CardLimits(
@@ -335,6 +339,13 @@ class Rooms:
         if all(room.limits.version == VERSION for room in self._rooms.values()):
             # Pages of cards, as libraries of version 1 shared them.
             shutil.rmtree(self._here / "cards", ignore_errors=True)
+
+    def _read_again(self) -> None:
+        """Take up rooms that could not be read, as on a disk that failed for a moment."""
+        for name in sorted(self._strange):
+            with contextlib.suppress(OSError, InvalidDocument, StopIteration):
+                self._rooms[name] = self._read(self._here / "containers" / name)
+                self._strange.discard(name)
 
     def _room(self, folder: Path, library: str, limits: ContainerLimits, why: str = "") -> Room:
         account = (
