@@ -1,6 +1,7 @@
 """Partage's own enforcement library, as the agent mounts it: rooms, seats, wishes, what becomes of crashes."""
 
 import dataclasses
+import errno
 import os
 import shutil
 import stat
@@ -431,6 +432,26 @@ def test_the_seat_of_a_room_that_cannot_be_read_goes_to_nobody_else(
     if back:
         assert card == 1
         assert rooms.rooms["container-a"].limits.cards[0].slot == 0
+
+
+def test_a_room_that_cannot_be_moved_away_keeps_its_seat_until_it_can(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are there, and so is who had them, as far as anybody can tell."""
+    rooms = machine.rooms()
+    room = rooms.open("container-a", QUOTA)
+
+    def fails(*_: object) -> Path:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fails)
+        with pytest.raises(OSError, match="Input/output"):
+            rooms.close("container-a")
+    assert rooms.open("container-b", QUOTA).limits.cards[0].slot == 1
+    assert rooms.keep(["container-b"]) == ["container-a"]
+    assert not room.folder.exists()
+    assert rooms.open("container-c", QUOTA).limits.cards[0].slot == 0
 
 
 def test_a_card_has_a_number_of_seats(machine: Machine) -> None:

@@ -231,15 +231,16 @@ class Rooms:
         """A container has ended: its seats are free. Nothing happens where it had no room.
 
         Raises:
-            OSError: the folder cannot be moved away.
+            OSError: the folder cannot be moved away; the room is there until it can.
         """
-        room = self._rooms.pop(container, None)
+        room = self._rooms.get(container)
         if room is None:
             return
         gone = room.folder.with_name(f".{container}")
         shutil.rmtree(gone, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):
             room.folder.rename(gone)
+        del self._rooms[container]
         shutil.rmtree(gone, ignore_errors=True)
         self._freed(room)
         self._files.close_account(container)
