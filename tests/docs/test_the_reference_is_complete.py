@@ -10,8 +10,10 @@ import click
 import pytest
 
 from partage.agent.discovery.models import MODELS
+from partage.agent.isolation.enforcement_status import Cause
 from partage.cli.explain import meaning
 from partage.cli.up import up
+from partage.controllers.pods import Problem
 from partage.model.policy import Strategy
 from partage.model.reason import ReasonCode
 from partage.vendors import names
@@ -23,6 +25,12 @@ from reference.pages import declared_pages
 ROOT = Path(__file__).parents[2]
 KEYS = (ROOT / "docs/reference/annotations.md").read_text(encoding="utf-8")
 SCHEDULE = (ROOT / "docs/reference/schedule.md").read_text(encoding="utf-8")
+ON_A_POD = (ROOT / "docs/reference/on-a-pod.md").read_text(encoding="utf-8")
+DAEMON = "".join(
+    file.read_text(encoding="utf-8") for file in (ROOT / "src/partage/daemon").glob("*.py")
+)
+TOLD_OF_PODS = sorted(re.findall(r'_regarding\(\w+\),\s*"(\w+)"', DAEMON))
+"""Events on pods, but for those of `Problem`."""
 
 
 def _keys() -> Iterator[str]:
@@ -67,6 +75,13 @@ def test_no_reason_is_told_that_does_not_exist() -> None:
     table = SCHEDULE.split("## Why a pod waits")[1]
 
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {c.value for c in ReasonCode}
+
+
+@pytest.mark.parametrize("word", [*Problem, *Cause, *TOLD_OF_PODS])
+def test_what_stands_on_a_pod_is_told(word: str) -> None:
+    """Each reason of a condition and each event has a place on the page that lists them."""
+    assert len(TOLD_OF_PODS) >= 5
+    assert f"`{word}`" in ON_A_POD
 
 
 def test_every_option_of_up_and_every_model_is_told() -> None:
