@@ -137,6 +137,89 @@ def test_cards_are_cut_into_the_layouts_of_the_page_alone(model: str) -> None:
     assert given("4g") == []
 
 
+@pytest.mark.parametrize(
+    ("model", "memory", "layouts"),
+    [
+        (
+            "NVIDIA H100 80GB HBM3",
+            81559,
+            {"1g": ["1g.10gb"] * 7, "2g": ["2g.20gb"] * 3, "3g": ["3g.40gb"] * 2, "4g": []},
+        ),
+        (
+            "NVIDIA A30",
+            24576,
+            {"1g": ["1g.6gb"] * 4, "2g": ["2g.12gb"] * 2, "4g": ["4g.24gb"]},
+        ),
+    ],
+)
+def test_other_models_are_cut_into_the_layouts_of_the_page(
+    model: str, memory: int, layouts: dict[str, list[str]]
+) -> None:
+    """Amounts are the published ones, so no instance counts for less than it has."""
+    shown = yaml.safe_load(block(INSTANCES, "devicePlugin:").text)["devicePlugin"]
+    text = json.dumps({"nvidia": shown})
+    settings = config_map("hami-scheduler-device", "device-config.yaml", text)
+    amounts = {
+        one["name"]: one["memory"] << 20
+        for known in shown["knownMigGeometries"]
+        if cards_named(known["models"], model)
+        for layout in known["allowedGeometries"]
+        for one in layout
+    }
+
+    for profile, wanted in layouts.items():
+        pods = [pod(f"p{n}", profile) for n in range(8)]
+        found = scheduled(card("GPU-a", model, memory), settings, *pods)["pods"]
+        given = [one for asked in found for one in asked["allocations"]]
+        assert [one["mig"]["profile"] for one in given] == wanted
+        assert all(one["memory_bytes"] == amounts[one["mig"]["profile"]] for one in given)
+
+
+def cards_named(models: list[str], model: str) -> bool:
+    """Whether the first word of a name with digits is that of a driver's name."""
+    return any(one.split("-")[0] in model for one in models)
+
+
+@pytest.mark.parametrize(
+    ("limits", "mode", "code"),
+    [
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8000}, "hami-core", "ModeMismatch"),
+        ({"nvidia.com/gpu": 1}, "hami-core", "ModeMismatch"),
+        ({"nvidia.com/gpu": 1}, "", None),
+        (
+            {"tke.cloud.tencent.com/qgpu-core": 30, "tke.cloud.tencent.com/qgpu-memory": 5},
+            "",
+            "MigPlacement",
+        ),
+        ({"tke.cloud.tencent.com/qgpu-core": 100}, "", "MigPlacement"),
+        (
+            {"koordinator.sh/gpu-core": 30, "koordinator.sh/gpu-memory": "5Gi"},
+            "",
+            "MigPlacement",
+        ),
+        ({"koordinator.sh/gpu": 100}, "", "MigPlacement"),
+    ],
+)
+def test_what_a_node_of_instances_refuses_has_the_code_of_the_page(
+    limits: dict[str, Any], mode: str, code: str | None
+) -> None:
+    """The words between backticks of the page are those of the answer."""
+    asked = pod("p", "")
+    asked["metadata"]["annotations"] = {"nvidia.com/vgpu-mode": mode} if mode else {}
+    asked["spec"]["containers"][0]["resources"]["limits"] = limits
+    config = json.dumps({"nodeconfig": [{"name": "n", "operatingmode": "mig"}]})
+    settings = config_map("hami-device-plugin", "config.json", config)
+
+    (found,) = scheduled(card("GPU-a", "NVIDIA A100-SXM4-80GB", 81920), settings, asked)["pods"]
+
+    if code is None:
+        assert [one["mig"]["profile"] for one in found["allocations"]] == ["7g.80gb"]
+        return
+    assert found["reason"]["code"] == code
+    detail = found["reason"]["message"].rpartition("(")[2].rstrip(")")
+    assert f"`{code}`, `{detail}`" in (ROOT / INSTANCES).read_text("utf-8")
+
+
 def test_shares_stay_on_a_node_that_is_switched_to_instances() -> None:
     """The card gives none while they run, and takes no further share."""
     running = pod("a", "")
