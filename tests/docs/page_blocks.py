@@ -174,6 +174,10 @@ GROUND: Final[Mapping[tuple[str, str], str]] = {
         _HALF,
         "apiVersion: batch",
     ): "tests/packaging/test_kueue_counts_what_every_protocol_asks.py::test_the_job_of_the_page_needs_the_quota_that_it_says",
+    (
+        "docs/how-to/certificates.md",
+        "apiVersion: cert-manager",
+    ): "tests/packaging/test_the_chart_gives_rights_with_their_rule.py::test_the_certificate_of_the_page_is_the_charts",
     (_INSTALL, "agent:"): f"{_SHOWN}::test_values_for_the_agent_are_values_of_the_chart",
     (
         "docs/how-to/first-card.md",

@@ -1,7 +1,9 @@
 """A right goes with what it is for: who switches a rule off takes its rights away."""
 
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,46 @@ def test_with_another_certificate_the_webhook_changes_nothing(certificate: str) 
     assert any("--tls-cert" in one for one in pod["containers"][0]["args"]) is bool(certificate)
     command = [sys.executable, "-m", "partage.cli.main", *pod["containers"][0]["args"], "--help"]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_the_certificate_of_the_page_is_the_charts() -> None:
+    """With the values of the page the webhook serves from the Secret of its Certificate, which is good for its Service."""
+    page = (ROOT / "docs/how-to/certificates.md").read_text("utf-8")
+    block = page.partition("    ```yaml\n")[2].partition("    ```")[0]
+    issuer, certificate = yaml.safe_load_all(textwrap.dedent(block))
+    (upgrade,) = re.findall(r"`(helm upgrade .*?)`", page)
+    given = [one for one in upgrade.split() if one.startswith("webhook.")]
+
+    text = generate.rendered(
+        str(HELM), "default", *(word for one in given for word in ("--set", one))
+    )
+
+    objects = [one for one in yaml.safe_load_all(text) if one]
+    (pod,) = (
+        one["spec"]["template"]["spec"]
+        for one in objects
+        if one["kind"] == "Deployment" and one["metadata"]["name"] == "partage-webhook"
+    )
+    called = {
+        f"{hook['clientConfig']['service']['name']}.{hook['clientConfig']['service']['namespace']}.svc"
+        for one in objects
+        if one["kind"].endswith("WebhookConfiguration")
+        for hook in one.get("webhooks") or ()
+    }
+    named = f"{certificate['metadata']['namespace']}/{certificate['metadata']['name']}"
+    assert len(given) == 2
+    assert f"webhook.certificate={named}" in given
+    mounted = [one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one]
+    assert mounted == [certificate["spec"]["secretName"]]
+    assert set(certificate["spec"]["dnsNames"]) == called
+    assert certificate["spec"]["issuerRef"] == {
+        "kind": issuer["kind"],
+        "name": issuer["metadata"]["name"],
+    }
+    # What the release makes now it deletes at the hand-over.
+    kept = [one for one in yaml.safe_load_all(generate.rendered(str(HELM), "default")) if one]
+    secrets = [
+        {one["metadata"]["name"] for one in some if one["kind"] == "Secret"}
+        for some in (kept, objects)
+    ]
+    assert secrets[0] - secrets[1] == {"partage-webhook-tls"}
