@@ -29,6 +29,28 @@ def test_an_agent_is_silent_after_the_limit_and_heard_at_the_next_change() -> No
     assert len(beats) == 2
 
 
+def test_an_agent_that_crashes_again_and_again_opens_its_node_with_each_start() -> None:
+    """It renews once and ends; pauses of less than the limit leave the node open."""
+    starts = [0, 15, 40, 85, 170, 335, 640]
+    beats, closed, told = Heartbeats(LIMIT, GAP), False, []
+    for now in range(0, 740, 10):
+        mark = str(max(one for one in starts if one <= now))
+        found = beats.look({"a": mark}, {"a"} if closed else (), now, now)
+        if found.close or found.open:
+            closed = bool(found.close)
+            told.append((now, closed))
+
+    assert told == [
+        (150, True),
+        (170, False),
+        (230, True),
+        (340, False),
+        (400, True),
+        (640, False),
+        (700, True),
+    ]
+
+
 def test_a_slow_answer_is_never_counted_against_an_agent() -> None:
     """A lease that was first seen in an answer is as young as the answer, and as old as the question."""
     beats = Heartbeats(LIMIT, 1000)
