@@ -55,9 +55,8 @@ class _Lazy(click.Group):
         end_at_once(service=False)
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(
-                    errors="replace"
-                )  # a terminal without our signs gets question marks
+                # A terminal without our signs gets question marks.
+                stream.reconfigure(errors="replace")
         try:
             return _written(super().__call__, *args, **given)
         except OSError as error:

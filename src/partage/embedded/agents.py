@@ -114,9 +114,8 @@ class Agents:
             return
         try:
             nodes = list(simulated_nodes(_description(asked.object), "spec"))
-            for node in nodes[
-                -1:
-            ]:  # they differ in their numbers alone, and this one has the longest name
+            # They differ in their numbers alone, and the last one has the longest name.
+            for node in nodes[-1:]:
                 await self._server.create(
                     "nodes", node_manifest(node), user=_user(node.name), dry_run=True
                 )
