@@ -35,6 +35,15 @@ DIFFERENT = {
 }
 """Command to what makes it differ."""
 
+RACES = {
+    # With a definition the genuine server deletes its objects, before kubectl asks for that or afterwards.
+    "delete -f - --wait=false <crd-and-widget": (
+        1,
+        'Error from server (NotFound): error when deleting "STDIN": gadgets.example.com "one" not found',
+    )
+}
+"""Command to what the genuine server may answer too, by which of two is faster there."""
+
 UNLIKE = (
     (re.compile(r"https?://[\d.]+:\d+"), "SERVER"),
     (re.compile(r"[\d.]+:\d{4,5}"), "ADDRESS"),
@@ -141,7 +150,7 @@ def test_kubectl_gets_the_same_from_both_servers(tmp_path: Path) -> None:
     told = {
         command: f"{command}\n  genuine  {said}\n  embedded {embedded[command]}"
         for command, said in genuine.items()
-        if said != embedded[command]
+        if said not in (embedded[command], RACES.get(command))
     }
 
     assert len(genuine) >= 300
