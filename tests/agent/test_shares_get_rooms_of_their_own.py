@@ -416,7 +416,7 @@ def test_a_room_of_a_later_agent_is_left_to_its_container(machine: Machine) -> N
 def test_the_seat_of_a_room_that_cannot_be_read_goes_to_nobody_else(
     machine: Machine, *, back: bool
 ) -> None:
-    """The disk fails when the agent starts: what is there is read again, and its seat is not free meanwhile."""
+    """The agent reads the room again later, and gives its seat to no other container meanwhile."""
     room = machine.rooms().open("container-a", QUOTA)
     (room.folder / "limits").rename(machine.folder / "limits")
     rooms = machine.rooms()

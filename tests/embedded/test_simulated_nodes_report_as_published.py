@@ -179,7 +179,7 @@ def test_a_wrong_description_names_the_field_and_the_rule(spec: dict[str, Any], 
 
 
 def test_a_name_has_as_many_characters_as_a_nodes() -> None:
-    """253, as Kubernetes allows; one more is told with the rule."""
+    """A name has 253 characters at most, as in Kubernetes; a longer one is refused with the rule."""
     long = {"metadata": {"name": "n" * 253}}
     assert list(simulated_nodes({**described(), **long}, "x"))
 

@@ -32,7 +32,7 @@ from partage.cli.agent_options import (
     runtime_options,
     service_options,
 )
-from partage.cli.ending import cause, end
+from partage.cli.ending import end
 from partage.cli.kubelet_side import (
     asked_by,
     kubelet_companions,
@@ -55,6 +55,7 @@ from partage.kube.errors import ConfigError
 from partage.kube.loading import load_config
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.node import Node
+from partage.serving.listener import cause
 from partage.vendors.settings import Settings
 from partage.wire.config import translate_config
 from partage.wire.context import Context

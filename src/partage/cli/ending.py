@@ -4,7 +4,6 @@ The line names the command and the thing, then the rule that stops it and what t
 code that finds the problem words it.
 """
 
-import os
 import sys
 from typing import Final, NoReturn
 
@@ -14,12 +13,6 @@ from partage.cli.visible import visible
 
 CANNOT: Final = 2
 """An option, a file or an address cannot be used, or there is no answer."""
-
-
-def cause(error: OSError) -> str:
-    """The system's word for an error; a library may have put addresses and its own text into `strerror`."""
-    number = error.errno or 0
-    return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 def end(problem: object, code: int = CANNOT) -> NoReturn:

@@ -42,9 +42,14 @@ def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
             held += len(batch.documents) + len(batch.notes)
             yield batch
     if not held:
-        raise InvalidDocument(
-            f"{named(names)}: no document there; give a file with Kubernetes manifests"
-        )
+        raise empty(names)
+
+
+def empty(files: Iterable[str]) -> InvalidDocument:
+    """That no document is in any of the files."""
+    return InvalidDocument(
+        f"{named(files)}: no document there; give a file with Kubernetes manifests"
+    )
 
 
 def named(files: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from partage.cli import loop
-from partage.cli.ending import cause, end
+from partage.cli.ending import end
 from partage.cli.logs import start_logging
 from partage.cli.parameters import (
     FILE,
@@ -46,6 +46,7 @@ from partage.kube.loading import load_config
 from partage.model.errors import InvalidValue
 from partage.model.policy import Policy, Strategy
 from partage.serving.access import Access, TokenFile
+from partage.serving.listener import cause
 from partage.serving.tls import ServerTls
 
 _ADAPTION: Final = "DevicePluginAdaption"

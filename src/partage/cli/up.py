@@ -18,7 +18,7 @@ from partage.cli import loop
 from partage.cli.ending import end
 from partage.cli.parameters import output_option
 from partage.cli.patience import patience
-from partage.cli.reading import named
+from partage.cli.reading import empty
 from partage.cli.tables import PlainTable, Styled, given, paper, print_waiting
 from partage.cli.traces import sent_traces, trace_options
 from partage.cli.visible import visible
@@ -147,9 +147,7 @@ def _found(
     given = [(paths, read(paths)) for paths in (nodes, samples, files) if paths]
     for paths, one in given:
         if not (one.simulated or one.objects):
-            raise InvalidDocument(
-                f"{named(map(str, paths))}: no document there; give a file with Kubernetes manifests"
-            )
+            raise empty(map(str, paths))
     found = [one for _, one in given]
     simulated = tuple(node for one in found for node in one.simulated)
     names = [node.name for node in simulated]

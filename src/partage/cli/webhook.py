@@ -12,7 +12,7 @@ import click
 import yaml
 
 from partage.cli import loop
-from partage.cli.ending import cause, end
+from partage.cli.ending import end
 from partage.cli.logs import start_logging
 from partage.cli.parameters import (
     FILE,
@@ -31,6 +31,7 @@ from partage.kube.config import Config
 from partage.kube.errors import ConfigError
 from partage.kube.loading import load_config
 from partage.model.errors import InvalidValue
+from partage.serving.listener import cause
 from partage.serving.tls import ServerTls
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation

@@ -46,7 +46,8 @@ async def overview_document(
     waiting = await _waiting(books, kept.roster)
     claimants = await _first_claimants(books) if names else []
     by_claims = books.cluster_cache.claimants
-    waiting[""] += by_claims.count()
+    wait_by_claims = by_claims.count()
+    waiting[""] += wait_by_claims
     await kept.nodes(books)  # from here on no other task has a turn
     ledger, catalogue = books.engine.ledger, kept.catalogue
     plane = ledger.planes[DeviceType.GPU]
@@ -65,7 +66,7 @@ async def overview_document(
         "protocols": kept.holdings.document(),
         "pods": {
             "placed": len(kept.roster.placed) + by_claims.count(placed=True),
-            "waiting": len(kept.roster.waiting) + by_claims.count(),
+            "waiting": len(kept.roster.waiting) + wait_by_claims,
         },
         "waiting_by_code": [{"code": code, "pods": n} for code, n in waiting.most_common() if n],
         "waiting": _first(books, kept.roster, claimants) if names else [],

@@ -10,6 +10,7 @@ from typing import Any
 
 from partage.apiserver import Record
 from partage.apiserver.selectors import parse_labels
+from partage.model.selector import Selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +27,28 @@ def controller(record: Record) -> Mapping[str, Any] | None:
     return next((one for one in references if one.get("controller")), None)
 
 
-def selects(workload: Record, record: Record) -> bool:
+def selector(workload: Record) -> Selector | None:
+    """What picks a workload's objects; None where it has no selector, which picks nothing."""
+    written = workload.value["spec"].get("selector") or {}
+    return parse_labels(written) if written else None
+
+
+def selects(picks: Selector | None, record: Record) -> bool:
     """Whether a workload's selector picks an object."""
-    selector = workload.value["spec"].get("selector") or {}
-    return bool(selector) and parse_labels(selector).matches(record.metadata.get("labels") or {})
+    return picks is not None and picks.matches(record.metadata.get("labels") or {})
 
 
 def claim(workload: Record, records: Iterable[Record]) -> Claim:
     """What a workload takes and lets go of these objects; what is on its way out stays whose it is."""
     taken, let_go = [], []
+    picks = selector(workload)
     for one in records:
         if one.metadata.get("deletionTimestamp"):
             continue
         by = controller(one)
         if by is None:
-            if selects(workload, one):
+            if selects(picks, one):
                 taken.append(one)
-        elif by.get("uid") == workload.uid and not selects(workload, one):
+        elif by.get("uid") == workload.uid and not selects(picks, one):
             let_go.append(one)
     return Claim(tuple(taken), tuple(let_go))

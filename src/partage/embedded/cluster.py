@@ -56,6 +56,7 @@ from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
 from partage.model.errors import InvalidValue
 from partage.serving.access import Access
+from partage.serving.listener import cause
 from partage.sim.claims import OWN_CLASSES
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors.reserved import RESERVED
@@ -403,9 +404,7 @@ async def _listening(what: str, port: int, start: Awaitable[_T]) -> _T:
     try:
         return await start
     except OSError as error:
-        number = error.errno or 0
-        reason = os.strerror(number) if number > 0 else error.strerror or str(error)
         raise InvalidValue(
-            f"port {port} of the {what} cannot be had: {reason}; choose another, or 0 for any "
+            f"port {port} of the {what} cannot be had: {cause(error)}; choose another, or 0 for any "
             "that is free"
         ) from error

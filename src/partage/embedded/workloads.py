@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, Record, User
-from partage.embedded.adoption import claim, controller, selects
+from partage.embedded.adoption import claim, controller, selector, selects
 from partage.embedded.replicas import (
     Rollout,
     active,
@@ -81,7 +81,7 @@ class Workloads:
             self._look((resource, record.namespace, by["name"]))
         elif by is None and (above := _ABOVE.get(record.resource)):
             for one in self._server.store.all(above, record.namespace):
-                if selects(one, record):
+                if selects(selector(one), record):
                     self._look((above, one.namespace, one.name))
 
     async def _saw_other(self, change: Change) -> None:

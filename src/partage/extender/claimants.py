@@ -47,7 +47,7 @@ class Claimants:
 
     def count(self, *, placed: bool = False) -> int:
         """How many wait for devices of Partage, or have a node."""
-        return sum(1 for namespace in self._pods for _ in self._of(namespace, placed))
+        return sum(1 for namespace in self._pods for _ in self._of(namespace, placed=placed))
 
     def waiting(self, namespace: str = "") -> Collection[Document]:
         """Those that wait for devices of Partage; of one namespace, or of all."""
@@ -59,9 +59,9 @@ class Claimants:
 
     def _all(self, namespace: str, *, placed: bool) -> Collection[Document]:
         namespaces = [namespace] if namespace else list(self._pods)
-        return [one for each in namespaces for one in self._of(each, placed)]
+        return [one for each in namespaces for one in self._of(each, placed=placed)]
 
-    def _of(self, namespace: str, placed: bool) -> Iterator[Document]:  # noqa: FBT001 # of two kinds
+    def _of(self, namespace: str, *, placed: bool) -> Iterator[Document]:
         for one in self._pods.get(namespace, {}).values():
             if one.placed is placed and not self._claims.keys().isdisjoint(one.keys):
                 yield one.document

@@ -6,6 +6,7 @@ Left to the event loop, a handshake that never ends holds a socket that no limit
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -21,6 +22,12 @@ _AGAIN: Final = 1.0
 """Seconds until the next try where the process may not open more files."""
 _GOODBYE: Final = 1.0
 """Seconds that the end of TLS may take."""
+
+
+def cause(error: OSError) -> str:
+    """Why a port cannot be had, in the system's word: asyncio puts the address and its own text into `strerror`."""
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 async def end_listening(server: asyncio.Server) -> None:

@@ -276,7 +276,7 @@ class Rooms:
     def _seated(self, index: int, card: CardQuota) -> CardLimits:
         _check(card.uuid)
         taken = {theirs.slot for theirs in self._tenants(card.uuid)}
-        # Rooms are seated from the first on: those that cannot be read have none of the last.
+        # Rooms are seated from the first on, so that one that cannot be read hardly has one of the last.
         slots = reversed(range(SEATS)) if self._strange else range(SEATS)
         free = next((slot for slot in slots if slot not in taken), None)
         if free is None:
