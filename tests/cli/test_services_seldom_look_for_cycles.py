@@ -83,3 +83,16 @@ def test_a_command_that_ends_soon_looks_through_what_it_gathers_hardly_ever() ->
 
     assert int(told("top")) == 1_000_000
     assert int(told("webhook")) < 1_000_000
+
+
+def test_no_program_looks_through_all_objects_at_its_end() -> None:
+    """A cluster of millions would take seconds to end, after all was said and done."""
+    script = (
+        "import atexit, gc; from partage.cli.main import main;"
+        "atexit.register(lambda: print(gc.get_freeze_count(), len(gc.get_objects()))); main(['--version'])"
+    )
+    ran = [sys.executable, "-c", script]
+    said = subprocess.run(ran, capture_output=True, text=True, check=True).stdout.split()
+    frozen, looked_at = map(int, said[-2:])
+    assert frozen > 10_000
+    assert looked_at < frozen / 10

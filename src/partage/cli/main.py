@@ -69,6 +69,9 @@ class _Lazy(click.Group):
             said = f"the output cannot be written: {error.strerror}; free some space, or write elsewhere"
             click.echo(f"partage: {said}", err=True)
             sys.exit(CANNOT)
+        finally:
+            # The interpreter looks at all objects once more at its end, seconds of it for a large cluster's.
+            gc.freeze()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all subcommands."""
