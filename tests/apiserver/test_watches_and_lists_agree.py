@@ -359,3 +359,20 @@ def test_the_store_refuses_what_does_not_fit() -> None:
     store.replace("x", {"metadata": {"name": "a"}, "n": 1}, first.revision)
     with pytest.raises(Compacted):
         store.history("x").after(0)
+
+
+def test_large_changes_are_forgotten_sooner() -> None:
+    """Else 20,000 changes of pods of a megabyte would be remembered; the last one always is."""
+    store, large = Store(), "x" * 2**20
+    for number in range(40):
+        store.insert("x", {"metadata": {"name": f"a{number}"}, "large": large})
+    history = store.history("x")
+
+    assert 0 < len(history.after(history.position(history.floor))) <= 32
+    with pytest.raises(Compacted):
+        history.position(history.floor - 1)
+    store.insert("x", {"metadata": {"name": "b"}, "large": 40 * large})
+    assert [change.record.name for change in history.after(history.end - 1)] == ["b"]
+    for number in range(40):
+        store.insert("x", {"metadata": {"name": f"c{number}"}})
+    assert len(history.after(history.position(history.floor))) == 40

@@ -20,6 +20,8 @@ Happening = Literal["ADDED", "MODIFIED", "DELETED"]
 Key = tuple[str, str]
 
 _encode: Final = msgspec.json.Encoder().encode
+_REMEMBERED: Final = 32 * 2**20
+"""Bytes of JSON that the changes of one resource may have: pods of a megabyte each must not fill the memory."""
 
 
 class Taken(Exception):
@@ -107,7 +109,7 @@ class Change:
 
 
 class History:
-    """What happened to one resource, as far back as `capacity` changes.
+    """What happened to one resource, as far back as `capacity` changes or 32 MiB of them.
 
     Readers remember a position, ask for what came after it, and register a callback that is
     called once, at the next change.
@@ -116,6 +118,7 @@ class History:
     def __init__(self, capacity: int) -> None:
         self._changes: deque[Change] = deque()
         self._capacity = capacity
+        self._size = 0
         self._first = 0
         self._waiters: list[Callable[[], None]] = []
         self.floor = 0
@@ -127,10 +130,15 @@ class History:
         return self._first + len(self._changes)
 
     def append(self, change: Change) -> None:
-        """Adds a change, forgets the oldest beyond capacity, and wakes those that wait."""
+        """Adds a change, forgets the oldest beyond capacity and size, and wakes those that wait."""
         self._changes.append(change)
-        if len(self._changes) > self._capacity:
-            self.floor = self._changes.popleft().record.revision
+        self._size += len(change.record.text())
+        while len(self._changes) > 1 and (
+            len(self._changes) > self._capacity or self._size > _REMEMBERED
+        ):
+            forgotten = self._changes.popleft().record
+            self.floor = forgotten.revision
+            self._size -= len(forgotten.text())
             self._first += 1
         self.wake()
 
