@@ -110,3 +110,27 @@ async def test_a_watch_ends_with_its_client() -> None:
 
         while asyncio.all_tasks() - before:  # noqa: ASYNC110 # what is waited for has no event
             await asyncio.sleep(0.001)
+
+
+async def test_a_probe_of_health_passes_a_crowd_of_requests() -> None:
+    """Requests that came together are worked on a few a round of the loop, so that others come in between."""
+    crowd, order = 60, []
+    body = b'{"metadata": {"generateName": "a-"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}'
+    asked = POST + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+
+    async def answered(name: str, reader: asyncio.StreamReader) -> None:
+        assert (await reader.readline()).split()[1] in (b"200", b"201")
+        order.append(name)
+
+    async with served(Settings()) as port:
+        opening = [await asyncio.open_connection("127.0.0.1", port) for _ in range(crowd + 1)]
+        for _, writer in opening[1:]:
+            writer.write(asked % (len(body), body))
+        opening[0][1].write(HEALTH)
+        async with asyncio.TaskGroup() as group:
+            for number, (reader, _) in enumerate(opening):
+                group.create_task(answered("pod" if number else "health", reader))
+        for _, writer in opening:
+            writer.close()
+
+    assert order.index("health") < crowd / 2, order

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +15,7 @@ from partage.apiserver.decoding import parse
 from partage.apiserver.negotiation import JSON, Form, form_of
 from partage.apiserver.status import ApiError, bad_request, too_large, unsupported_media
 from partage.serving.limits import holder_of
+from partage.serving.turns import Pace
 from partage.wire.field_types import META, Type, catalogue
 from partage.wire.protobuf import Malformed
 
@@ -36,12 +37,14 @@ class Exchange:
     Attributes:
         parts: the path's segments, unquoted.
         patience: seconds in which the body has to come.
+        pace: where the request waits for its turn to be worked on.
     """
 
     request: web.BaseRequest
     parts: tuple[str, ...]
     user: User
     patience: float = 15.0
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -59,7 +62,7 @@ class Exchange:
         return self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     async def read(self) -> bytes:
-        """The body. Raises `ApiError`: 408, 413."""
+        """The body, at the request's turn. Raises `ApiError`: 408, 413."""
         length = self.request.content_length
         if length is not None and length > LARGEST_BODY:
             raise too_large(LARGEST_BODY)
@@ -78,6 +81,7 @@ class Exchange:
         finally:
             if holder is not None:
                 holder.holds(0)
+        await self.pace.turn()
         return bytes(body)
 
     async def document(self, type_: Type | None = None, twice: list[str] | None = None) -> Any:

@@ -24,6 +24,7 @@ from partage.apiserver.status import (
 from partage.apiserver.verbs import Verbs
 from partage.serving.guarded import asking
 from partage.serving.local import stranger
+from partage.serving.turns import Pace
 
 _HEALTH: Final = ("healthz", "livez", "readyz")
 _ANYONE: Final = User("system:anonymous", ("system:unauthenticated",))
@@ -48,6 +49,7 @@ class Router:
     here: bool = False
     patience: float = 15.0
     _documents: dict[tuple[int, str], bytes] = field(default_factory=dict)
+    _pace: Pace = field(default_factory=Pace)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer to a request; refusals and faults become `Status` documents."""
@@ -70,7 +72,9 @@ class Router:
             raise ApiError(403, "Forbidden", why)
         if parts[0] in _HEALTH:
             return web.Response(text="ok")
-        exchange = Exchange(request, parts, self._user(request), self.patience)
+        exchange = Exchange(request, parts, self._user(request), self.patience, self._pace)
+        if request.method == "GET":  # others have a turn once their body is there
+            await self._pace.turn()
         target = paths.target_of(parts)
         if target is not None:
             call = paths.call_for(self.registry, target, exchange.query, exchange.user)

@@ -6,7 +6,7 @@ gives up its place.
 """
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +18,37 @@ from aiohttp.typedefs import Handler, Middleware
 
 from partage.model.errors import PartageError
 from partage.serving.guarded import Guarded
+
+_A_ROUND: Final = 4
+"""Callers that go on in one round; what each does may take some milliseconds."""
+
+
+class Pace:
+    """Callers that go on in the order in which they came, few in each round of the event loop.
+
+    Hundreds of requests that are read in one round would all be worked on in the next, and whoever asks
+    after them, a probe of the server's health too, would wait for the end of it.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def turn(self) -> None:
+        """Wait for a round."""
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        if len(self._waiting) == 1:
+            loop.call_soon(self._next, loop)
+        await turn
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        for _ in range(min(_A_ROUND, len(self._waiting))):
+            turn = self._waiting.popleft()
+            if not turn.done():  # else its caller is gone
+                turn.set_result(None)
+        if self._waiting:
+            loop.call_soon(self._next, loop)
 
 
 class TooMany(PartageError):
