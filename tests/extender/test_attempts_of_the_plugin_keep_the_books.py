@@ -17,6 +17,7 @@ from partage.extender.ports import Answered, Outcome
 from partage.model.errors import InvalidDocument
 from partage.scheduler.engine import State
 from partage.wire import plugin as wire
+from partage.wire.documents import Document
 
 
 def plugged(test: Callable[[Plugged], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -572,3 +573,33 @@ async def test_a_pod_that_changed_while_it_waited_is_not_bound(
     assert refused is not None
     assert "changed since" in refused.message
     assert len(world.allowed) == 1
+
+
+@plugged
+async def test_nothing_is_kept_of_pods_that_are_gone(world: Plugged) -> None:
+    """Whatever had become of them: what a tenant wrote, made and deleted must not fill the memory."""
+    for number, name in enumerate(("asked", "reserved", "bound", "binding", "refused", "missed")):
+        world.create(pod(name, whole(3 if name == "refused" else 1)))
+        world.propose(name)
+        if number in (1, 2, 3):
+            assert not world.reserve(name).code
+        if name == "bound":
+            await world.bind_by(name)
+            world.seen(name)
+        if name == "binding":
+            gone = document(world.api.pods[name])
+
+            def reply(_: wire.Answer, gone: Document = gone, number: int = world.number) -> None:
+                world.service.gone(gone)
+                world.attempts.bound(wire.Bound(2, "uid-binding", number, Outcome.REFUSED.value))
+
+            await world.attempts.bind(wire.Bind(1, "uid-binding", world.number, "n1"), reply)
+            assert "uid-binding" not in world.attempts._attempts
+        elif name != "missed":
+            world.service.gone(document(world.api.pods.pop(name)))
+    assert list(world.attempts._attempts) == ["uid-missed"]
+
+    await world.service.rebuild([document(node()), document(device())])
+    world.attempts.rebuilt()
+
+    assert not world.attempts._attempts

@@ -164,6 +164,7 @@ class Attempts:
         self._several_until = 0.0
         self._proposal = ""
         self._books: Books | None = None
+        service.forget.append(self._gone)
 
     # --- questions -----------------------------------------------------------------------------
 
@@ -377,6 +378,8 @@ class Attempts:
         finally:
             attempt.outcome = None
             attempt.reserved = False
+            if self._service.books.cluster_cache.is_gone(question.uid):
+                self._gone(question.uid)
 
     def bound(self, question: wire.Bound) -> bool:
         """The plugin says what became of its Binding; whether anything waits for that."""
@@ -434,6 +437,8 @@ class Attempts:
     def _of(self, question: wire.Preempt | wire.Reserve | wire.Bind) -> _Attempt | wire.Answer:
         """The attempt that a question is about, or why nothing may follow from it now."""
         attempt = self._attempts.get(question.uid)
+        if attempt is None and self._service.books.cluster_cache.is_gone(question.uid):
+            return _refused(question, CHANGED, "the pod is gone")
         if attempt is None or attempt.number != question.attempt:
             return _refused(question, STALE, "this attempt is not known; schedule the pod again")
         if self._service.closed:
@@ -739,6 +744,15 @@ class Attempts:
                 question = wire.Reserve(0, uid, attempt.number, attempt.place.node)
                 if self._again(books, attempt, question).code:
                     _LOG.info("pod %s lost its place", attempt.entry.pod.key)
+            elif books.cluster_cache.document(uid) is None:
+                self._gone(uid)
+
+    def _gone(self, uid: str) -> None:
+        """A pod is there no more. What its author wrote may be large, and is not kept for that."""
+        attempt = self._attempts.get(uid)
+        if attempt is not None and attempt.outcome is None:
+            del self._attempts[uid]
+        self._rejected.forget(uid)
 
     def _remember(self, uid: str, attempt: _Attempt) -> None:
         self._attempts.pop(uid, None)

@@ -100,6 +100,7 @@ class SchedulerService:
         claims: reserves what claims are about to be allocated.
         pending: what kube-scheduler has allocated to claims and not written yet, by its plugin's word.
         adjustments: follows what running pods ask their shares to be; None where nothing writes their records.
+        forget: called with the uid of every pod that is gone, once the books have taken that in.
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class SchedulerService:
             )
         )
         self._claim = claim
+        self.forget: list[Callable[[str], None]] = []
         self.leading = False
         self.rebuilt = False
         self.last_audit: Audit | None = None
@@ -323,6 +325,8 @@ class SchedulerService:
         self.pending.withdrawn(self.books, uid, self.clock.monotonic())
         ended = [] if self.adjustments is None else self.adjustments.gone(uid)
         self.books.take([*ended, *events], self.clock.monotonic())
+        for forget in self.forget:
+            forget(uid)
 
     def _adjust(self, uid: str) -> None:
         """Look at what a bound pod asks its shares to be."""
