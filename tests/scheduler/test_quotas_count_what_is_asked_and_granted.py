@@ -146,7 +146,7 @@ def test_what_was_counted_is_given_back(end: BindFailed | PodGone) -> None:
     engine.handle(end)
 
     assert isinstance(engine.evaluate(counted("b", share(memory=1))), Placement)
-    assert not +engine.quotas.used("default")  # type: ignore[operator]
+    assert not engine.quotas.used("default")
 
 
 def test_bound_pods_count_by_their_record() -> None:
@@ -211,3 +211,20 @@ def test_a_book_counts_a_pod_once() -> None:
     assert book.quotas.keys("ns") == {"x", "y"}
     assert book.excess("ns", {"x": 2})
     assert not book.excess("ns", {"x": 1, "z": 100})
+
+
+def test_namespaces_that_come_and_go_leave_nothing() -> None:
+    """A cluster has a new one for each test that its users run."""
+    book = QuotaBook()
+    for number in range(20):
+        namespace = f"ci-{number}"
+        for pod in range(3):
+            book.apply(f"{number}-{pod}", namespace, {"x": pod + 1})
+        assert book.used(namespace) == {"x": 6}
+        book.apply(f"{number}-0", namespace, {"x": 10})
+        assert book.used(namespace) == {"x": 15}
+        for pod in range(3):
+            book.undo(f"{number}-{pod}")
+        assert not book.used(namespace)
+
+    assert not any((book.counted, book._used, book._changes, book._pods))

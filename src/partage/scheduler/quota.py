@@ -85,6 +85,7 @@ class QuotaBook:
         self._of: dict[str, tuple[str, Mapping[str, int]]] = {}
         self._used: dict[str, Counter[str]] = {}
         self._changes: dict[str, dict[int, _Change]] = {}
+        self._pods = Counter[str]()
 
     def apply(self, uid: str, namespace: str, amounts: Mapping[str, int]) -> None:
         """Count a pod; counting it again replaces what was counted."""
@@ -93,13 +94,21 @@ class QuotaBook:
         if not amounts:
             return
         self._of[uid] = (namespace, amounts)
+        self._pods[namespace] += 1
         self._change(namespace, amounts, 1)
 
     def undo(self, uid: str) -> None:
         """Count a pod no more."""
         entry = self._of.pop(uid, None)
-        if entry is not None:
-            self._change(*entry, -1)
+        if entry is None:
+            return
+        namespace, amounts = entry
+        self._pods[namespace] -= 1
+        if self._pods[namespace]:
+            self._change(namespace, amounts, -1)
+        else:  # namespaces come and go too
+            for sums in (self._pods, self._changes, self._used):
+                sums.pop(namespace, None)
 
     def _change(self, namespace: str, amounts: Mapping[str, int], pods: int) -> None:
         changes = self._changes.get(namespace)
