@@ -10,6 +10,7 @@ import pytest
 from daemon_world import DEVICE_KIND, PATIENCE, World, device, node, pod, until, world
 from proxy import Proxy
 
+from fakes.backups import backup_of, restore
 from fakes.ports import free_port
 from partage.apiserver import ApiServer, Settings, serve
 from partage.daemon.options import SchedulerOptions
@@ -125,6 +126,35 @@ async def test_versions_that_are_kept_no_more_lead_to_a_fresh_list() -> None:
 
         await until(lambda: not holders(daemon))
         assert await bound(cluster, daemon, "b") == ""
+
+
+async def test_a_cluster_that_is_restored_from_a_backup_is_believed() -> None:
+    """Pods that are back hold their cards again; those that went, or are not bound any more, hold none."""
+    async with (
+        world(nodes=3, cards=1) as cluster,
+        Proxy(cluster.url) as proxy,
+        SchedulerDaemon(await cluster.client(proxy.url), QUICK) as daemon,
+    ):
+        assert not await bound(cluster, daemon, "ended")
+        await cluster.pod("late")
+        backup, before = backup_of(cluster.api.store), cluster.taken()
+        await cluster.delete("ended")
+        await until(lambda: not holders(daemon))
+        assert await cluster.schedule(daemon.url, "late")
+        assert not await bound(cluster, daemon, "new")
+        await until(lambda: holders(daemon) == {"late", "new"})
+
+        proxy.cut = True
+        restore(cluster.api.store, backup)
+        proxy.cut = False
+        await until(lambda: holders(daemon) == {"ended"})
+        await until(lambda: daemon.service.leading)
+
+        assert cluster.taken() == before
+        assert daemon.service.audit().clean
+        assert await cluster.schedule(daemon.url, "late")
+        assert not await bound(cluster, daemon, "another")
+        assert sorted(cluster.taken().values()) == [1000, 1000, 1000]
 
 
 async def test_the_api_server_may_be_started_anew(tmp_path: Path) -> None:

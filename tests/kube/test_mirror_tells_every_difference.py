@@ -11,7 +11,7 @@ from kube_builders import Pod, PodMeta, PodSpec
 
 from partage.kube import mirror as mirror_module
 from partage.kube.frames import Added, Bookmark, Deleted, Frame, Malformed, Modified
-from partage.kube.mirror import Change, Gone, Mirror, Odd, Seen, Synced, is_newer
+from partage.kube.mirror import Change, Gone, Mirror, Odd, Seen, Synced, WentBack, is_newer
 from partage.kube.objects import Key, Listing, Meta, Undecodable
 
 
@@ -130,6 +130,7 @@ def test_reordered_events_end_in_the_same_state(
 def test_a_relist_tells_the_set_difference(old: dict[str, int], new: dict[str, int]) -> None:
     """Vanished, changed and new objects, each once; what is the same is not told."""
     mirror = mirror_of(9, *(thing(name, version) for name, version in old.items()))
+    new = {name: v if v == old.get(name) else v + 9 for name, v in new.items()}
 
     changes = mirror.replace(listing(19, *(thing(n, version) for n, version in new.items())))
 
@@ -234,13 +235,44 @@ def test_a_bookmark_moves_the_version_only_forward() -> None:
 
 
 def test_a_list_from_a_restored_cluster_is_believed() -> None:
-    """Its versions may be smaller than ours; events count from there."""
-    mirror = mirror_of(1000, thing("a", 900))
+    """Its versions may be smaller than ours; an object in an earlier state is another, and events count from there."""
+    mirror = mirror_of(1000, thing("a", 900), thing("b", 7), thing("c", 950))
 
-    mirror.replace(listing(10, thing("a", 8)))
+    changes = mirror.replace(listing(10, thing("a", 8), thing("b", 7)))
 
+    assert changes == [
+        WentBack("1000"),
+        Gone(thing("a", 900)),
+        Gone(thing("c", 950)),
+        Seen(thing("a", 8)),
+        Synced("10"),
+    ]
     assert mirror.resource_version == "10"
     assert mirror.apply([Modified(thing("a", 11))]) == [Seen(thing("a", 11), thing("a", 8))]
+
+
+@pytest.mark.parametrize(
+    ("listed", "back"),
+    [
+        pytest.param([thing("a", 8)], True, id="an-earlier-state"),
+        pytest.param([thing("a", 9), thing("b", 4)], True, id="a-deletion-undone"),
+        pytest.param([thing("a", 9), thing("b", 11)], False, id="a-new-object"),
+        pytest.param([thing("a", 12)], False, id="a-change"),
+        pytest.param([], False, id="a-deletion"),
+    ],
+)
+def test_a_store_that_went_back_shows_whatever_its_version(
+    listed: list[Pod],
+    back: bool,  # noqa: FBT001
+) -> None:
+    """Who restores a backup as etcd advises has the store begin with a version beyond all that were told."""
+    mirror = mirror_of(1, thing("b", 1))
+    mirror.apply([Deleted(thing("b", 5)), Added(thing("a", 9))])
+    mirror.expire()
+
+    changes = mirror.replace(listing(1_000_000, *listed))
+
+    assert (WentBack("9") in changes) is back
 
 
 def odd(name: str, version: int, uid: str | None = None) -> Undecodable:

@@ -33,7 +33,7 @@ from partage.kube.errors import (
     TransportError,
 )
 from partage.kube.frames import Added
-from partage.kube.mirror import Change, Gone, Interrupted, Mirror, Seen, Synced
+from partage.kube.mirror import Change, Gone, Interrupted, Mirror, Seen, Synced, WentBack
 from partage.kube.resources import PODS, Scope
 from partage.kube.retry import Backoff
 from partage.kube.watch import EndedEarly, WatchSettings, follow, watch_once
@@ -85,6 +85,11 @@ async def more_requests(server: KubeServer) -> None:
     await eventually(lambda: len(server.requests) > before)
 
 
+def watches_begun(server: KubeServer) -> int:
+    """How many watches were asked for, those that failed included."""
+    return sum("watch" in seen.query for seen in server.requests) + len(server.struck)
+
+
 async def test_the_list_is_told_then_what_changes() -> None:
     """New, changed and deleted, without a second list."""
     async with KubeServer() as server:
@@ -114,7 +119,33 @@ async def test_a_cut_watch_goes_on_where_it_was() -> None:
             await eventually(lambda: "c" in listener.names(Seen))
 
             assert listener.names(Seen) == ["a", "b", "c"]
-            assert sum("watch" not in request.query for request in server.requests) == 1
+            lists = [seen.query for seen in server.requests if "watch" not in seen.query]
+            assert [query["limit"] for query in lists] == ["1000", "1"]
+
+
+async def test_a_store_that_was_restored_is_listed_at_once() -> None:
+    """A watch from a version that it has not reached again would hear nothing until it has."""
+    async with KubeServer() as server:
+        put(server, "kept")
+        put(server, "changed")
+        put(server, "ended")
+        async with listening(server) as listener:
+            await eventually(lambda: server.watches)
+            backup = server.store.backup()
+            put(server, "changed", priority=1)
+            remove(server, "ended")
+            put(server, "new")
+            await eventually(lambda: listener.names(Gone))
+            listener.told.clear()
+            server.store.restored(backup)
+            server.cut_watches()
+            await eventually(lambda: listener.count(Synced))
+
+            told = [type(change) for change in listener.told]
+            assert told.index(WentBack) < told.index(Gone)
+            assert listener.names(Gone) == ["changed", "new"]
+            assert sorted(listener.names(Seen)) == ["changed", "ended"]
+            assert listener.mirror.resource_version == str(backup[0])
 
 
 @pytest.mark.parametrize("in_stream", [False, True], ids=["by-status", "in-the-stream"])
@@ -258,8 +289,8 @@ async def test_a_watch_that_ends_in_time_is_no_failure() -> None:
     async with KubeServer() as server:
         server.fail(Fault(watch=True, body=b"", times=3, delay=0.01))
         async with listening(server, clock=clock) as listener:
-            for _ in range(3):
-                await more_requests(server)
+            for begun in (1, 2, 3):
+                await eventually(lambda: watches_begun(server) >= begun)  # noqa: B023 # at once
                 clock.pass_time(300)
             await eventually(lambda: server.watches)
 

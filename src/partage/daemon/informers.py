@@ -9,7 +9,7 @@ object that changes all the time is passed on now and then, as it is then; other
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
 from partage.daemon.watched import Watched, as_document
@@ -17,7 +17,7 @@ from partage.kube.client import Client
 from partage.kube.clock import Clock, sleep_until
 from partage.kube.errors import NotFound
 from partage.kube.informer import Informer
-from partage.kube.mirror import Change, Gone, Interrupted, Odd, Seen, Synced
+from partage.kube.mirror import Change, Gone, Interrupted, Odd, Seen, Synced, WentBack
 from partage.kube.objects import HasMeta, Key, key_of
 from partage.kube.retry import RateLimit
 from partage.kube.watch import WatchSettings
@@ -84,8 +84,14 @@ class _Followed:
     """One kind and its informer."""
 
     def __init__(
-        self, client: Client, watched: Watched, facts: Facts, settings: WatchSettings
+        self,
+        client: Client,
+        watched: Watched,
+        facts: Facts,
+        settings: WatchSettings,
+        went_back: Callable[[], None],
     ) -> None:
+        self._went_back = went_back
         self.watched = watched
         self.settled = asyncio.Event()
         self._facts = facts
@@ -150,6 +156,13 @@ class _Followed:
                 _LOG.log(
                     level, "watch of %s interrupted, next try in %.1f s: %s", kind, delay, error
                 )
+            case WentBack(version):
+                _LOG.error(
+                    "the API server's store went back to before version %s of %ss, as after a restore from a backup",
+                    version,
+                    kind,
+                )
+                self._went_back()
             case Synced():
                 pass
 
@@ -163,9 +176,15 @@ class Feed:
         kinds: Iterable[Watched],
         facts: Facts,
         settings: WatchSettings = WatchSettings(),  # noqa: B008 - a frozen value
+        went_back: Callable[[], None] = lambda: None,
     ) -> None:
-        """A feed that is not yet running; `facts` hear every change in step, and must not raise or block."""
-        self._followed = [_Followed(client, kind, facts, settings) for kind in kinds]
+        """A feed that is not yet running.
+
+        Args:
+            facts: hear every change in step, and must not raise or block.
+            went_back: called before the changes of a list of which the store is an earlier one.
+        """
+        self._followed = [_Followed(client, kind, facts, settings, went_back) for kind in kinds]
 
     async def run(self) -> None:
         """Follow until cancelled."""

@@ -45,6 +45,7 @@ from partage.extender.server import probe_routes, scheduler_site
 from partage.extender.service import SchedulerService
 from partage.extender.stories import Stories
 from partage.kube.client import Client
+from partage.kube.clock import sleep_until
 from partage.kube.lease import LeaderElector
 from partage.scheduler.engine import Engine
 from partage.serving.probes import probe_site
@@ -137,13 +138,14 @@ class SchedulerDaemon(Beside):
             self._companions = (*self._companions, templates)
         configs = config_maps(self.options.config_namespaces, self.options.config_names)
         kinds = watched(configs, claims=self.options.claims)
-        self._feed = Feed(client, kinds, self, self.options.watches)
+        self._feed = Feed(client, kinds, self, self.options.watches, self._went_back)
         self._history = History(client.clock.now)
         self._site = self._listening(controllers, routes)
         self._probes = probe_site(probe_routes(self.service))
         self._loaded = False
         self._loading = asyncio.Lock()
         self._doubt = asyncio.Event()
+        self._restored = asyncio.Event()
         self._reigning = False
         self._fenced = self._elector is None
         self._life = Life("scheduler", self.run)
@@ -314,6 +316,9 @@ class SchedulerDaemon(Beside):
         started = self._clock.monotonic()
         with collecting_later():
             await self._feed.refresh()
+            # What was in doubt until now is answered by the lists.
+            self._doubt.clear()
+            self._restored.clear()
             listed = self._clock.monotonic()
             documents = self._feed.documents()
             # From here on facts go to the service, which keeps them until the books are there.
@@ -424,8 +429,9 @@ class SchedulerDaemon(Beside):
         return self._fenced and self.service.bindings.settled and self.service.books.settled
 
     def may_bind(self) -> bool:
-        """Whether this instance leads at this very moment; asked before every Binding."""
-        return self._reigning and (self._elector is None or self._elector.leading)
+        """Whether this instance leads at this very moment, by books without a doubt; asked before every Binding."""
+        leads = self._elector is None or self._elector.leading
+        return self._reigning and self.service.leading and leads
 
     # --- beside ------------------------------------------------------------------------------
 
@@ -470,11 +476,10 @@ class SchedulerDaemon(Beside):
             if self.service.books.unread:
                 await self._clock.sleep(self.fence)
             await self._load()
-            self._doubt.clear()
             if self._reigning:
                 self.service.lead()
                 self._serves()
-            await self._clock.sleep(_HEALING)
+            await sleep_until(self._clock, _HEALING, self._restored)
 
     def _serves(self) -> None:
         """Tell the plugin whether questions about pods are answered."""
@@ -492,6 +497,13 @@ class SchedulerDaemon(Beside):
         return self.service.books.cluster_cache.pod(uid)
 
     # --- facts -------------------------------------------------------------------------------
+
+    def _went_back(self) -> None:
+        """The API server's store is an earlier one: the books know too much, and nothing is decided by them any more."""
+        self.service.follow()
+        self._serves()
+        self._doubt.set()
+        self._restored.set()
 
     def changed(self, document: Document) -> None:
         """See `informers.Facts`."""

@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeVar
 from partage.kube.bodies import binding, delete_options, encode, eviction, has_version
 from partage.kube.clock import Clock, SystemClock
 from partage.kube.config import Config
-from partage.kube.decoding import Decoders, Page
+from partage.kube.decoding import Decoders, OnlyMeta, Page
 from partage.kube.errors import AnswerTooLarge, Conflict, Expired, NotFound, Outcome, RequestError
 from partage.kube.objects import HasMeta, Listing, Undecodable
 from partage.kube.resources import PODS, Resource, Scope
@@ -140,6 +140,13 @@ class Client:
         except Expired:
             # The pages outlived the server's memory of the first one. All at once cannot.
             return await self._gather(scope, into, 0)
+
+    async def newest_version(self, scope: Scope) -> str:
+        """The version of the store, no older than this call, by as little of a list as will do."""
+        # Servers read what is selected from their memory, and part of it, before Kubernetes 1.34, from the store.
+        pages = self.pages(scope, into=OnlyMeta, limit=0 if scope.query else 1)
+        async with contextlib.aclosing(pages):
+            return (await anext(pages)).resource_version
 
     async def _gather(self, scope: Scope, into: type[H], limit: int | None = None) -> Listing[H]:
         items: list[H] = []

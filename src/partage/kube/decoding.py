@@ -30,11 +30,13 @@ class _Envelope(msgspec.Struct, Generic[T], frozen=True):
     items: list[T] | None = None  # some servers write null for an empty list
 
 
-class _OnlyMeta(msgspec.Struct, frozen=True):
+class OnlyMeta(msgspec.Struct, frozen=True):
+    """An object of any type."""
+
     metadata: Meta
 
 
-_META: Final = msgspec.json.Decoder(_OnlyMeta)
+_META: Final = msgspec.json.Decoder(OnlyMeta)
 
 
 def meta_of(document: bytes | msgspec.Raw) -> Meta | None:

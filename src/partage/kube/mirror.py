@@ -4,8 +4,9 @@ A mirror is fed whole lists and single events, and answers with the changes they
 `Seen` in a new state or `Gone`. It is the one place that decides what a duplicate, a late event, a
 gap or a re-created object means, for every watch in the program:
 
-* A list is the truth. What it no longer holds is gone, with the last state we knew; the version it
-  was read at replaces ours, even by a smaller one, as after a cluster is restored from a backup.
+* A list is the truth. What it no longer holds is gone, with the last state we knew.
+* A list that contradicts what we had, where ours was newer, is of a store that `WentBack`, as after a cluster is restored
+  from a backup. It is believed, with its smaller versions; an object in an earlier state is another object.
 * An event about a version that is not newer than the one we have of that object changes nothing;
   nor does one that is older than its deletion.
 * Another UID under the same name is another object: the old one is gone first.
@@ -52,6 +53,17 @@ class Odd:
 
 
 @dataclass(frozen=True, slots=True)
+class WentBack:
+    """The server's store is an earlier one: what was told of it since then was never so.
+
+    Told before the changes of the list that shows it.
+    """
+
+    resource_version: str
+    """Of what we had."""
+
+
+@dataclass(frozen=True, slots=True)
 class Synced:
     """The mirror now equals a list that was just read, and all its changes have been told."""
 
@@ -67,7 +79,7 @@ class Interrupted:
     """Seconds until the next try."""
 
 
-Change = Seen[T] | Gone[T] | Odd | Synced | Interrupted
+Change = Seen[T] | Gone[T] | Odd | WentBack | Synced | Interrupted
 
 
 class Mirror(Generic[T]):
@@ -77,6 +89,7 @@ class Mirror(Generic[T]):
         self._objects: dict[Key, T] = {}
         self._deleted: dict[Key, str] = {}
         self._version = ""
+        self._expired = False
 
     @property
     def objects(self) -> Mapping[Key, T]:
@@ -86,17 +99,19 @@ class Mirror(Generic[T]):
     @property
     def resource_version(self) -> str:
         """The version to watch from; empty before the first list and after `expire`."""
-        return self._version
+        return "" if self._expired else self._version
 
     def expire(self) -> None:
-        """The version is too old to watch from; the objects stay until the next list."""
-        self._version = ""
+        """The version cannot be watched from; the objects stay until the next list."""
+        self._expired = True
 
     def replace(self, listing: Listing[T]) -> list[Change[T]]:
         """Take over a list: the set difference to what we had."""
         before, self._objects = self._objects, {}
         kept_odd = {key_of(odd.meta): odd for odd in listing.undecodable}
         changes: list[Change[T]] = []
+        if self._went_back(listing, before):
+            changes.append(WentBack(self._version))
         for item in listing.items:
             self._objects[key_of(item.metadata)] = item
         for key, odd in kept_odd.items():
@@ -106,18 +121,31 @@ class Mirror(Generic[T]):
         changes += (
             Gone(held)
             for key, held in before.items()
-            if key not in self._objects or not _same(held.metadata, self._objects[key].metadata)
+            if key not in self._objects or not _follows(self._objects[key].metadata, held.metadata)
         )
         for key, item in self._objects.items():
             held = before.get(key)
-            known = held if held is not None and _same(held.metadata, item.metadata) else None
+            known = held if held is not None and _follows(item.metadata, held.metadata) else None
             if known is None or known.metadata.resource_version != item.metadata.resource_version:
                 changes.append(Seen(item, known))
         changes += (Odd(key, odd) for key, odd in kept_odd.items())
         self._deleted.clear()
-        self._version = listing.resource_version
+        self._version, self._expired = listing.resource_version, False
         changes.append(Synced(self._version))
         return changes
+
+    def _went_back(self, listing: Listing[T], before: Mapping[Key, T]) -> bool:
+        """Whether a list cannot be of the store of which we had everything up to our version."""
+        if is_older(listing.resource_version, self._version):
+            return True
+        for item in listing.items:
+            meta = item.metadata
+            if is_newer(meta.resource_version, self._version):
+                continue
+            held = before.get(key_of(meta))
+            if held is None or held.metadata.resource_version != meta.resource_version:
+                return True
+        return False
 
     def apply(self, frames: Iterable[Frame[T]]) -> list[Change[T]]:
         """Take over events, in order; `Failed` changes nothing, it is for the watch's reader."""
@@ -157,7 +185,7 @@ class Mirror(Generic[T]):
                 return
             yield Gone(held)
         elif held is not None:
-            if _is_older(meta.resource_version, held.metadata.resource_version):
+            if is_older(meta.resource_version, held.metadata.resource_version):
                 return
             yield Gone(item)
         self._advance(meta.resource_version)
@@ -193,7 +221,7 @@ class Mirror(Generic[T]):
 
     def _remember_deletion(self, key: Key, version: str | None) -> None:
         earlier = self._deleted.pop(key, None)
-        self._deleted[key] = earlier if earlier and _is_older(version, earlier) else version or ""
+        self._deleted[key] = earlier if earlier and is_older(version, earlier) else version or ""
         if len(self._deleted) > _DELETIONS:
             del self._deleted[next(iter(self._deleted))]
 
@@ -210,8 +238,8 @@ def is_newer(version: str | None, than: str | None) -> bool:
     return left > right
 
 
-def _is_older(version: str | None, than: str | None) -> bool:
-    """Whether it is certainly older."""
+def is_older(version: str | None, than: str | None) -> bool:
+    """Whether a resourceVersion is certainly older than another of the same resource."""
     left, right = _rank(version), _rank(than)
     return left is not None and right is not None and left < right
 
@@ -227,3 +255,8 @@ def _rank(version: str | None) -> tuple[int, str] | None:
 def _same(one: MetaLike, other: MetaLike) -> bool:
     """Whether two states are of one object; without UIDs, names must do."""
     return (one.uid or "") == (other.uid or "")
+
+
+def _follows(one: MetaLike, other: MetaLike) -> bool:
+    """Whether a state may come of another: it is of the same object, and not an earlier one."""
+    return _same(one, other) and not is_older(one.resource_version, other.resource_version)

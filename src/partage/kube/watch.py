@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from partage.kube.client import Client
 from partage.kube.errors import Expired, KubeError, ProtocolError, RequestError, error_of_status
 from partage.kube.frames import Failed, Frame, WatchDecoder
-from partage.kube.mirror import Change, Interrupted, Mirror, Synced
+from partage.kube.mirror import Change, Interrupted, Mirror, Synced, is_older
 from partage.kube.objects import HasMeta
 from partage.kube.resources import Scope
 from partage.kube.retry import Backoff, wait_before_retry
@@ -136,7 +136,14 @@ async def _list_then_watch(
     mirror: Mirror[T],
     settings: WatchSettings,
 ) -> AsyncGenerator[list[Change[T]], None]:
-    """One list if there is no version to go on from, then one watch; may yield empty batches."""
+    """One list if there is no version to go on from, then one watch; may yield empty batches.
+
+    A server whose store was restored from a backup tells a watch from a version that it has not reached yet nothing at
+    all, until it has.
+    """
+    version = mirror.resource_version
+    if version and is_older(await client.newest_version(scope), version):
+        mirror.expire()
     if not mirror.resource_version:
         listing = await client.list_all(scope, into=into)
         yield mirror.replace(listing)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import StreamReader, web
 
+from fakes.backups import Backup, backup_of, restore
 from fakes.wire import Fault, Wire, line
 from partage.apiserver import ApiServer, Record
 from partage.apiserver.definitions import kinds
@@ -106,6 +107,10 @@ class KubeServer(Wire):
         return answer
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
+        if int(request.query.get("resourceVersion") or 0) > self.store.version:
+            # A genuine server says nothing until it has come that far; ours would say so.
+            await self._closing.wait()
+            return _nothing(request)
         task = asyncio.ensure_future(self._router.handle(request))
         try:
             await asyncio.wait((task,))
@@ -179,6 +184,14 @@ class Memory:
     def compact(self) -> None:
         """Forget the history, as the server does after some minutes."""
         self._store.restore(self._store.revision, {})
+
+    def backup(self) -> Backup:
+        """All there is now."""
+        return backup_of(self._store)
+
+    def restored(self, backup: Backup) -> None:
+        """Be what it was then, versions too; who watches on hears nothing of that."""
+        restore(self._store, backup)
 
     def _record(self, collection: str, namespace: str | None, name: str) -> Record:
         found = self._store.get(self._kinds[collection].resource, namespace or "", name)

@@ -1,0 +1,119 @@
+"""etcd restored from an older backup under a leader that goes on: its books become what the API server says.
+
+kube-scheduler's own caches are Kubernetes' matter: it is started again, as Kubernetes asks of everybody who restores.
+"""
+
+import json
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from control_plane import ETCD, ControlPlane, control_plane
+from plugin_stack import PLUGIN, Plugged
+
+WHOLE = {"koordinator.sh/gpu": "100"}
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Plugged]:
+    """Four cards, kube-scheduler with the plugin, and the engine."""
+    if not (PLUGIN / "kube-scheduler").exists():
+        pytest.skip("kube-scheduler with the plugin is not built; run tests/cluster/build")
+    with control_plane(tmp_path) as plane:
+        made = Plugged(plane, tmp_path)
+        made.start()
+        yield made
+
+
+def back_up(plane: ControlPlane) -> Path:
+    """A copy of etcd's data, taken while it does not run."""
+    etcd, kept = plane.processes["etcd"], plane.folder / "backup"
+    etcd.stop()
+    shutil.copytree(plane.folder / "etcd", kept)
+    etcd.start()
+    plane.wait_ready()
+    return kept
+
+
+def put_back(plane: ControlPlane, kept: Path, bump: str) -> None:
+    """Restore it; by a copy, or with versions beyond all that there were, as etcd advises."""
+    server, etcd, data = (
+        plane.processes["kube-apiserver"],
+        plane.processes["etcd"],
+        plane.folder / "etcd",
+    )
+    server.kill()
+    etcd.kill()
+    shutil.rmtree(data)
+    if bump:
+        peers = next(one for one in etcd.command if "--initial-cluster=" in one)
+        own = next(one for one in etcd.command if "--initial-advertise-peer-urls=" in one)
+        subprocess.run(
+            [
+                *(str(ETCD.with_name("etcdutl")), "snapshot", "restore"),
+                *(str(kept / "member/snap/db"), "--skip-hash-check", f"--data-dir={data}"),
+                *(peers, own, f"--bump-revision={bump}", "--mark-compacted"),
+            ],
+            check=True,
+            capture_output=True,
+        )
+    else:
+        shutil.copytree(kept, data)
+    etcd.start()
+    server.start()
+    plane.wait_ready()
+
+
+def held(cluster: Plugged) -> dict[str, list[tuple[str, str]]]:
+    """The cards of bound pods, by the API server; none is given twice."""
+    found: list[dict[str, Any]] = cluster.plane.call("GET", PODS)["items"]
+    bound = [one["metadata"]["name"] for one in found if one["spec"].get("nodeName")]
+    cards = {name: cluster.cards(name) for name in bound}
+    twice = [
+        card for card, n in Counter(c for some in cards.values() for c in some).items() if n > 1
+    ]
+    assert not twice, f"I1: {json.dumps(cards)}"
+    return cards
+
+
+def agree(cluster: Plugged) -> bool:
+    """Whether the engine serves, and its books have the pods that are bound."""
+    try:
+        return {name.partition("/")[2] for name in cluster.booked()} == held(cluster).keys()
+    except OSError:
+        return False  # it does not lead now
+
+
+@pytest.mark.parametrize("bump", ["", "1000000"], ids=["as-it-was", "as-etcd-advises"])
+def test_the_books_become_what_the_api_server_says(cluster: Plugged, bump: str) -> None:
+    """Pods came back, went, and are bound no more, while the leader led on; then all get their places."""
+    for name in ("kept", "ended"):
+        cluster.pod(name, WHOLE)
+        cluster.bound(name)
+    cluster.pod("late", WHOLE, schedulingGates=[{"name": "example.com/wait"}])
+    kept = back_up(cluster.plane)
+    before = held(cluster)
+    cluster.delete("ended")
+    patch, kind = {"spec": {"schedulingGates": None}}, "application/merge-patch+json"
+    cluster.plane.call("PATCH", f"{PODS}/late", patch, kind=kind)
+    cluster.pod("new", WHOLE)
+    for name in ("late", "new"):
+        cluster.bound(name)
+
+    put_back(cluster.plane, kept, bump)
+
+    assert held(cluster) == before
+    cluster.eventually("the books are right", lambda: agree(cluster))
+    cluster.plane.processes["plugged"].kill()
+    cluster.scheduler()
+    cluster.plane.call("PATCH", f"{PODS}/late", patch, kind=kind)
+    cluster.pod("another", WHOLE)
+    for name in ("late", "another"):
+        cluster.bound(name)
+    assert held(cluster).keys() == {"kept", "ended", "late", "another"}
+    cluster.eventually("the books are right", lambda: agree(cluster))
