@@ -29,6 +29,9 @@ QUICK = SchedulerOptions(
 )
 
 
+DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
+
+
 def holders(daemon: SchedulerDaemon) -> set[str]:
     """Names of the pods that the books hold something for."""
     books = daemon.service.books
@@ -155,6 +158,24 @@ async def test_a_cluster_that_is_restored_from_a_backup_is_believed() -> None:
         assert await cluster.schedule(daemon.url, "late")
         assert not await bound(cluster, daemon, "another")
         assert sorted(cluster.taken().values()) == [1000, 1000, 1000]
+
+
+async def test_devices_go_with_their_definition_though_nothing_tells_so() -> None:
+    """Their deletion falls in a gap of the watch; then they are there again, and pods are placed on them."""
+    async with disturbed() as (cluster, proxy, daemon):
+        ledger = daemon.service.books.engine.ledger
+        proxy.cut = True
+        await cluster.api.delete(DEFINITIONS, "", "devices.scheduling.koordinator.sh")
+        proxy.cut = False
+        await until(lambda: not ledger.node_at(ledger.index["n0"]).devices)
+        await cluster.pod("a")
+        assert not (await cluster.filter(daemon.url, "a"))["NodeNames"]
+
+        await cluster.api.create(DEFINITIONS, DEVICE_KIND)
+        await cluster.api.create("devices.scheduling.koordinator.sh", device("n0", 1))
+        await until(lambda: ledger.node_at(ledger.index["n0"]).devices)
+
+        assert await cluster.schedule(daemon.url, "a") == "n0"
 
 
 async def test_the_api_server_may_be_started_anew(tmp_path: Path) -> None:

@@ -67,6 +67,13 @@ def test_an_unavailable_server_that_says_when_has_done_nothing() -> None:
     assert by_field.retry_after == 4
 
 
+def test_a_wait_beyond_all_numbers_is_no_fault_of_ours() -> None:
+    """JSON has numbers of any size."""
+    error = api_error("GET", "/x", 503, status(503, retryAfterSeconds=10**400))
+
+    assert error.outcome in {Outcome.REFUSED, Outcome.UNKNOWN}
+
+
 def test_a_blocked_eviction_is_told_from_a_busy_server() -> None:
     """Both are 429; asking again helps only with the second."""
     causes = [{"reason": "DisruptionBudget", "message": "needs 2"}]

@@ -1,5 +1,7 @@
 """Pages, expired pages, and objects that are not what was asked for."""
 
+import asyncio
+import gzip
 import json
 
 import msgspec
@@ -129,6 +131,9 @@ async def test_one_odd_object_does_not_hide_the_others() -> None:
         pytest.param(b"{", id="not-json"),
         pytest.param(b"[]", id="not-a-list"),
         pytest.param(json.dumps({"metadata": {}, "items": [1]}).encode(), id="not-objects"),
+        pytest.param(b'{"kind": "Status", "metadata": {}, "code": 500}', id="a-status"),
+        pytest.param(b'{"metadata": {}, "items": []}', id="without-a-version"),
+        pytest.param(b"<html><body>Please log in</body></html>", id="a-page"),
     ],
 )
 async def test_what_is_no_list_is_told(body: bytes) -> None:
@@ -137,6 +142,23 @@ async def test_what_is_no_list_is_told(body: bytes) -> None:
         server.fail(Fault(body=body))
 
         with pytest.raises(UndecodableAnswer, match="GET /api/v1/pods"):
+            await client.list_all(ALL, into=Pod)
+
+
+async def test_a_compressed_answer_is_not_inflated() -> None:
+    """Nobody asked for one, and a small one may become of any size."""
+    body = gzip.compress(b'{"metadata": {"resourceVersion": "1"}, "items": []}' + b" " * 2**20)
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, client_of(f"http://{host}:{port}") as client:
+        with pytest.raises(UndecodableAnswer):
             await client.list_all(ALL, into=Pod)
 
 

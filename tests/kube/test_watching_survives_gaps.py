@@ -270,6 +270,20 @@ async def test_a_server_that_asks_for_patience_gets_it() -> None:
             assert clock.slept == [17.0]
 
 
+@pytest.mark.parametrize(
+    "asked", ["86400", "9" * 400, "Fri, 01 Jan 2027 00:00:00 GMT"], ids=["a-day", "ever", "a-year"]
+)
+async def test_patience_has_an_end(asked: str) -> None:
+    """Or a proxy's nonsense, or another clock, would have what is followed grow old."""
+    clock = InstantClock()
+    async with KubeServer() as server:
+        server.fail(Fault(watch=True, status=429, retry_after=asked))
+        async with listening(server, clock=clock):
+            await eventually(lambda: server.watches)
+
+            assert clock.slept == [60.0]
+
+
 async def test_watches_that_end_at_once_do_not_spin() -> None:
     """The second in a row is a failure, with a wait."""
     clock = InstantClock()

@@ -150,9 +150,11 @@ class _Followed:
                 )
             case Interrupted(error, delay):
                 absent = self.watched.optional and isinstance(error, NotFound)
+                level = logging.DEBUG if absent and not self.informer.objects else logging.WARNING
                 if absent:
+                    if self.watched.gives:
+                        self.informer.forget()
                     self.settled.set()
-                level = logging.DEBUG if absent else logging.WARNING
                 _LOG.log(
                     level, "watch of %s interrupted, next try in %.1f s: %s", kind, delay, error
                 )

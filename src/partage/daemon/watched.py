@@ -64,6 +64,8 @@ class Watched:
         scope: where it is listed and watched.
         into: what its objects are decoded to.
         optional: the server may not have it yet, as before a custom resource is installed.
+        gives: its objects are what is handed out. Where the server does not have the kind any more, there is nothing to
+            hand out; of other kinds what was known stays, for what they take must not count as free.
         paced: what changes all the time is heard of now and then: there is one object a node, and its node writes it.
     """
 
@@ -71,6 +73,7 @@ class Watched:
     scope: Scope
     into: type[HasMeta]
     optional: bool = False
+    gives: bool = False
     paced: bool = False
 
 
@@ -121,7 +124,7 @@ def watched(configs: Iterable[Watched] = (), *, claims: bool = False) -> tuple[W
     return (
         *(configs or config_maps()),
         Watched("ResourceQuota", Scope(QUOTAS), _live(shapes.ResourceQuota)),
-        Watched("Device", Scope(DEVICES), LiveDevice, optional=True, paced=True),
+        Watched("Device", Scope(DEVICES), LiveDevice, optional=True, gives=True, paced=True),
         Watched("Node", Scope(NODES), LiveNode, paced=True),
         Watched("Pod", Scope(PODS), LivePod),
         *((CLAIMS,) if claims else ()),

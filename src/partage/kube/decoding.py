@@ -70,9 +70,14 @@ class Decoders:
         try:
             typed: _Envelope[H] = decode(self._for(_envelope_of(into)), data)
         except UNDECODABLE:
-            return self._one_by_one(request, data, into)
-        version, following = typed.metadata.resource_version, typed.metadata.continue_
-        return Page(tuple(typed.items or ()), version, following)
+            page = self._one_by_one(request, data, into)
+        else:
+            version, following = typed.metadata.resource_version, typed.metadata.continue_
+            page = Page(tuple(typed.items or ()), version, following)
+        if not page.resource_version:
+            # A Status, or what stands between us and the server: taken for a list, it would be an empty one.
+            raise UndecodableAnswer(request.method, request.path, "a list without a version")
+        return page
 
     def _one_by_one(self, request: Request, data: bytes, into: type[H]) -> Page[H]:
         """The slow way, when something on the page is not of the caller's type."""

@@ -113,7 +113,7 @@ class StatusCause(msgspec.Struct, frozen=True):
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
     """What a Status adds for machines."""
 
-    retry_after_seconds: int | None = None
+    retry_after_seconds: float | None = None
     causes: tuple[StatusCause, ...] | None = None
 
 
@@ -253,7 +253,7 @@ def error_of_status(
     code = status if status is not None else document.code or 500
     details = document.details or StatusDetails()
     if retry_after is None and details.retry_after_seconds:
-        retry_after = float(details.retry_after_seconds)
+        retry_after = details.retry_after_seconds
     kind = _BY_STATUS.get(code) or (ServerError if code >= 500 else ApiError)
     if kind is Conflict and document.reason == "AlreadyExists":
         kind = AlreadyExists

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from partage.kube.client import Client
 from partage.kube.mirror import Change, Mirror, Synced
-from partage.kube.objects import HasMeta, Key
+from partage.kube.objects import HasMeta, Key, Listing
 from partage.kube.resources import Scope
 from partage.kube.watch import WatchSettings, follow
 
@@ -55,6 +55,12 @@ class Informer(Generic[T]):
         self._refreshing.set()
         await self._begun.wait()
         await self.synced.wait()
+
+    def forget(self) -> None:
+        """Hold no object any more, as the server does not have the kind; each is reported gone."""
+        for change in self._mirror.replace(Listing((), "")):
+            if self._observer is not None and not isinstance(change, Synced):
+                self._observer(change)
 
     async def run(self) -> None:
         """Follow until cancelled, and begin again with a list whenever `refresh` asks for it."""

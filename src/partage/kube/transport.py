@@ -121,6 +121,7 @@ class Transport:
                 limit=self._settings.connections, socket_factory=self._socket
             ),
             headers=_HEADERS,
+            auto_decompress=False,  # what is not asked for may be of any size
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=_READ_BUFFER,
         )

@@ -24,6 +24,8 @@ from partage.kube.retry import Backoff, wait_before_retry
 
 T = TypeVar("T", bound=HasMeta)
 
+_LONGEST: Final = 60.0
+"""Seconds; a server that asks for a longer wait is asked again nevertheless: what is followed is acted upon meanwhile."""
 _TOO_SHORT: Final = 1.0
 """Seconds; a watch that ends sooner without an event is a failure, or we would spin."""
 
@@ -124,7 +126,7 @@ async def follow(
             continue
         delay = settings.backoff.delay(failures - 1, client.chance())
         if isinstance(failed, RequestError):
-            delay = wait_before_retry(failed, delay)
+            delay = min(wait_before_retry(failed, delay), _LONGEST)
         yield [Interrupted(failed, delay)]
         await client.clock.sleep(delay)
 
