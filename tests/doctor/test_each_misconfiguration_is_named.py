@@ -71,7 +71,7 @@ def world() -> WORLD:
         "koordinator.sh/gpu-memory-ratio": "100",
     }
     device = {"type": "gpu", "id": "GPU-0", "minor": 0, "health": True, "resources": resources}
-    bundle = {"caBundle": authority(NOW)}
+    bundle = {"caBundle": authority(NOW), "service": {"namespace": "p", "name": "webhook"}}
     return {
         "ConfigMap": [
             {
@@ -552,6 +552,53 @@ def test_what_a_tenant_writes_into_a_config_map_changes_no_finding(text: str) ->
     given = world()
     head = {"name": "mine", "namespace": "team-a"}
     given["ConfigMap"].append({"metadata": head, "data": {"x": f"kind: {KIND}\n{text}\n"}})
+
+    assert checks(given) == []
+
+
+def of_a_tenant(one: WORLD) -> WORLD:
+    """An object in a namespace that no operator has to do with."""
+    return {**one, "metadata": {**one["metadata"], "namespace": "team-a"}}
+
+
+def test_no_config_map_of_a_tenant_stands_in_for_the_configuration() -> None:
+    """One with the extender, and one with the plugin; a file that a person names does."""
+    given = world()
+    with_plugin = kube_scheduler_config(None, [])
+    for config in (yaml.safe_load(given["ConfigMap"][0]["data"]["c"]), with_plugin):
+        head = {"metadata": {"name": "mine"}, "data": {"c": yaml.safe_dump(config)}}
+        given["ConfigMap"] = [of_a_tenant(head)]
+
+        assert checks(given) == ["extender-not-configured"]
+        named = facts_of(told(given), NOW, files={"config.yaml": config})
+        assert list(diagnosed(named)) == []
+
+
+def test_no_pod_of_a_tenant_stands_in_for_a_program() -> None:
+    """What the scheduler service does is told by its own pods' options, not by whoever has such options."""
+    agent, scheduler = (
+        pod(name, containers=[{"name": "m", "args": [name, *given]}])
+        for name, given in (("agent", ["--dra"]), ("scheduler", []))
+    )
+    mine = pod("mine", containers=[{"name": "m", "args": ["scheduler", "--claims"]}])
+    given = world()
+    given["Pod"] += [agent, scheduler]
+    assert "claims-uncounted" in checks(given)
+
+    given["Pod"].insert(0, of_a_tenant(mine))
+
+    assert "claims-uncounted" in checks(given)
+
+
+def test_the_webhook_tells_whose_namespaces_are_operators() -> None:
+    """Who may not list its configuration goes by labels, or every cluster would look wrong to him."""
+    given = world()
+    given["Pod"][0]["metadata"] = {
+        "name": "agent",
+        "namespace": "p",
+        "labels": {"app.kubernetes.io/part-of": "partage"},
+    }
+    given["MutatingWebhookConfiguration"] = given["ValidatingWebhookConfiguration"] = None
 
     assert checks(given) == []
 

@@ -47,6 +47,7 @@ _BURST: Final = "extender/test_a_burst_of_waiting_pods_is_woken_in_turn.py"
 _PROPOSED: Final = "extender/test_nodes_are_proposed_for_claims.py"
 _WRITES: Final = "daemon/test_no_burst_floods_the_api_server.py"
 _WAY: Final = "kube/test_no_credential_is_shown_to_the_way.py"
+_DOCTOR: Final = "doctor/test_each_misconfiguration_is_named.py"
 _UP: Final = "apiserver/test_no_client_holds_the_server.py"
 
 ATTACKS: Final = (
@@ -78,7 +79,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "conditions on a label that each node has with another value, numbers too; requests that each rule out a few nodes",
+        "conditions on a label that differs on each node, numbers too; requests that each rule out a few nodes",
         "the scheduler asks all nodes at once, and looks at each once",
         (
             f"{_HARD}::test_conditions_on_labels_are_asked_of_all_nodes_at_once",
@@ -89,7 +90,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "large pods with devices for other schedulers",
-        "the webhook refuses them by the same bounds",
+        "refused by the same bounds",
         (
             "webhook/test_large_pods_are_judged_in_time.py::test_bounds_hold_whatever_scheduler_a_pod_names",
         ),
@@ -97,7 +98,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "hundreds of hard pods at once, in one namespace or many",
-        "an ordinary pod of another namespace has its turn after a bounded amount of work",
+        "another namespace's pod has its turn after bounded work",
         (
             f"{_CROWDS}::test_an_ordinary_pod_behind_a_row_has_its_turn_soon",
             f"{_CROWDS}::test_many_namespaces_share_what_one_has",
@@ -139,7 +140,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "ResourceClaims with thousands of requests, or named by thousands of pods",
-        "a bounded amount of work; kube-scheduler tries the nodes by itself",
+        "bounded work; kube-scheduler tries the nodes by itself",
         (
             f"{_PROPOSED}::test_claims_of_thousands_of_requests_are_left_to_kube_scheduler",
             f"{_PROPOSED}::test_an_explanation_looks_at_so_many_requests_of_claims",
@@ -246,7 +247,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "a namespace with Partage's usual name, where Partage is elsewhere",
-        "its pods are judged like all others",
+        "pods are judged as elsewhere",
         (f"{_CEL}::test_only_the_namespace_that_partage_runs_in_is_left_out",),
     ),
     Attack(
@@ -261,7 +262,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "admission of pods with thousands of containers, names and annotations",
-        "a bounded amount of work; probes are answered meanwhile",
+        "bounded work; probes are answered meanwhile",
         (
             "webhook/test_large_pods_are_judged_in_time.py",
             f"{_CEL}::test_an_update_that_changes_no_key_is_not_looked_into",
@@ -395,6 +396,16 @@ ATTACKS: Final = (
         "web pages of other origins, rebound names, held connections and endless bodies, at `partage up`",
         "403, and no pod; the next caller is served",
         ("serving/test_pages_of_others_send_nothing_here.py", _UP),
+    ),
+    Attack(
+        "tenant",
+        "ConfigMaps and pods like an operator's, so that `doctor` finds nothing",
+        "doctor believes operators' namespaces alone",
+        (
+            f"{_DOCTOR}::test_no_config_map_of_a_tenant_stands_in_for_the_configuration",
+            f"{_DOCTOR}::test_no_pod_of_a_tenant_stands_in_for_a_program",
+            f"{_DOCTOR}::test_what_a_tenant_writes_into_a_config_map_changes_no_finding",
+        ),
     ),
     Attack(
         "tenant",

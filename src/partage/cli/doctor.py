@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -39,6 +39,7 @@ from partage.kube.sender import ClientSettings
 from partage.model.errors import InvalidDocument
 from partage.scheduler.events import Event, NodeSeen, PodSeen
 from partage.vendors import names
+from partage.webhook.installation import MUTATE, VALIDATE
 from partage.wire import shapes
 from partage.wire.claims import held_devices
 from partage.wire.config import keys_read
@@ -77,6 +78,8 @@ _RIGHTS: Final = (
     ("create", "", "pods", "binding"),
     ("create", "events.k8s.io", "events", ""),
 )
+_ASKED: Final = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+_SYSTEM: Final = "kube-system"
 _COMPONENT: Final = "app.kubernetes.io/component"
 _ACCOUNT: Final = "system:serviceaccount:partage-system:partage-scheduler"
 
@@ -250,7 +253,8 @@ async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:
             told = await asyncio.gather(*(_listed(client, kind) for kind in _PATHS))
             cluster = dict(zip(_PATHS, told, strict=True))
             notes += [one.note for one in told if one.note]
-            account = given["account"] or account_of(cluster["Pod"].objects or ())
+            objects = {kind: some.objects for kind, some in cluster.items()}
+            account = given["account"] or account_of(_programs(objects))
             denied = await _denied(client, account, notes)
             embedded = await _embedded(client)
     except KubeError as error:
@@ -363,18 +367,21 @@ def facts_of(
         files: kube-scheduler configurations that no ConfigMap holds, by name.
     """
     objects = {kind: some.objects for kind, some in cluster.items()}
-    namespaces = _config_namespaces(objects.get("Pod") or ())
+    programs = _programs(objects)
+    namespaces = _config_namespaces(programs)
     documents = [one for kind in _DECIDING if kind in cluster for one in cluster[kind].documents]
     books, known = _books(documents, namespaces)
     entries = books.cluster_cache.pods().values()
     runtimes, classes = objects.get("RuntimeClass"), objects.get("DeviceClass")
     templates = objects.get("ResourceClaimTemplate")
-    configs = objects.get("ConfigMap") or []
+    operated = _operated(objects)
+    configs = [one for one in objects.get("ConfigMap") or () if _namespace(one) in operated]
     suspicions = books.engine.ledger.suspicions()
     return ClusterFacts(
         now=now,
         schedulers={**dict(_schedulers(configs)), **(files or {})},
         pods=objects.get("Pod") or [],
+        programs=programs,
         nodes=objects.get("Node") or [],
         devices=objects.get("Device"),
         mutating=objects.get("MutatingWebhookConfiguration"),
@@ -495,8 +502,38 @@ def _holding(document: Document, cache: ClusterCache) -> Iterator[str]:
             yield str(one.get("pool"))
 
 
+def _operated(objects: Mapping[str, Sequence[Object] | None]) -> frozenset[str]:
+    """Namespaces in which operators alone make objects: the system's, and those of the webhook that API servers ask.
+
+    What any other namespace holds, a tenant may have made to have a finding left out. Where the webhook's
+    configuration cannot be listed, Partage's namespaces are those of pods that say they are its own.
+    """
+    configurations = [objects.get(kind) for kind in _ASKED]
+    if all(some is None for some in configurations):
+        found = {_namespace(pod) for pod in objects.get("Pod") or () if ours(pod)}
+    else:
+        found = {
+            str(((hook.get("clientConfig") or {}).get("service") or {}).get("namespace"))
+            for some in configurations
+            for one in some or ()
+            for hook in one.get("webhooks") or ()
+            if hook.get("name") in (MUTATE, VALIDATE)
+        }
+    return frozenset(found | {_SYSTEM})
+
+
+def _programs(objects: Mapping[str, Sequence[Object] | None]) -> list[Object]:
+    """Pods that operators made."""
+    operated = _operated(objects)
+    return [pod for pod in objects.get("Pod") or () if _namespace(pod) in operated]
+
+
+def _namespace(one: Object) -> str:
+    return str(one.get("metadata", {}).get("namespace", ""))
+
+
 def _schedulers(configs: Iterable[Object]) -> Iterator[tuple[str, Object]]:
-    """Configurations of kube-schedulers in ConfigMaps, into which tenants write what they like."""
+    """Configurations of kube-schedulers in ConfigMaps."""
     for one in configs:
         for key, text in (one.get("data") or {}).items():
             if KIND in text:

@@ -37,7 +37,8 @@ class ClusterFacts:
     """Objects as the API server has them; None where they could not be read.
 
     Attributes:
-        schedulers: kube-scheduler configurations by where they were found.
+        schedulers: kube-scheduler configurations by where they were found; none of a tenant's.
+        programs: those pods that operators made, among which the checks look for what is there.
         templates: ResourceClaimTemplates that the scheduler service made.
         denied: what the scheduler's account may not do, such as `create pods/binding`.
         agents: when each node's agent last renewed its Lease, by node.
@@ -54,6 +55,7 @@ class ClusterFacts:
     now: datetime
     schedulers: Mapping[str, Object] = field(default_factory=dict)
     pods: Sequence[Object] = ()
+    programs: Sequence[Object] = ()
     nodes: Sequence[Object] = ()
     devices: Sequence[Object] | None = ()
     mutating: Sequence[Object] | None = ()

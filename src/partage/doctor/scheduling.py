@@ -141,7 +141,7 @@ def _missing(facts: ClusterFacts) -> Finding:
         "a KubeSchedulerConfiguration must have an extender whose urlPrefix ends with /scheduler, or "
         f"Partage's plugin; {len(facts.schedulers)} were found, none has",
         "install the chart's kube-scheduler, or add the extender; where the configuration is a "
-        "file, name it with --scheduler-config",
+        "file, or in another namespace than kube-system and Partage's, name it with --scheduler-config",
     )
 
 
