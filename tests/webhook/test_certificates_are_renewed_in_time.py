@@ -66,6 +66,28 @@ def test_a_late_look_finds_everything_ended_and_starts_anew() -> None:
     assert trusts(bundle.trusted, bundle.certificate, late)
 
 
+@pytest.mark.parametrize("ahead", [timedelta(hours=3), 400 * DAY, 1600 * DAY], ids=str)
+def test_a_clock_that_is_set_right_costs_no_more_than_a_look(ahead: timedelta) -> None:
+    """What began in the future is trusted by no API server until then, nor is anything that it signed."""
+    wrong = renewed(renewed(Bundle(), NAMES, START), NAMES, START + ahead)
+    for bundle in (wrong, renewed(Bundle(), NAMES, START + ahead)):
+        right = renewed(bundle, NAMES, START)
+
+        assert trusts(right.trusted, right.certificate, START)
+        assert renewed(right, NAMES, START) is right
+
+
+def test_replicas_whose_clocks_differ_come_to_an_agreement() -> None:
+    """Each trusts what both have published; or they would replace each other's certificate at every look."""
+    ahead = START + timedelta(hours=3)
+    bundle = renewed(renewed(Bundle(), NAMES, ahead), NAMES, START)
+
+    assert renewed(bundle, NAMES, ahead) is bundle
+    assert renewed(bundle, NAMES, START) is bundle
+    assert trusts(bundle.trusted, bundle.certificate, START)
+    assert trusts(bundle.trusted, bundle.certificate, ahead)
+
+
 def test_another_name_is_signed_at_once() -> None:
     """The Service was renamed: the authority stays, the certificate does not."""
     bundle = renewed(Bundle(), NAMES, START)

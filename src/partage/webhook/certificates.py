@@ -3,7 +3,8 @@
 Nothing outside is needed to serve over TLS in a cluster. The API server gets the authority
 (`caBundle`), and a certificate that it signed is served. A new authority is published for a day before
 anything is signed by it, and the old one stays told until it ends; so no replica, however late it
-reads, ever serves a certificate that the API server does not trust yet.
+reads, ever serves a certificate that the API server does not trust yet. An authority that begins later than now was made
+while a clock was wrong: the API server would trust nothing that it signed until then.
 
 Time is an argument. The keys are chance, as they must be.
 """
@@ -97,16 +98,17 @@ def renewed(bundle: Bundle, names: Sequence[str], now: datetime, *, calls: bool 
         for authority in bundle.authorities
         if _read(authority.certificate).not_valid_after_utc > now
     )
-    newest = _read(authorities[0].certificate) if authorities else None
+    begun = _begun_by(authorities, now)
+    newest = _read(begun[0].certificate) if begun else None
     if newest is None or newest.not_valid_after_utc - now < AUTHORITY_RENEWAL:
         authorities = (_make_authority(now), *authorities)
     bundle = (
         bundle if authorities == bundle.authorities else replace(bundle, authorities=authorities)
     )
-    signer = _signer(authorities, now)
-    if bundle.certificate and _serves(bundle.certificate, signer, names, now):
+    signers = _signers(_begun_by(authorities, now), now)
+    if bundle.certificate and _serves(bundle.certificate, signers, names, now):
         return bundle
-    certificate, key = _sign(signer, names, now, calls=calls)
+    certificate, key = _sign(signers[-1], names, now, calls=calls)
     return replace(bundle, certificate=certificate, key=key)
 
 
@@ -115,25 +117,43 @@ def end_of(bundle: Bundle) -> datetime:
     return _read(bundle.certificate).not_valid_after_utc
 
 
-def _signer(authorities: Sequence[Authority], now: datetime) -> Authority:
-    """The newest authority that has been told for long enough; the oldest where none has."""
+def _begun_by(authorities: Sequence[Authority], now: datetime) -> tuple[Authority, ...]:
+    return tuple(one for one in authorities if _read(one.certificate).not_valid_before_utc <= now)
+
+
+def _signers(authorities: Sequence[Authority], now: datetime) -> Sequence[Authority]:
+    """The newest authority that has been told for long enough; all where none has, of which the oldest signs.
+
+    Replicas whose clocks differ may each have made one.
+    """
     for authority in authorities:
         if _read(authority.certificate).not_valid_before_utc + _SKEW + OVERLAP <= now:
-            return authority
-    return authorities[-1]
+            return (authority,)
+    return authorities
 
 
-def _serves(certificate: bytes, signer: Authority, names: Sequence[str], now: datetime) -> bool:
-    """Whether the certificate is the signer's, is good for the names, and lasts."""
+def _serves(
+    certificate: bytes, signers: Sequence[Authority], names: Sequence[str], now: datetime
+) -> bool:
+    """Whether the certificate is one of the signers', is good for the names, and lasts."""
     found = _read(certificate)
     if found.not_valid_after_utc - now < CERTIFICATE_RENEWAL or found.not_valid_before_utc > now:
         return False
+    if not any(_is_of(found, _read(one.certificate)) for one in signers):
+        return False
     try:
-        found.verify_directly_issued_by(_read(signer.certificate))
         told = found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (InvalidSignature, ValueError, TypeError, x509.ExtensionNotFound):
+    except (ValueError, x509.ExtensionNotFound):
         return False
     return {_named(name) for name in names} <= set(told.value)
+
+
+def _is_of(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
 
 
 def _make_authority(now: datetime) -> Authority:
