@@ -6,6 +6,7 @@ from kube_builders import PODS_PATH, Pod, client_of, pod, put
 
 from fakes.kube_server import KubeServer
 from fakes.wire import Fault
+from partage.daemon.watched import LivePod
 from partage.kube.client import PatchKind
 from partage.kube.errors import (
     AlreadyExists,
@@ -14,6 +15,7 @@ from partage.kube.errors import (
     Invalid,
     NotFound,
     UndecodableAnswer,
+    UnknownOutcome,
 )
 from partage.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS, Resource
 
@@ -126,6 +128,35 @@ async def test_a_binding_carries_annotations_in_one_change() -> None:
         assert bound.metadata.labels == {"l": "v"}
         assert int(bound.metadata.resource_version) == server.store.version
         assert "annotations" not in server.requests[0].query
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"<html></html>", b'{"status": "Failure"}'])
+async def test_a_binding_is_done_only_where_the_server_says_so(body: bytes) -> None:
+    """A page to log in, with code 200, has bound no pod."""
+    async with KubeServer() as server, client_of(server) as client:
+        uid = put(server, "a").metadata.uid
+        server.fail(Fault(method="POST", body=body))
+
+        with pytest.raises(UnknownOutcome):
+            await client.bind("default", "a", "node-1", uid=uid)
+
+        await client.bind("default", "a", "node-1", uid=uid)
+        assert server.store.get(PODS_PATH, "default", "a")["spec"]["nodeName"] == "node-1"
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"kind": "Status", "metadata": {}, "code": 500}'])
+async def test_what_is_no_object_is_not_taken_for_another(body: bytes) -> None:
+    """Or the pod that was asked for would count as gone, and its cards as free."""
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "a")
+        server.fail(Fault(method="GET", body=body))
+
+        with pytest.raises(UndecodableAnswer):
+            await client.get(PODS, "a", namespace="default", into=LivePod)
+
+        assert (
+            await client.get(PODS, "a", namespace="default", into=LivePod)
+        ).metadata.name == "a"
 
 
 async def test_a_binding_with_a_failed_precondition_changes_nothing() -> None:

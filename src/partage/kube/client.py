@@ -19,7 +19,17 @@ from partage.kube.bodies import binding, delete_options, encode, eviction, has_v
 from partage.kube.clock import Clock, SystemClock
 from partage.kube.config import Config
 from partage.kube.decoding import Decoders, OnlyMeta, Page
-from partage.kube.errors import AnswerTooLarge, Conflict, Expired, NotFound, Outcome, RequestError
+from partage.kube.errors import (
+    AnswerTooLarge,
+    Conflict,
+    Expired,
+    NotFound,
+    Outcome,
+    RequestError,
+    UndecodableAnswer,
+    UnknownOutcome,
+    says_success,
+)
 from partage.kube.objects import HasMeta, Listing, Undecodable
 from partage.kube.resources import PODS, Resource, Scope
 from partage.kube.retry import RateLimit
@@ -92,7 +102,14 @@ class Client:
     ) -> T:
         """One object, as the server has it now."""
         request = Request("GET", resource.path(namespace, name))
-        return self._decoders.one(request, await self._sender.send(request, idempotent=True), into)
+        found = self._decoders.one(
+            request, await self._sender.send(request, idempotent=True), into
+        )
+        meta = getattr(found, "metadata", None)
+        if meta is not None and getattr(meta, "name", name) != name:
+            # A Status, or what stands between us and the server: taken for the object, it would be another one.
+            raise UndecodableAnswer(request.method, request.path, "an object of another name")
+        return found
 
     async def read(self, path: str, *, into: type[T], query: Mapping[str, str] | None = None) -> T:
         """Any other document: `/version`, `/apis`, another object's subresource."""
@@ -299,7 +316,10 @@ class Client:
             binding(namespace, pod, node, uid=uid, annotations=annotations, labels=labels)
         )
         path = PODS.path(namespace, pod, "binding")
-        await self._sender.send(Request("POST", path, self._change(), body, until=until))
+        answer = await self._sender.send(Request("POST", path, self._change(), body, until=until))
+        if not says_success(answer):
+            # What stands between us and the server may answer 200 with anything, such as a page to log in.
+            raise UnknownOutcome(UndecodableAnswer("POST", path, "no Status of success"))
 
     async def patch_pod_status(
         self, namespace: str, pod: str, body: Mapping[str, Any], *, into: type[T]

@@ -124,6 +124,7 @@ class Status(msgspec.Struct, frozen=True):
     reason: str | None = None
     code: int | None = None
     details: StatusDetails | None = None
+    status: str | None = None
 
 
 class ApiError(RequestError):
@@ -239,6 +240,14 @@ def api_error(
         # A proxy's page, or half an answer: its text may be anything, so only its start is kept.
         document = Status(message=body[:_LONGEST_TEXT].decode(errors="replace"))
     return error_of_status(method, path, document, status=status, retry_after=retry_after)
+
+
+def says_success(body: bytes) -> bool:
+    """Whether an answer is a Status that says that what was asked was done."""
+    try:
+        return _STATUS.decode(body).status == "Success"
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
 
 
 def error_of_status(
