@@ -106,3 +106,52 @@ def test_less_important_pods_go_for_a_gang(cluster: Plugged) -> None:
     assert not any(cluster.leaves(one) for one in left)
     cards(cluster, *names, *left)
     cluster.delete(*names, *left)
+
+
+def going(cluster: Plugged, names: list[str]) -> list[str]:
+    """Wait until two of these pods are sent away; those."""
+    cluster.eventually(
+        "two victims", lambda: len([one for one in names if cluster.leaves(one)]) == 2
+    )
+    return [one for one in names if cluster.leaves(one)]
+
+
+@pytest.mark.parametrize("ended", [0, 1, 2])
+def test_a_gang_that_preempts_may_be_deleted_in_the_middle(cluster: Plugged, ended: int) -> None:
+    """What was kept for it is there for others at once, however many of its victims had ended by then."""
+    low = gang(cluster, f"rest{ended}", 4, terminationGracePeriodSeconds=600)
+    for name in low:
+        cluster.bound(name)
+    names = gang(cluster, f"gone{ended}", 2, priorityClassName="high")
+    victims = going(cluster, low)
+    cluster.delete(*victims[:ended])
+    cluster.delete(*names)
+    cluster.delete(*victims[ended:])
+
+    late = gang(cluster, f"next{ended}", 2)
+
+    for name in late:
+        cluster.bound(name)
+    left = [one for one in low if one not in victims]
+    assert len(cards(cluster, *late, *left)) == 4
+    cluster.delete(*late, *left)
+
+
+def test_a_victim_gang_may_be_half_evicted_when_kube_scheduler_dies(cluster: Plugged) -> None:
+    """Nobody else goes for the gang, and it comes."""
+    low = gang(cluster, "torn", 4, terminationGracePeriodSeconds=600)
+    for name in low:
+        cluster.bound(name)
+    names = gang(cluster, "heirs", 2, priorityClassName="high")
+    victims = going(cluster, low)
+    cluster.delete(victims[0])
+    cluster.plane.processes["plugged"].kill()
+    cluster.scheduler()
+    cluster.delete(victims[1])
+
+    for name in names:
+        cluster.bound(name)
+    left = [one for one in low if one not in victims]
+    assert not any(cluster.leaves(one) for one in left)
+    assert len(cards(cluster, *names, *left)) == 4
+    cluster.delete(*names, *left)
