@@ -20,6 +20,7 @@ class Api:
         self.fails = False
         self.slow = 0.0
         self.writes = 0
+        self.version = 0
 
     async def get(self, _resource: object, _name: str, *, namespace: str, into: Any) -> Any:
         """See `kube.client.Client`."""
@@ -30,7 +31,7 @@ class Api:
             raise TimeoutError
         if self.spec is None:
             return into(Meta(), LeaseSpec())
-        return into(Meta(), self.spec)
+        return into(Meta(resource_version=str(self.version or self.writes)), self.spec)
 
     def renew(self, holder: str) -> None:
         """A holder writes its Lease."""
@@ -183,6 +184,19 @@ async def test_a_released_lease_is_quiet_from_then_on(follower: Follower) -> Non
     await follower.pass_time(4, renews="ours")
     assert follower.lease.leading
     assert follower.lease.quiet_from <= released
+
+
+@following
+async def test_a_released_lease_of_a_restored_backup_is_not(follower: Follower) -> None:
+    """Who held it meanwhile may lead until its next renewal."""
+    await follower.pass_time(6, renews="theirs")
+    follower.api.spec, follower.api.version = LeaseSpec("", 1, renew_time="of old"), 1
+    restored = follower.api.clock.monotonic()
+    await follower.pass_time(2)
+    follower.lease.claim(True)
+    await follower.pass_time(4, renews="ours")
+    assert follower.lease.leading
+    assert restored + 10 <= follower.lease.quiet_from
 
 
 @following

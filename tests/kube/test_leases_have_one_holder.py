@@ -236,6 +236,24 @@ def test_a_lease_that_was_given_back_ends_the_wait(duration: int) -> None:
     assert election.handed_over is (duration == 1)
 
 
+@pytest.mark.parametrize(
+    ("spec", "stops"),
+    [
+        pytest.param(LeaseSpec("", 1, "", "x", 3), 0.0, id="given back"),
+        pytest.param(LeaseSpec("me", 15, "", "x", 3), 10.0, id="ours"),
+        pytest.param(LeaseSpec("she", 15, "", "x", 3), 10.0, id="a third one's"),
+    ],
+)
+def test_a_lease_of_a_restored_backup_does_not(spec: LeaseSpec, stops: float) -> None:
+    """Its holder may have renewed it until that moment, and leads on that."""
+    election = Election("me", SETTINGS)
+    election.observe(HELD, "236", 100.0, 10.0)
+    election.observe(spec, "212", 101.0, stops)
+
+    assert not election.handed_over
+    assert election.quiet_from == 116.0
+
+
 def test_a_lease_that_another_program_gave_back_does_not() -> None:
     """Kubernetes' own clients do so without waiting for what they sent, and say nothing of it."""
     election = Election("me", SETTINGS)

@@ -26,6 +26,7 @@ from partage.kube.client import Client
 from partage.kube.clock import sleep_until
 from partage.kube.election import Lease, LeaseSpec
 from partage.kube.errors import KubeError, NotFound
+from partage.kube.mirror import is_older
 from partage.kube.resources import LEASES
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -76,6 +77,7 @@ class FollowedLease:
         self._looked = self._first = self._renewed = 0.0
         self._relies: dict[str, float] = {}
         self._until = 0.0
+        self._version = ""
         self._quiet_from = 0.0
         self._changed = asyncio.Event()
         self._looks: list[_Look] = []
@@ -162,9 +164,10 @@ class FollowedLease:
     def _answered(self, look: _Look) -> None:
         """Take in one answer, unless a later look was answered before."""
         try:
-            spec = look.answer.result().spec
+            lease = look.answer.result()
+            spec, version = lease.spec, lease.metadata.resource_version
         except NotFound:
-            spec = LeaseSpec("")
+            spec, version = LeaseSpec(""), ""
         except asyncio.CancelledError:
             _LOG.warning("lease %s cannot be read: no answer in time", self._name)
             return
@@ -173,9 +176,11 @@ class FollowedLease:
             return
         if look.sent >= self._looked:
             # Only what kube-scheduler claimed before the look, and still claims, can be its own.
-            self._take_in(spec, look.sent, mine=look.claimed and self._claimed)
+            lost = is_older(version, self._version)
+            self._version = version
+            self._take_in(spec, look.sent, lost=lost, mine=look.claimed and self._claimed)
 
-    def _take_in(self, spec: LeaseSpec, sent: float, *, mine: bool) -> None:
+    def _take_in(self, spec: LeaseSpec, sent: float, *, lost: bool, mine: bool) -> None:
         now = self._clock.monotonic()
         holder = spec.holder_identity or ""
         seen = holder, spec.renew_time or ""
@@ -195,6 +200,10 @@ class FollowedLease:
             self._relies[holder] = now + deadline
             while len(self._relies) > _MOST:
                 del self._relies[next(iter(self._relies))]
+        if lost:
+            # The store was restored from a backup: renewals may have been written that are not seen any more.
+            until = now + max(spec.lease_duration_seconds or 0, _DURATION) * _SHARE
+            self._relies = dict.fromkeys(self._relies, until)
         if self._ours and holder != self._ours:
             self._claimed = False  # the claim was about a Lease that is lost: a new one must come
         if not (mine and holder and self._claimed):

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from partage.kube.mirror import is_older
 from partage.kube.objects import Annotated
 
 SETTLED: Final = 1
@@ -153,12 +154,17 @@ class Election:
                 more, nor does anybody before it; None where it does not say.
         """
         if self._quiet_from is None or spec != self._seen or version != self._seen_version:
-            self._given_back = _given_back(spec, stops)
+            # The store was restored from a backup: who holds the lease had renewed it since, seen or
+            # not, and what a holder of long ago says is nothing of that.
+            lost = is_older(version, self._seen_version)
+            self._given_back = not lost and _given_back(spec, stops)
             quiet_from = now
             if not self._given_back:
                 # A lease that is empty, gone or by now ours (that answer was lost) says nothing of
                 # when who held it before stops.
-                quiet_from = max(self.quiet_from, now + self._sends_for(spec, stops))
+                seconds = self._sends_for(spec, None if lost else stops)
+                seconds = max(seconds, float(self._settings.duration)) if lost else seconds
+                quiet_from = max(self.quiet_from, now + seconds)
             self._quiet_from = quiet_from
             self._seen, self._seen_version, self._seen_at = spec, version, now
         if self.holder != self._identity:
