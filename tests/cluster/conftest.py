@@ -27,6 +27,7 @@ LONG = (
     "test_containers_get_their_devices.py",
     "test_each_profile_runs_under_its_roles.py",
     "test_a_kube_scheduler_with_the_plugin_places_pods.py",
+    "test_a_restored_backup_is_believed.py",
     "test_a_proxy_serves_runtimes_without_nri.py",
     "test_nothing_is_left_after_it_ran.py",
     "test_the_profiles_work_as_documented.py",

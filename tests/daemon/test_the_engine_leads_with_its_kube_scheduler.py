@@ -45,7 +45,13 @@ class Follower:
     def __init__(self, api: Api) -> None:
         self.api = api
         self.reigns: list[str] = []
-        self.lease = FollowedLease(api, "kube-system", "kube-scheduler", self._lead)  # type: ignore[arg-type]
+        self.lease = FollowedLease(
+            api,  # type: ignore[arg-type]
+            "kube-system",
+            "kube-scheduler",
+            self._lead,
+            lambda: self.reigns.append("restored"),
+        )
 
     async def _lead(self) -> None:
         self.reigns.append("begun")
@@ -193,6 +199,7 @@ async def test_a_released_lease_of_a_restored_backup_is_not(follower: Follower) 
     follower.api.spec, follower.api.version = LeaseSpec("", 1, renew_time="of old"), 1
     restored = follower.api.clock.monotonic()
     await follower.pass_time(2)
+    assert follower.reigns == ["restored"]
     follower.lease.claim(True)
     await follower.pass_time(4, renews="ours")
     assert follower.lease.leading

@@ -455,6 +455,25 @@ async def test_a_lost_answer_is_made_good_by_the_next_try() -> None:
         assert lease(server)["leaseTransitions"] == 0
 
 
+async def test_a_leader_hears_of_a_restored_backup_and_leads_on() -> None:
+    """The lease is its own, of long ago: nobody led meanwhile, and what else was restored it must know at once."""
+    clock, office, heard = SteppedClock(), Office(), list[float]()
+    async with (
+        KubeServer() as server,
+        electing(server, clock, office, "a", went_back=lambda: heard.append(clock.monotonic())),
+    ):
+        await passing(clock, lambda: office.leading)
+        backup = server.store.backup()
+        end = clock.monotonic() + 30
+        await passing(clock, lambda: clock.monotonic() >= end)
+        server.store.restored(backup)
+        await passing(clock, lambda: clock.monotonic() >= end + 10)
+
+        assert office.log == ["a starts"]
+        assert heard
+        assert heard[0] < end + 6
+
+
 async def test_a_stolen_lease_ends_the_work() -> None:
     """An administrator may hand it to another; the leader sees it at its next renewal."""
     clock, office = SteppedClock(), Office()

@@ -145,6 +145,16 @@ async def test_what_is_no_list_is_told(body: bytes) -> None:
             await client.list_all(ALL, into=Pod)
 
 
+async def test_a_list_without_an_end_is_told() -> None:
+    """Whatever is asked for, a cache on the way answers with the first page."""
+    page = json.dumps({"metadata": {"resourceVersion": "1", "continue": "x"}, "items": []})
+    async with KubeServer() as server, client_of(server) as client:
+        server.fail(Fault(body=page.encode(), times=9))
+
+        with pytest.raises(UndecodableAnswer, match="leads to itself"):
+            await client.list_all(ALL, into=Pod)
+
+
 async def test_a_compressed_answer_is_not_inflated() -> None:
     """Nobody asked for one, and a small one may become of any size."""
     body = gzip.compress(b'{"metadata": {"resourceVersion": "1"}, "items": []}' + b" " * 2**20)

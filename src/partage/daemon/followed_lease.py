@@ -57,7 +57,12 @@ class FollowedLease:
     """Runs `lead` while the kube-scheduler beside us holds its Lease."""
 
     def __init__(
-        self, client: Client, namespace: str, name: str, lead: Callable[[], Awaitable[None]]
+        self,
+        client: Client,
+        namespace: str,
+        name: str,
+        lead: Callable[[], Awaitable[None]],
+        went_back: Callable[[], None],
     ) -> None:
         """Nothing is followed yet.
 
@@ -65,7 +70,9 @@ class FollowedLease:
             namespace: of kube-scheduler's Lease.
             name: of kube-scheduler's Lease.
             lead: started when we lead, cancelled when we no longer do.
+            went_back: called when the Lease is older than one that was seen, as after a restore from a backup.
         """
+        self._went_back = went_back
         self._client = client
         self._clock = client.clock
         self._namespace = namespace
@@ -204,6 +211,7 @@ class FollowedLease:
             # The store was restored from a backup: renewals may have been written that are not seen any more.
             until = now + max(spec.lease_duration_seconds or 0, _DURATION) * _SHARE
             self._relies = dict.fromkeys(self._relies, until)
+            self._went_back()
         if self._ours and holder != self._ours:
             self._claimed = False  # the claim was about a Lease that is lost: a new one must come
         if not (mine and holder and self._claimed):

@@ -39,6 +39,7 @@ def elector(
     options: ElectionOptions,
     lead: Callable[[], Awaitable[None]],
     settled: Callable[[], bool],
+    went_back: Callable[[], None],
 ) -> LeaderElector:
     """The elector of one instance, not running yet.
 
@@ -46,12 +47,14 @@ def elector(
         identity: unique among all instances.
         lead: started when the Lease is got, cancelled when it is lost.
         settled: whether nothing that we sent can still arrive.
+        went_back: called when the Lease shows that the store is an earlier one.
     """
     return LeaderElector(
         client,
         Candidacy(options.namespace, options.name, identity, options.times, names.LEASE_DEADLINE),
         lead,
         settled=settled,
+        went_back=went_back,
         failed=lambda error: _LOG.warning("lease %s: %s", options.name, error),
         doubted=lambda seconds: _LOG.warning(
             "the wall clock moved on %.1f s further than this process's own: the machine may have "

@@ -156,8 +156,12 @@ class SchedulerDaemon(Beside):
         if election is None:
             return None
         if self.options.plugin is not None:
-            return FollowedLease(client, election.namespace, election.name, self._reign)
-        return elector(client, self.options.identity, election, self._reign, self._settled)
+            return FollowedLease(
+                client, election.namespace, election.name, self._reign, self._went_back
+            )
+        return elector(
+            client, self.options.identity, election, self._reign, self._settled, self._went_back
+        )
 
     def _service(self, client: Client) -> SchedulerService:
         service = SchedulerService(

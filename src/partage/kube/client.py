@@ -145,6 +145,10 @@ class Client:
             yield page
             if not page.next:
                 return
+            if page.next == query.get("continue"):
+                # A cache that does not look at the query would send the first page for ever.
+                text = "a page of a list that leads to itself"
+                raise UndecodableAnswer(request.method, request.path, text)
             query["continue"] = page.next
             if limit and len(data) * _FEWER < _PAGE:
                 limit = min(limit * _FEWER, largest)

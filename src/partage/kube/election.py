@@ -156,7 +156,7 @@ class Election:
         if self._quiet_from is None or spec != self._seen or version != self._seen_version:
             # The store was restored from a backup: who holds the lease had renewed it since, seen or
             # not, and what a holder of long ago says is nothing of that.
-            lost = is_older(version, self._seen_version)
+            lost = self.went_back(version)
             self._given_back = not lost and _given_back(spec, stops)
             quiet_from = now
             if not self._given_back:
@@ -169,6 +169,10 @@ class Election:
             self._seen, self._seen_version, self._seen_at = spec, version, now
         if self.holder != self._identity:
             self._leads_until = None
+
+    def went_back(self, version: str) -> bool:
+        """Whether a lease with this resourceVersion is older than one that was seen."""
+        return is_older(version, self._seen_version)
 
     def may_take(self, now: float) -> bool:
         """Whether to try to write our name: the lease is free, ours, or expired as we saw it."""

@@ -60,6 +60,7 @@ class LeaderElector:
         failed: Callable[[KubeError], None] | None = None,
         settled: Callable[[], bool] = lambda: False,
         doubted: Callable[[float], None] = lambda _: None,
+        went_back: Callable[[], None] = lambda: None,
     ) -> None:
         """An elector that is not yet running.
 
@@ -70,7 +71,9 @@ class LeaderElector:
             settled: asked after `lead` has ended, before the lease is released: whether nothing
                 that it sent can still arrive. The next leader reads it (`handed_over`).
             doubted: told for how many seconds our clock may have stood still while we led.
+            went_back: called when the lease is older than one that was seen, as after a restore from a backup.
         """
+        self._went_back = went_back
         self._doubted = doubted
         self._settled = settled
         self._mark = candidacy.mark
@@ -220,6 +223,8 @@ class LeaderElector:
             self._election.observe(None, "", self._clock.monotonic())
             return False
         self._version = lease.metadata.resource_version
+        if self._election.went_back(self._version):
+            self._went_back()
         self._election.observe(
             lease.spec, self._version, self._clock.monotonic(), self._stops(lease)
         )
