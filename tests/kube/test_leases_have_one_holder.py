@@ -422,6 +422,8 @@ async def test_a_lease_given_back_is_taken_at_once() -> None:
         pytest.param(Fault(method="PATCH", status=500, times=999), id="500"),
         pytest.param(Fault(method="PATCH", drop=True, times=999), id="dropped"),
         pytest.param(Fault(method="PATCH", executed=True, status=504, times=999), id="in-doubt"),
+        pytest.param(Fault(method="PATCH", body=b'{"metadata": {}}', times=999), id="nonsense"),
+        pytest.param(Fault(method="PATCH", body=b"<html></html>", times=999), id="a-page"),
     ],
 )
 async def test_a_leader_that_cannot_renew_stops_in_time(fault: Fault) -> None:

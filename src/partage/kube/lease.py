@@ -22,7 +22,7 @@ from partage.kube.election import (
     LeaseSpec,
     micro_time,
 )
-from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, UndecodableAnswer
 from partage.kube.resources import LEASES, Scope
 from partage.kube.watch import follow
 
@@ -203,6 +203,14 @@ class LeaderElector:
         found = election.leads(sent), election.handed_over, election.quiet_from
         marked = self._marked(claim, election.stops(sent))
         stored = await (self._write(claim, marked) if exists else self._create(claim, marked))
+        if (stored.spec.holder_identity, stored.spec.renew_time) != (
+            claim.holder_identity,
+            claim.renew_time,
+        ):
+            # Not what a server answers: what stands between us and it may say 200 to anything.
+            raise UndecodableAnswer(
+                "PATCH", LEASES.path(self._namespace, self._name), "no lease of ours"
+            )
         self._version = stored.metadata.resource_version
         election.won(claim, self._version, sent=sent, now=clock.monotonic(), wall=wall)
         renewed, handed_over, quiet_from = found
