@@ -6,6 +6,7 @@ from kube_builders import PODS_PATH, Pod, client_of, pod, put
 
 from fakes.kube_server import KubeServer
 from fakes.wire import Fault
+from partage.daemon.binding import read_pod
 from partage.daemon.watched import LivePod
 from partage.kube.client import PatchKind
 from partage.kube.errors import (
@@ -157,6 +158,19 @@ async def test_what_is_no_object_is_not_taken_for_another(body: bytes) -> None:
         assert (
             await client.get(PODS, "a", namespace="default", into=LivePod)
         ).metadata.name == "a"
+
+
+async def test_a_404_of_the_way_is_no_word_of_the_pod() -> None:
+    """A gateway that does not know where to send a request says so of every path."""
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "a")
+        server.fail(Fault(method="GET", status=404))
+
+        with pytest.raises(NotFound):
+            await read_pod(client, "default", "a")
+
+        assert await read_pod(client, "default", "a") is not None
+        assert await read_pod(client, "default", "b") is None
 
 
 async def test_a_binding_with_a_failed_precondition_changes_nothing() -> None:

@@ -101,7 +101,9 @@ class Writer:
         self.sent += 1
         try:
             pod = await self._client.get(PODS, name, namespace=namespace, into=shapes.Pod)
-        except NotFound:
+        except NotFound as error:
+            if not error.of_the_object:
+                raise
             return True
         return finished(pod)
 

@@ -76,7 +76,9 @@ async def read_pod(client: Client, namespace: str, name: str) -> Document | None
     """A pod as the API server has it now; None when there is none. Raises `KubeError`."""
     try:
         pod = await client.get(PODS, name, namespace=namespace, into=LivePod)
-    except NotFound:
+    except NotFound as error:
+        if not error.of_the_object:
+            raise
         return None
     return as_document("Pod", pod)
 

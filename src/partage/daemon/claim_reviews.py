@@ -56,7 +56,9 @@ def reader(client: Client) -> Callable[[str, str], Awaitable[Document | None]]:
     async def read(namespace: str, name: str) -> Document | None:
         try:
             found = await client.get(RESOURCE_CLAIMS, name, namespace=namespace, into=LiveClaim)
-        except NotFound:
+        except NotFound as error:
+            if not error.of_the_object:
+                raise
             return None
         return as_document(CLAIMS.kind, found)
 

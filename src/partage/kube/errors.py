@@ -176,6 +176,14 @@ class Forbidden(ApiError):
 class NotFound(ApiError):
     """404."""
 
+    @property
+    def of_the_object(self) -> bool:
+        """Whether the API server says that an object is not there.
+
+        Of a path that is not served it says no more than the code, as does what stands between us and it.
+        """
+        return self.reason == "NotFound"
+
 
 class Conflict(ApiError):
     """409: a precondition no longer holds, or the pod is already bound."""
