@@ -83,6 +83,7 @@ def held(cluster: Plugged) -> dict[str, list[tuple[str, str]]]:
 
 def agree(cluster: Plugged) -> bool:
     """Whether the engine serves, and its books have the pods that are bound."""
+    cluster.plane.processes["plugged"].revive()  # it ends by itself where it notices
     try:
         return {name.partition("/")[2] for name in cluster.booked()} == held(cluster).keys()
     except OSError:

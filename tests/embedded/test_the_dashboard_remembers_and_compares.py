@@ -127,6 +127,20 @@ def test_sums_over_time_are_kept_by_half_minutes_and_by_ten_minutes() -> None:
     run(story())
 
 
+def test_a_clock_that_is_set_back_stops_no_line() -> None:
+    """It goes on at once, and not when the clock has come so far again."""
+
+    async def story() -> None:
+        async with running([node(cards=2)]) as world:
+            books, trend = books_of(world), Trend()
+            for moment in (BEGUN, BEGUN - timedelta(days=365), BEGUN - timedelta(days=364)):
+                await trend.look(books, moment)
+
+            assert len(trend.document()["hour"]["core_milli"]) == 3
+
+    run(story())
+
+
 def test_following_survives_a_fault_and_waits_for_whole_books() -> None:
     """The service must not end because a picture of the past cannot be made."""
 

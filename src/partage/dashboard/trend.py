@@ -34,7 +34,7 @@ class Trend:
         due = [
             name
             for name, (step, _kept) in _SPANS.items()
-            if name not in self._last or (now - self._last[name]).total_seconds() >= step
+            if name not in self._last or abs((now - self._last[name]).total_seconds()) >= step
         ]
         if not due:
             return
