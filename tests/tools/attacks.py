@@ -47,6 +47,8 @@ _BURST: Final = "extender/test_a_burst_of_waiting_pods_is_woken_in_turn.py"
 _PROPOSED: Final = "extender/test_nodes_are_proposed_for_claims.py"
 _WRITES: Final = "daemon/test_no_burst_floods_the_api_server.py"
 _WAY: Final = "kube/test_no_credential_is_shown_to_the_way.py"
+_LISTS: Final = "kube/test_lists_come_whole.py"
+_OBJECTS: Final = "kube/test_requests_reach_their_resource.py"
 _DOCTOR: Final = "doctor/test_each_misconfiguration_is_named.py"
 _UP: Final = "apiserver/test_no_client_holds_the_server.py"
 
@@ -74,7 +76,7 @@ ATTACKS: Final = (
         "all is read, in small pages, but what is too deep",
         (
             "kube/test_odd_objects_stop_no_list.py",
-            "kube/test_lists_come_whole.py::test_large_objects_come_in_smaller_pages",
+            f"{_LISTS}::test_large_objects_come_in_smaller_pages",
         ),
     ),
     Attack(
@@ -192,7 +194,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "device nodes, pipes, links, mazes, races and mounts where the agent reads and writes",
-        "the agent opens only regular files below the container's root, and fills no disk",
+        "it opens only regular files below the container's root, and fills no disk",
         (
             f"{_LOOKS}::test_nothing_but_regular_files_is_opened",
             f"{_LOOKS}::test_no_race_leads_out_of_a_root",
@@ -204,7 +206,7 @@ ATTACKS: Final = (
         "tenant",
         "control groups named after a neighbour's container, numbers that its process had, programs whose first thread "
         "has ended",
-        "the agent sees each container's own processes",
+        "it sees each container's own processes",
         (
             f"{_LOOKS}::test_a_process_is_of_the_container_whose_group_holds_the_others",
             f"{_LOOKS}::test_a_number_that_a_neighbour_took_over_is_not_the_containers",
@@ -310,7 +312,7 @@ ATTACKS: Final = (
     Attack(
         "stranger",
         "held sockets, half a head, body or handshake, unread answers, a held port beside the probes",
-        "the next caller is served; probes have their own port",
+        "the next caller is served",
         (
             f"{_SERVING}::test_both_ports_answer_while_one_is_held",
             f"{_SERVING}::test_who_does_not_go_on_is_closed",
@@ -340,7 +342,7 @@ ATTACKS: Final = (
     Attack(
         "stranger",
         "tiny segments, heads of thousands of lines, thousands of requests at once, other protocols than HTTP",
-        "the connection ends, or is served one request at a time; one log line a minute",
+        "the connection ends, or is served one request at a time",
         (
             "serving/test_requests_cost_what_they_carry.py",
             "serving/test_what_is_no_http_fills_no_log.py",
@@ -448,6 +450,21 @@ ATTACKS: Final = (
         "with the scheduler's or an agent's token: images, taints, finalizers, readiness, addresses, nodes' labels, other nodes' slices",
         "the API server rejects them",
         ("packaging/test_stolen_tokens_change_no_spec.py",),
+    ),
+    Attack(
+        "gateway",
+        "login pages, `{}`, 404, endless or compressed answers, waits of years",
+        "nothing counts as done, gone or free",
+        (
+            f"{_LISTS}::test_what_is_no_list_is_told",
+            f"{_LISTS}::test_a_list_without_an_end_is_told",
+            f"{_LISTS}::test_a_compressed_answer_is_not_inflated",
+            f"{_OBJECTS}::test_a_binding_is_done_only_where_the_server_says_so",
+            f"{_OBJECTS}::test_what_is_no_object_is_not_taken_for_another",
+            f"{_OBJECTS}::test_a_404_of_the_way_is_no_word_of_the_pod",
+            "kube/test_leases_have_one_holder.py::test_a_leader_that_cannot_renew_stops_in_time",
+            "kube/test_watching_survives_gaps.py::test_patience_has_an_end",
+        ),
     ),
     Attack(
         "listener",
