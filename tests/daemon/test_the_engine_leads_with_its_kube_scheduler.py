@@ -12,26 +12,35 @@ from partage.kube.objects import Meta
 
 
 class Api:
-    """A Lease, as the API server has it; every read of it takes no time, or `slow` seconds."""
+    """A Lease, as the API server has it; every read of it takes no time, or `slow` seconds.
+
+    Attributes:
+        times: of the next reads, seconds before it is carried out and until it is answered.
+    """
 
     def __init__(self) -> None:
         self.clock = SteppedClock()
         self.spec: LeaseSpec | None = None
         self.fails = False
         self.slow = 0.0
+        self.times: list[tuple[float, float]] = []
         self.writes = 0
         self.version = 0
 
     async def get(self, _resource: object, _name: str, *, namespace: str, into: Any) -> Any:
         """See `kube.client.Client`."""
         assert namespace == "kube-system"
-        if self.slow:
-            await self.clock.sleep(self.slow)
+        before, after = self.times.pop(0) if self.times else (self.slow, 0.0)
+        if before:
+            await self.clock.sleep(before)
         if self.fails:
             raise TimeoutError
         if self.spec is None:
             return into(Meta(), LeaseSpec())
-        return into(Meta(resource_version=str(self.version or self.writes)), self.spec)
+        found = into(Meta(resource_version=str(self.version or self.writes)), self.spec)
+        if after:
+            await self.clock.sleep(after)
+        return found
 
     def renew(self, holder: str) -> None:
         """A holder writes its Lease."""
@@ -124,6 +133,18 @@ async def test_a_busy_api_server_ends_no_lead(follower: Follower) -> None:
     follower.api.slow = 0.0
     await follower.pass_time(9, renews="ours")
     assert follower.lease.leading
+
+
+@following
+async def test_looks_that_pass_each_other_show_no_restored_backup(follower: Follower) -> None:
+    """The first is served last and answered first: what the second shows is older, and no less true."""
+    follower.lease.claim(True)
+    await follower.pass_time(6, renews="ours")
+    follower.api.times = [(3.5, 0.0), (0.0, 2.0)]
+    await follower.pass_time(3.5)
+    follower.api.renew("ours")
+    await follower.pass_time(4)
+    assert "restored" not in follower.reigns
 
 
 @following

@@ -26,7 +26,7 @@ from partage.kube.client import Client
 from partage.kube.clock import sleep_until
 from partage.kube.election import Lease, LeaseSpec
 from partage.kube.errors import KubeError, NotFound
-from partage.kube.mirror import is_older
+from partage.kube.mirror import is_newer, is_older
 from partage.kube.resources import LEASES
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -46,10 +46,11 @@ _MOST: Final = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Look:
-    """A look that is on its way, and whether kube-scheduler claimed the Lease when it was sent."""
+    """A look that is on its way, whether kube-scheduler claimed the Lease when it was sent, and which version was known."""
 
     sent: float
     claimed: bool
+    known: str
     answer: "asyncio.Task[Lease]"
 
 
@@ -161,7 +162,8 @@ class FollowedLease:
                 one.answer.cancel()
         if len(self._looks) < _TOGETHER:
             asked = self._client.get(LEASES, self._name, namespace=self._namespace, into=Lease)
-            self._looks.append(_Look(now, self._claimed, asyncio.create_task(asked)))
+            answer = asyncio.create_task(asked)
+            self._looks.append(_Look(now, self._claimed, self._version, answer))
         answers = [one.answer for one in self._looks]
         await sleep_until(self._clock, _LOOK, self._changed, *answers)
         for one in [look for look in self._looks if look.answer.done()]:
@@ -183,8 +185,10 @@ class FollowedLease:
             return
         if look.sent >= self._looked:
             # Only what kube-scheduler claimed before the look, and still claims, can be its own.
-            lost = is_older(version, self._version)
-            self._version = version
+            # Looks pass each other on the way: each shows at least what was known when it was sent.
+            lost = is_older(version, look.known)
+            if lost or is_newer(version, self._version):
+                self._version = version
             self._take_in(spec, look.sent, lost=lost, mine=look.claimed and self._claimed)
 
     def _take_in(self, spec: LeaseSpec, sent: float, *, lost: bool, mine: bool) -> None:
