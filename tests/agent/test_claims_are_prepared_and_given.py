@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -14,6 +15,7 @@ from claims_world import CLAIMS, GIB, NODE, PATIENCE, World, record, run, share,
 from click.testing import CliRunner
 
 from fakes.nvml import Trouble
+from fakes.wire import Fault
 from partage.agent.dra import messages as said
 from partage.agent.isolation.providers import HamiCore
 from partage.agent.nri.messages import (
@@ -190,6 +192,24 @@ def test_a_claim_that_the_kubelet_has_lost_is_released(folder: Path) -> None:
             await world.runtime.removed(world.container())
             await until(lambda: prepared() == 1)
             await world.given(world.env(await world.prepared(kept)))
+
+    run(folder, story)
+
+
+@pytest.mark.parametrize("fault", [{"status": 404}, {"body": b"{}"}], ids=["404", "an-object"])
+def test_no_gateway_releases_a_claim(folder: Path, fault: dict[str, Any]) -> None:
+    """Whatever it answers, it is not the API server that says so of the claim."""
+
+    async def story(world: World) -> None:
+        world.look = 0.01
+        async with world.agent() as daemon:
+            await world.prepare(world.claim("kept", share(0, 20, "20Gi")))
+            world.server.fail(Fault(method="GET", path="/resourceclaims/", times=10**6, **fault))
+            struck = len(world.server.struck)
+            await until(lambda: len(world.server.struck) > struck + 8)
+
+            held = daemon.tallies.registry.get_sample_value("partage_agent_claims_prepared")
+            assert held == 1
 
     run(folder, story)
 

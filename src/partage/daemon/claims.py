@@ -295,9 +295,11 @@ class ResourceDriver:
             body = await self._client.get(
                 CLAIMS, one.name, namespace=one.namespace, into=dict[str, Any]
             )
-        except NotFound:
-            return True
+        except NotFound as error:
+            return error.of_the_object
         except (KubeError, ValueError):
             return False
         uid = (body.get("metadata") or {}).get("uid")
+        if not uid:
+            return False  # no claim at all: what stands between us and the server may say 200 to anything
         return uid != one.uid or not (body.get("status") or {}).get("allocation")
