@@ -1,5 +1,6 @@
 """Amounts that were changed while a pod runs: kept for as long as the pod, and refused by an agent that does not know them."""
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -60,6 +61,62 @@ def test_containers_of_the_pod_have_the_same_amounts(tmp_path: Path) -> None:
     found = {key: one.record for key, one in journal.entries.items()}
     journal.close()
     assert found == {"a": "another record", "b": "another record", "c": "a record"}
+
+
+@pytest.mark.parametrize("flushed", range(6))
+def test_memory_says_what_the_file_says(
+    tmp_path: Path, flushed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever flush fails, and those of the next tries too: an agent that starts anew knows the same."""
+    journal = reopened(tmp_path)
+    journal.give(entry("a"))
+    failures = 0
+    with failing(monkeypatch, "fsync", flushed):
+        for record in ("second", "third", "fourth"):
+            try:
+                journal.adjust("u", record)
+            except OSError:
+                failures += 1
+            copy = tmp_path / f"copy-{record}"
+            shutil.copytree(tmp_path / "journal", copy / "journal")
+            assert _as_read(copy) == (journal.adjusted, journal.entries["a"].record)
+    assert failures == 3 - flushed // 2
+
+    journal.give(entry("b"))
+    assert list(journal.entries) == ["a", "b"]
+    found = dict(journal.entries), dict(journal.adjusted)
+    journal.close()
+    again = reopened(tmp_path)
+    assert (dict(again.entries), dict(again.adjusted)) == found
+    again.close()
+
+
+def _as_read(folder: Path) -> tuple[dict[str, str], str]:
+    lines = (folder / PATH).read_bytes().splitlines()[1:]
+    adjusted = [msgspec.json.decode(one)["adjusted"] for one in lines if b'{"adjusted"' in one]
+    given = [msgspec.json.decode(one)["given"] for one in lines if b'{"given"' in one]
+    return {one["uid"]: one["record"] for one in adjusted}, given[-1]["record"]
+
+
+def test_nothing_is_answered_while_the_files_name_may_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder could not be flushed after a rewrite: the next line, and the next look, flush it first or fail."""
+    journal = reopened(tmp_path)
+    journal.give(entry("a"))
+    with failing(monkeypatch, "fsync", 1), pytest.raises(OSError, match="No space"):
+        journal.adjust("u", "another record")
+    with failing(monkeypatch, "fsync", 1), pytest.raises(OSError, match="No space"):
+        journal.give(entry("b"))
+    with failing(monkeypatch, "fsync"), pytest.raises(OSError, match="No space"):
+        journal.pods({"u"})
+    assert list(journal.entries) == ["a"]
+
+    journal.pods({"u"})
+    with failing(monkeypatch, "fsync"):
+        journal.pods({"u"})  # nothing is left to do
+    assert journal.adjusted == {"u": "another record"}
+    journal.close()
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])

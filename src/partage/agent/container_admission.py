@@ -193,15 +193,19 @@ class Keeper:
         """The amounts of a pod are these from now on, for its containers and those that it will have.
 
         Raises:
-            OSError: the disk does not take it; nothing has changed.
+            OSError: the disk does not take it, or may lose it again: they are what the journal says.
         """
         held = [one for one in self.books.all if one.allocation.uid == uid]
         if not held:
             return
         allocation = msgspec.structs.replace(held[0].allocation, grants=grants)
-        self.journal.adjust(uid, encode(allocation))
-        for one in held:
-            self.books.hold(replace(one, allocation=allocation))
+        record = encode(allocation)
+        try:
+            self.journal.adjust(uid, record)
+        finally:
+            if self.journal.adjusted.get(uid) == record:
+                for one in held:
+                    self.books.hold(replace(one, allocation=allocation))
 
     @property
     def _deciding(self) -> AbstractContextManager[object]:

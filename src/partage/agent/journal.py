@@ -101,12 +101,13 @@ class Journal:
         self._writing = threading.Lock()
         self._file = self._held = _CLOSED
         self._size = 0
+        self._named = True
         self.damaged = 0
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held = _locked(folder / _LOCK)
             self._read()
-            self._rewrite()
+            self._rewrite(self._entries, self._adjusted)
         except InvalidDocument:
             self.close()
             raise
@@ -136,33 +137,28 @@ class Journal:
         """Write down other amounts of a pod's shares, for its containers and those that it will have.
 
         Raises:
-            OSError: the disk does not take it; what was written before counts.
+            OSError: the disk does not take it, or may lose it again. `adjusted` is what the file says, before and after.
         """
-        before = self._entries, self._adjusted
-        self._entries = {
+        entries = {
             key: msgspec.structs.replace(one, record=record) if one.uid == uid else one
             for key, one in self._entries.items()
         }
-        self._adjusted = {**self._adjusted, uid: record}
         with self._writing:
-            try:
-                self._rewrite()
-            except OSError:
-                self._entries, self._adjusted = before
-                raise
+            self._rewrite(entries, {**self._adjusted, uid: record})
 
     def pods(self, uids: Collection[str]) -> None:
         """Forget the changed amounts of all other pods.
 
         Raises:
-            OSError: the disk does not take it; they are forgotten all the same, and again after a restart.
+            OSError: the disk does not take it, or what was written before; they are forgotten all the same, and again
+                after a restart.
         """
         kept = {uid: record for uid, record in self._adjusted.items() if uid in uids}
-        if len(kept) == len(self._adjusted):
-            return
-        self._adjusted = kept
         with self._writing:
-            self._rewrite()
+            if len(kept) != len(self._adjusted):
+                self._adjusted = kept
+                self._rewrite(self._entries, kept)
+            self._flush()
 
     def give(self, entry: Entry) -> None:
         """Write down what a container gets; on the disk when this returns.
@@ -186,7 +182,7 @@ class Journal:
         if self._dead > self._spare:
             # It is written down that it has ended: what is only too long is written anew next time.
             with self._writing, contextlib.suppress(OSError):
-                self._rewrite()
+                self._rewrite(self._entries, self._adjusted)
 
     def keep(self, containers: Collection[str]) -> list[Entry]:
         """Forget all other containers; which they were.
@@ -199,7 +195,7 @@ class Journal:
             del self._entries[entry.container]
         if gone:
             with self._writing:
-                self._rewrite()
+                self._rewrite(self._entries, self._adjusted)
         return gone
 
     def close(self) -> None:
@@ -212,7 +208,10 @@ class Journal:
 
     def _let_go(self) -> None:
         if self._file != _CLOSED:
-            os.close(self._file)
+            with contextlib.suppress(
+                OSError
+            ):  # it has no name any more, or all of it is on the disk
+                os.close(self._file)
         self._file = _CLOSED
 
     def _append(self, line: _Line) -> int:
@@ -223,6 +222,7 @@ class Journal:
             try:
                 _put(self._file, data)
                 os.fsync(self._file)
+                self._flush()
             except OSError:
                 with contextlib.suppress(OSError):  # else before the next line
                     self._cut()
@@ -268,15 +268,15 @@ class Journal:
                     "pods and move the file away"
                 )
 
-    def _rewrite(self) -> None:
-        """Write the file anew; it is the one to append to from the moment that it bears the name."""
+    def _rewrite(self, entries: dict[str, Entry], adjusted: dict[str, str]) -> None:
+        """Write the file anew; from the moment that it bears the name this is what counts, and the one to append to."""
         fresh = self._path.with_suffix(".new")
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, _MODE)
         try:
-            _put(handle, _encoded(_Line(v=_ADJUSTED if self._adjusted else _VERSION)))
-            for uid, record in self._adjusted.items():
+            _put(handle, _encoded(_Line(v=_ADJUSTED if adjusted else _VERSION)))
+            for uid, record in adjusted.items():
                 _put(handle, _encoded(_Line(adjusted=Adjusted(uid, record))))
-            for entry in self._entries.values():
+            for entry in entries.values():
                 _put(handle, _encoded(_Line(given=entry)))
             os.fsync(handle)
             size = os.fstat(handle).st_size
@@ -284,13 +284,21 @@ class Journal:
         except OSError:
             os.close(handle)
             raise
+        self._entries, self._adjusted, self._named = entries, adjusted, False
         self._let_go()
         self._file, self._size, self._dead = handle, size, 0
-        folder = os.open(self._path.parent, os.O_RDONLY)
+        self._flush()
+
+    def _flush(self) -> None:
+        """Have the file's name outlive a machine that stops; nothing happens where it does already."""
+        if self._named:
+            return
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+        self._named = True
 
 
 def _locked(path: Path) -> int:
