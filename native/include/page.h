@@ -51,8 +51,8 @@ struct seat {
 _Static_assert(sizeof(struct seat) == 128, "layout of a seat");
 
 /*
- * What the agent says of the sharers of a card: the policy, priority and quota of each (terms_pack). Read-only to
- * all of them, so that nobody is believed to have more than was granted.
+ * What the agent says of the sharers of a card: the policy, priority and quota of each (terms_pack), and bit 56 where the
+ * seat was given. Read-only to all of them, so that nobody is believed to have more than was granted.
  */
 struct terms_page {
     _Atomic uint64_t terms[SEATS];

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -18,9 +19,11 @@ from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Injected, Place, Refusal, inject
+from partage.agent.isolation import container_dirs
+from partage.agent.isolation import files as tenant_files
 from partage.agent.isolation.account import ACCOUNT_BYTES
 from partage.agent.isolation.container_dirs import INSIDE, PRELOAD, CardQuota, Quota, Rooms
-from partage.agent.isolation.limits import read
+from partage.agent.isolation.limits import CardLimits, read
 from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.providers import HamiCore, MigOnly, OwnLibrary, Shares
 from partage.agent.isolation.seats import SEAT_BYTES, read_seat, seat_file
@@ -353,7 +356,7 @@ def test_terms_are_the_agents_word(machine: Machine) -> None:
     room = rooms.open("container-a", QUOTA)
     terms = room.seats / "GPU-0/terms"
 
-    assert int.from_bytes(terms.read_bytes()[:8], "little") == 1 << 40 | 1 << 32 | 300
+    assert int.from_bytes(terms.read_bytes()[:8], "little") == 1 << 56 | 1 << 40 | 1 << 32 | 300
     assert stat.S_IMODE(terms.stat().st_mode) == 0o644
     rooms.open("container-b", QUOTA)
     rooms.close("container-a")
@@ -432,6 +435,75 @@ def test_the_seat_of_a_room_that_cannot_be_read_goes_to_nobody_else(
     if back:
         assert card == 1
         assert rooms.rooms["container-a"].limits.cards[0].slot == 0
+
+
+def test_two_rooms_that_cannot_be_read_one_after_the_other_keep_their_seats(
+    machine: Machine,
+) -> None:
+    """Each agent that starts cannot read another room; even with terms of nothing nobody gets a seat that is taken."""
+    nothing = replace(QUOTA.cards[0], core_milli=0, policy=Policy.BEST_EFFORT)
+    quota = Quota((replace(nothing, priority=Priority.OFFLINE),))
+    slots = set()
+    for name in ("container-a", "container-b", "container-c", "container-d"):
+        room = machine.rooms().open(name, quota)
+        slots.add(room.limits.cards[0].slot)
+        (room.folder / "limits").rename(machine.folder / f"limits-{name}")
+
+    assert len(slots) == 4
+    (room.seats / "GPU-0/terms").unlink()
+    with pytest.raises(OSError, match="terms"):
+        machine.rooms().open("container-e", quota)
+
+
+def test_a_room_that_cannot_be_read_is_not_made_anew_over_its_container(machine: Machine) -> None:
+    """Its account stays, whoever asks for the container again."""
+    room = machine.rooms().open("container-a", QUOTA)
+    (room.folder / "limits").unlink()
+
+    with pytest.raises(InvalidValue, match="room container-a is there and cannot be read"):
+        machine.rooms().open("container-a", QUOTA)
+    assert room.account.exists()
+
+
+def test_an_account_that_could_not_be_removed_hinders_no_next_try(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the proxy a container has the same name at the next try."""
+    rooms = machine.rooms()
+    with monkeypatch.context() as patch:
+        patch.setattr(tenant_files, "_removed", lambda _folder: None)
+        patch.setattr(tenant_files, "make_account", _fails)
+        with pytest.raises(OSError, match="Too many"):
+            rooms.open("container-a", QUOTA)
+
+    assert rooms.open("container-a", QUOTA).account.exists()
+
+
+def test_amounts_that_are_half_changed_are_known_as_they_are(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second card cannot be written: what is in force in the first is what the agent goes by."""
+    rooms = machine.rooms()
+    first = QUOTA.cards[0]
+    room = rooms.open("container-a", Quota((first, replace(first, uuid="GPU-1"))))
+    less = tuple(replace(card, core_milli=100) for card in room.amounts)
+    genuine = container_dirs.set_amounts
+
+    def one(path: Path, index: int, card: CardLimits) -> None:
+        if index:
+            _fails()
+        genuine(path, index, card)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(container_dirs, "set_amounts", one)
+        with pytest.raises(OSError, match="Too many"):
+            rooms.adjust("container-a", less)
+    assert [card.core_milli for card in rooms.rooms["container-a"].cards] == [100, 300]
+    assert machine.rooms().rooms["container-a"].cards == rooms.rooms["container-a"].cards
+
+
+def _fails(*_: object, **__: object) -> NoReturn:
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 def test_a_room_that_cannot_be_moved_away_keeps_its_seat_until_it_can(

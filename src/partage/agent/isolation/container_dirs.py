@@ -152,8 +152,10 @@ class Rooms:
             OSError: a file cannot be made.
         """
         _check(container)
-        self.close(container)
         self._read_again()
+        if container in self._strange:
+            raise InvalidValue(f"room {container} is there and cannot be read")
+        self.close(container)
         limits = ContainerLimits(
             _identity(container),
             tuple(self._seated(index, card) for index, card in enumerate(quota.cards)),
@@ -206,8 +208,13 @@ class Rooms:
             for index, card in enumerate(cards):
                 set_amounts(room.folder / NAME, index, card)
                 self._tell_others(room, card)
-        except InvalidDocument as error:
-            raise InvalidValue(str(error)) from error
+        except (OSError, InvalidDocument) as error:
+            with contextlib.suppress(OSError, InvalidDocument):  # some may be in force
+                cards = read_amounts(room.folder / NAME, room.limits.cards)
+                self._rooms[container] = replace(room, amounts=cards)
+            if isinstance(error, InvalidDocument):
+                raise InvalidValue(str(error)) from error
+            raise
         self._rooms[container] = replace(room, amounts=cards)
 
     def _tell_others(self, room: Room, card: CardLimits) -> None:
@@ -276,7 +283,10 @@ class Rooms:
     def _seated(self, index: int, card: CardQuota) -> CardLimits:
         _check(card.uuid)
         taken = {theirs.slot for theirs in self._tenants(card.uuid)}
-        # Rooms are seated from the first on, so that one that cannot be read hardly has one of the last.
+        if self._strange:
+            # That of a room that cannot be read is among them. Older agents did not mark every seat, but gave the
+            # first ones.
+            taken |= self._files.given(card.uuid)
         slots = reversed(range(SEATS)) if self._strange else range(SEATS)
         free = next((slot for slot in slots if slot not in taken), None)
         if free is None:

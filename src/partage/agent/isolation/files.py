@@ -20,6 +20,7 @@ from partage.agent.isolation.seats import (
     SEAT_BYTES,
     free_seat,
     give_seat,
+    given_seats,
     make_seats,
     mend_seats,
     tell_terms,
@@ -74,6 +75,7 @@ class TenantFiles:
     def open_account(self, container: str) -> None:
         """Make a container's account. Raises `OSError`."""
         folder = self._private / container
+        _removed(folder)  # of one that could not be made, or not be removed
         folder.mkdir(mode=0o755)
         why = self.in_memory and self._bound(folder, f"{_PRIVATE}/{container}", ACCOUNT_BYTES, 1)
         if why:
@@ -102,6 +104,15 @@ class TenantFiles:
         make_seats(folder)
         give_seat(folder, card)
 
+    def given(self, uuid: str) -> frozenset[int]:
+        """The slots of a card that were given and not freed.
+
+        Raises:
+            InvalidDocument: a file there is none of the agent's.
+            OSError: a file cannot be opened.
+        """
+        return given_seats(self.seats / uuid)
+
     def tell(self, card: CardLimits) -> None:
         """Tell all tenants of a card what one of them may use now.
 
@@ -122,8 +133,8 @@ class TenantFiles:
 
     def mend(self, containers: Collection[str]) -> None:
         """Give all files their size again; what cannot be mended now is mended the next time."""
-        for folder in self.seats.iterdir():
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            for folder in self.seats.iterdir():
                 mend_seats(folder)
         for container in containers:
             with contextlib.suppress(OSError, InvalidDocument):

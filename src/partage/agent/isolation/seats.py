@@ -30,6 +30,8 @@ _POLICIES: Final = {
     Policy.NONE: 3,
 }
 _PRIORITIES: Final = {Priority.OFFLINE: 0, Priority.ORDINARY: 1, Priority.ONLINE: 2}
+_GIVEN: Final = 1 << 56
+"""Marks terms of a seat that was given, whatever they are; the library does not look at it."""
 _READABLE: Final = 0o644
 _TRIES: Final = 10
 
@@ -100,6 +102,23 @@ def tell_terms(folder: Path, card: CardLimits) -> None:
     _say(folder, card.slot, _terms(card))
 
 
+def given_seats(folder: Path) -> frozenset[int]:
+    """The slots of a card that were given and not freed, by the agent's own word.
+
+    Raises:
+        InvalidDocument: the file is none of the agent's.
+        OSError: it cannot be opened.
+    """
+    terms = folder / _TERMS
+    if not terms.exists() and not any(folder.glob("*")):
+        return frozenset()
+    with opened(terms) as descriptor:
+        memory = os.pread(descriptor, SEATS * 8, 0)
+    if len(memory) != SEATS * 8:
+        raise InvalidDocument(f"{terms}: not of {SEAT_BYTES} bytes")
+    return frozenset(slot for slot in range(SEATS) if word(memory, slot * 8))
+
+
 def free_seat(folder: Path, slot: int) -> None:
     """A tenant has gone: free its seat.
 
@@ -148,7 +167,8 @@ def read_seat(folder: Path, slot: int) -> Seat | None:
 
 
 def _terms(card: CardLimits) -> int:
-    return _POLICIES[card.policy] << 32 | _PRIORITIES[card.priority] << 40 | card.core_milli
+    said = _POLICIES[card.policy] << 32 | _PRIORITIES[card.priority] << 40 | card.core_milli
+    return said | _GIVEN
 
 
 def _say(folder: Path, slot: int, terms: int) -> None:
