@@ -6,7 +6,7 @@ import json
 import sys
 import urllib.request
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,11 @@ class Node:
     server: ApiServer
     runtime: FakeRuntime
     wire: Wire
+    options: tuple[str | Path, ...] = ()
     url: str = ""
+    said: list[str] = field(default_factory=list)
     process: asyncio.subprocess.Process | None = None
-    reading: asyncio.Task[bytes] | None = None
+    reading: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start the agent, and wait until the runtime asks it."""
@@ -66,6 +68,7 @@ class Node:
             self.folder,
             "--kubeconfig",
             self.folder / "kubeconfig",
+            *self.options,
             stderr=asyncio.subprocess.PIPE,
         )
         assert self.process.stderr is not None
@@ -74,8 +77,12 @@ class Node:
             said = (await self.process.stderr.readline()).decode()
             assert said, "the agent ended"
         self.url = said.split("metrics at ")[1].strip()
-        self.reading = asyncio.create_task(self.process.stderr.read())
+        self.reading = asyncio.create_task(self._read(self.process.stderr))
         await self.until(lambda: self.series("partage_agent_connected") == 1)
+
+    async def _read(self, lines: asyncio.StreamReader) -> None:
+        while line := (await lines.readline()).decode():
+            self.said.append(line)
 
     async def kill(self) -> None:
         """End the agent as a crash would."""
@@ -135,8 +142,8 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def node(folder: Path) -> AsyncIterator[Node]:
-    """A node with two cards, reported."""
+async def node(folder: Path, options: tuple[str | Path, ...] = ()) -> AsyncIterator[Node]:
+    """A node with two cards, reported, by an agent with these options."""
     server = ApiServer()
     for definition in DEFINITIONS:
         await server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
@@ -149,7 +156,7 @@ async def node(folder: Path) -> AsyncIterator[Node]:
         Wire(url) as wire,
         fake_runtime(folder / "nri.sock") as runtime,
     ):
-        made = Node(folder, server, runtime, wire)
+        made = Node(folder, server, runtime, wire, options)
         await made.start()
         try:
             await made.until(lambda: made.reported() == [True, True] and made.renewed())

@@ -16,6 +16,7 @@ from typing import Any, Final
 from partage.agent.device_document import OWNED_LABELS, device_document
 from partage.agent.discovery.found import Inventory
 from partage.agent.registration import hami_annotations, node_labels
+from partage.agent.trouble import Rounds
 from partage.kube.client import Client, PatchKind
 from partage.kube.clock import sleep_until
 from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
@@ -293,9 +294,11 @@ class AgentReporting:
     async def _every(
         self, period: float, act: Callable[[], Awaitable[object]], stop: asyncio.Event
     ) -> None:
+        rounds = Rounds("the node cannot be reported")
         while not stop.is_set():
             try:
-                await act()
+                with rounds:
+                    await act()
             except KubeError as error:
                 self._hooks.told(str(error))
             seconds = period * (1 + self._settings.jitter * self._client.chance())

@@ -1,5 +1,6 @@
 """Sockets of gRPC servers that root alone may speak to, whatever the process's umask: they start containers and prepare devices."""
 
+import errno
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,9 +11,11 @@ def listen(server: Any, path: Path) -> None:
     """Have a gRPC server, which is not started yet, listen at a path; what another run left there is removed.
 
     Raises:
-        OSError: the path cannot be used.
-        RuntimeError: so says gRPC.
+        OSError: the path cannot be used, or so says gRPC.
     """
     path.unlink(missing_ok=True)
-    server.add_insecure_port(f"unix:{path}")
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as error:
+        raise OSError(errno.EADDRNOTAVAIL, str(error), str(path)) from error
     path.chmod(_OWNER)

@@ -107,7 +107,7 @@ def agent(**given: Any) -> None:
     except InvalidValue as error:
         end(str(error))
     except OSError as error:
-        end(f"{given['host']}:{given['port']}: {cause(error)}; name another --port")
+        end(f"{error.filename or 'the host'}: {cause(error)}")
 
 
 def _serve(plan: "_Plan", given: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from partage.agent.adjustment import Aim, aim, as_asked, beyond, in_force
 from partage.agent.container_admission import Keeper
+from partage.agent.trouble import Rounds
 from partage.kube.client import Client
 from partage.kube.errors import Conflict, KubeError, NotFound
 from partage.model.adjustment import Grants, adjustable, most, within
@@ -61,13 +62,16 @@ class Adjusting:
         self._used, self._period, self._proc = used, period, proc
         self._settled: dict[str, object] = {}
         self._told: dict[str, str] = {}
+        self._journal = ""
         self._again: dict[str, float] = {}
         self._plain: dict[str, str] = {}
 
     async def run(self) -> None:
         """Follow until cancelled."""
+        rounds = Rounds("shares cannot be adjusted")
         while True:
-            await self.look()
+            with rounds:
+                await self.look()
             await asyncio.sleep(self._period)
 
     async def look(self) -> None:
@@ -79,7 +83,9 @@ class Adjusting:
         try:
             self._keeper.journal.pods(there)
         except OSError as error:
-            _LOG.warning("the journal cannot be brought up to date: %s", error)
+            self._tell_journal(str(error))
+            return  # nobody is told of amounts that the disk may lose
+        self._tell_journal("")
         self._settled = {uid: seen for uid, seen in self._settled.items() if uid in there}
         self._told = {uid: text for uid, text in self._told.items() if uid in there}
         self._again = {uid: when for uid, when in self._again.items() if uid in there}
@@ -95,6 +101,11 @@ class Adjusting:
                     where = f"{metadata.namespace}/{metadata.name}"
                     _LOG.warning("pod %s: its shares cannot be adjusted: %s", where, error)
                 self._told[uid] = str(error)
+
+    def _tell_journal(self, problem: str) -> None:
+        if problem and problem != self._journal:
+            _LOG.warning("the journal cannot be brought up to date: %s", problem)
+        self._journal = problem
 
     async def _look_at(self, uid: str, pod: shapes.Pod, metadata: shapes.Metadata) -> None:
         said = metadata.annotations or {}

@@ -32,12 +32,15 @@ from partage.agent.metrics import Books, Nameless, NodeSeries, Tallies
 from partage.agent.notes import Code, Notes
 from partage.agent.nri.plugin import Plugin, PluginOptions
 from partage.agent.stories import Stories
+from partage.agent.trouble import Rounds
 from partage.agent.uses import DriverMeter, Meter
 from partage.daemon.instances import NodeInstances
 from partage.daemon.mps import MpsDaemon
+from partage.model.errors import InvalidValue
 from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.serving.limits import Limits
+from partage.serving.listener import cause
 from partage.serving.probes import probe_site
 from partage.serving.site import Site
 from partage.tracing.tracer import NO_TRACES, SpanSeries, Tracer
@@ -236,15 +239,15 @@ class AgentDaemon:
         return {one.device.uuid: one.use for one in self.found().found if one.use is not None}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set. Raises `OSError`."""
+        """Serve until `stop` is set. Raises `InvalidValue`: a port cannot be had."""
         probed = [web.get("/healthz", self._healthy), web.get("/readyz", self._ready)]
         app = web.Application()
         app.add_routes([*probed, web.get("/metrics", self._metrics)])
         site, probes = Site(app, Limits()), probe_site(probed)
         try:
-            await site.start(self.options.host, self.options.port)
+            await self._start(site, self.options.port, "--port")
             if self.options.health_port is not None:
-                await probes.start(self.options.host, self.options.health_port)
+                await self._start(probes, self.options.health_port, "--health-port")
             self.url = site.url
             _LOG.info("health and metrics at %s", site.url)
             await self._serve(stop)
@@ -252,6 +255,13 @@ class AgentDaemon:
             await site.stop()
             await probes.stop()
             self._journal.close()
+
+    async def _start(self, site: Site, port: int, option: str) -> None:
+        try:
+            await site.start(self.options.host, port)
+        except OSError as error:
+            where = f"{self.options.host}:{port}"
+            raise InvalidValue(f"{where}: {cause(error)}; name another {option}") from error
 
     async def _serve(self, stop: asyncio.Event) -> None:
         """Inject, with all companions; a fault in one of them ends the agent rather than hide."""
@@ -273,8 +283,10 @@ class AgentDaemon:
 
     async def _watch_drivers(self) -> None:
         """Look often enough that what drivers sample adds up, whether or not anything asks for metrics."""
+        rounds = Rounds("what drivers sample cannot be read")
         while True:
-            await self._look_at_drivers()
+            with rounds:
+                await self._look_at_drivers()
             await asyncio.sleep(self.options.isolation.period)
 
     async def _look_at_drivers(self) -> None:
@@ -324,7 +336,9 @@ class _Tidying:
 
     async def run(self) -> None:
         """Remove until cancelled."""
+        rounds = Rounds("folders of ended containers cannot be removed")
         while True:
             if self._folders.pending:
-                await asyncio.to_thread(self._folders.sweep)
+                with rounds:
+                    await asyncio.to_thread(self._folders.sweep)
             await asyncio.sleep(self._period)

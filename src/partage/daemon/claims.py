@@ -8,7 +8,7 @@ container runtime ──keeper──> what the claim holds, by the same way as b
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from partage.agent.dra.withdrawn import held_by_pods, left_for_claims
 from partage.agent.injection import Place, Rule
 from partage.agent.mig.plan import Wanted
 from partage.agent.notes import Code
+from partage.agent.trouble import Rounds
 from partage.daemon.agent import AgentDaemon
 from partage.daemon.node_pods import pods_of
 from partage.kube.client import Client
@@ -269,25 +270,32 @@ class ResourceDriver:
         stay full for good.
         """
         before: set[str] = set()
+        rounds = Rounds("lost claims cannot be looked for")
         while True:
             await self._client.clock.sleep(self._options.look)
-            self._asked.clear()
-            lost = {one.uid: one for one in self._admission.idle() if await self._lost(one)}
-            for uid in before & set(lost) - self._asked:
-                try:
-                    released = await asyncio.to_thread(self._admission.release, lost[uid])
-                except OSError as error:
-                    _LOG.warning("ResourceClaim %s: not released: %s", lost[uid].key, error)
-                    continue
-                if released:
-                    _LOG.warning(
-                        "ResourceClaim %s of uid %s: released, as it is no longer allocated and the kubelet did not ask",
-                        lost[uid].key,
-                        uid,
-                    )
-                    self._want()
-                    self._offer()
-            before = set(lost) - self._asked
+            before, known = set[str](), before
+            with rounds:
+                before = await self._looked(known)
+
+    async def _looked(self, before: Collection[str]) -> set[str]:
+        """Release what this look finds lost, as the one before did; what it finds."""
+        self._asked.clear()
+        lost = {one.uid: one for one in self._admission.idle() if await self._lost(one)}
+        for uid in set(before) & set(lost) - self._asked:
+            try:
+                released = await asyncio.to_thread(self._admission.release, lost[uid])
+            except OSError as error:
+                _LOG.warning("ResourceClaim %s: not released: %s", lost[uid].key, error)
+                continue
+            if released:
+                _LOG.warning(
+                    "ResourceClaim %s of uid %s: released, as it is no longer allocated and the kubelet did not ask",
+                    lost[uid].key,
+                    uid,
+                )
+                self._want()
+                self._offer()
+        return set(lost) - self._asked
 
     async def _lost(self, one: Prepared) -> bool:
         """Whether the API server says that a claim is not allocated, or gone; False where it does not answer."""

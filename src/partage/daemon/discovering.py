@@ -24,6 +24,7 @@ from partage.agent.discovery.found import Inventory, Roots
 from partage.agent.discovery.search import Search, booted
 from partage.agent.notes import Code, Notes
 from partage.agent.reporting import DEVICES, AgentReporting, ReportingHooks, ReportingSettings
+from partage.agent.trouble import Rounds
 from partage.kube.client import Client
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
@@ -121,15 +122,17 @@ class NodeDiscovery:
 
     async def _alone(self) -> None:
         problems: tuple[str, ...] = ()
+        rounds = Rounds("devices cannot be looked for")
         try:
             while True:
                 await asyncio.sleep(self._options.reporting.period)
-                found = await asyncio.to_thread(self._search)
-                if found.problems != problems:
-                    for problem in found.problems:
-                        _LOG.warning("%s", problem)
-                problems = found.problems
-                self._hear(None, None, found)
+                with rounds:
+                    found = await asyncio.to_thread(self._search)
+                    if found.problems != problems:
+                        for problem in found.problems:
+                            _LOG.warning("%s", problem)
+                    problems = found.problems
+                    self._hear(None, None, found)
         finally:
             self._search.close()
 

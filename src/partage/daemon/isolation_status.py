@@ -23,10 +23,18 @@ from partage.agent.discovery.found import Inventory
 from partage.agent.isolation.lookers import Lookers
 from partage.agent.isolation.node_scan import Seen, Sight, see
 from partage.agent.isolation.overhead import SLACK, Overheads
-from partage.agent.isolation.statements import NOT_ENFORCED, Answer, Statement, survey, untried
+from partage.agent.isolation.statements import (
+    NOT_ENFORCED,
+    Answer,
+    Statement,
+    survey,
+    unseen,
+    untried,
+)
 from partage.agent.isolation.unmanaged_processes import Strangers
 from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes
+from partage.agent.trouble import Rounds
 from partage.agent.uses import Meter
 from partage.kube.client import Client
 from partage.kube.errors import Conflict, KubeError, NotFound
@@ -36,7 +44,8 @@ from partage.vendors.traits import NVIDIA
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _GRACE: Final = 3
-"""Looks after which a container that is still not in force is evicted: a process may be starting."""
+"""Looks after which a container that is still not in force is evicted: a process may be starting. After so many that
+failed nothing is known any more."""
 _SHOWN: Final = 1000
 
 Body = dict[str, Any]
@@ -146,8 +155,12 @@ class Statements:
 
     async def run(self) -> None:
         """Look and say until cancelled."""
+        rounds = Rounds("whether limits are in force cannot be seen")
         while True:
-            self._take(await asyncio.to_thread(self._look))
+            with rounds:
+                self._take(await asyncio.to_thread(self._look))
+            if rounds.failed >= _GRACE:
+                self._take(unseen(self.said, rounds.problem))
             if self._client is not None:
                 await self._tell(self._client)
             await asyncio.sleep(self._settings.period)

@@ -22,6 +22,7 @@ from prometheus_client import Counter, Gauge
 
 from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes
+from partage.agent.trouble import Rounds
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _QUESTION: Final = b"get_default_active_thread_percentage\n"
@@ -68,8 +69,10 @@ class MpsDaemon:
 
     async def run(self) -> None:
         """Ask, and start it where it does not answer, until cancelled."""
+        rounds = Rounds("NVIDIA's MPS daemon cannot be asked")
         while True:
-            self._take(await self.look())
+            with rounds:
+                self._take(await self.look())
             await asyncio.sleep(self._period)
 
     async def look(self) -> str:

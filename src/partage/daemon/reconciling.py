@@ -22,6 +22,7 @@ from partage.agent.kubelet.messages import PodResources
 from partage.agent.kubelet.units import Offer
 from partage.agent.notes import Code, Notes
 from partage.agent.reconcile import Facts, bound_pods, confirmed, counted, reconcile
+from partage.agent.trouble import Rounds
 from partage.wire import shapes
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -80,8 +81,10 @@ class Reconciling:
 
     async def run(self) -> None:
         """Compare until cancelled."""
+        rounds = Rounds("containers cannot be compared")
         while True:
-            await self.look()
+            with rounds:
+                await self.look()
             await asyncio.sleep(self._period)
 
     async def look(self) -> None:

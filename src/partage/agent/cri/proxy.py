@@ -284,7 +284,11 @@ class Proxy:
         answer = await self.forward(method, request, context)
         with contextlib.suppress(Malformed):
             gone = cri.Identity.decode(request).id
-            await self._decided(lambda: self._ended(gone))
+            try:
+                await self._decided(lambda: self._ended(gone))
+            except OSError as error:
+                # It holds nothing any more; that is not written down, and the next look tries again.
+                _LOG.warning("container %s: its end cannot be written down: %s", gone, error)
         return answer
 
     async def starting(self, method: str, request: bytes, context: Any) -> bytes:

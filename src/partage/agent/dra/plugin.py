@@ -24,12 +24,15 @@ from partage.agent.dra import messages as said
 from partage.agent.dra.admission import NotPrepared
 from partage.agent.dra.prepared import Prepared
 from partage.agent.sockets import listen
+from partage.agent.trouble import Rounds
 from partage.vendors.names import DRA_DRIVER
 from partage.wire.protobuf import Malformed
 
 _LOG: Final = logging.getLogger("partage.agent")
 _MOST_CLAIMS: Final = 256
 """Of one call; a pod has fewer, and a kubelet asks for one pod at a time."""
+_LONGEST: Final = 10.0
+"""Seconds between two tries to make sockets."""
 _AGAIN: Final = 10.0
 """Seconds after which it sends the same health again: the kubelet counts on 30 s."""
 
@@ -96,28 +99,33 @@ class DriverPlugin:
                 one.set()
 
     async def run(self) -> None:
-        """Serve until cancelled; makes sockets again that were removed. Raises `OSError`."""
+        """Serve until cancelled; makes sockets again that were removed, or could not be made."""
+        rounds = Rounds(f"{DRA_DRIVER}: the kubelet cannot be served")
         while True:
-            await self._serve()
-            _LOG.info("%s: a socket was removed; serving again", DRA_DRIVER)
+            with rounds:
+                await self._serve()
+                _LOG.info("%s: a socket was removed; serving again", DRA_DRIVER)
+            if rounds.failed:
+                await asyncio.sleep(min(_LONGEST, self._files.look * rounds.failed))
 
     async def _serve(self) -> None:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers(self._handlers())
         sockets = (self._files.service, self._files.registry)
-        for path in sockets:  # the one that is found last
-            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            listen(server, path)
-        await server.start()
-        own = [_number(path) for path in sockets]
+        own: dict[Path, int] = {}
         try:
-            while [_number(path) for path in sockets] == own:  # noqa: ASYNC110 # files have no event here
+            for path in sockets:  # the one that is found last
+                path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+                listen(server, path)
+                own[path] = _number(path)
+            await server.start()
+            while {path: _number(path) for path in sockets} == own:  # noqa: ASYNC110 # files have no event here
                 await asyncio.sleep(self._files.look)
         finally:
             self.registered = False
             await server.stop(None)
-            for path, number in zip(sockets, own, strict=True):
-                if _number(path) == number:
+            for path, number in own.items():
+                if number and _number(path) == number:
                     path.unlink(missing_ok=True)
 
     def _handlers(self) -> tuple[Any, ...]:
@@ -242,8 +250,8 @@ async def _read(of: Any, data: bytes, context: Any) -> Any:
 
 
 def _number(path: Path) -> int:
-    """Which file this is; -1 where there is none."""
+    """Which file this is; 0 where there is none."""
     try:
         return path.stat().st_ino
-    except OSError:
-        return -1
+    except FileNotFoundError:
+        return 0

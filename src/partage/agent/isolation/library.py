@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from partage.agent.trouble import is_own
+
 _STEM: Final = "libpartage-isolation"
 _DIGITS: Final = 16
 _OWN: Final = Path("/proc/self/maps")
@@ -41,10 +43,12 @@ def install(built: Path, folder: Path) -> Path:
 
 
 def is_genuine(path: Path) -> bool:
-    """Whether an installed library still is what its name says."""
+    """Whether an installed library still is what its name says. Raises `OSError`: this process lacks something."""
     try:
         return path.name == f"{_STEM}-{digest(path)[:_DIGITS]}.so"
-    except OSError:
+    except OSError as error:
+        if is_own(error):
+            raise
         return False
 
 

@@ -30,6 +30,7 @@ from partage.agent.isolation.processes import (
 from partage.agent.isolation.programs import Reach, reach
 from partage.agent.isolation.reading import LOOK, TooMuch, Work, links, names, start
 from partage.agent.isolation.seats import Seat, read_seat
+from partage.agent.trouble import is_own
 from partage.model.errors import InvalidDocument
 from partage.vendors.traits import NVIDIA
 
@@ -51,6 +52,7 @@ _KCMP: Final = {"x86_64": 312, "aarch64": 272}.get(os.uname().machine)
 _KCMP_FILES: Final = 2
 _LIBC: Final = ctypes.CDLL(None)
 _PROC: Final = Path("/proc")
+_UNREADABLE: Final = "programs that cannot be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,10 @@ class Excess:
 
     def __str__(self) -> str:
         """For people; the same at each look."""
+        if self.what == _UNREADABLE:
+            return (
+                "it runs a program whose file cannot be read, so what its processes do is unknown"
+            )
         if self.what == LATE:
             return "it has files that do not answer in time, so what its processes do is unknown"
         return f"its processes have more {self.what} than one look can go through, so what they do is unknown"
@@ -151,6 +157,9 @@ def see(
     Args:
         before: what the look before this one saw; where the work of this one is used up, that goes on to count.
         lookers: look at each container, and give up those whose files do not answer; None waits for them.
+
+    Raises:
+        OSError: this process lacks what it takes to look, so nothing can be said of anyone.
     """
     before = before or Sight()
     found: dict[str, tuple[Seen, ...]] = {}
@@ -203,17 +212,19 @@ def _looked(pids: tuple[int, ...], room: Room, proc: Path, work: Work) -> tuple[
 
 
 def read_room(room: Room) -> RoomView:
-    """Read a room's files; whatever is in them, there is an answer."""
+    """Read a room's files; whatever is in them, there is an answer. Raises `OSError`: this process lacks something."""
     try:
         with (room.folder / "limits").open("rb") as file:
             limits = file.read(_LIMITS + 1).decode("ascii", "replace")
-    except OSError:
-        limits = ""
+    except OSError as error:
+        limits = _without(error)
     account: tuple[Process, ...] | str
     try:
         account = read_account(room.account, len(room.limits.cards))
-    except (InvalidDocument, OSError) as error:
+    except InvalidDocument as error:
         account = str(error)
+    except OSError as error:
+        account = _without(error) or str(error)
     seats: dict[str, Seat | str | None] = {}
     for card in room.limits.cards:
         folder = room.seats_of(card)
@@ -221,10 +232,19 @@ def read_room(room: Room) -> RoomView:
             continue
         try:
             seats[card.uuid] = read_seat(folder, card.slot)
-        except (InvalidDocument, OSError) as error:
+        except InvalidDocument as error:
             seats[card.uuid] = str(error)
+        except OSError as error:
+            seats[card.uuid] = _without(error) or str(error)
     genuine = is_genuine(room.folder / room.library)
     return RoomView(genuine, limits, account, MappingProxyType(seats))
+
+
+def _without(error: OSError) -> str:
+    """What is read of a file that cannot be opened: nothing. Raises it, where it says nothing of the file."""
+    if is_own(error):
+        raise error
+    return ""
 
 
 def look(
@@ -259,7 +279,8 @@ def _seen(pid: int, library: str, shipped: tuple[str, str] | None, proc: Path, w
         try:
             view = _viewed(pid, home, library, shipped, work, card=card)
             break
-        except OSError:
+        except OSError as error:
+            _without(error)
             continue  # it has ended
     return Seen(pid, numbers, memory, view)
 
@@ -297,8 +318,10 @@ def _homes(pid: int, numbers: Numbers | None, proc: Path, work: Work) -> Iterato
             yield f"{home}/task/{task}"
             if not own:
                 return
-    except (OSError, ValueError):
-        return  # it has ended meanwhile
+    except ValueError:
+        return
+    except OSError as error:
+        _without(error)  # else it has ended meanwhile
 
 
 def _has_our_numbers(proc: Path) -> bool:
@@ -320,9 +343,28 @@ def _opened(home: str, work: Work) -> tuple[bool, bool]:
         for target in links(f"{home}/fd", work, "open files"):
             card = card or _CARD.fullmatch(target) is not None
             memory = memory or target == NVIDIA.memory
-    except OSError:
-        pass  # it has ended
+    except OSError as error:
+        _without(error)  # else it has ended
     return card, memory
+
+
+def _program(home: str) -> int:
+    """A descriptor of a process's program.
+
+    Its file may lie on a file system that the container serves itself, and that can answer anything.
+
+    Raises:
+        OSError: the process has ended.
+        TooMuch: it cannot be opened.
+    """
+    try:
+        return os.open(f"{home}/exe", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if is_own(error):
+            # Of which it may be either: this one lacks nothing where another file can be opened.
+            os.close(os.open(f"{home}/stat", os.O_RDONLY | os.O_CLOEXEC))
+        os.readlink(f"{home}/exe")  # noqa: PTH115 # a process that has ended has no program
+        raise TooMuch(_UNREADABLE) from error
 
 
 def _viewed(  # what is looked at, and for what
@@ -341,7 +383,7 @@ def _viewed(  # what is looked at, and for what
     can, first = Reach.REACHED, ""
     if uses:
         told = variables(home, _LOADER, work)
-        descriptor = os.open(f"{home}/exe", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = _program(home)
         try:
             if not has.ours:
                 head = os.pread(descriptor, _HEAD, 0)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from partage.agent.isolation.reading import TooMuch, Work, names, whole
+from partage.agent.trouble import is_own
 
 CROWD: Final = 4096
 """Processes of one container; one that has more is not looked into."""
@@ -50,6 +51,9 @@ def processes_of(
 
     Args:
         containers: identities that the runtime gave; others than such are of no process.
+
+    Raises:
+        OSError: the table cannot be read.
     """
     wanted = {one for one in containers if _IDENTITY.fullmatch(one)}
     found: dict[str, list[int]] = {}
@@ -69,10 +73,12 @@ def processes_of(
 
 
 def container_of(path: str, wanted: Collection[str], work: Work) -> str:
-    """Which of the wanted containers a process is of, by its `cgroup` file; empty where it is of none."""
+    """Which of the wanted containers a process is of, by its `cgroup` file; empty where it is of none. Raises `OSError`."""
     try:
         text = whole(path, _GROUPS, work, _TOLD)
-    except (OSError, TooMuch):
+    except (OSError, TooMuch) as error:
+        if isinstance(error, OSError) and is_own(error):
+            raise
         return ""  # it has ended, or lies deeper than any runtime puts a container
     # The outermost counts: a container that may make groups of its own may name them after another.
     for part in dict.fromkeys(part for line in text.splitlines() for part in line.split("/")[1:]):
@@ -94,7 +100,7 @@ def root_of(container: str, proc: Path = Path("/proc")) -> Path | None:
 def numbers_of(
     pid: int, proc: Path = Path("/proc"), work: Work | None = None, task: str = ""
 ) -> Numbers | None:
-    """The numbers of a process, or of a thread of it; None when it has ended. Raises `TooMuch`."""
+    """The numbers of a process, or of a thread of it; None when it has ended. Raises `TooMuch`, `OSError`."""
     work = work or Work()
     home = f"{proc}/{pid}/task/{task}" if task else f"{proc}/{pid}"
     try:
@@ -112,5 +118,7 @@ def numbers_of(
             int(fields[17]),
             fields[0] in {"Z", "X", "x"},
         )
-    except (OSError, StopIteration, IndexError, ValueError):
+    except (OSError, StopIteration, IndexError, ValueError) as error:
+        if isinstance(error, OSError) and is_own(error):
+            raise
         return None

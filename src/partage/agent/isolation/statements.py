@@ -4,8 +4,8 @@ A statement is made from what is seen now, for every container that holds a card
 limits (a hardware instance, a vendor's driver), that is said, and that its working is not seen from here.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -18,6 +18,7 @@ from partage.model.device import MILLI
 from partage.vendors.wishes import Policy
 
 _OWN: Final = "partage"
+_UNSEEN: Final = "NotSeen"
 _NOTHING: Final = frozenset({"", "whole"})
 _MIXED: Final = "; others on its card have another version of it: turns are shared among those of one version only"
 NOT_ENFORCED: Final = "NotEnforced"
@@ -131,6 +132,17 @@ def survey(
             )
         )
     return said
+
+
+def unseen(said: Iterable[Statement], why: str) -> list[Statement]:
+    """The same while the agent cannot look: nothing is known of what its own library keeps."""
+    message = f"what its processes do cannot be seen by the agent: {why}"
+    return [
+        replace(one, answer=Answer.UNKNOWN, cause=_UNSEEN, message=message)
+        if one.provider == _OWN
+        else one
+        for one in said
+    ]
 
 
 def _lacks_compute(room: Room) -> bool:

@@ -120,7 +120,7 @@ class Specs:
         return self._folder / f"{_PREFIX}{card}_{start}.json"
 
     def present(self, card: str) -> tuple[Spec, ...]:
-        """Ours for a card, by start."""
+        """Ours for a card, by start. Raises `OSError`: the folder or one of them cannot be read."""
         found = []
         for path in self._folder.glob(f"{_PREFIX}{card}_*.json"):
             start = path.stem.rpartition("_")[2]
@@ -157,10 +157,10 @@ class Specs:
 
 
 def _device(path: Path) -> str:
-    """The device that a specification names; empty when it cannot be read."""
+    """The device that a specification names; empty when that cannot be told of what is in it. Raises `OSError`."""
     try:
         document = msgspec.json.decode(path.read_bytes(), type=_Document)
-    except (OSError, *UNREADABLE):
+    except (FileNotFoundError, *UNREADABLE):
         return ""
     return document.devices[0].name if len(document.devices) == 1 else ""
 

@@ -8,6 +8,7 @@ whether the place is taken, by whom, or only an engine is short.
 Nothing here sleeps or reads a clock: `settle` does what can be done now and says when to come back.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -144,6 +145,8 @@ class Runner:
                 seen = self._look()
             except (InvalidRecord, InvalidDocument) as error:
                 return Outcome(fault=str(error), again=now + REST)
+            except OSError as error:
+                return self._unseen(error, now)
             except NvmlFailed as error:
                 return self._unseen(error, now)
             self._lost = None
@@ -167,9 +170,10 @@ class Runner:
             specs=self._node.specs.present(card.uuid),
         )
 
-    def _unseen(self, error: NvmlFailed, now: float) -> Outcome:
+    def _unseen(self, error: NvmlFailed | OSError, now: float) -> Outcome:
         tries = 1 if self._lost is None else self._lost.tries + 1
-        self._lost = _Held(tries, now + wait(tries, error.failure), str(error))
+        failure = error.failure if isinstance(error, NvmlFailed) else Failure.OTHER
+        self._lost = _Held(tries, now + wait(tries, failure), str(error))
         return Outcome(fault=str(error), again=self._lost.until)
 
     # --- steps --------------------------------------------------------------------------------
@@ -185,7 +189,8 @@ class Runner:
         except NvmlFailed as error:
             failure, message = error.failure, str(error)
             if step.act is Act.MAKE_GPU and failure is Failure.INSUFFICIENT and step.entry:
-                self._node.journals.save(journal.without(step.entry))
+                with contextlib.suppress(OSError):  # the intent stays: the next look takes it back
+                    self._node.journals.save(journal.without(step.entry))
         except (InvalidDocument, OSError) as error:
             failure, message = Failure.OTHER, str(error)
         if step.act in _DEVICE or failure is not None:

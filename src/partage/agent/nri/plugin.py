@@ -247,6 +247,9 @@ class _Connection:
             data = self._session.answer(call.stream, await self._methods[call.method](call))
         except (Refused, Malformed) as error:
             data = self._session.refuse(call.stream, UNKNOWN, str(error))
+        except OSError as error:
+            _LOG.warning("%s failed: %s", call.method, error)
+            data = self._session.refuse(call.stream, UNKNOWN, f"partage: {call.method}: {error}")
         except Exception:  # noqa: BLE001 # whatever it is, silence would start the container
             _LOG.exception("%s failed", call.method)
             why = f"partage: {call.method} failed; see the agent's log"

@@ -1,0 +1,64 @@
+"""What the kernel or the disk refuses for a moment: it ends no loop, and is told once.
+
+No descriptor left, no memory, no thread, a disk that does not answer: a round of a loop comes to nothing then, and the
+next one tries again. An agent that ended instead would come back to the same node, and meanwhile containers start
+without it.
+"""
+
+import errno
+import logging
+from types import TracebackType
+from typing import Final
+
+_LOG: Final = logging.getLogger("partage.agent")
+_OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_NO_THREAD: Final = "can't start new thread"
+"""Python's only word for it, in a `RuntimeError`."""
+
+
+def passes(error: BaseException | None) -> bool:
+    """Whether an error is such a one, and no fault of ours."""
+    return isinstance(error, (OSError, MemoryError)) or (
+        isinstance(error, RuntimeError) and _NO_THREAD in str(error)
+    )
+
+
+def is_own(error: OSError) -> bool:
+    """Whether this process lacks something, which says nothing of the file that was asked for."""
+    return error.errno in _OWN
+
+
+class Rounds:
+    """The rounds of one loop, `with` each; what passes by itself ends a round and not the loop.
+
+    Attributes:
+        failed: rounds in a row that came to nothing.
+        problem: why the last one did; empty where it did not.
+    """
+
+    def __init__(self, what: str) -> None:
+        """No round was made; `what` names the loop for people."""
+        self._what = what
+        self.failed = 0
+        self.problem = ""
+
+    def __enter__(self) -> None:
+        """A round begins."""
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> bool:
+        """It ends; true where the loop goes on though it came to nothing."""
+        if error is None:
+            self.failed, self.problem = 0, ""
+            return False
+        if not passes(error):
+            return False
+        told = str(error) or type(error).__name__
+        if told != self.problem:
+            _LOG.warning("%s: %s; trying again", self._what, told)
+        self.failed, self.problem = self.failed + 1, told
+        return True

@@ -1,0 +1,103 @@
+"""Trouble of the kernel or the disk that passes: it ends a round of a loop, is told once, and says nothing of a container."""
+
+import errno
+import logging
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from partage.agent.isolation import node_scan, processes
+from partage.agent.isolation.node_scan import see
+from partage.agent.isolation.statements import Answer, Statement, unseen
+from partage.agent.trouble import Rounds
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(OSError(number, os.strerror(number)) for number in (24, 23, 12, 5, 11, 4, 30, 28, 116)),
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+    ],
+    ids=repr,
+)
+def test_the_next_round_comes_and_the_words_once(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Five rounds fail alike, one does not, one fails again."""
+    rounds = Rounds("cards cannot be looked for")
+    with caplog.at_level(logging.WARNING):
+        for number in range(7):
+            with rounds:
+                if number != 5:
+                    raise error
+            assert rounds.failed == (0 if number == 5 else number % 6 + 1 if number < 5 else 1)
+    told = [one.message for one in caplog.records]
+    assert told == [f"cards cannot be looked for: {str(error) or 'MemoryError'}; trying again"] * 2
+
+
+@pytest.mark.parametrize("error", [ValueError("a fault"), RuntimeError("a fault"), KeyError("x")])
+def test_a_fault_of_ours_ends_the_loop(error: Exception) -> None:
+    """It would hide for ever otherwise."""
+    with pytest.raises(type(error)), Rounds("anything"):
+        raise error
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_what_the_agent_lacks_is_not_the_containers_fault(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A look that finds no descriptor finds nobody's limits in force, or not in force: it comes to nothing."""
+
+    def fails(*_: object, **__: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    pid = os.getpid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fails)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            processes.container_of(f"/proc/{pid}/cgroup", ("container-a",), node_scan.Work())
+        with pytest.raises(OSError, match=os.strerror(number)):
+            processes.numbers_of(pid)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            node_scan.look(pid, "/a/library")
+    assert see({}).processes == {}
+
+
+def test_a_program_that_cannot_be_opened_is_no_process_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may serve the file system of its program itself, and have it answer what it likes."""
+    home = tmp_path / "7"
+    home.mkdir()
+    (home / "stat").write_text("7 (a) S")
+    (home / "exe").symlink_to("/a/program")
+    genuine = os.open
+    for number in (errno.EMFILE, errno.EIO, errno.ENOENT, errno.ENOTCONN):
+
+        def answers(path: str, *more: int, answer: int = number) -> int:
+            if path.endswith("exe"):
+                raise OSError(answer, os.strerror(answer))
+            return genuine(path, *more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", answers)
+            with pytest.raises(node_scan.TooMuch):
+                node_scan._program(str(home))
+    (home / "exe").unlink()
+    with pytest.raises(FileNotFoundError):
+        node_scan._program(str(home))
+
+
+def test_nothing_is_said_of_limits_that_nobody_could_look_at() -> None:
+    """Neither yes nor no, but of what others keep."""
+    held = Statement("a", "u", "team/a", "main", "partage", Answer.YES, "InForce", "held")
+    other = Statement("b", "u", "team/b", "main", "mig", Answer.YES, "HardwareInstance", "kept")
+
+    mine, theirs = unseen([held, other], "Too many open files")
+
+    assert (mine.answer, mine.cause) == (Answer.UNKNOWN, "NotSeen")
+    assert "Too many open files" in mine.message
+    assert theirs == other
