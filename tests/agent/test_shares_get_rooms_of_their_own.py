@@ -372,6 +372,7 @@ def test_rooms_of_an_older_agent_are_kept(machine: Machine) -> None:
     (room.folder / "limits").write_text(
         text.replace("limits 2", "limits 1").replace("seats card-0", "page card-0")
     )
+    (room.folder / "digest").unlink()
     (machine.state / "cards").mkdir()
 
     again = machine.rooms()

@@ -24,6 +24,7 @@ from partage.agent.journal import Entry, Journal
 from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.agent.nri.plugin import Refused
+from partage.agent.seal import sealed, unsealed
 from partage.model import device as model
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
@@ -312,7 +313,9 @@ def test_what_cannot_be_read_of_the_journal_closes_the_cards(tmp_path: Path) -> 
     """An agent that is older than who wrote: nobody else gets a card until that container has ended."""
     world = World(tmp_path, NoIsolation())
     world.agent().create(pod_of("a"), container_of("a"))
-    world.file.write_bytes(world.file.read_bytes().replace(rb"{\"v\":1", rb"{\"v\":9"))
+    lines = [unsealed(line) for line in world.file.read_bytes().splitlines()]
+    later = [line.replace(rb"{\"v\":1", rb"{\"v\":9") for line in lines]
+    world.file.write_bytes(b"".join(sealed(line) + b"\n" for line in later))
     agent = world.agent()
     agent.synchronize((pod_of("a"), pod_of("b")), (container_of("a", "none"),))
     other = msgspec.structs.replace(SHARE, minor=1, uuid="GPU-1")

@@ -1,8 +1,8 @@
 """What was given to which container on this node, kept across crashes of the agent.
 
-One file of JSON lines, appended and flushed to the disk before the runtime is answered: whatever a container
-holds is written down first. A line that a crash cut off is dropped; one that is damaged otherwise is left out
-and told. The file is written anew, complete, under another name and renamed, at each look at what the runtime
+One file of JSON lines, each with a check (`seal`), appended and flushed to the disk before the runtime is answered:
+whatever a container holds is written down first. A line that a crash cut off is dropped; one that is damaged otherwise
+is left out and told. The file is written anew, complete, under another name and renamed, at each look at what the runtime
 has (`keep`) and whenever most of it is about containers that have ended. One process has a journal at a time:
 a second agent on the node says so and does not start.
 
@@ -24,6 +24,7 @@ from typing import Final
 
 import msgspec
 
+from partage.agent.seal import sealed, unsealed
 from partage.model.errors import UNREADABLE, InvalidDocument
 
 _NAME: Final = "containers.jsonl"
@@ -245,8 +246,8 @@ class Journal:
         self._check_version(whole)
         for text in whole.splitlines():
             try:
-                line = msgspec.json.decode(text, type=_Line)
-            except UNREADABLE:
+                line = msgspec.json.decode(unsealed(text), type=_Line)
+            except (InvalidDocument, *UNREADABLE):
                 self.damaged += 1
                 continue
             if line.adjusted is not None:
@@ -258,8 +259,8 @@ class Journal:
     def _check_version(self, lines: bytes) -> None:
         for text in lines.splitlines():
             try:
-                version = msgspec.json.decode(text, type=_Marked).v
-            except UNREADABLE:
+                version = msgspec.json.decode(unsealed(text), type=_Marked).v
+            except (InvalidDocument, *UNREADABLE):
                 continue
             if version not in (_VERSION, _ADJUSTED):
                 raise InvalidDocument(
@@ -276,6 +277,9 @@ class Journal:
             _put(handle, _encoded(_Line(v=_ADJUSTED if adjusted else _VERSION)))
             for uid, record in adjusted.items():
                 _put(handle, _encoded(_Line(adjusted=Adjusted(uid, record))))
+            if adjusted:
+                # A line's end that is lost damages two lines: never those of one container.
+                _put(handle, _encoded(_Line(v=_ADJUSTED)))
             for entry in entries.values():
                 _put(handle, _encoded(_Line(given=entry)))
             os.fsync(handle)
@@ -313,7 +317,7 @@ def _locked(path: Path) -> int:
 
 
 def _encoded(line: _Line) -> bytes:
-    return msgspec.json.encode(line) + b"\n"
+    return sealed(msgspec.json.encode(line)) + b"\n"
 
 
 def _put(file: int, data: bytes) -> None:

@@ -19,23 +19,28 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from partage.agent.device_document import device_document
 from partage.agent.discovery.found import Inventory, Roots
 from partage.agent.discovery.search import Search, booted
 from partage.agent.notes import Code, Notes
 from partage.agent.reporting import DEVICES, AgentReporting, ReportingHooks, ReportingSettings
+from partage.agent.seal import sealed, unsealed
 from partage.agent.trouble import Rounds
 from partage.kube.client import Client
-from partage.model.errors import InvalidDocument
+from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.model.node import Node
 from partage.vendors import names
 from partage.vendors.settings import Settings
+from partage.wire import shapes
 from partage.wire.context import Context
 from partage.wire.documents import Document, decode
 from partage.wire.nodes import translate_node
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _FILE: Final = "node.json"
+_SHAPES: Final = {"node": shapes.Node, "device": shapes.Device}
 _KEPT: Final = ("labels", "annotations")
 """What is kept of a Node: what its agent reads there."""
 
@@ -183,12 +188,14 @@ class NodeDiscovery:
 
     def _read(self) -> Body:
         try:
-            known = json.loads((self._options.kept / _FILE).read_bytes())
-        except (OSError, ValueError):
+            known = json.loads(unsealed((self._options.kept / _FILE).read_bytes()))
+            if known["name"] != self._name:
+                return {}
+            for kind, shape in _SHAPES.items():
+                msgspec.convert(known.get(kind), shape | None)
+        except (OSError, TypeError, KeyError, InvalidDocument, *UNREADABLE):
             return {}
-        if not isinstance(known, dict) or known.get("name") != self._name:
-            return {}
-        return {key: one for key, one in known.items() if isinstance(one, dict)}
+        return {kind: known[kind] for kind in _SHAPES if known.get(kind)}
 
     def _write(self, known: Body) -> None:
         if known == self._kept:
@@ -196,7 +203,7 @@ class NodeDiscovery:
         draft = self._options.kept / f".{_FILE}"
         try:
             self._options.kept.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft.write_text(json.dumps({"name": self._name, **known}), encoding="utf-8")
+            draft.write_bytes(sealed(json.dumps({"name": self._name, **known}).encode()))
             os.replace(draft, self._options.kept / _FILE)  # noqa: PTH105 # whole or not at all
         except OSError as error:
             _LOG.warning("node.json cannot be written: %s", error)

@@ -13,7 +13,7 @@ from typing import Final
 
 from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.shared import make, opened, word
-from partage.model.errors import InvalidDocument
+from partage.model.errors import InvalidDocument, InvalidValue
 
 NAME: Final = "amounts"
 """Of the file, beside the limits."""
@@ -61,7 +61,10 @@ def read_amounts(path: Path, cards: Iterable[CardLimits]) -> tuple[CardLimits, .
     found = []
     for index, card in enumerate(cards):
         at = _CARDS_AT + index * _CARD
-        now = replace(card, memory_bytes=word(memory, at), core_milli=word(memory, at + 8))
+        try:
+            now = replace(card, memory_bytes=word(memory, at), core_milli=word(memory, at + 8))
+        except InvalidValue as error:
+            raise InvalidDocument(f"{path}: {error}") from error
         if (not now.memory_bytes, not now.core_milli) != (
             not card.memory_bytes,
             not card.core_milli,

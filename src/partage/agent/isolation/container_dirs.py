@@ -25,7 +25,7 @@ from typing import Final
 
 from partage.agent.isolation.amounts import NAME, make_amounts, read_amounts, set_amounts
 from partage.agent.isolation.files import TenantFiles
-from partage.agent.isolation.library import install
+from partage.agent.isolation.library import digest, install
 from partage.agent.isolation.limits import SEATS, VERSION, CardLimits, ContainerLimits, read, write
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.vendors.wishes import Policy, Priority
@@ -37,6 +37,8 @@ _MOUNTS: Final = "proc/1/mountinfo"
 """What the host sees mounted: its first process is not in this one's container."""
 _BOOT: Final = "proc/sys/kernel/random/boot_id"
 _LIMITS_BYTES: Final = 16384
+_DIGEST: Final = "digest"
+"""Of the limits, in a file beside them: the library takes no more lines than it knows."""
 _NOTE_BYTES: Final = 512
 
 
@@ -126,7 +128,7 @@ class Rooms:
             if self._files.problem:
                 self.problems.append(self._files.problem)
             self._library = install(built, here / "lib")
-            self._after_boot((root / _BOOT).read_text("ascii").strip())
+            self._after_boot((root / _BOOT).read_text("ascii", "replace").strip())
             self._tidy()
             self._take_up()
         except OSError as error:
@@ -176,6 +178,7 @@ class Rooms:
             _put(draft / limits.account, "")
             _put(draft / "preload", f"{INSIDE}/{self._library.name}\n")
             write(draft / "limits", limits)
+            _put(draft / _DIGEST, f"{digest(draft / 'limits')}\n")
             make_amounts(draft / NAME, limits.cards)
             room = replace(room, amounts=limits.cards)
             draft.rename(folder)
@@ -306,16 +309,20 @@ class Rooms:
     # --- from one run to the next ------------------------------------------------------------
 
     def _after_boot(self, boot: str) -> None:
-        note = self._here / "boot"
-        before = note.read_text("ascii", "replace").strip() if note.exists() else ""
-        if before == boot:
-            return
-        self._files.clear()
-        shutil.rmtree(self._here / "containers")
-        (self._here / "containers").mkdir(mode=0o755)
-        draft = self._here / ".boot"
-        draft.write_text(f"{boot}\n", encoding="ascii")
-        draft.replace(note)
+        # Two of them: with one that a disk has changed, containers that run would lose theirs.
+        notes = [self._here / name for name in ("boot", "boot.2")]
+        said = [
+            note.read_text("ascii", "replace").strip() if note.exists() else "" for note in notes
+        ]
+        if boot not in said:
+            self._files.clear()
+            shutil.rmtree(self._here / "containers")
+            (self._here / "containers").mkdir(mode=0o755)
+        for note, before in zip(notes, said, strict=True):
+            if before != boot:
+                draft = self._here / ".boot"
+                draft.write_text(f"{boot}\n", encoding="ascii")
+                draft.replace(note)
 
     def _tidy(self) -> None:
         """Remove what a crash left half made, and libraries that no room uses any more."""
@@ -378,6 +385,14 @@ class Rooms:
         with (folder / "limits").open("rb") as file:
             text = file.read(_LIMITS_BYTES + 1).decode("ascii", "replace")
         limits = read(text, str(folder / "limits"))
+        check = folder / _DIGEST
+        if (
+            check.exists()
+            and check.read_text("ascii", "replace") != f"{digest(folder / 'limits')}\n"
+        ):
+            raise InvalidDocument(
+                f"{folder / 'limits'}: not as it was written: its digest is another one"
+            )
         library = next(path.name for path in sorted(folder.iterdir()) if path.suffix == ".so")
         spared = folder / "spared"
         why = spared.read_text("utf-8", "replace") if spared.exists() else ""

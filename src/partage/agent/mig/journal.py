@@ -14,7 +14,8 @@ from typing import Final
 
 import msgspec
 
-from partage.model.errors import UNREADABLE, InvalidRecord
+from partage.agent.seal import sealed, unsealed
+from partage.model.errors import UNREADABLE, InvalidDocument, InvalidRecord
 from partage.model.mig import MigSlice
 
 _VERSION: Final = 1
@@ -101,8 +102,8 @@ class FileJournals:
         except OSError as error:
             raise InvalidRecord(f"journal {path}: {error.strerror or error}") from None
         try:
-            document = msgspec.json.decode(text, type=_Document)
-        except UNREADABLE as error:
+            document = msgspec.json.decode(unsealed(text), type=_Document)
+        except (InvalidDocument, *UNREADABLE) as error:
             raise InvalidRecord(
                 f"journal {path} cannot be read: {error}. See what is on the card (nvidia-smi mig "
                 "-lgi), then move the file away: all that is there then counts as not ours"
@@ -117,7 +118,7 @@ class FileJournals:
     def save(self, journal: CardJournal) -> None:
         """Replace it, at once or not at all."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        text = msgspec.json.encode(_Document(_VERSION, journal))
+        text = sealed(msgspec.json.encode(_Document(_VERSION, journal)))
         replace_file(self.path(journal.card), text)
 
 
