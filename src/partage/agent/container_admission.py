@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -113,7 +114,7 @@ class Keeper:
             try:
                 given, adjustment = self._given(pod, container, found)
             except (InvalidValue, OSError) as error:
-                self._forget(container.id)
+                self._tried("what was begun", partial(self._forget, container.id))
                 where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
                 why = f"{where}: {error} ({Rule.HOST})"
                 self.stories.refused(pod, container, start, Rule.HOST, why)

@@ -284,11 +284,7 @@ class Proxy:
         answer = await self.forward(method, request, context)
         with contextlib.suppress(Malformed):
             gone = cri.Identity.decode(request).id
-            try:
-                await self._decided(lambda: self._ended(gone))
-            except OSError as error:
-                # It holds nothing any more; that is not written down, and the next look tries again.
-                _LOG.warning("container %s: its end cannot be written down: %s", gone, error)
+            await self._decided(lambda: self._ended(gone))
         return answer
 
     async def starting(self, method: str, request: bytes, context: Any) -> bytes:
@@ -363,7 +359,14 @@ class Proxy:
 
     def _unmade(self, container: Container) -> None:
         self._making.pop(container.id, None)
-        self._decider.remove(container)
+        self._removed(container)
+
+    def _removed(self, container: Container) -> None:
+        try:
+            self._decider.remove(container)
+        except OSError as error:
+            # It holds nothing any more; what is not written down the next look finds.
+            _LOG.warning("container %s: its end cannot be written down: %s", container.id, error)
 
     def _left_open(self, container: Container) -> None:
         """It may have been made or not: a look that begins after this will tell."""
@@ -373,7 +376,7 @@ class Proxy:
     def _ended(self, identity: str) -> None:
         self._gone.add(identity)
         self._fresh.pop(identity, None)
-        self._decider.remove(Container(identity))
+        self._removed(Container(identity))
 
     # On the way:
 

@@ -60,6 +60,8 @@ def make_seats(folder: Path) -> None:
         OSError: the folder cannot be written, or has no room.
     """
     folder.mkdir(mode=0o755, exist_ok=True)
+    for draft in folder.glob(".*"):
+        draft.unlink()  # of a try that failed: there is room for the seats and nothing else
     terms = folder / _TERMS
     if not terms.exists():
         make(terms, SEAT_BYTES)
