@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -354,3 +355,35 @@ def test_a_record_that_changed_while_its_pod_lives_is_refused(
         agent.create(changed, Container("c-a-1", "s-a", "main"))
     assert list(agent.held) == ["c-a"]
     assert agent.create(pod_of("a"), Container("c-a-2", "s-a", "main")) is not None
+
+
+def test_names_of_any_bytes_are_refused_in_words(tmp_path: Path) -> None:
+    """What cannot be written down is not given, and ends no look at what runs."""
+    agent = World(tmp_path, OwnLibrary(compute=True)).agent()
+    odd = Container("c-\udcef", "s-a", "main")
+
+    with pytest.raises(Refused, match=r"pod team/a, container main.*\(Host\)"):
+        agent.create(pod_of("a"), odd)
+    served = dataclasses.replace(odd, annotations={names.SERVED: "partage"})
+    agent.synchronize((pod_of("a"),), (served, container_of("b")))
+    assert agent.create(pod_of("c"), container_of("c")) is not None
+
+
+def test_starts_leave_nothing_behind(tmp_path: Path) -> None:
+    """Neither a file, nor a byte, nor a descriptor, however often an agent is started over the same state."""
+    world = World(tmp_path, OwnLibrary(compute=True))
+    first = world.agent()
+    first.create(pod_of("a"), container_of("a"))
+    first.journal.close()
+    seen = set()
+    for _ in range(50):
+        agent = world.agent()
+        agent.synchronize((pod_of("a"),), (container_of("a", "partage"),))
+        assert list(agent.held) == list(agent.rooms) == ["c-a"]
+        agent.journal.close()
+        del agent
+        gc.collect()
+        files = tuple(sorted(tmp_path.rglob("*")))
+        sizes = sum(path.stat().st_size for path in files if path.is_file())
+        seen.add((files, sizes, len(os.listdir("/proc/self/fd"))))  # noqa: PTH208 # of a process
+    assert len(seen) == 1

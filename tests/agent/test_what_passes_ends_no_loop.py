@@ -3,12 +3,14 @@
 import errno
 import logging
 import os
+import threading
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from partage.agent.isolation import node_scan, processes
+from partage.agent.isolation.lookers import Lookers
 from partage.agent.isolation.node_scan import see
 from partage.agent.isolation.statements import Answer, Statement, unseen
 from partage.agent.trouble import Rounds
@@ -101,3 +103,17 @@ def test_nothing_is_said_of_limits_that_nobody_could_look_at() -> None:
     assert (mine.answer, mine.cause) == (Answer.UNKNOWN, "NotSeen")
     assert "Too many open files" in mine.message
     assert theirs == other
+
+
+def test_looks_go_on_once_there_is_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one finds none; the next is not taken for one whose files do not answer."""
+    lookers: Lookers[int] = Lookers()
+
+    def fails(_thread: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fails)
+        with pytest.raises(RuntimeError):
+            lookers.look("a", lambda: 1)
+    assert lookers.look("a", lambda: 2) == 2

@@ -113,7 +113,7 @@ class Keeper:
                 raise self._refused(found)
             try:
                 given, adjustment = self._given(pod, container, found)
-            except (InvalidValue, OSError) as error:
+            except (InvalidValue, OSError, UnicodeError) as error:
                 self._tried("what was begun", partial(self._forget, container.id))
                 where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
                 why = f"{where}: {error} ({Rule.HOST})"
@@ -414,7 +414,7 @@ class Keeper:
     def _tried(what: str, do: Callable[[], object]) -> None:
         try:
             do()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # names may be of any bytes
             _LOG.warning("%s cannot be brought up to date: %s", what, error)
 
     def _restored(self, pod: PodSandbox | None, container: Container) -> None:

@@ -54,14 +54,19 @@ class Lookers(Generic[T]):
         self._late: dict[str, _Look[T]] = {}
 
     def look(self, container: str, call: Callable[[], T]) -> T:
-        """What a look at a container comes to, and whatever it raises. Raises `TooMuch`: it does not come back."""
+        """What a look at a container comes to, and whatever it raises.
+
+        Raises:
+            TooMuch: it does not come back.
+            RuntimeError: no thread can be started.
+        """
         self._late = {name: one for name, one in self._late.items() if not one.done.is_set()}
         if container in self._late or len(self._late) >= _MOST:
             raise TooMuch(LATE)
         if self._asked is None:
             asked: SimpleQueue[_Look[T] | None] = SimpleQueue()
-            self._asked = asked
             threading.Thread(target=_work, args=(asked,), daemon=True, name="looks").start()
+            self._asked = asked  # only now: there may be no thread left
         one = _Look(call)
         self._asked.put(one)
         if self._waits(one.done):
