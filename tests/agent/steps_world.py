@@ -56,6 +56,7 @@ WATCHED = {
         "isolation/files.py",
         "isolation/library.py",
         "isolation/folders.py",
+        "isolation/held_files.py",
     )
 }
 VISITS = int(os.environ.get("PARTAGE_VISITS", "1"))

@@ -527,6 +527,27 @@ def test_a_room_that_cannot_be_moved_away_keeps_its_seat_until_it_can(
     assert rooms.open("container-c", QUOTA).limits.cards[0].slot == 0
 
 
+def test_a_room_that_stays_keeps_no_other(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three have ended, and the folder of the first cannot be moved away: the others go."""
+    rooms = machine.rooms()
+    for name in ("container-a", "container-b", "container-c"):
+        rooms.open(name, QUOTA)
+    genuine = Path.rename
+
+    def first(path: Path, target: Path) -> Path:
+        if path.name == "container-a":
+            raise OSError(errno.EIO, "Input/output error")
+        return genuine(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", first)
+        with pytest.raises(OSError, match="Input/output"):
+            rooms.keep([])
+    assert list(rooms.rooms) == ["container-a"]
+
+
 def test_a_card_has_a_number_of_seats(machine: Machine) -> None:
     """The 64th tenant is refused, and leaves nothing."""
     rooms = machine.rooms()

@@ -37,6 +37,7 @@ class Attack:
 
 _SERVING: Final = "serving/test_no_client_holds_a_port.py"
 _LOOKS: Final = "agent/test_no_tenant_costs_the_agent_its_memory.py"
+_LEASES: Final = "agent/test_no_lease_holds_up_the_agent.py"
 _READERS: Final = "daemon/test_explanations_are_for_those_who_may_read.py"
 _CEL: Final = "webhook/test_the_api_server_decides_the_same_by_itself.py"
 _FORGED: Final = "webhook/test_forged_and_broken_pods_are_refused.py"
@@ -152,20 +153,14 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "important pods, created and deleted so that others are evicted",
-        "at most 240 victims a minute for a namespace",
+        "important pods, created and deleted so that others are evicted; nominations that hold cards for pods that never "
+        "come, or victims that never end",
+        "at most 240 victims a minute for a namespace; at most two minutes, or ten",
         (
             f"{_BURST}::test_victims_of_a_namespace_are_bounded_a_minute",
             f"{_BURST}::test_the_plugin_offers_nobody_beyond_the_bound",
             f"{_BURST}::test_nor_does_the_verb",
             f"{_ROOM}::test_a_namespace_has_so_many_sent_away_and_no_more",
-        ),
-    ),
-    Attack(
-        "tenant",
-        "nominations that hold cards for pods that never come, or victims that never end",
-        "at most two minutes, or ten",
-        (
             f"{_BURST}::test_room_is_not_kept_for_ever_for_who_never_comes",
             f"{_BURST}::test_what_is_free_is_not_kept_for_ever_beside_a_victim_that_stays",
         ),
@@ -180,7 +175,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "endless variables, mappings, descriptors, threads, names, groups, objects and lists; files that never answer",
+        "endless variables, mappings, descriptors, threads, names, groups, objects and lists; files that never answer, "
+        "unreadable programs",
         "the container counts as not in force; the agent judges the others",
         (
             f"{_LOOKS}::test_a_process_costs_no_memory",
@@ -189,6 +185,7 @@ ATTACKS: Final = (
             f"{_LOOKS}::test_the_others_are_judged_at_each_look",
             f"{_LOOKS}::test_many_who_cost_nearly_too_much_share_a_bound",
             f"{_LOOKS}::test_files_that_do_not_answer_hold_up_nobody_elses_look",
+            "agent/test_what_passes_ends_no_loop.py::test_a_program_that_cannot_be_opened_is_no_process_that_has_ended",
         ),
     ),
     Attack(
@@ -201,6 +198,12 @@ ATTACKS: Final = (
             f"{_LOOKS}::test_a_maze_of_links_ends",
             "agent/test_nobody_fills_the_node.py",
         ),
+    ),
+    Attack(
+        "tenant",
+        "leases on files that others need, seats that grow or cannot be emptied",
+        "the next container has a seat at once",
+        (_LEASES,),
     ),
     Attack(
         "tenant",
@@ -284,18 +287,13 @@ ATTACKS: Final = (
     ),
     Attack(
         "thief",
-        "a node that reports 15,000 cards, 20,000 virtual functions or 5,000 resources",
-        "the books keep 80 devices of a type and 256 resources a node",
+        "a node that reports 15,000 cards, 20,000 virtual functions or 5,000 resources, or changes endlessly",
+        "the books keep 80 devices of a type and 256 resources a node, and read two changes a second",
         (
             "wire/test_no_node_makes_the_books_of_all_large.py",
             f"{_HARD}::test_functions_of_stolen_nodes_are_judged_by_group",
+            "kube/test_what_changes_all_the_time_is_told_now_and_then.py",
         ),
-    ),
-    Attack(
-        "thief",
-        "a Node or Device that changes endlessly",
-        "two changes a second are read",
-        ("kube/test_what_changes_all_the_time_is_told_now_and_then.py",),
     ),
     Attack(
         "thief",
@@ -360,17 +358,10 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "the verbs without a certificate",
-        "no answer where a certificate is required, else 401",
+        "the verbs without a certificate; thousands of made-up tokens",
+        "no answer, or 401; at most 20 reviews a second, and other addresses and known good tokens have the next turn",
         (
             "daemon/test_the_extender_has_certificates_of_its_own.py::test_who_shows_the_secret_may_call_and_nobody_else",
-        ),
-    ),
-    Attack(
-        "stranger",
-        "thousands of made-up tokens",
-        "at most 20 reviews a second; other addresses and known good tokens have the next turn",
-        (
             f"{_READERS}::test_made_up_tokens_cost_the_api_server_little",
             f"{_READERS}::test_a_flood_from_one_address_delays_no_other",
             f"{_READERS}::test_a_network_that_floods_by_many_addresses_gives_up_its_own",
@@ -389,9 +380,13 @@ ATTACKS: Final = (
     ),
     Attack(
         "neighbour",
-        "the agent's sockets for the kubelet and the runtime, as another user of the node",
-        "only root may open them, whatever the umask",
-        ("agent/test_root_alone_speaks_to_the_agent.py",),
+        "the agent's sockets for the kubelet and the runtime, as another user of the node; another program in PATH with "
+        "the name of a kubeconfig's plugin",
+        "only root may open them, whatever the umask; the program beside the file runs",
+        (
+            "agent/test_root_alone_speaks_to_the_agent.py",
+            f"{_WAY}::test_a_plugin_beside_its_document_is_that_program",
+        ),
     ),
     Attack(
         "stranger",
@@ -475,12 +470,6 @@ ATTACKS: Final = (
             f"{_WAY}::test_nor_does_a_program_send_any_to_another_machine",
             "extender/test_debug_api_prints_what_the_document_prints.py::test_a_token_by_plain_http_is_refused_and_not_reviewed",
         ),
-    ),
-    Attack(
-        "neighbour",
-        "another program in PATH with the name of a kubeconfig's plugin",
-        "the program beside the file runs",
-        (f"{_WAY}::test_a_plugin_beside_its_document_is_that_program",),
     ),
 )
 

@@ -18,7 +18,7 @@ not outlive the machine: after a boot everything but the library is made anew.
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -158,21 +158,19 @@ class Rooms:
         if container in self._strange:
             raise InvalidValue(f"room {container} is there and cannot be read")
         self.close(container)
-        limits = ContainerLimits(
-            _identity(container),
-            tuple(self._seated(index, card) for index, card in enumerate(quota.cards)),
-        )
         draft = self._here / "containers" / f".{container}"
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(mode=0o755)
         folder = self._here / "containers" / container
-        room = self._room(folder, self._library.name, limits)
+        given: list[CardLimits] = []
         try:
+            for index, card in enumerate(quota.cards):
+                given.append(self._seated(index, card))  # those that were given are freed again
+            limits = ContainerLimits(_identity(container), tuple(given))
+            room = replace(self._room(folder, self._library.name, limits), amounts=limits.cards)
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(mode=0o755)
             self._files.open_account(container)
-            for card in limits.cards:
-                if room.seats_of(card) is not None:
-                    self._files.open_seat(card)
-                (draft / card.seats).mkdir(mode=0o755)
+            for one in limits.cards:
+                (draft / one.seats).mkdir(mode=0o755)
             shutil.copyfile(self._library, draft / self._library.name)
             (draft / self._library.name).chmod(0o555)
             _put(draft / limits.account, "")
@@ -180,11 +178,10 @@ class Rooms:
             write(draft / "limits", limits)
             _put(draft / _DIGEST, f"{digest(draft / 'limits')}\n")
             make_amounts(draft / NAME, limits.cards)
-            room = replace(room, amounts=limits.cards)
             draft.rename(folder)
-        except (OSError, InvalidDocument) as error:
+        except (OSError, InvalidDocument, InvalidValue) as error:
             shutil.rmtree(draft, ignore_errors=True)
-            self._freed(room)
+            self._freed(given, seated=True)
             self._files.close_account(container)
             if isinstance(error, InvalidDocument):
                 raise InvalidValue(str(error)) from error
@@ -252,13 +249,13 @@ class Rooms:
             room.folder.rename(gone)
         del self._rooms[container]
         shutil.rmtree(gone, ignore_errors=True)
-        self._freed(room)
+        self._freed(room.limits.cards, seated=room.limits.version == VERSION)
         self._files.close_account(container)
 
-    def _freed(self, room: Room) -> None:
+    def _freed(self, cards: Iterable[CardLimits], *, seated: bool) -> None:
         """Release the seats of a room that is not there (any more)."""
-        for card in room.limits.cards:
-            if room.seats_of(card) is not None:
+        for card in cards:
+            if seated and card.policy is not Policy.NONE:
                 self._files.close_seat(card)
             if not self._strange and not any(self._tenants(card.uuid)):
                 self._files.close_card(card.uuid)
@@ -275,8 +272,14 @@ class Rooms:
             self._files.close_account(container)
             self._strange.discard(container)
         gone = [container for container in self._rooms if container not in containers]
+        problem: OSError | None = None
         for container in gone:
-            self.close(container)
+            try:
+                self.close(container)
+            except OSError as error:
+                problem = error  # of one: the others have ended as well
+        if problem is not None:
+            raise problem
         return gone
 
     def _tenants(self, uuid: str) -> Iterator[CardLimits]:
@@ -284,6 +287,7 @@ class Rooms:
             yield from (card for card in room.limits.cards if card.uuid == uuid)
 
     def _seated(self, index: int, card: CardQuota) -> CardLimits:
+        """A card of a container, with the first seat that can be given: tenants may have spoilt some."""
         _check(card.uuid)
         taken = {theirs.slot for theirs in self._tenants(card.uuid)}
         if self._strange:
@@ -291,20 +295,34 @@ class Rooms:
             # first ones.
             taken |= self._files.given(card.uuid)
         slots = reversed(range(SEATS)) if self._strange else range(SEATS)
-        free = next((slot for slot in slots if slot not in taken), None)
-        if free is None:
-            raise InvalidValue(f"card {card.uuid}: all its {SEATS} seats are taken")
-        return CardLimits(
-            card.uuid,
-            f"card-{index}",
-            free,
-            card.memory_bytes,
-            card.core_milli,
-            card.policy,
-            card.priority,
-            card.swap_bytes,
-            card.context_bytes,
+        gated = card.policy is not Policy.NONE
+        if gated:
+            self._files.open_card(card.uuid)
+        problem: OSError | InvalidDocument | InvalidValue = InvalidValue(
+            f"card {card.uuid}: all its {SEATS} seats are taken"
         )
+        for slot in slots:
+            if slot in taken:
+                continue
+            found = CardLimits(
+                card.uuid,
+                f"card-{index}",
+                slot,
+                card.memory_bytes,
+                card.core_milli,
+                card.policy,
+                card.priority,
+                card.swap_bytes,
+                card.context_bytes,
+            )
+            try:
+                if gated:
+                    self._files.open_seat(found)
+            except (OSError, InvalidDocument) as error:
+                problem = error
+                continue
+            return found
+        raise problem
 
     # --- from one run to the next ------------------------------------------------------------
 
@@ -346,9 +364,11 @@ class Rooms:
                 self._strange.add(folder.name)
                 continue
             self._rooms[folder.name] = room
+        cards = {card.uuid for room in self._rooms.values() for card in room.limits.cards}
+        for uuid in cards:
+            self._files.hold_card(uuid)
         if self._strange:
             return
-        cards = {card.uuid for room in self._rooms.values() for card in room.limits.cards}
         self._files.tidy(self._rooms, cards)
         for room in self._rooms.values():
             for card in room.amounts:

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from partage.agent.isolation.account import ACCOUNT_BYTES, make_account
+from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.limits import SEATS, CardLimits
 from partage.agent.isolation.memory import bound, is_seen, mounted, unbind
 from partage.agent.isolation.seats import (
     SEAT_BYTES,
+    files_of,
     free_seat,
     give_seat,
     given_seats,
@@ -54,6 +56,7 @@ class TenantFiles:
         self.seats = here / _SEATS
         self._private = here / _PRIVATE
         self._host, self._mounts = host, mounts
+        self._held = HeldFiles()
         for folder in (self.seats, self._private):
             folder.mkdir(mode=0o755, exist_ok=True)
         probe = self._private / _PROBE
@@ -86,23 +89,36 @@ class TenantFiles:
         """Remove it; nothing happens where there is none."""
         _removed(self._private / container)
 
-    def open_seat(self, card: CardLimits) -> None:
-        """Give a container its seat.
+    def open_card(self, uuid: str) -> None:
+        """Make the seats of a card, unless there are.
 
         Raises:
             InvalidDocument: a file there is none of the agent's.
             OSError: a file cannot be made or opened.
         """
-        folder = self.seats / card.uuid
+        folder = self.seats / uuid
         if not folder.exists():
             folder.mkdir(mode=0o755)
         # Not over files that tenants have: those of an agent that could not mount.
         if self.in_memory and not any(folder.iterdir()):
-            why = self._bound(folder, f"{_SEATS}/{card.uuid}", SEAT_BYTES, SEATS + 1)
+            why = self._bound(folder, f"{_SEATS}/{uuid}", SEAT_BYTES, SEATS + 1)
             if why:
                 raise OSError(errno.EIO, why, str(folder))
         make_seats(folder)
-        give_seat(folder, card)
+        self.hold_card(uuid)
+
+    def hold_card(self, uuid: str) -> None:
+        """Keep tenants from taking leases on the seats of a card."""
+        self._held.hold(files_of(self.seats / uuid))
+
+    def open_seat(self, card: CardLimits) -> None:
+        """Give a container its seat.
+
+        Raises:
+            InvalidDocument: a file there is none of the agent's.
+            OSError: a file cannot be opened or written.
+        """
+        give_seat(self.seats / card.uuid, card, self._held.at)
 
     def given(self, uuid: str) -> frozenset[int]:
         """The slots of a card that were given and not freed.
@@ -120,22 +136,24 @@ class TenantFiles:
             InvalidDocument: a file there is none of the agent's.
             OSError: a file cannot be opened.
         """
-        tell_terms(self.seats / card.uuid, card)
+        tell_terms(self.seats / card.uuid, card, self._held.at)
 
     def close_seat(self, card: CardLimits) -> None:
         """Free a seat; one that cannot be opened is emptied when it is given out again."""
         with contextlib.suppress(OSError, InvalidDocument):
-            free_seat(self.seats / card.uuid, card.slot)
+            free_seat(self.seats / card.uuid, card.slot, self._held.at)
 
     def close_card(self, uuid: str) -> None:
         """Remove the seats of a card without tenants; nothing happens where there are none."""
+        self._held.let_go(self.seats / uuid)
         _removed(self.seats / uuid)
 
     def mend(self, containers: Collection[str]) -> None:
         """Give all files their size again; what cannot be mended now is mended the next time."""
         with contextlib.suppress(OSError):
+            self._held.again()
             for folder in self.seats.iterdir():
-                mend_seats(folder)
+                mend_seats(folder, self._held.at)
         for container in containers:
             with contextlib.suppress(OSError, InvalidDocument):
                 account = self.account_of(container)
@@ -147,6 +165,7 @@ class TenantFiles:
         for top, kept in ((self._private, containers), (self.seats, cards)):
             for folder in top.iterdir():
                 if folder.name not in kept:
+                    self._held.let_go(folder)
                     _removed(folder)
 
     def clear(self) -> None:

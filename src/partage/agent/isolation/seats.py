@@ -10,12 +10,14 @@ each other's files whichever came first.
 """
 
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from partage.agent.isolation.limits import SEATS, CardLimits
-from partage.agent.isolation.shared import make, mend, opened, word
+from partage.agent.isolation.shared import make, mended, opened, word
 from partage.model.errors import InvalidDocument
 from partage.vendors.wishes import Policy, Priority
 
@@ -33,7 +35,9 @@ _PRIORITIES: Final = {Priority.OFFLINE: 0, Priority.ORDINARY: 1, Priority.ONLINE
 _GIVEN: Final = 1 << 56
 """Marks terms of a seat that was given, whatever they are; the library does not look at it."""
 _READABLE: Final = 0o644
-_TRIES: Final = 10
+_TRIES: Final = 3
+At = Callable[[Path], AbstractContextManager[int]]
+"""Gives a descriptor of a file for writing; raises `OSError` or `InvalidDocument`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,16 @@ class Seat:
 def seat_file(folder: Path, slot: int) -> Path:
     """Where a seat is among the seats of its card."""
     return folder / f"seat-{slot}"
+
+
+def writable(path: Path) -> AbstractContextManager[int]:
+    """A file for writing, opened for this time only."""
+    return opened(path, write=True)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """All files of a card."""
+    return [folder / _TERMS, *(seat_file(folder, slot) for slot in range(SEATS))]
 
 
 def make_seats(folder: Path) -> None:
@@ -72,7 +86,7 @@ def make_seats(folder: Path) -> None:
             make(path, SEAT_BYTES)
 
 
-def give_seat(folder: Path, card: CardLimits) -> None:
+def give_seat(folder: Path, card: CardLimits, at: At = writable) -> None:
     """Empty a seat for a new tenant and write down its terms.
 
     Raises:
@@ -82,26 +96,26 @@ def give_seat(folder: Path, card: CardLimits) -> None:
     path = seat_file(folder, card.slot)
     for attempt in range(_TRIES):
         try:
-            mend(path, SEAT_BYTES)
-            with opened(path, write=True) as descriptor:
+            with at(path) as descriptor:
+                mended(descriptor, SEAT_BYTES)
                 os.posix_fallocate(descriptor, 0, SEAT_BYTES)
                 os.pwrite(descriptor, bytes(SEAT_BYTES), 0)
             break
         except OSError:
             # A seat that was cut off lost its block, and another that grew may have it.
-            if attempt == _TRIES - 1 or not mend_seats(folder):
+            if attempt == _TRIES - 1 or not mend_seats(folder, at):
                 raise
-    _say(folder, card.slot, _terms(card))
+    _say(folder, card.slot, _terms(card), at)
 
 
-def tell_terms(folder: Path, card: CardLimits) -> None:
+def tell_terms(folder: Path, card: CardLimits, at: At = writable) -> None:
     """Write down the terms of a tenant that has its seat already.
 
     Raises:
         InvalidDocument: the file is none of the agent's.
         OSError: it cannot be opened for writing.
     """
-    _say(folder, card.slot, _terms(card))
+    _say(folder, card.slot, _terms(card), at)
 
 
 def given_seats(folder: Path) -> frozenset[int]:
@@ -121,27 +135,28 @@ def given_seats(folder: Path) -> frozenset[int]:
     return frozenset(slot for slot in range(SEATS) if word(memory, slot * 8))
 
 
-def free_seat(folder: Path, slot: int) -> None:
+def free_seat(folder: Path, slot: int, at: At = writable) -> None:
     """A tenant has gone: free its seat.
 
     Raises:
         InvalidDocument: the file is none of the agent's.
         OSError: it cannot be opened for writing.
     """
-    _say(folder, slot, 0)
-    mend(seat_file(folder, slot), SEAT_BYTES)
-    with opened(seat_file(folder, slot), write=True) as descriptor:
+    _say(folder, slot, 0, at)
+    with at(seat_file(folder, slot)) as descriptor:
+        mended(descriptor, SEAT_BYTES)
         os.pwrite(descriptor, bytes(SEAT_BYTES), 0)
 
 
-def mend_seats(folder: Path) -> tuple[int, ...]:
+def mend_seats(folder: Path, at: At = writable) -> tuple[int, ...]:
     """Give all seats of a card their size again; the slots of those that had another. Raises `OSError`."""
     changed = []
     for slot in range(SEATS):
         try:
             if seat_file(folder, slot).lstat().st_size == SEAT_BYTES:
                 continue
-            mend(seat_file(folder, slot), SEAT_BYTES)
+            with at(seat_file(folder, slot)) as descriptor:
+                mended(descriptor, SEAT_BYTES)
         except (OSError, InvalidDocument):
             pass  # no room yet: the next one may give it back
         changed.append(slot)
@@ -173,6 +188,6 @@ def _terms(card: CardLimits) -> int:
     return said | _GIVEN
 
 
-def _say(folder: Path, slot: int, terms: int) -> None:
-    with opened(folder / _TERMS, write=True) as descriptor:
+def _say(folder: Path, slot: int, terms: int, at: At) -> None:
+    with at(folder / _TERMS) as descriptor:
         os.pwrite(descriptor, terms.to_bytes(8, "little"), slot * 8)

@@ -7,16 +7,12 @@ mapped here, never waited for, and never believed to have its size.
 import contextlib
 import os
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from partage.model.errors import InvalidDocument
 
-_PATIENCE: Final = 2.0
-"""Seconds to go on asking for a file on which a process has a lease; the kernel ends a lease after 45."""
-_PAUSE: Final = 0.02
 _EVERYBODY: Final = 0o666
 
 
@@ -57,15 +53,7 @@ def opened(path: Path, *, write: bool = False) -> Iterator[int]:
         OSError: it cannot be opened.
     """
     flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    until = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            descriptor = os.open(path, flags)
-            break
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(_PAUSE)
+    descriptor = os.open(path, flags)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise InvalidDocument(f"{path}: not a regular file")
@@ -82,11 +70,16 @@ def mend(path: Path, size: int) -> bool:
         OSError: it cannot be opened, or there is no room.
     """
     with opened(path, write=True) as descriptor:
-        changed = os.fstat(descriptor).st_size != size
-        if changed:
-            os.ftruncate(descriptor, size)
-            os.posix_fallocate(descriptor, 0, size)
-        return changed
+        return mended(descriptor, size)
+
+
+def mended(descriptor: int, size: int) -> bool:
+    """The same of a file that is open. Raises `OSError`: there is no room."""
+    changed = os.fstat(descriptor).st_size != size
+    if changed:
+        os.ftruncate(descriptor, size)
+        os.posix_fallocate(descriptor, 0, size)
+    return changed
 
 
 def word(memory: bytes, at: int) -> int:

@@ -1,0 +1,122 @@
+"""Descriptors of files that tenants see, held for writing as long as they may see them.
+
+Whoever may read a file may take a lease on it, and then who opens it for writing is refused, or waits until the kernel
+ends the lease (45 s). On a file that is open for writing nobody gets a lease. So the agent opens such files before any
+tenant sees them. What was leased while no agent ran is opened in a thread that waits for the kernel.
+"""
+
+import contextlib
+import os
+import resource
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from partage.agent.isolation.shared import opened
+
+_FILES: Final = 4096
+"""Descriptors of a process that holds them: those of 16 cards are 1,024."""
+_WAITING: Final = 256
+"""Threads that may wait for leases at a time."""
+_OPEN: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class HeldFiles:
+    """The files of one node; from any thread."""
+
+    def __init__(self) -> None:
+        """None is held."""
+        self._lock = threading.Lock()
+        self._files: dict[Path, int] = {}
+        self._wanted: set[Path] = set()
+        self._waiting: set[Path] = set()
+        weakref.finalize(self, _close_all, self._files)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY and soft < _FILES:
+            most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
+    def hold(self, paths: Iterable[Path]) -> None:
+        """Hold files that were just made, or that tenants see already."""
+        with self._lock:
+            self._wanted.update(paths)
+        self.again()
+
+    def again(self) -> None:
+        """Try again to hold what could not be held."""
+        with self._lock:
+            leased = [path for path in self._wanted - self._waiting if not self._taken(path)]
+            leased = leased[: max(0, _WAITING - len(self._waiting))]
+            self._waiting.update(leased)
+        for path in leased:
+            try:
+                threading.Thread(
+                    target=self._wait, args=(path,), daemon=True, name="leases"
+                ).start()
+            except RuntimeError:  # no thread is left
+                with self._lock:
+                    self._waiting.discard(path)
+
+    def _taken(self, path: Path) -> bool:
+        """Hold a file; false where somebody has a lease on it, which is being broken from now on."""
+        if not self._is_held(path):
+            try:
+                self._files[path] = os.open(path, _OPEN | os.O_NONBLOCK)
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True  # not now
+        return True
+
+    def let_go(self, folder: Path) -> None:
+        """Hold nothing of a folder any more."""
+        with self._lock:
+            self._wanted = {path for path in self._wanted if path.parent != folder}
+            for path in [path for path in self._files if path.parent == folder]:
+                os.close(self._files.pop(path))
+
+    @contextlib.contextmanager
+    def at(self, path: Path) -> Iterator[int]:
+        """A descriptor for writing; never waits.
+
+        Raises:
+            InvalidDocument: it is no regular file.
+            OSError: it is not held and cannot be opened.
+        """
+        with self._lock:
+            if self._is_held(path):
+                yield self._files[path]
+                return
+        with opened(path, write=True) as descriptor:
+            yield descriptor
+
+    def _is_held(self, path: Path) -> bool:
+        held = self._files.get(path)
+        if held is None:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(held), path.lstat()):
+                return True
+        os.close(self._files.pop(path))  # another file has its name now
+        return False
+
+    def _wait(self, path: Path) -> None:
+        """Open a file in a thread that may be kept for as long as a lease lasts: no other is given out meanwhile."""
+        descriptor = -1
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, _OPEN)
+        with self._lock:
+            self._waiting.discard(path)
+            if descriptor >= 0 and path in self._wanted and not self._is_held(path):
+                self._files[path] = descriptor
+            elif descriptor >= 0:
+                os.close(descriptor)
+
+
+def _close_all(files: dict[Path, int]) -> None:
+    for descriptor in files.values():
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    files.clear()

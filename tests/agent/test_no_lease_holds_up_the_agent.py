@@ -1,0 +1,169 @@
+"""Who may read a file may take a lease on it, spoil his own and grow it: the next container has a seat at once all the same."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_shares_get_rooms_of_their_own import QUOTA, Machine
+
+from partage.agent.isolation.container_dirs import Rooms
+from partage.agent.isolation.held_files import HeldFiles
+from partage.agent.isolation.seats import SEAT_BYTES, files_of
+
+_AT_ONCE = 1.0
+_GET, _SET, _IMMUTABLE = 0x80086601, 0x40086602, 0x10
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A node's files."""
+    return Machine(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def deaf() -> Iterator[None]:
+    """Who holds a lease is told by SIGIO that another opens the file."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGIO, before)
+
+
+def _leased(path: Path) -> int | None:
+    """A read lease, by who may only read; None where there is none to be had."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError as error:
+        os.close(descriptor)
+        pytest.skip(f"no leases here: {error}")
+    return descriptor
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_nobody_gets_a_lease_on_what_others_need(machine: Machine) -> None:
+    """Neither on the terms, nor on seats that are free, while an agent is there."""
+    rooms = machine.rooms()
+    room = rooms.open("container-a", QUOTA)
+
+    folder = room.seats / "GPU-0"
+    assert [path.name for path in files_of(folder) if _leased(path) is not None] == []
+    assert rooms.open("container-b", QUOTA).limits.cards[0].slot == 1
+
+
+def test_leases_that_were_taken_while_no_agent_ran_are_broken(machine: Machine) -> None:
+    """Until then the next container is refused at once, and nobody else waits; the running one's own page neither."""
+    rooms = machine.rooms()
+    room = rooms.open("container-a", QUOTA)
+    folder = room.seats / "GPU-0"
+    rooms._files._held.let_go(folder)  # it ends
+    leases = [_leased(path) for path in files_of(folder)]
+    assert None not in leases
+    began = time.monotonic()
+    again = machine.rooms()
+    with pytest.raises(BlockingIOError):
+        again.open("container-b", QUOTA)
+    again.mend()
+    again.close("container-c")
+    assert time.monotonic() < began + _AT_ONCE
+
+    for lease in leases:
+        os.close(lease or 0)
+    _until(lambda: _given(again))
+    assert [path.name for path in files_of(folder) if _leased(path) is not None] == []
+
+
+def _given(rooms: Rooms) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        return rooms.open("container-b", QUOTA).limits.cards[0].slot == 1
+    return False
+
+
+def test_a_lease_on_ones_own_amounts_delays_no_other(machine: Machine) -> None:
+    """Amounts are changed where everything else waits meanwhile."""
+    rooms = machine.rooms()
+    room = rooms.open("container-a", QUOTA)
+    lease = _leased(room.folder / "amounts")
+    assert lease is not None
+    began = time.monotonic()
+
+    less = tuple(replace(card, core_milli=100) for card in room.amounts)
+    with pytest.raises(BlockingIOError):
+        rooms.adjust("container-a", less)
+    assert time.monotonic() < began + _AT_ONCE
+    assert rooms.rooms["container-a"].cards == room.amounts
+    os.close(lease)
+    rooms.adjust("container-a", less)
+
+
+def test_a_seat_that_cannot_be_emptied_is_passed_over(machine: Machine) -> None:
+    """Its tenant made it one that cannot be changed; the next ones get others."""
+    rooms = machine.rooms()
+    rooms.open("container-a", QUOTA)
+    room = rooms.open("container-b", QUOTA)
+    spoilt = room.seats / "GPU-0/seat-1"
+    with _unchangeable(spoilt):
+        rooms.close("container-b")
+
+        assert rooms.open("container-c", QUOTA).limits.cards[0].slot == 2
+        assert rooms.open("container-d", QUOTA).limits.cards[0].slot == 3
+    assert rooms.open("container-e", QUOTA).limits.cards[0].slot == 1
+    assert spoilt.read_bytes() == bytes(SEAT_BYTES)
+
+
+@contextlib.contextmanager
+def _unchangeable(path: Path) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDONLY)
+
+    def flag(*, on: bool) -> None:
+        (flags,) = struct.unpack("l", fcntl.ioctl(descriptor, _GET, bytes(8)))
+        flags = flags | _IMMUTABLE if on else flags & ~_IMMUTABLE
+        fcntl.ioctl(descriptor, _SET, struct.pack("l", flags))
+
+    try:
+        try:
+            flag(on=True)
+        except OSError as error:
+            pytest.skip(f"no such flag here: {error}")
+        try:
+            yield
+        finally:
+            flag(on=False)
+    finally:
+        os.close(descriptor)
+
+
+def test_what_is_held_is_let_go(tmp_path: Path) -> None:
+    """A file in the place of one that was held is another one; what is not wanted any more is not held."""
+    names = [tmp_path / "a", tmp_path / "b"]
+    for path in names:
+        path.write_bytes(b"1")
+    held = HeldFiles()
+    held.hold(names)
+    (tmp_path / "a").unlink()
+    (tmp_path / "a").write_bytes(b"2")
+    with held.at(names[0]) as descriptor:
+        assert os.pread(descriptor, 1, 0) == b"2"
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 # of a process
+    held.again()
+    held.let_go(tmp_path)
+    held.again()
+    assert len(os.listdir("/proc/self/fd")) == before - 1  # noqa: PTH208 # of a process
+    with held.at(names[1]) as descriptor:
+        os.pwrite(descriptor, b"3", 0)
+    assert names[1].read_bytes() == b"3"
