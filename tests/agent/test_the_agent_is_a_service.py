@@ -3,6 +3,8 @@
 import asyncio
 import re
 import signal
+import socket
+import struct
 import sys
 import urllib.error
 import urllib.request
@@ -177,6 +179,38 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
             assert 'partage_agent_refused_total{rule="NoRecord"} 1.0' in metrics
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
+
+    async def bounded() -> None:
+        async with asyncio.timeout(240):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def _ask_and_reset(url: str) -> None:
+    """Ask for all metrics, again and again, and be gone before they come."""
+    host, port = url.removeprefix("http://").split(":")
+    for _ in range(100):
+        with socket.create_connection((host, int(port))) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 3)
+
+
+def test_clients_that_go_away_fill_no_log(tmp_path: Path) -> None:
+    """Whoever reaches the port may do so."""
+    files = ("--journal", tmp_path / "journal", "--nri-socket", tmp_path / "nri.sock")
+    command = (sys.executable, "-m", "partage.cli.main", "agent", *NODE, "--port", "0", *files)
+
+    async def test() -> None:
+        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+        assert process.stderr is not None
+        url = await _said(process.stderr, r"http://\S+")
+        await asyncio.to_thread(_ask_and_reset, url)
+        assert (await asyncio.to_thread(_get, f"{url}/healthz"))[0] == 200
+        process.send_signal(signal.SIGTERM)
+        said = (await process.stderr.read()).decode()
+        assert await process.wait() == 0
+        assert "Traceback" not in said
 
     async def bounded() -> None:
         async with asyncio.timeout(240):

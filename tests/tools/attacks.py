@@ -344,6 +344,7 @@ ATTACKS: Final = (
         (
             "serving/test_requests_cost_what_they_carry.py",
             "serving/test_what_is_no_http_fills_no_log.py",
+            "agent/test_the_agent_is_a_service.py::test_clients_that_go_away_fill_no_log",
         ),
     ),
     Attack(

@@ -39,7 +39,7 @@ from partage.daemon.mps import MpsDaemon
 from partage.model.errors import InvalidValue
 from partage.model.mig import MigSlice
 from partage.model.node import Node
-from partage.serving.limits import Limits
+from partage.serving.limits import Limits, guard
 from partage.serving.listener import cause
 from partage.serving.probes import probe_site
 from partage.serving.site import Site
@@ -241,7 +241,7 @@ class AgentDaemon:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises `InvalidValue`: a port cannot be had."""
         probed = [web.get("/healthz", self._healthy), web.get("/readyz", self._ready)]
-        app = web.Application()
+        app = web.Application(middlewares=[guard()])
         app.add_routes([*probed, web.get("/metrics", self._metrics)])
         site, probes = Site(app, Limits()), probe_site(probed)
         try:
