@@ -1,8 +1,13 @@
 """Folders that HAMi's library writes to: gone with their container, and nothing else is ever touched."""
 
+import contextlib
+import errno
+import fcntl
 import logging
 import os
 import shutil
+import stat
+import struct
 from pathlib import Path
 
 import pytest
@@ -259,6 +264,74 @@ def test_no_depth_stops_it(world: World) -> None:
 
     world.keeper.remove(world.container(1))
 
+    assert world.left() == []
+
+
+def _marked(path: Path, marks: int) -> bool:
+    """Mark a file or folder as `chattr` does; with 0x10 even root cannot remove it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.ioctl(descriptor, 0x40086602, struct.pack("l", marks))
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def test_nothing_stays_that_was_made_unchangeable(world: World) -> None:
+    """Files, folders, and the folder of all, among many others, with names of any bytes and of any kind."""
+    folder = world.create(1)
+    for number in range(20):
+        (folder / f"f{number}").touch()
+    os.mkfifo(folder / "pipe")
+    with contextlib.suppress(PermissionError):
+        os.mknod(folder / "node", 0o600 | stat.S_IFCHR, os.makedev(10, 130))
+    (folder / "link").symlink_to("/")
+    os.mknod(folder / "socket", 0o600 | stat.S_IFSOCK)
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff" + b"x" * 254)).touch()
+    with (folder / "hole").open("wb") as hole:
+        hole.truncate(2**43)
+    (folder / "d/e").mkdir(parents=True)
+    (folder / "d/e/f").touch()
+    paths = [folder / name for name in ("d/e/f", "d/e", "d", "f7", "hole")]
+    try:
+        if not all([_marked(path, 0x10) for path in (*paths, folder)]):  # noqa: C419 # all of them are
+            pytest.skip("this file system has no such files")
+        world.keeper.remove(world.container(1))
+
+        assert not folder.exists()
+        assert world.left() == []
+    finally:
+        for path in (folder, *paths[::-1]):
+            _marked(path, 0)
+
+
+def test_what_stays_keeps_nothing_else(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One file of many cannot be removed: the others are, and the next sweep has nothing to do."""
+    folder = world.create(1)
+    for number in range(20):
+        (folder / f"f{number}").touch()
+    genuine = os.unlink
+
+    def unlink(path: str, *, dir_fd: int | None = None) -> None:
+        if path == "f3":
+            raise OSError(errno.EIO, "Input/output error")
+        genuine(path, dir_fd=dir_fd)
+
+    world.keeper.remove(world.container(1))
+    monkeypatch.setattr(os, "unlink", unlink)
+    (left,) = world.left()
+
+    assert os.listdir(world.home / left) == ["f3"]  # noqa: PTH208 # names
+    assert "cannot be removed: Input/output error" in caplog.text
+    monkeypatch.undo()
+    world.start()
     assert world.left() == []
 
 

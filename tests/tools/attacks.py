@@ -197,6 +197,8 @@ ATTACKS: Final = (
             f"{_LOOKS}::test_no_race_leads_out_of_a_root",
             f"{_LOOKS}::test_a_maze_of_links_ends",
             "agent/test_nobody_fills_the_node.py",
+            "agent/test_what_containers_leave_is_removed.py::test_nothing_stays_that_was_made_unchangeable",
+            "agent/test_what_containers_leave_is_removed.py::test_what_stays_keeps_nothing_else",
         ),
     ),
     Attack(

@@ -11,11 +11,13 @@ that have the shape of a name of ours, directly in the folder of all; a link in 
 
 import contextlib
 import errno
+import fcntl
 import itertools
 import logging
 import os
 import re
 import stat
+import struct
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final
@@ -27,6 +29,11 @@ _SHAPE: Final = re.compile(f"(?P<uid>{_UID})_(?P<name>[a-z0-9](?:[-a-z0-9]{{0,61
 _GONE: Final = re.compile(r"\.partage-gone-[0-9]{1,18}")
 _PREFIX: Final = ".partage-gone-"
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FLAGS: Final = struct.Struct("l")
+_GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
+_KEEPS: Final = 0x10 | 0x20
+"""The kernel's FS_IMMUTABLE_FL and FS_APPEND_FL."""
 _AGE: Final = 300.0
 """Seconds for which a folder that this agent did not make stays: another plugin may have made it for a pod that
 the runtime does not have yet. HAMi's own monitor waits as long."""
@@ -119,6 +126,7 @@ class Folders:
     def _retire(self, home: int, name: str) -> bool:
         if not _ours(home, name):
             return False
+        _make_changeable(name, home)
         try:
             os.rename(name, self._fresh(home), src_dir_fd=home, dst_dir_fd=home)
         except OSError as error:
@@ -151,7 +159,8 @@ class Folders:
         except OSError as error:
             self._tell(f"folder {self._home}/{name} cannot be removed: {error.strerror}")
             return 0
-        done = 0
+        _make_changeable(".", inside)
+        done, stays = 0, ""
         try:
             with os.scandir(inside) as found:
                 for one in found:
@@ -159,26 +168,57 @@ class Folders:
                         self.pending = True
                         return done
                     done += 1
-                    if one.is_dir(follow_symlinks=False):
-                        # Up to where all are, and emptied there in its turn.
-                        os.rename(one.name, self._fresh(home), src_dir_fd=inside, dst_dir_fd=home)
-                        self.pending = True
-                    else:
-                        os.unlink(one.name, dir_fd=inside)
-            os.rmdir(name, dir_fd=home)
+                    try:
+                        self._gone(home, inside, one)
+                    except OSError as error:  # of one: the others may be large
+                        stays = error.strerror or str(error)
+            if not stays:
+                os.rmdir(name, dir_fd=home)
         except OSError as error:
             if error.errno == errno.ENOTEMPTY:  # not all of it was listed
                 self.pending = True
                 return done
-            self._tell(f"folder {self._home}/{name} cannot be removed: {error.strerror}")
+            stays = error.strerror or str(error)
         finally:
             os.close(inside)
+        if stays:
+            self._tell(f"folder {self._home}/{name} cannot be removed: {stays}")
         return done + 1
+
+    def _gone(self, home: int, inside: int, one: os.DirEntry[str]) -> None:
+        """Remove what is in a folder; another folder goes up to where all are, and is emptied there in its turn."""
+        folder = one.is_dir(follow_symlinks=False)
+
+        def remove() -> None:
+            if not folder:
+                os.unlink(one.name, dir_fd=inside)
+                return
+            os.rename(one.name, self._fresh(home), src_dir_fd=inside, dst_dir_fd=home)
+            self.pending = True
+
+        try:
+            remove()
+        except PermissionError:
+            if folder or one.is_file(follow_symlinks=False):
+                _make_changeable(one.name, inside)
+            remove()
 
     def _tell(self, problem: str) -> None:
         if problem != self._told:
             _LOG.warning("%s", problem)
         self._told = problem
+
+
+def _make_changeable(name: str, folder: int) -> None:
+    """Take the marks off a file or folder with which a tenant kept even root from removing it."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(name, _LOOK, dir_fd=folder)
+        try:
+            (flags,) = _FLAGS.unpack(fcntl.ioctl(descriptor, _GET_FLAGS, bytes(_FLAGS.size)))
+            if flags & _KEEPS:
+                fcntl.ioctl(descriptor, _SET_FLAGS, _FLAGS.pack(flags & ~_KEEPS))
+        finally:
+            os.close(descriptor)
 
 
 def _names(home: int) -> Iterator[str]:
