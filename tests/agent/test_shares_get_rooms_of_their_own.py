@@ -5,6 +5,8 @@ import errno
 import os
 import shutil
 import stat
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from partage.agent import container_admission
 from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.host import Host
@@ -707,6 +710,37 @@ def test_an_image_that_cannot_be_looked_at_is_not_started_where_that_is_the_rule
         keeper.start(_pod(SHARE), _container(), (), "no layers")
         assert keeper.isolation is not None
         assert not keeper.isolation.rooms.rooms["container-u1"].spared
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_an_image_on_a_server_that_does_not_answer_holds_up_no_other(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, *, required: bool
+) -> None:
+    """A volume may be the tenant's own server, and the program that starts lie on it."""
+    answers = threading.Event()
+
+    def hangs(*_: object) -> NoReturn:
+        answers.wait()
+        raise AssertionError
+
+    container = _container(args=("/mnt/program",))
+    proc = _proc(machine, _image(machine.folder, None), container.id)
+    keeper = machine.keeper(required=required, proc=proc)
+    keeper.create(_pod(SHARE), container)
+    began = time.monotonic()
+    with monkeypatch.context() as patch:
+        patch.setattr(container_admission, "judge_image", hangs)
+        for _ in range(4):  # the runtime tries again
+            if required:
+                with pytest.raises(Refused, match="files that do not answer"):
+                    keeper.start(_pod(SHARE), container)
+            else:
+                keeper.start(_pod(SHARE), container)
+    assert time.monotonic() < began + 10
+    assert keeper.create(_pod(SHARE, uid="u2"), _container("u2")) is not None
+    assert keeper.isolation is not None
+    assert not keeper.isolation.rooms.rooms[container.id].spared
+    answers.set()
 
 
 @settings(max_examples=60)

@@ -186,6 +186,7 @@ ATTACKS: Final = (
             f"{_LOOKS}::test_many_who_cost_nearly_too_much_share_a_bound",
             f"{_LOOKS}::test_files_that_do_not_answer_hold_up_nobody_elses_look",
             "agent/test_what_passes_ends_no_loop.py::test_a_program_that_cannot_be_opened_is_no_process_that_has_ended",
+            "agent/test_shares_get_rooms_of_their_own.py::test_an_image_on_a_server_that_does_not_answer_holds_up_no_other",
         ),
     ),
     Attack(

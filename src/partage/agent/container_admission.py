@@ -6,6 +6,7 @@ reported.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -31,9 +32,11 @@ from partage.agent.injection import (
 )
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.folders import Folders
-from partage.agent.isolation.images import judge_image
+from partage.agent.isolation.images import Verdict, judge_image
+from partage.agent.isolation.lookers import Lookers
 from partage.agent.isolation.mounting import Isolation, binds_of
 from partage.agent.isolation.processes import root_of
+from partage.agent.isolation.reading import TooMuch
 from partage.agent.journal import Entry, Journal
 from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
@@ -46,8 +49,14 @@ from partage.vendors import names
 from partage.wire.record import encode
 
 _LOG: Final = logging.getLogger("partage.agent")
+_PATIENCE: Final = 0.5
+"""Seconds for a look at an image, which takes milliseconds; other containers wait meanwhile."""
 _STOPPED: Final = 4
 """State of a container that has ended, in NRI's numbers."""
+
+
+def _soon(done: threading.Event) -> bool:
+    return done.wait(_PATIENCE)
 
 
 class Keeper:
@@ -80,6 +89,7 @@ class Keeper:
         self.stories = stories
         self.claims: ClaimAdmission | None = None
         self._folders = folders
+        self._lookers: Lookers[Verdict] = Lookers(_soon)
         self.books = Holdings(lambda: self._place().node.name)
         self._rooms_before: dict[str, str] = {}  # by containers that the journal does not know
         self.unprotected: dict[str, Unprotected] = {}
@@ -276,13 +286,20 @@ class Keeper:
         where = f"pod {who}, container {entry.name if entry else container.name}"
         running = None if layers else root_of(container.id, isolation.proc)
         root = layers or ((running,) if running else ())
-        if not root:
-            told = f"its image cannot be looked at before it starts: {why or 'it has no process'}"
+        why, verdict = why or "it has no process", None
+        if root:
+            # Its volumes are there already, and one may be of a server that does not answer.
+            judge = partial(judge_image, root, container.args, environment(container))
+            try:
+                verdict = self._lookers.look(container.id, judge)
+            except TooMuch as error:
+                why = f"it has {error}"
+        if verdict is None:
+            told = f"its image cannot be looked at before it starts: {why}"
             if isolation.required:
                 raise self._refused(Refusal(Rule.NOT_ENFORCEABLE, f"{where}: {told}"))
             _LOG.warning("%s: %s; the library stays", where, told)
             return
-        verdict = judge_image(root, container.args, environment(container))
         if verdict.why:
             _LOG.warning("%s: %s", where, verdict.why)
         if verdict.loads:
