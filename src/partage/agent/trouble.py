@@ -1,4 +1,4 @@
-"""What the kernel or the disk refuses for a moment: it ends no loop, and is told once.
+"""What the kernel or the disk refuses for a moment: it ends no loop, and the log has it once.
 
 No descriptor left, no memory, no thread, a disk that does not answer: a round of a loop comes to nothing then, and the
 next one tries again. An agent that ended instead would come back to the same node, and meanwhile containers start

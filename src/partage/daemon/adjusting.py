@@ -84,7 +84,7 @@ class Adjusting:
             self._keeper.journal.pods(there)
         except OSError as error:
             self._tell_journal(str(error))
-            return  # nobody is told of amounts that the disk may lose
+            return  # no pod may say amounts that the disk may lose
         self._tell_journal("")
         self._settled = {uid: seen for uid, seen in self._settled.items() if uid in there}
         self._told = {uid: text for uid, text in self._told.items() if uid in there}

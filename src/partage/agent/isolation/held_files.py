@@ -1,8 +1,8 @@
 """Descriptors of files that tenants see, held for writing as long as they may see them.
 
-Whoever may read a file may take a lease on it, and then who opens it for writing is refused, or waits until the kernel
-ends the lease (45 s). On a file that is open for writing nobody gets a lease. So the agent opens such files before any
-tenant sees them. What was leased while no agent ran is opened in a thread that waits for the kernel.
+A process that may read a file may take a lease on it, and then an open for writing is refused, or waits until the kernel
+ends the lease (45 s). On a file that is open for writing the kernel gives no lease. So the agent opens such files before
+any tenant sees them. What was leased while no agent ran is opened in a thread that waits for the kernel.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ class HeldFiles:
                     self._waiting.discard(path)
 
     def _taken(self, path: Path) -> bool:
-        """Hold a file; false where somebody has a lease on it, which is being broken from now on."""
+        """Hold a file; false where a process has a lease on it, which the kernel breaks from now on."""
         if not self._is_held(path):
             try:
                 self._files[path] = os.open(path, _OPEN | os.O_NONBLOCK)
