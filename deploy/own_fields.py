@@ -79,7 +79,26 @@ def own_fields() -> dict[str, list[Rule]]:
             "message": f"a node has {MOST_DEVICES} devices at most",
         },
     ]
-    return {"scheduler": scheduler, "agent": agent}
+    return {"scheduler": scheduler, "claims": _of_claims(), "agent": agent}
+
+
+def _of_claims() -> list[Rule]:
+    """Rules of ResourceClaims for a scheduler's account that is not kube-scheduler's too, as it is with the plugin.
+
+    A claim's spec cannot be changed by anybody, and its status takes another right.
+    """
+    claims = "request.resource.resource != 'resourceclaims' || "
+    return [
+        *(
+            _rule(f"{claims}({_same(f'metadata.{field}')})", f"no {field} of a claim")
+            for field in ("finalizers", "ownerReferences")
+        ),
+        _rule(_keeps("resourceclaims", "metadata.labels", "false"), "no label of a claim"),
+        _rule(
+            _keeps("resourceclaims", "metadata.annotations", _OURS),
+            "no annotation of a claim but its own",
+        ),
+    ]
 
 
 def own_slices() -> list[Rule]:

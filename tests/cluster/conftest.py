@@ -19,6 +19,7 @@ LONG = (
     "test_resource_claims_work_on_a_genuine_node.py",
     "test_claims_and_pods_flood_the_same_cards.py",
     "test_claims_outlive_what_is_away.py",
+    "test_late_allocations_fail.py",
     "test_the_pages_install_as_printed.py",
     "test_a_genuine_server_may_fail_in_every_way.py",
     "test_a_genuine_node_outlives_its_parts.py",

@@ -14,25 +14,26 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from daemon_world import World, until, world
 
-from claim_documents import claim, share
+from claim_documents import claim, document, share
 from fakes.ports import free_port
 from partage.daemon import claim_relay, claim_reviews, watched
 from partage.daemon.claim_relay import relay_route
-from partage.daemon.claim_reviews import ClaimDesk, reader
-from partage.daemon.options import SchedulerOptions
+from partage.daemon.claim_reviews import ClaimDesk
+from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.kube.resources import Resource, Scope
 from partage.serving.limits import Limits
 from partage.serving.site import Site
 from partage.vendors.catalog import FAMILIES
+from partage.vendors.names import CLAIM_FINALIZER
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation
 from partage.webhook.settings import Admission
 from partage.wire.context import Context
 from partage.wire.documents import Document
 
-CLAIMS = "resourceclaims.resource.k8s.io"
+CLAIMS, API = "resourceclaims.resource.k8s.io", "resource.k8s.io/v1"
 FOLLOWING = SchedulerOptions(claims=True)
 
 
@@ -99,9 +100,13 @@ async def test_a_cluster_without_the_kind_is_one_without_claims(
 
 
 async def _waiting(cluster: World, name: str, **exactly: Any) -> None:
-    """Make a claim that is not allocated."""
+    """Make a claim that kube-scheduler has begun to allocate."""
     manifest = claim(name=name)
-    manifest["metadata"] = {"name": name, "namespace": "default"}
+    manifest["metadata"] = {
+        "name": name,
+        "namespace": "default",
+        "finalizers": [CLAIM_FINALIZER],
+    }
     (request,) = manifest["spec"]["devices"]["requests"]
     request["exactly"] |= exactly
     await cluster.api.create(CLAIMS, manifest, "default")
@@ -159,6 +164,32 @@ async def test_the_leader_is_asked_before_an_allocation_is_stored() -> None:
         assert await asked(review("z", share(pool="n0")), 503) == {
             "message": "the instance is not leader"
         }
+
+
+@pytest.mark.parametrize("election", [None, ElectionOptions("default")], ids=["alone", "in order"])
+async def test_what_a_leader_before_admitted_fails_where_it_arrives_late(
+    election: ElectionOptions | None,
+) -> None:
+    """The next leader gives the card to a pod; the write names a version that is no more, and its scheduler asks again."""
+    options = replace(FOLLOWING, election=election)
+    async with world(nodes=1, cards=1) as cluster:
+        async with SchedulerDaemon(await cluster.client(), options) as before:
+            await until(lambda: before.service.leading)
+            await _waiting(cluster, "x")
+            admitted = _review(cluster, "x", share(pool="n0", cores="60"))
+            answer = await _asked(cluster, before.url, admitted)
+            assert answer["response"]["allowed"] is True
+        async with SchedulerDaemon(await cluster.client(), options) as after:
+            await until(lambda: after.service.leading)
+            await cluster.pod("whole")
+            assert await cluster.schedule(after.url, "whole") == "n0"
+            path = f"/apis/{API}/namespaces/default/resourceclaims/x/status"
+            body = admitted["request"]["object"]
+            async with cluster.http.put(f"{cluster.url}{path}", json=body) as late:
+                assert late.status == 409, await late.text()
+            again = _review(cluster, "x", share(pool="n0", cores="60"))
+            refused = (await _asked(cluster, after.url, again))["response"]
+            assert "no room for claim default/x" in refused["status"]["message"]
 
 
 async def test_a_stranger_who_asks_reserves_nothing() -> None:
@@ -225,7 +256,6 @@ async def test_a_question_that_is_early_is_answered_by_the_news(
         SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
     ):
         known: dict[tuple[str, str], Document] = {}
-        read = reader(await cluster.client())
         desk = ClaimDesk(daemon.service, lambda: True, lambda *key: known.get(key))
         app = web.Application()
         app.add_routes(desk.routes(Limits()))
@@ -249,9 +279,9 @@ async def test_a_question_that_is_early_is_answered_by_the_news(
             assert (await ask("z"))[0] == 503  # two questions hold as much as they may
             for name, question in early.items():
                 key = ("default", name)
-                found = await read(*key)
-                assert found is not None
-                known[key] = found
+                known[key] = found = document(
+                    {**cluster.stored(name, CLAIMS), "apiVersion": API, "kind": "ResourceClaim"}
+                )
                 desk.claim_changed(found)
                 status, text = await question
                 assert status == 200

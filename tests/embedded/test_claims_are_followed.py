@@ -7,6 +7,7 @@ import pytest
 from up_world import PODS, World, eventually, node, pod, run, running
 
 from partage.embedded.fleet import SimulatedNode
+from partage.vendors.names import CLAIM_FINALIZER
 
 pytest.importorskip("celpy", reason="cel-python is not installed: selectors are not judged")
 
@@ -190,6 +191,9 @@ def test_what_another_has_is_not_allocated() -> None:
         await w.phase("whole", "Running")
         await made(w, ("forced", wanted()))
         claim = await w.get(f"{CLAIMS}/forced")
+        claim["metadata"]["finalizers"] = [CLAIM_FINALIZER]
+        code, claim = await w.send("PUT", f"{CLAIMS}/forced", claim)
+        assert code == 200, claim
         result = {"request": "card", "driver": "gpu.partage.io", "pool": "n0", "device": "gpu-0"}
         for number, expected in ((0, 409), (1, 200)):
             claim["status"] = {

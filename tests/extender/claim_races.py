@@ -1,7 +1,7 @@
 """Two deciders on the same cards: the service gives shares to pods, Kubernetes' scheduler allocates claims.
 
 Both decide by what they have heard, which is late. The store takes what it is sent, and asks the leader before a claim is
-allocated, as an API server does. Steps are a name and three small numbers, so that a part of a sequence is one too.
+allocated, as an API server does. What was admitted arrives at any time, under any later leader, or never. Steps are a name and three small numbers, so that a part of a sequence is one too.
 """
 
 import json
@@ -75,8 +75,9 @@ class Races:
         self._scheduler: dict[str, list[Manifest]] = {}
         self._news: list[tuple[str, list[Manifest]]] = []
         self.services = [
-            SchedulerService(self.api, self.clock, claim=self._read) for _ in range(2)
+            SchedulerService(self.api, self.clock, outdate=self._outdate) for _ in range(2)
         ]
+        self._between = False
         self._leader = 0
 
     @property
@@ -104,9 +105,15 @@ class Races:
             ]
         )
 
-    async def _read(self, _namespace: str, name: str) -> Document | None:
+    async def _outdate(self, _namespace: str, name: str) -> Document | None:
+        """A leader writes a claim; what was on its way may come just before."""
+        if self._between:
+            await self._land(0, 0, 0)
         found = self.claims.get(name)
-        return None if found is None else document(found)
+        if found is None:
+            return None
+        self._write(found)
+        return document(found)
 
     async def step(self, step: Step) -> None:
         """Do one thing, and look at what the store has."""
@@ -165,10 +172,13 @@ class Races:
         name = f"claim-{one % 5}"
         if name not in self.claims:
             self._count += 1
-            self._write(claim(name=name, uid=f"{name}-{self._count}"))
+            self._write(_free(name, f"{name}-{self._count}"))
         stored = self.claims[name]
         if stored["status"].get("allocation"):
             return
+        if "finalizers" not in stored["metadata"]:
+            stored["metadata"]["finalizers"] = [names.CLAIM_FINALIZER]
+            self._write(stored)
         results = self._first_fit(*SHARES[two % len(SHARES)], whole=three % 7 == 0)
         if not results:
             return
@@ -264,7 +274,7 @@ class Races:
     async def _deallocate(self, one: int, _two: int, _three: int) -> None:
         stored = self.claims.get(f"claim-{one % 5}")
         if stored is not None and stored["status"].get("allocation"):
-            self._write(claim(name=stored["metadata"]["name"], uid=stored["metadata"]["uid"]))
+            self._write(_free(stored["metadata"]["name"], stored["metadata"]["uid"]))
 
     async def _delete_claim(self, one: int, _two: int, _three: int) -> None:
         stored = self.claims.pop(f"claim-{one % 5}", None)
@@ -293,21 +303,25 @@ class Races:
                 self._scheduler[uid] = results
 
     async def _time(self, one: int, _two: int, _three: int) -> None:
-        """Time passes; what an API server was asked to write has arrived by then, or never will."""
-        seconds = (1.0, 20.0, WAIT + 1)[one % 3]
-        if seconds >= WAIT:
-            while self.writes:
-                await (self._land if one % 2 else self._lose)(0, 0, 0)
-        await self.clock.sleep(seconds)
+        """Time passes."""
+        await self.clock.sleep((1.0, 20.0, WAIT + 1)[one % 3])
         await self.leader.tick()
 
     async def _fail_over(self, one: int, two: int, three: int) -> None:
-        """Another instance leads: what the one before admitted has arrived or not when it lists."""
-        while self.writes:
-            await (self._land if three % 2 else self._lose)(one, 0, 0)
+        """Another instance leads, which may know nothing: what the one before admitted arrives at any time, or never."""
         self.leader.follow()
         self._leader = 1 - self._leader
+        if one % 2:
+            self.services[self._leader] = SchedulerService(
+                self.api, self.clock, outdate=self._outdate
+            )
         await self._list(self.leader)
+        listed = [document(one) for one in self.claims.values()]
+        if two % 2:
+            await self._land(three, 0, 0)
+        self._between = bool(three % 2)
+        await self.leader.outdate_claims(listed, self.clock.monotonic())
+        self._between = False
         self.leader.lead()
 
     async def _remake(self, _one: int, _two: int, _three: int) -> None:
@@ -363,11 +377,18 @@ class Races:
         books = self.leader.books
         held = {one.uid for one in books.engine.ledger.allocations()}
         assert held == wanted, (held - wanted, wanted - held)
+        assert not self.leader.claims.reserved
         for service in self.services:
-            assert not service.claims.reserved
             service.books.engine.ledger.validate()
         assert self.leader.audit().clean
         assert not self.leader.books.engine.ledger.suspicions()
+
+
+def _free(name: str, uid: str) -> Manifest:
+    """A claim that nobody has begun to allocate."""
+    made = claim(name=name, uid=uid)
+    del made["metadata"]["finalizers"]
+    return made
 
 
 def _results(manifest: Manifest) -> list[Manifest]:

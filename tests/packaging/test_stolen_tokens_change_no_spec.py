@@ -92,9 +92,8 @@ def changed(given: Json, *path: Any, to: Any = None) -> Json:
 @cache
 def policies() -> dict[str, Json]:
     """The chart's policies by the end of their names."""
-    text = generate.rendered(
-        str(HELM), "default", "--set", "agent.enabled=true,agent.dra.enabled=true"
-    )
+    options = "agent.enabled=true,agent.dra.enabled=true,scheduler.claims=true"
+    text = generate.rendered(str(HELM), "extender", "--set", options)
     return {
         one["metadata"]["name"].removeprefix("partage-"): one["spec"]
         for one in yaml.safe_load_all(text)
@@ -317,6 +316,53 @@ def test_the_scheduler_may_wake_pods_and_count_devices() -> None:
         labelled = changed(POD, "metadata", "labels", key, to="x")
         assert not refused(SCHEDULER, labelled, POD, "pods")
         assert not refused(SCHEDULER, POD, labelled, "pods")
+
+
+CLAIM: Json = {
+    "kind": "ResourceClaim",
+    "metadata": {
+        "name": "c",
+        "namespace": "a",
+        "labels": {"a": "b"},
+        "annotations": {"resource.kubernetes.io/pod-claim-name": "card"},
+        "finalizers": ["resource.kubernetes.io/delete-protection"],
+        "ownerReferences": [{"uid": "u", "name": "p"}],
+    },
+}
+OF_CLAIMS = {
+    "no protection": (("finalizers",), None),
+    "an end that never comes": (("finalizers",), ["x/y"]),
+    "an owner": (("ownerReferences",), [{"uid": "v", "name": "mine"}]),
+    "no owner": (("ownerReferences",), None),
+    "a label": (("labels", "a"), "c"),
+    "another pod": (("annotations", "resource.kubernetes.io/pod-claim-name"), "other"),
+    "no pod": (("annotations",), None),
+}
+
+
+@pytest.mark.parametrize(("path", "to"), OF_CLAIMS.values(), ids=OF_CLAIMS)
+def test_a_claim_keeps_its_pod_and_its_protection(path: tuple[str, ...], to: Any) -> None:
+    """What the scheduler's account writes of it is a note."""
+    assert refused(SCHEDULER, changed(CLAIM, "metadata", *path, to=to), CLAIM, "resourceclaims")
+    noted = changed(CLAIM, "metadata", "annotations", "partage.io/outdated", to="now")
+    assert not refused(SCHEDULER, noted, CLAIM, "resourceclaims")
+    again = changed(CLAIM, "metadata", "annotations", "partage.io/outdated", to="later")
+    assert not refused(SCHEDULER, again, noted, "resourceclaims")
+
+
+@pytest.mark.parametrize("options", ["scheduler.seam=plugin,scheduler.claims=true", ""])
+def test_no_policy_of_claims_is_in_kube_schedulers_way(options: str) -> None:
+    """With the plugin it has the same account; and without claims there is no right to change one."""
+    text = generate.rendered(str(HELM), "extender", *(["--set", options] if options else []))
+    (policy,) = (
+        one["spec"]
+        for one in yaml.safe_load_all(text)
+        if one
+        and one["kind"] == "ValidatingAdmissionPolicy"
+        and "own-fields" in str(one["metadata"])
+    )
+    assert "resourceclaims" not in str(policy["matchConstraints"])
+    assert "resourceclaims" not in str(policy["validations"])
 
 
 OFFERED = {

@@ -8,6 +8,7 @@ from partage.model.cutting import Cutting
 from partage.model.device import Device, DeviceType, SliceMode
 from partage.model.mig import MigAxis, MigProfile
 from partage.model.node import Node
+from partage.vendors.names import CLAIM_FINALIZER
 from partage.wire.documents import Document, decode
 
 GIB = 2**30
@@ -52,7 +53,7 @@ def result(device: str = "gpu-0", **more: Any) -> dict[str, Any]:
 def claim(
     *results: Any, name: str = "x", uid: str = "claim-x", version: int = 1, **status: Any
 ) -> dict[str, Any]:
-    """A claim; without results it is not allocated."""
+    """A claim that kube-scheduler has begun to allocate; without results it is not allocated."""
     allocation = {"allocation": {"devices": {"results": list(results)}}} if results else {}
     exactly = {"deviceClassName": "share.gpu.partage.io"}
     return {
@@ -63,6 +64,7 @@ def claim(
             "namespace": "team",
             "uid": uid,
             "resourceVersion": str(version),
+            "finalizers": [CLAIM_FINALIZER],
         },
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
         "status": {**allocation, **status},

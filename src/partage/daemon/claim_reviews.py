@@ -13,19 +13,21 @@ write, so that nothing stays reserved for it. A question is named by its uid, wh
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
 
 from partage.daemon.watched import CLAIMS, RESOURCE_CLAIMS, LiveClaim, as_document
+from partage.extender.late_allocations import Outdate
 from partage.extender.service import SchedulerService
-from partage.kube.client import Client
+from partage.kube.client import Client, PatchKind
 from partage.kube.clock import sleep_until
 from partage.kube.errors import NotFound
 from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.serving.limits import Limits, json_response, read_body
+from partage.vendors.names import OUTDATED
 from partage.webhook.review import Review, Verdict, decode_review, encode_verdict
 from partage.wire import shapes
 from partage.wire.claims import beyond_asked, held_devices
@@ -50,19 +52,32 @@ class _Withdrawn(msgspec.Struct, frozen=True):
     uid: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
-def reader(client: Client) -> Callable[[str, str], Awaitable[Document | None]]:
-    """Reads a claim of the API server, by namespace and name."""
+def outdater(client: Client, identity: str) -> Outdate:
+    """Writes claims in the API server, with a note who did: nothing else of a claim is altered.
 
-    async def read(namespace: str, name: str) -> Document | None:
+    Args:
+        identity: of this instance, unlike that of any other.
+    """
+
+    async def outdate(namespace: str, name: str) -> Document | None:
+        note = f"{identity} {client.clock.now().isoformat()}"  # as written before, it would be no change
+        body = {"metadata": {"annotations": {OUTDATED: note}}}
         try:
-            found = await client.get(RESOURCE_CLAIMS, name, namespace=namespace, into=LiveClaim)
+            found = await client.patch(
+                RESOURCE_CLAIMS,
+                name,
+                body,
+                kind=PatchKind.MERGE,
+                namespace=namespace,
+                into=LiveClaim,
+            )
         except NotFound as error:
             if not error.of_the_object:
                 raise
             return None
         return as_document(CLAIMS.kind, found)
 
-    return read
+    return outdate
 
 
 class ClaimDesk:

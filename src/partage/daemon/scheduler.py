@@ -23,7 +23,7 @@ from partage.controllers.routes import config_routes
 from partage.daemon.access_review import AccessReviews
 from partage.daemon.agent_liveness import AgentSilence
 from partage.daemon.binding import ApiAmender, ApiBinder, ApiNodeLocks
-from partage.daemon.claim_reviews import ClaimDesk, reader
+from partage.daemon.claim_reviews import ClaimDesk, outdater
 from partage.daemon.claim_templates import ClaimTemplates
 from partage.daemon.events_and_wakeups import Notices
 from partage.daemon.followed_lease import FollowedLease
@@ -177,7 +177,7 @@ class SchedulerDaemon(Beside):
                 amender=ApiAmender(client, self.may_bind, self.options.service.limits.send),
             ),
             stories=Stories(self.options.tracer),
-            claim=reader(client),
+            outdate=outdater(client, self.options.identity),
         )
         service.meters.registry.register(SpanSeries(self.options.tracer))
         Gauge(
@@ -305,6 +305,7 @@ class SchedulerDaemon(Beside):
                 name="scheduler:history",
             )
             if self._elector is None:
+                await self._outdate_claims()
                 await self._serve()
             else:
                 self._life.ready.set()
@@ -368,8 +369,18 @@ class SchedulerDaemon(Beside):
             await self._clock.sleep(left)
         self._fenced = True
         await self._load()
+        await self._outdate_claims()
         await self._check()
         await self._serve()
+
+    async def _outdate_claims(self) -> None:
+        """Have allocations fail that were admitted before and have not arrived: the fence is for Bindings."""
+        claims = self._feed.documents("ResourceClaim")
+        elector, since = self._elector, self._clock.monotonic()
+        if elector is not None and not elector.handed_over:
+            since = min(since, elector.quiet_from)
+        if not await self.service.outdate_claims(claims, since):
+            await self._load()
 
     async def _serve(self) -> None:
         """Answer the verbs, and have the companions work, until cancelled."""

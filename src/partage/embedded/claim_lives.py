@@ -11,11 +11,10 @@ from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, Record, User
 from partage.embedded.watching import follow, is_over, owner, tell, write_status
+from partage.vendors.names import CLAIM_FINALIZER
 
 CLAIMS: Final = "resourceclaims.resource.k8s.io"
 TEMPLATES: Final = "resourceclaimtemplates.resource.k8s.io"
-PROTECTED: Final = "resource.kubernetes.io/delete-protection"
-"""The finalizer that Kubernetes gives to a claim while it is allocated."""
 _POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
 _USER: Final = User("system:serviceaccount:kube-system:resource-claim-controller")
 
@@ -112,7 +111,7 @@ class ClaimLives:
         unused = not kept and status.get("allocation") is not None
         leaves = bool(current.metadata.get("deletionTimestamp"))
         if kept == reserved and not (unused and leaves):
-            await self._release(current)
+            await self._release(current, free=leaves)
             return
         left = {key: part for key, part in status.items() if key != "reservedFor"}
         if kept:
@@ -121,19 +120,24 @@ class ClaimLives:
             left.pop("allocation", None)
         body = {**current.value, "status": left}
         try:
-            await self._release(await self._server.update(CLAIMS, body, "status", _USER))
+            current = await self._server.update(CLAIMS, body, "status", _USER)
+            await self._release(current, free=True)
         except ApiError as error:
             if error.reason != "Conflict":  # the next change tells
                 raise
 
-    async def _release(self, claim: Record) -> None:
-        """A claim that holds nothing is protected no more, and goes with the pod that it was made for."""
+    async def _release(self, claim: Record, *, free: bool) -> None:
+        """A claim that holds nothing goes with the pod that it was made for.
+
+        Args:
+            free: it is protected no more. One that holds nothing yet may be about to be allocated.
+        """
         status = claim.value.get("status") or {}
         if status.get("allocation") is not None or status.get("reservedFor"):
             return
         held = claim.metadata.get("finalizers") or []
-        if PROTECTED in held:
-            left = [one for one in held if one != PROTECTED]
+        if free and CLAIM_FINALIZER in held:
+            left = [one for one in held if one != CLAIM_FINALIZER]
             body = {"metadata": {"uid": claim.uid, "finalizers": left}}
             await self._server.patch(CLAIMS, claim.namespace, claim.name, body, user=_USER)
         pod = _owner(claim)

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, Record, User
-from partage.embedded.claim_lives import CLAIMS, PROTECTED, claims_of
+from partage.embedded.claim_lives import CLAIMS, claims_of
 from partage.embedded.claim_slices import SLICES
 from partage.embedded.manifests import decoded
 from partage.extender.books import Books
 from partage.model.errors import InvalidDocument
 from partage.model.reason import Refusal
 from partage.sim.claims import ClaimAllocator
+from partage.vendors.names import CLAIM_FINALIZER
 from partage.wire.documents import Document
 
 CLASSES: Final = "deviceclasses.resource.k8s.io"
@@ -81,8 +82,8 @@ class ClaimPlaces:
         reserved = list(status.get("reservedFor") or [])
         if status.get("allocation") is None:
             held = claim.metadata.get("finalizers") or []
-            if PROTECTED not in held:
-                body = {"metadata": {"uid": claim.uid, "finalizers": [*held, PROTECTED]}}
+            if CLAIM_FINALIZER not in held:
+                body = {"metadata": {"uid": claim.uid, "finalizers": [*held, CLAIM_FINALIZER]}}
                 claim = await self._server.patch(
                     CLAIMS, claim.namespace, claim.name, body, user=_USER
                 )

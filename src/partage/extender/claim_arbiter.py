@@ -5,8 +5,8 @@ asks, with the claim as it would be stored, and the devices are reserved in the 
 A refusal fails the binding of the pod, and the scheduler tries again with the devices that are free by then.
 
 A reservation ends with the API server's news of the allocation, which then is a fact. No news comes where another
-admission refused or the write lost a race: after `WAIT` the service reads the claim back. By then no write that was
-admitted here can still arrive. Where the webhook knows that an answer did not reach the API server in time, it takes the question
+admission refused or the write lost a race: after `WAIT` the service writes the claim itself, so that no write that was
+admitted here can still arrive (`late_allocations`). Where the webhook knows that an answer did not reach the API server in time, it takes the question
 back, and the reservation ends at once: else a busy service would refuse claims for what nothing will ever hold.
 """
 
@@ -25,7 +25,8 @@ from partage.model.quantity import brief
 from partage.model.reason import ReasonCode
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Event, HoldEnded, RoomKept
-from partage.wire.claims import claim_uid, read_claim, share_name
+from partage.vendors.names import CLAIM_FINALIZER
+from partage.wire.claims import Claim, claim_uid, is_protected, read_claim, share_name
 from partage.wire.documents import Document
 
 WAIT: Final = 66.0
@@ -107,9 +108,10 @@ class ClaimArbiter:
             return f"devices of several nodes: {', '.join(claim.records)}"
         if cache.claims.is_gone(claim.uid):
             return f"claim {claim.key} is gone"
+        refusal = _unbounded(claim, document)
+        if refusal:
+            return refusal
         version = document.metadata.resource_version or ""
-        if not version:
-            return f"claim {claim.key}: the write names no resourceVersion, so it may arrive at any time"
         known = cache.claims.held(claim.uid)
         if known:
             # What replaces a newer version than the one known may come after a deallocation.
@@ -207,13 +209,13 @@ class ClaimArbiter:
         return _ends(ended)
 
     def due(self, now: float) -> Sequence[Reserved]:
-        """Reservations of which nothing was heard for so long that the claim must be read."""
+        """Reservations of which nothing was heard for so long that the claim must be written."""
         return [
             one for those in self.reserved.values() for one in those if now >= one.since + WAIT
         ]
 
-    def read(self, books: Books, one: Reserved, document: Document | None, now: float) -> None:
-        """The claim as it is in the API server; None where it is gone, or is another one of its name.
+    def written(self, books: Books, one: Reserved, document: Document | None, now: float) -> None:
+        """The claim as it is in the API server since it was written; None where there is none.
 
         Args:
             one: a reservation that was due.
@@ -239,6 +241,17 @@ class ClaimArbiter:
                 books.take(
                     [RoomKept(one.fact, one.fact.node or "", one.grants) for one in those], now
                 )
+
+
+def _unbounded(claim: Claim, document: Document) -> str:
+    """Why no later leader could have this write fail; empty where one can."""
+    if not document.metadata.resource_version:
+        return (
+            f"claim {claim.key}: the write names no resourceVersion, so it may arrive at any time"
+        )
+    if not is_protected(document):  # no leader looks for it, and no controller frees its devices
+        return f"claim {claim.key} lacks the finalizer {CLAIM_FINALIZER}"
+    return ""
 
 
 def _precedes(one: str, other: str) -> bool:

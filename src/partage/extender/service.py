@@ -11,7 +11,7 @@ A pod without devices is answered at once: it is decoded as far as its resource 
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -21,10 +21,11 @@ from partage.extender.allowance import Allowance, AllowanceSettings
 from partage.extender.audit import Audit, audit, doubtful
 from partage.extender.bindings import Bindings, BindLimits
 from partage.extender.books import Books
-from partage.extender.claim_arbiter import ClaimArbiter
+from partage.extender.claim_arbiter import WAIT, ClaimArbiter
 from partage.extender.claims_told import Known, explained, unknown
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.cycle import HOLD
+from partage.extender.late_allocations import Outdate, outdated
 from partage.extender.meters import Meters
 from partage.extender.pending_allocations import PendingAllocations
 from partage.extender.ports import Binder, Hooks, NodeLocks
@@ -37,6 +38,7 @@ from partage.scheduler.engine import Engine
 from partage.scheduler.events import Event
 from partage.tracing.spans import PREEMPT, PRIORITIZE
 from partage.vendors import names
+from partage.wire.claims import may_be_allocated
 from partage.wire.documents import Document
 from partage.wire.extender import (
     Victims,
@@ -56,12 +58,9 @@ _LOG = logging.getLogger("partage.extender")
 _PLAIN: Final = 20_000
 _SEEN: Final = 20_000
 _MOST_READ: Final = 8
-"""Claims that are read back at a time."""
+"""Claims that are written at a time, of which nothing was heard."""
 _READING: Final = 1.0
 """Seconds for which a tick waits for what it reads."""
-
-ClaimReader = Callable[[str, str], Awaitable[Document | None]]
-"""Reads a ResourceClaim by namespace and name; None where there is none. Whatever it raises says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class SchedulerService:
         settings: ServiceSettings | None = None,
         meters: Meters | None = None,
         stories: Stories = SILENT,
-        claim: ClaimReader | None = None,
+        outdate: Outdate | None = None,
     ) -> None:
         self.stories = stories
         self._binder = binder
@@ -142,7 +141,7 @@ class SchedulerService:
                 amender, clock, self._settings.limits.late, tell=self._hooks.not_adjusted
             )
         )
-        self._claim = claim
+        self._outdate = outdate
         self.forget: list[Callable[[str], None]] = []
         self.leading = False
         self.rebuilt = False
@@ -257,8 +256,8 @@ class SchedulerService:
                 await self.bindings.read_back(self.books, uid)
         for entry in self.books.unheard(self.clock.monotonic()):
             await self.bindings.look_for(self.books, entry)
-        await self._read_claims()
         if self.leading:
+            await self._end_reservations()
             await self.bindings.settle_locks(self.books)
 
     async def close(self) -> None:
@@ -333,19 +332,34 @@ class SchedulerService:
         if self.adjustments is not None and not self.closed:
             self.adjustments.look(self.books, uid, self.clock.monotonic())
 
-    async def _read_claims(self) -> None:
-        """Read claims back that were reserved for and of which nothing was heard."""
+    async def _end_reservations(self) -> None:
+        """Write claims that were reserved for and of which nothing was heard, so that nothing can be stored any more."""
         for one in self.claims.due(self.clock.monotonic())[:_MOST_READ]:
-            books = self.books
+            books, found = self.books, None
             try:
-                found = (
-                    await self._claim(one.fact.namespace, one.fact.name) if self._claim else None
-                )
+                if self._outdate is not None:
+                    found = await self._outdate(one.fact.namespace, one.fact.name)
             except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
-                _LOG.warning("claim %s cannot be read: %s", one.fact.key, error)
+                _LOG.warning("claim %s cannot be written: %s", one.fact.key, error)
                 continue
             if books is self.books and self._late is None:
-                self.claims.read(books, one, found, self.clock.monotonic())
+                self.claims.written(books, one, found, self.clock.monotonic())
+
+    async def outdate_claims(self, claims: Iterable[Document], since: float) -> bool:
+        """Have allocations fail that a leader before this one admitted and that have not arrived; whether they do.
+
+        Where claims cannot be written it lasts until no API server has such a write any more. Then what is stored must be
+        listed afresh.
+
+        Args:
+            claims: as they were listed after that.
+            since: when the leader before had admitted its last one, seconds on the service's steady clock.
+        """
+        late = [one for one in claims if may_be_allocated(one)]
+        if self._outdate is None or not late:
+            return True
+        _LOG.info("%d claims may be allocated for a leader before: they are written", len(late))
+        return await outdated(late, self._outdate, self.clock, since + WAIT, self.changed)
 
     def explain(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Why a pod is where it is or why it waits, with the claims that it names; None where it is not known."""

@@ -27,7 +27,7 @@ from partage.model.node import Node
 from partage.model.pod import Pod, Record
 from partage.model.quantity import NANO, Quantity
 from partage.model.request import EVERY, PodRequest
-from partage.vendors.names import DRA_DRIVER
+from partage.vendors.names import CLAIM_FINALIZER, DRA_DRIVER
 from partage.wire import shapes
 from partage.wire.documents import Document, explain
 from partage.wire.pods import stable_uid
@@ -222,6 +222,18 @@ def held_devices(document: Document) -> list[dict[str, Any]]:
     shape = document.shape
     status = shape.status if isinstance(shape, shapes.ResourceClaim) else None
     return [one for one in _results(status or {}) if _mapping(one).get("driver") == DRA_DRIVER]
+
+
+def is_protected(document: Document) -> bool:
+    """Whether a claim has the finalizer that kube-scheduler sets before it allocates one."""
+    return CLAIM_FINALIZER in (document.metadata.finalizers or ())
+
+
+def may_be_allocated(document: Document) -> bool:
+    """Whether a write of this claim's allocation may be on its way: it has none, and all is there that comes before."""
+    shape = document.shape
+    status = shape.status if isinstance(shape, shapes.ResourceClaim) else None
+    return is_protected(document) and (status or {}).get("allocation") is None
 
 
 def has_parameters(document: Document) -> bool:

@@ -41,6 +41,7 @@ class Metadata(_Part, frozen=True):
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     resource_version: str | None = None
+    finalizers: list[str] | None = None
 
 
 class Shape(_Part, frozen=True):

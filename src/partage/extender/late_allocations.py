@@ -1,0 +1,68 @@
+"""Has allocations of ResourceClaims fail that may still arrive, before their devices go to others.
+
+Nothing takes back what an API server was told that it may store, and it may store it any time later: after the leader
+that reserved the devices, or after the time that any request has. But the write names the version of the claim that it
+replaces. So the claim is written first; then every write that was admitted before names an older version and fails, and
+its scheduler reads the claim and asks again. No clock is trusted for that.
+
+A claim without kube-scheduler's finalizer is not admitted (`claim_arbiter`), so a new leader has few to write: those
+whose allocation is on its way, and those whose last one came to nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from partage.kube.clock import Clock
+from partage.wire.documents import Document
+
+_LOG: Final = logging.getLogger("partage.extender")
+_AT_ONCE: Final = 16
+_AGAIN: Final = 1.0
+"""Seconds until those are tried again that could not be written."""
+
+Outdate = Callable[[str, str], Awaitable[Document | None]]
+"""Writes a ResourceClaim of this namespace and name so that it has another version, and says how it is then; None where
+there is none. Whatever it raises says nothing."""
+
+
+async def outdated(
+    claims: Sequence[Document],
+    outdate: Outdate,
+    clock: Clock,
+    until: float,
+    tell: Callable[[Document], object],
+) -> bool:
+    """Write these claims; whether all were written, or were gone.
+
+    Args:
+        until: when it is given up, seconds on the clock's steady time.
+        tell: hears how each claim is then.
+    """
+    turns = asyncio.Semaphore(_AT_ONCE)
+    left = list(claims)
+    errors: list[str] = []
+
+    async def write(claim: Document) -> None:
+        async with turns:
+            try:
+                found = await outdate(claim.namespace, claim.name)
+            except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
+                errors.append(f"{claim.label}: {error}")
+                return
+        left.remove(claim)
+        if found is not None:
+            tell(found)
+
+    while left:
+        errors.clear()
+        async with asyncio.TaskGroup() as group:
+            for claim in left:
+                group.create_task(write(claim), name=f"outdate {claim.label}")
+        if left:
+            _LOG.warning("%d claims cannot be written: %s", len(errors), errors[0])
+            if clock.monotonic() >= until:
+                return False
+            await clock.sleep(_AGAIN)
+    return True
