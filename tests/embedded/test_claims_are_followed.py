@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from up_world import PODS, World, eventually, node, pod, run, running
 
+from partage.embedded import claim_slices
 from partage.embedded.fleet import SimulatedNode
 from partage.vendors.names import CLAIM_FINALIZER
 
@@ -71,6 +72,34 @@ def test_nodes_offer_what_pods_leave() -> None:
         await until(lambda: devices(w), lambda found: memory("gpu-0")(found) == "80Gi")
 
     run(_up(story))
+
+
+def test_a_node_with_an_agent_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It renews a Lease; what it says of its cards stays. A node without one has its slices written again."""
+    monkeypatch.setattr(claim_slices, "_LOOK", 0.5)
+
+    async def story(w: World) -> None:
+        lease = {"metadata": {"name": "partage-agent-n0"}, "spec": {"holderIdentity": "n0"}}
+        await w.create("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", lease)
+        slices = f"{API}/resourceslices"
+
+        async def removed(name: str) -> None:
+            found = (await w.get(slices))["items"]
+            for one in found:
+                if one["spec"].get("nodeName") == name:
+                    await w.send("DELETE", f"{slices}/{one['metadata']['name']}", {})
+
+        async def nodes() -> list[str]:
+            return [one["spec"].get("nodeName") for one in (await w.get(slices))["items"]]
+
+        await until(nodes, lambda found: {"n0", "n1"} <= set(found))
+        await removed("n0")
+        for _ in range(3):
+            await removed("n1")
+            await until(nodes, lambda found: "n1" in found)
+        assert "n0" not in await nodes()
+
+    run(_up(story, node(), node("n1")))
 
 
 def test_a_claim_of_a_template_lives_with_its_pod() -> None:

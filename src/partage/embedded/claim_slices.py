@@ -1,7 +1,7 @@
 """What simulated nodes offer to ResourceClaims: their agents' ResourceSlices, written on change.
 
 What is offered, and in which order, are the agent's own rules (`agent.dra`); what pods hold is read from the books, as
-an agent reads it from its pods' records.
+an agent reads it from its pods' records. A node that has an agent, which renews a Lease, is left to it.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from partage.agent.dra.ordering import arranged, rooms
 from partage.agent.dra.publishing import cards_in, is_as_wanted
 from partage.agent.dra.slices import Body, Offered, resource_slices
 from partage.agent.dra.withdrawn import left_for_claims
+from partage.agent.reporting import LEASE_PREFIX, ReportingSettings
 from partage.apiserver import ApiError, ApiServer, Change, Record, User
 from partage.embedded.claim_lives import CLAIMS
 from partage.embedded.definitions import DEVICES
@@ -26,6 +27,9 @@ from partage.model.node import Node
 from partage.vendors.names import DRA_DRIVER
 
 SLICES: Final = "resourceslices.resource.k8s.io"
+LEASES: Final = "leases.coordination.k8s.io"
+AGENTS: Final = ReportingSettings().namespace
+"""Where agents' Leases are."""
 
 _ROUND: Final = 0.2
 """Seconds between two rounds of writes: pods come and go, and a round writes a node's slices once."""
@@ -104,20 +108,24 @@ class Slices:
 
     async def _offer(self, name: str) -> None:
         """Write a node's slices where they differ."""
+        if self._server.store.get(LEASES, AGENTS, f"{LEASE_PREFIX}{name}") is not None:
+            return
         node, stored = self._server.store.get("nodes", "", name), self._stored.get(name, {})
         held = self._held(name) if node is not None else None
         known = node, held, dict(stored)
         if _unchanged(known, self._offered.get(name)):
             return
-        self._offered[name] = known
-        if node is None:
-            del self._offered[name]
         wanted = () if node is None or held is None else _wanted(held, node.uid, stored)
         specs = {one["metadata"]["name"]: one for one in wanted}
         if specs.keys() == stored.keys() and all(
             is_as_wanted(stored[key].value["spec"], one["spec"]) for key, one in specs.items()
         ):
+            if node is None:
+                self._offered.pop(name, None)
+            else:
+                self._offered[name] = known
             return
+        self._offered.pop(name, None)  # until the writes are seen
         generations = [one.value["spec"]["pool"]["generation"] for one in stored.values()]
         user = User(f"system:node:{name}", ("system:nodes", "system:authenticated"))
         try:
@@ -131,7 +139,6 @@ class Slices:
             for key in stored.keys() - specs.keys():
                 await self._server.delete(SLICES, "", key, user=user)
         except ApiError:
-            self._offered.pop(name, None)
             self._dirty.add(name)  # another was faster: look again
 
     def _held(self, name: str) -> _Held | None:
