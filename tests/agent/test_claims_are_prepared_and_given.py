@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from copy import deepcopy
@@ -26,6 +28,7 @@ from partage.agent.nri.messages import (
 )
 from partage.cli.agent import agent
 from partage.daemon.agent import IsolationOptions
+from partage.model.errors import InvalidDocument
 from partage.vendors import names
 
 
@@ -58,6 +61,27 @@ def test_the_kubelet_finds_the_driver_and_is_told_which_services_it_has(folder: 
             await world.call(world.files.registry, f"{said.REGISTRATION}/GetInfo", b"")
         assert not world.files.registry.exists()
         assert not world.files.service.exists()
+
+    run(folder, story)
+
+
+def test_an_agent_that_cannot_serve_the_kubelet_any_more_ends(folder: Path) -> None:
+    """With one line that says why, so that it is started again; the kubelet finds no socket meanwhile."""
+
+    async def story(world: World) -> None:
+        place = world.files.service.parent
+
+        async def broken() -> None:
+            async with world.agent():
+                (driver,) = (t for t in asyncio.all_tasks() if t.get_name() == "agent:claims")
+                shutil.rmtree(place)
+                place.touch()
+                await asyncio.wait([driver])
+                assert not world.files.registry.exists()
+
+        told = f"--dra: {place}: File exists; --dra-kubelet-dir names the kubelet's folder"
+        with pytest.raises(InvalidDocument, match=re.escape(told)):
+            await broken()
 
     run(folder, story)
 
