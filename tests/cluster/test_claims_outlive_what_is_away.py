@@ -6,14 +6,15 @@ The last test uninstalls the chart: it must stay the last one.
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 from chart import helm
 from claims_node import API, CLAIMS, PODS, claim, empty, half, offering, slices, user
-from genuine_node import NEEDS, SLOW, Node, running
+from genuine_node import NEEDS, SLOW, Node, environment, running
+from other_driver import VARIABLE, OtherDriver
 from stack import RELEASE, Stack, eventually
 
 from partage.vendors.names import DRA_DRIVER
@@ -93,6 +94,27 @@ def test_with_the_webhook_dead_claims_of_ours_wait_and_no_others(cuda: Node) -> 
         running(stack, "ours")
         stack.plane.call("DELETE", f"{PODS}/theirs?gracePeriodSeconds=0")
         empty(cuda)
+
+
+def test_a_container_has_devices_of_two_drivers(cuda: Node) -> None:
+    """The kubelet asks each driver for its own claim, and what both give is in the container; both have it back."""
+    stack, folder = cuda.stack, cuda.kubelet.folder
+    cdi = cuda.runtime.folder / "cdi"
+    with (
+        another_driver(stack, "cuda"),
+        closing(OtherDriver(folder, cdi, THEIRS, "theirs", "one")) as driver,
+    ):
+        claim(stack, "ours", **half(10, "1Gi"))
+        claim(stack, "theirs", deviceClassName=THEIRS)
+        stack.create(user("both", "ours", "theirs"))
+        seen = environment(cuda, running(stack, "both"), "main")
+        assert seen[VARIABLE] == "one"
+        assert seen["NVIDIA_VISIBLE_DEVICES"].startswith("GPU-")
+        assert seen["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1024m"
+        (uid,) = driver.prepared
+        assert uid == stack.plane.call("GET", f"{CLAIMS}/theirs")["metadata"]["uid"]
+        empty(cuda)
+        assert not driver.prepared
 
 
 def test_a_pod_with_a_claim_cannot_end_without_its_driver(cuda: Node) -> None:
