@@ -59,6 +59,8 @@ _PLAIN: Final = 20_000
 _SEEN: Final = 20_000
 _MOST_READ: Final = 8
 """Claims that are written at a time, of which nothing was heard."""
+_LEAST: Final = 20.0
+"""Seconds that a new leader has to write claims in any case."""
 _READING: Final = 1.0
 """Seconds for which a tick waits for what it reads."""
 
@@ -359,7 +361,8 @@ class SchedulerService:
         if self._outdate is None or not late:
             return True
         _LOG.info("%d claims may be allocated for a leader before: they are written", len(late))
-        return await outdated(late, self._outdate, self.clock, since + WAIT, self.changed)
+        until = max(since + WAIT, self.clock.monotonic() + _LEAST)
+        return await outdated(late, self._outdate, self.clock, until, self.changed)
 
     def explain(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Why a pod is where it is or why it waits, with the claims that it names; None where it is not known."""
