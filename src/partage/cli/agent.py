@@ -80,7 +80,7 @@ _OFTEN: Final = 2
 @trace_options
 @logging_options
 def agent(**given: Any) -> None:
-    """Find this node's devices, report them, and give containers what their pods' records say.
+    """Find this node's devices, and give them to containers. Reports them, and reads what each container gets from its pod's record.
 
     Connects to the container runtime by NRI and stays connected across its restarts. Ends cleanly
     on SIGTERM and SIGINT; containers that run are not touched.

@@ -272,6 +272,7 @@ service_options = options(
     option(
         "--port",
         type=click.IntRange(0, 65535),
+        metavar="N",
         default=9445,
         help="Port of these; 0 takes any that is free.",
     ),

@@ -34,12 +34,13 @@ class _Named(msgspec.Struct, frozen=True):
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
 def completion(shell: str) -> None:
-    """Print the completion of commands, options and names for SHELL: bash, zsh or fish.
+    """Print the completion for SHELL: bash, zsh or fish. It completes commands, options, and names of pods and nodes.
 
     \b
-    bash:  source <(partage completion bash)           # in ~/.bashrc
-    zsh:   source <(partage completion zsh)            # in ~/.zshrc, after compinit
-    fish:  partage completion fish > ~/.config/fish/completions/partage.fish
+    Examples:
+      source <(partage completion bash)   # in ~/.bashrc
+      source <(partage completion zsh)    # in ~/.zshrc, after compinit
+      partage completion fish > ~/.config/fish/completions/partage.fish
     """  # noqa: D301 # click wants the control character itself
     from partage.cli.main import main  # noqa: PLC0415 # which holds this command too
 

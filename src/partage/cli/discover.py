@@ -34,6 +34,11 @@ def discover(**given: Any) -> None:
     """Look for accelerators and RDMA cards on this node, once. `partage agent` looks again and again.
 
     \b
+    Examples:
+      partage discover
+      partage discover --backend nvidia -o device
+
+    \b
     Exit status:
       0  done, whether devices were found or not
       2  an option or file cannot be used; the message says which

@@ -197,6 +197,12 @@ def doctor(**given: Any) -> None:
     node instead: containerd's configuration, the kubelet's, CDI descriptions.
 
     \b
+    Examples:
+      partage doctor
+      partage doctor --context staging -o json
+      sudo partage doctor --node
+
+    \b
     Exit status:
       0  nothing was found
       2  the cluster cannot be read; one line says why and what to try

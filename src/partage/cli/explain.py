@@ -94,7 +94,7 @@ def explain(pod: str, namespace: str, **given: Any) -> None:
     Examples:
       partage explain waiting/too-big-for-t4
       partage explain pod-of-mine -f cluster.yaml -f pod.yaml
-      partage explain web -n team --scheduler http://127.0.0.1:10251 --token-file token
+      partage explain web -n team --scheduler http://127.0.0.1:10251
 
     \b
     Exit status:

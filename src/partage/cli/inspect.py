@@ -33,7 +33,7 @@ Document = dict[str, Any]
 @click.argument("node", required=False, default="", metavar="[NODE]", shell_complete=node_names)
 @answer_options
 def inspect(node: str, **given: Any) -> None:
-    """Show each card of NODE, or of all nodes, with the pods that are on it.
+    """Show each card of NODE, or of all nodes, and the pods on it.
 
     For each card what is used of compute and memory, and under it every pod with its part and
     every hardware instance with its place on the card.

@@ -12,29 +12,41 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from partage import __version__
 from partage.cli.ending import CANNOT
 from partage.cli.signals import end_at_once
 
 _COMMANDS: Final = {
-    "agent": "partage.cli.agent",
-    "completion": "partage.cli.completion",
-    "discover": "partage.cli.discover",
-    "doctor": "partage.cli.doctor",
-    "explain": "partage.cli.explain",
-    "inspect": "partage.cli.inspect",
-    "replay": "partage.cli.replay",
-    "schedule": "partage.cli.schedule",
-    "scheduler": "partage.cli.scheduler",
-    "simulate": "partage.cli.simulate",
-    "snapshot": "partage.cli.snapshot",
-    "top": "partage.cli.top",
-    "up": "partage.cli.up",
-    "webhook": "partage.cli.webhook",
-    "withdraw": "partage.cli.withdraw",
+    "Ask a cluster": {
+        "top": "Show what is used of the devices, and which pods wait.",
+        "explain": "Say why POD is where it is, or why it waits.",
+        "inspect": "Show each card of NODE, or of all nodes, and the pods on it.",
+        "doctor": "Name what is set up wrongly, by which rule, and what to do.",
+    },
+    "Without a cluster": {
+        "up": "Start a whole cluster in this process, and end it with Ctrl-C.",
+        "schedule": "Decide where the pods of FILE... go, without a cluster.",
+        "simulate": "Replay a trace or change a cluster, and compare policies.",
+        "replay": "Take the decisions of FILE again, without a cluster.",
+    },
+    "Programs of a cluster": {
+        "scheduler": "Decide about pods with devices, and keep the books.",
+        "webhook": "Complete and judge pods that ask for devices.",
+        "agent": "Find this node's devices, and give them to containers.",
+    },
+    "Others": {
+        "completion": "Print the completion for SHELL: bash, zsh or fish.",
+        "discover": "Look for accelerators and RDMA cards on this node, once.",
+        "snapshot": "Write what a cluster's decisions depend on to one file.",
+        "withdraw": "Take back what Partage wrote in the cluster.",
+    },
 }
-"""Subcommand to the module that holds it under the same name."""
+"""Heading to subcommands, each with the first sentence of its help, so that a list needs none of them loaded.
+
+Each has the module of its name in this package."""
+_NAMES: Final = {name: told for commands in _COMMANDS.values() for name, told in commands.items()}
 _SERVICES: Final = frozenset({"agent", "scheduler", "up", "webhook"})
 """Those that run until a signal ends them."""
 _RARELY: Final = 1_000_000
@@ -76,19 +88,34 @@ class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all subcommands."""
         del ctx
-        return list(_COMMANDS)
+        return sorted(_NAMES)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write them under headings."""
+        del ctx
+        for title, commands in _COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Subcommands that begin so, and the options."""
+        found = [
+            CompletionItem(name, help=told)
+            for name, told in _NAMES.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The subcommand of that name, or None."""
         del ctx
-        module = _COMMANDS.get(cmd_name)
-        if module is None:
+        if cmd_name not in _NAMES:
             return None
         if self._program and cmd_name in _SERVICES:
             end_at_once(service=True)
         elif self._program:
             gc.set_threshold(_RARELY)
-        command = getattr(importlib.import_module(module), cmd_name)
+        command = getattr(importlib.import_module(f"partage.cli.{cmd_name}"), cmd_name)
         return command if isinstance(command, click.Command) else None
 
     def resolve_command(
@@ -98,7 +125,7 @@ class _Lazy(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = difflib.get_close_matches(args[0], _COMMANDS, n=2)
+            near = difflib.get_close_matches(args[0], _NAMES, n=2)
             if near:
                 said = f"{error.message} Did you mean {' or '.join(near)}?"
                 raise click.UsageError(said, ctx) from error
@@ -117,7 +144,14 @@ def _written(command: Callable[..., Any], *args: Any, **given: Any) -> Any:
 @click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="partage")
 def main() -> None:
-    """Fractions of accelerators on Kubernetes: four protocols, one pool, one ledger."""
+    """Fractions of accelerators on Kubernetes: four protocols, one pool, one ledger.
+
+    \b
+    Examples:
+      partage up      # a whole cluster to try
+      partage schedule examples/mixed
+      partage top
+    """  # noqa: D301 # click wants the control character itself
 
 
 if __name__ == "__main__":

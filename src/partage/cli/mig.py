@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from partage.cli.ending import end
-from partage.cli.parameters import option, output_option
+from partage.cli.parameters import Sectioned, option, options, output_option
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
@@ -20,7 +20,7 @@ from partage.wire.documents import read_file
 _SIZES: Final = (1, 2, 3, 4, 7)
 _MOST_BYTES: Final = 2**26
 _POLICIES: Final = "\n".join(f"  {name:<19}{text}" for name, text in POLICIES.items())
-_HELP: Final = f"""Cut cards into hardware instances on request, by exact placement or as others do.
+_HELP: Final = f"""Cut cards into hardware instances on request. By exact placement, or as others do.
 
 Sequences are fixed lists of profiles, each offered to idle cards. A stream has Poisson arrivals and
 exponential lifetimes of mean 1; who finds no place is rejected.
@@ -28,6 +28,11 @@ exponential lifetimes of mean 1; who finds no place is rejected.
 \b
 Policies:
 {_POLICIES}
+
+\b
+Examples:
+  partage simulate mig --model A100-40GB --cards 8 --mix 50/25/12/8/5 --rho 1
+  partage simulate mig --model H100-80GB --cards 1 --sequences lists.json
 
 \b
 Exit status:
@@ -61,7 +66,7 @@ class _Mix(click.ParamType[tuple[float, ...]]):
         return numbers
 
 
-@click.command(help=_HELP)
+@click.command(cls=Sectioned, help=_HELP)
 @click.option(
     "--model",
     required=True,
@@ -77,37 +82,40 @@ class _Mix(click.ParamType[tuple[float, ...]]):
     metavar="FILE.json",
     help="Lists of profile names; each list is offered in its order to N idle cards.",
 )
-@click.option(
-    "--mix",
-    type=_Mix(),
-    metavar="A/B/C/D/E",
-    help="A stream of requests instead: percent that ask for 1g, 2g, 3g, 4g and 7g.",
-)
-@click.option(
-    "--rho",
-    type=float,
-    metavar="R",
-    help="With --mix: memory units asked for on average, as part of all there are.",
-)
-@option("--seed", type=int, default=42, metavar="S", help="Of chance.")
-@option(
-    "--arrivals",
-    type=click.IntRange(1, 10_000_000),
-    default=20_000,
-    metavar="N",
-    help="With --mix: requests that come.",
-)
-@option(
-    "--warmup",
-    type=click.IntRange(0),
-    default=2_000,
-    metavar="N",
-    help="With --mix: the first requests, which are not counted.",
-)
-@click.option(
-    "--wait",
-    is_flag=True,
-    help="With --mix: who finds no place waits, first come first tried, instead of being rejected.",
+@options(
+    click.option(
+        "--mix",
+        type=_Mix(),
+        metavar="A/B/C/D/E",
+        help="A stream of requests instead: percent that ask for 1g, 2g, 3g, 4g and 7g.",
+    ),
+    click.option(
+        "--rho",
+        type=float,
+        metavar="R",
+        help="Memory units asked for on average, as part of all there are.",
+    ),
+    option("--seed", type=int, default=42, metavar="S", help="Of chance."),
+    option(
+        "--arrivals",
+        type=click.IntRange(1, 10_000_000),
+        default=20_000,
+        metavar="N",
+        help="Requests that come.",
+    ),
+    option(
+        "--warmup",
+        type=click.IntRange(0),
+        default=2_000,
+        metavar="N",
+        help="The first requests, which are not counted.",
+    ),
+    click.option(
+        "--wait",
+        is_flag=True,
+        help="Who finds no place waits, first come first tried, instead of being rejected.",
+    ),
+    title="Stream of requests, with --mix",
 )
 @click.option(
     "--policy",

@@ -38,7 +38,7 @@ class Sectioned(click.Command):
         found: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
+            if record is not None and isinstance(param, click.Option):
                 title = getattr(param, "section", "") or "Options"
                 found.setdefault(title, []).append(record)
         for title, records in found.items():
@@ -51,11 +51,12 @@ def options(*given: Callable[[_F], _F], title: str = "") -> Callable[[_F], _F]:
     """Several options as one decorator, in the order of the help, where a `Sectioned` command has the `title`."""
 
     def decorate(function: _F) -> _F:
+        # click keeps what it is given until the command is made of it, the last one first.
+        before = len(vars(function).get("__click_params__", ()))
         for option in reversed(given):
             function = option(function)
-            if title:
-                # click keeps what it is given until the command is made of it, the last one first.
-                vars(function)["__click_params__"][-1].section = title
+        for one in vars(function)["__click_params__"][before:]:
+            one.section = title or getattr(one, "section", "")
         return function
 
     return decorate

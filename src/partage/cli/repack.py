@@ -51,11 +51,16 @@ def repack(
     strict: bool,  # noqa: FBT001 # click passes every option by its name
     output: str,
 ) -> None:
-    """Say which pods to restart so that pods that wait for a hardware instance get one.
+    """Say which pods to restart for those that wait for an instance.
 
     FILE is what `partage schedule` reads. An instance cannot move while it exists, so its pod must
     be restarted. Each plan restarts as few pods as will do, is played through by the engine, and
     stands for itself: carry out one, then ask again. Nothing is restarted by this command.
+
+    \b
+    Examples:
+      partage simulate repack dump.yaml --may-restart 'batch/*'
+      partage simulate repack dump.yaml --may-restart 'team/job-*' -o json
 
     \b
     Exit status:

@@ -46,13 +46,19 @@ Decision = Placement | Refusal
 )
 @output_option("How to print the outcome.")
 def replay(file: Path, policy: Policy | None, output: str) -> None:
-    """Take the decisions of FILE again, with the real engine and no cluster.
+    """Take the decisions of FILE again, without a cluster. The engine is the real one.
 
     FILE is what partage snapshot wrote, or what partage scheduler --record wrote. Of a snapshot:
     where each waiting pod would go now or why it waits, as the live service would say. Of a
     record: every decision again, compared to the last card, reason and number. With --policy
     either says what would have been different. For sums under other policies, other nodes or
     shares give a snapshot to partage simulate cluster.
+
+    \b
+    Examples:
+      partage replay snapshot.yaml
+      partage replay snapshot.yaml --policy spread
+      partage replay decisions.jsonl -o json
 
     \b
     Exit status:

@@ -62,7 +62,7 @@ def schedule(
     \b
     Exit status:
       0  every pod has a place
-      2  FILE is missing, or a document cannot be decoded as its kind, or --strict refuses it
+      2  FILE is missing or cannot be decoded, or --strict refuses it
       3  some pods wait; the output says why
     """  # noqa: D301 # click wants the control character itself
     try:

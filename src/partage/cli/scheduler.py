@@ -74,6 +74,7 @@ _serving = options(
     option(
         "--port",
         type=click.IntRange(0, 65535),
+        metavar="N",
         default=8443,
         help="Port to listen on; 0 takes any that is free.",
     ),
@@ -268,7 +269,12 @@ _leading = options(
         default=True,
         help="Serve only while holding the Lease. Without it there must be one instance only.",
     ),
-    option("--lease-name", default="partage-scheduler", metavar="NAME"),
+    option(
+        "--lease-name",
+        default="partage-scheduler",
+        metavar="NAME",
+        help="Lease that one instance at a time holds.",
+    ),
     click.option(
         "--lease-namespace",
         metavar="NAME",
@@ -314,7 +320,7 @@ _leading = options(
 @trace_options
 @logging_options
 def scheduler(**given: Any) -> None:
-    """Decide about pods with devices for a kube-scheduler, and keep the books.
+    """Decide about pods with devices, and keep the books.
 
     kube-scheduler asks through Partage's plugin (--plugin-socket), or as its extender by filter,
     prioritize, bind and preempt under /scheduler. Follows Nodes, Devices, pods, ConfigMaps and

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from partage.cli.ending import end
 from partage.cli.mig import mig
-from partage.cli.parameters import option, output_option
+from partage.cli.parameters import Sectioned, option, options, output_option
 from partage.cli.repack import repack
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
@@ -32,7 +32,13 @@ _TOLD: Final = 64
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def simulate() -> None:
-    """Replay a trace or change a cluster, through the real engine, and compare policies."""
+    """Replay a trace or change a cluster, and compare policies. The engine is the real one.
+
+    \b
+    Examples:
+      partage simulate cluster dump.yaml --policy binpack
+      partage simulate repack dump.yaml --may-restart "batch/*"
+    """  # noqa: D301 # click wants the control character itself
 
 
 simulate.add_command(cluster)
@@ -40,20 +46,86 @@ simulate.add_command(mig)
 simulate.add_command(repack)
 
 
-@simulate.command()
+@simulate.command(cls=Sectioned)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
-    "--trace", "name", required=True, metavar="T", help="Which trace: DIR/pods_T.csv is read."
+@options(
+    click.option(
+        "--trace", "name", required=True, metavar="T", help="Which trace: DIR/pods_T.csv is read."
+    ),
+    click.option(
+        "--sequences",
+        type=click.Path(path_type=Path),
+        metavar="FILE.npz",
+        help="Arrival orders: arrays pod_T_SEED (rows of pods_T.csv) and node_T_SEED (rank of each "
+        "node among equals). Default: shuffled and tuned as the FGD paper does, by Python's "
+        "generator, so a seed gives another order than the paper's.",
+    ),
+    option("--seed", type=int, default=42, metavar="S", help="Of the order in which they come."),
+    option(
+        "--load",
+        type=click.IntRange(1, 1000),
+        default=TUNED,
+        metavar="PERCENT",
+        help="Compute that a drawn sequence asks in all, of the cluster's.",
+    ),
+    click.option(
+        "--history",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="With policy partage: learn prices beforehand from these pods, a table like pods_T.csv "
+        "or what --save-history wrote. Default: learn from the pods that arrive.",
+    ),
+    click.option(
+        "--save-history",
+        type=click.Path(path_type=Path),
+        metavar="FILE.json",
+        help="Write down the mix of requests that came, for --history.",
+    ),
+    title="Pods that come",
 )
-@click.option(
-    "--sequences",
-    type=click.Path(path_type=Path),
-    metavar="FILE.npz",
-    help="Arrival orders: arrays pod_T_SEED (rows of pods_T.csv) and node_T_SEED (rank of each "
-    "node among equals). Default: shuffled and tuned as the FGD paper does, by Python's "
-    "generator, so a seed gives another order than the paper's.",
+@options(
+    click.option(
+        "--departures",
+        type=click.Choice(["trace", "poisson"]),
+        help="Let pods end: at the trace's own times, or after exponential lifetimes. Who finds no "
+        "place then waits. Default: as published, no pod leaves and no pod waits.",
+    ),
+    click.option(
+        "--rate",
+        type=click.FloatRange(0, min_open=True),
+        metavar="R",
+        help="With --departures poisson: arrivals an hour, instead of --offered.",
+    ),
+    option(
+        "--lifetime",
+        type=click.FloatRange(0, min_open=True),
+        default=1.0,
+        metavar="H",
+        help="With --departures poisson: mean lifetime in hours.",
+    ),
+    click.option(
+        "--arrivals",
+        type=click.IntRange(1),
+        metavar="N",
+        help="With --departures poisson: pods that come; the sequence begins again where it ends. "
+        "Default: twice the sequence.",
+    ),
+    option(
+        "--offered",
+        type=click.FloatRange(0, min_open=True),
+        default=100.0,
+        metavar="PERCENT",
+        help="With --departures poisson: compute asked for on average, of the cluster's.",
+    ),
+    option(
+        "--speed",
+        type=click.FloatRange(0, min_open=True),
+        default=1.0,
+        metavar="F",
+        help="With --departures trace: let pods come F times closer together; lifetimes stay.",
+    ),
+    title="Pods that end",
 )
-@option("--seed", type=int, default=42, metavar="S")
 @click.option(
     "--policy",
     "names",
@@ -61,66 +133,6 @@ simulate.add_command(repack)
     metavar="P",
     help=f"{', '.join(Strategy)}, or NODE/CARD such as spread/binpack. May be repeated to compare "
     "policies. Default: partage.",
-)
-@option(
-    "--load",
-    type=click.IntRange(1, 1000),
-    default=TUNED,
-    metavar="PERCENT",
-    help="Compute that a drawn sequence asks in all, of the cluster's.",
-)
-@click.option(
-    "--departures",
-    type=click.Choice(["trace", "poisson"]),
-    help="Let pods end: at the trace's own times, or after exponential lifetimes. Who finds no "
-    "place then waits. Default: as published, no pod leaves and no pod waits.",
-)
-@click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    metavar="R",
-    help="With --departures poisson: arrivals an hour, instead of --offered.",
-)
-@option(
-    "--lifetime",
-    type=click.FloatRange(0, min_open=True),
-    default=1.0,
-    metavar="H",
-    help="With --departures poisson: mean lifetime in hours.",
-)
-@click.option(
-    "--arrivals",
-    type=click.IntRange(1),
-    metavar="N",
-    help="With --departures poisson: pods that come; the sequence begins again where it ends. "
-    "Default: twice the sequence.",
-)
-@option(
-    "--offered",
-    type=click.FloatRange(0, min_open=True),
-    default=100.0,
-    metavar="PERCENT",
-    help="With --departures poisson: compute asked for on average, of the cluster's.",
-)
-@option(
-    "--speed",
-    type=click.FloatRange(0, min_open=True),
-    default=1.0,
-    metavar="F",
-    help="With --departures trace: let pods come F times closer together; lifetimes stay.",
-)
-@click.option(
-    "--history",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="With policy partage: learn prices beforehand from these pods, a table like pods_T.csv "
-    "or what --save-history wrote. Default: learn from the pods that arrive.",
-)
-@click.option(
-    "--save-history",
-    type=click.Path(path_type=Path),
-    metavar="FILE.json",
-    help="Write down the mix of requests that came, for --history.",
 )
 @click.option(
     "--plot",
@@ -153,9 +165,15 @@ def openb(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     in percent of all GPUs, at 80 to 130 % arrived load.
 
     \b
+    Examples:
+      partage simulate openb traces --trace default
+      partage simulate openb traces --trace default --policy fgd --plot p.svg
+      partage simulate openb traces --trace default --departures poisson
+
+    \b
     Exit status:
       0  done
-      2  a file is missing or broken, or there is no such policy; one line says where
+      2  a file is missing or broken, or there is no such policy
     """  # noqa: D301 # click wants the control character itself
     try:
         policies = [Policy.parse(name) for name in names or (Strategy.PARTAGE.value,)]

@@ -86,9 +86,14 @@ def snapshot(**given: Any) -> None:
     partage simulate cluster read it as manifests.
 
     \b
+    Examples:
+      partage snapshot -o snapshot.yaml
+      partage snapshot --mask -o to-hand-on.yaml
+
+    \b
     Exit status:
       0  written
-      2  the cluster cannot be read or FILE cannot be written; one line says why and what to try
+      2  the cluster cannot be read, or FILE cannot be written
     """  # noqa: D301 # click wants the control character itself
     try:
         key = _key(given["mask"], given["mask_key"])

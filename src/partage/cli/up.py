@@ -114,6 +114,12 @@ def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     Kubernetes itself.
 
     \b
+    Examples:
+      partage up
+      partage up --kubeconfig kubeconfig --no-examples
+      partage up --nodes fleet.yaml -f pods.yaml --state cluster.db
+
+    \b
     Exit status:
       0  ended by Ctrl-C or SIGTERM
       2  a port is taken, or a file cannot be used; one line says why

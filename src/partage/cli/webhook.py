@@ -46,6 +46,7 @@ _serving = options(
     option(
         "--port",
         type=click.IntRange(0, 65535),
+        metavar="N",
         default=9443,
         help="Port to listen on; 0 takes any that is free.",
     ),
@@ -173,10 +174,15 @@ _admission = options(
 @trace_options
 @logging_options
 def webhook(**given: Any) -> None:
-    """Complete and judge pods that ask for devices, for the API server of a cluster.
+    """Complete and judge pods that ask for devices. It answers the API server of a cluster.
 
     Looks after its own authority and certificate, in a Secret that all replicas share, and has the
     API server trust it. There is no leader: run as many as you like. Ends cleanly on SIGTERM and SIGINT.
+
+    \b
+    Examples:
+      partage webhook --kubeconfig ~/.kube/config --url https://10.0.0.5:9443
+      partage webhook --manifests | kubectl apply -f -
 
     \b
     Exit status:

@@ -101,12 +101,12 @@ def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     Examples:
       partage simulate cluster dump.yaml --policy binpack --policy spread
       partage simulate cluster dump.yaml --share 25
-      partage simulate cluster dump.yaml --add-nodes gpu-node-1=4 --page more-nodes.html
+      partage simulate cluster dump.yaml --add-nodes gpu-node-1=4 --page p.html
 
     \b
     Exit status:
       0  done
-      2  FILE is missing or no manifest, a change cannot be made, or there is no such policy
+      2  FILE cannot be used, a change cannot be made, or there is no such policy
     """  # noqa: D301 # click wants the control character itself
     try:
         changes = _changes(policies, add, remove, share, anew=anew)

@@ -42,10 +42,15 @@ def withdraw(**given: Any) -> None:
     uninstalled; run it after plain manifests were deleted, or once nodes that were left are free.
 
     \b
+    Examples:
+      partage withdraw --dry-run
+      partage withdraw --wait 60
+
+    \b
     Exit status:
       0  nothing of Partage is left on nodes
       2  the cluster cannot be read or changed; one line says why and what to try
-      3  something was left: Partage still runs, or pods or ResourceClaims hold devices
+      3  something was left: Partage still runs, or pods or claims hold devices
     """  # noqa: D301 # click wants the control character itself
     try:
         with patience("asking the API server"):

@@ -263,20 +263,20 @@ _COSTS: Final[Mapping[str, tuple[Callable[[Layouts, _Weights], _Costs], str]]] =
 POLICIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "partage": "the policy of the engine",
-        "hami-2.9": "HAMi up to 2.9: templates, emptiest card first (its default)",
+        "hami-2.9": "HAMi 2.9's default: templates, emptiest card first",
         "hami-2.9-binpack": "the same, fullest card first",
-        "hami-2.10": "HAMi 2.10: fixed order of starts, emptiest card first (its default)",
+        "hami-2.10": "HAMi 2.10's default: fixed starts, emptiest card first",
         "hami-2.10-binpack": "the same, fullest card first",
         "hami-run": "HAMi after 2.10: longest free run, emptiest card first",
         "hami-run-binpack": "the same, fullest card first",
-        "claims": "ResourceClaims by the order of ResourceSlices: fullest card, highest start",
-        "first-fit": "lowest card, lowest start (the DRA scheduler by the cards' numbers)",
+        "claims": "ResourceClaims in slices' order: fullest, highest start",
+        "first-fit": "lowest card, lowest start, as the DRA scheduler does",
         "first-fit-binpack": "fullest card, lowest start",
         "first-fit-spread": "emptiest card, lowest start",
         "least-lost": "fewest maximal layouts lost",
         "mfi": "least growth of fragmentation, mix unknown",
         "fgd": "least growth of expected fragmentation, mix known",
-        "movable": "a bound, not a policy: instances may move within their card",
+        "movable": "a bound, not a policy: instances may move on their card",
     }
 )
 """Name to what it does."""
