@@ -328,6 +328,22 @@ def test_inspect_shows_who_is_on_a_card() -> None:
     assert "Unhealthy (uncorrectable ECC error)" in result.stdout
 
 
+def test_inspect_of_all_nodes_has_a_line_for_idle_cards() -> None:
+    """Each card of one node, and each of all where more is asked for; a node that is idle is one line."""
+    brief, wide = (
+        ask("inspect", "-f", MIXED).stdout,
+        ask("inspect", "-f", MIXED, "-o", "wide").stdout,
+    )
+    one = ask("inspect", "a100-node", "-f", MIXED).stdout
+    documents = json.loads(ask("inspect", "-f", MIXED, "-o", "json").stdout)["nodes"]
+
+    assert re.search(r"^3 x gpu +idle$", brief, re.MULTILINE)
+    assert "t4-node  Tesla-T4  ok  idle: 2 x gpu\n" in brief
+    assert "gpu 3" not in brief
+    assert "gpu 3" in one
+    assert wide.count("gpu ") == sum(len(node["cards"]) for node in documents) == 9
+
+
 def test_sums_are_those_of_the_cards() -> None:
     """The overview, made of columns, says what adding up card by card comes to."""
     examples = str(Path(MIXED).parent)

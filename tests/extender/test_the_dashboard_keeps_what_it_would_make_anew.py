@@ -73,6 +73,7 @@ NODE_QUERIES = [
     NodeQuery(text="gpu-2"),
     NodeQuery(offset=1, limit=1),
     NodeQuery(cards="no", order="free"),
+    NodeQuery(cards="used"),
 ]
 POD_QUERIES = [
     PodQuery(),
@@ -228,6 +229,12 @@ def test_lists_hold_what_the_books_hold_in_order(steps: list[tuple[Any, ...]]) -
         assert [
             one | {"cards": full["cards"]} for one, full in zip(short, nodes, strict=True)
         ] == (nodes)
+        used = (await nodes_document(books, NodeQuery(cards="used"), standing))["nodes"]
+        assert used == [
+            full
+            | {"cards": [c for c in full["cards"] if c["tenants"] or c["foreign"] or c["closed"]]}
+            for full in nodes
+        ]
         for told_of in nodes:
             assert told_of["devices"] == Counter(card["type"] for card in told_of["cards"])
             for key in ("core_milli", "memory_bytes", "slots"):

@@ -1,7 +1,7 @@
 """`partage inspect`: one node or all, card by card, with who is on each of them."""
 
+from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import click
@@ -36,7 +36,8 @@ def inspect(node: str, **given: Any) -> None:
     """Show each card of NODE, or of all nodes, and the pods on it.
 
     For each card what is used of compute and memory, and under it every pod with its part and
-    every hardware instance with its place on the card.
+    every hardware instance with its place on the card. Without NODE the idle cards of a node are
+    one line; -o wide has each.
 
     \b
     Examples:
@@ -49,10 +50,11 @@ def inspect(node: str, **given: Any) -> None:
       2  there is no answer; one line says why and what to try
       4  there is no such node
     """  # noqa: D301 # click wants the control character itself
+    every = bool(node) or given["output"] != "table"
 
     async def question(asked: Asked) -> tuple[Asked, list[Document]]:
         if not node:
-            return asked, await all_nodes(asked, NodeQuery())
+            return asked, await all_nodes(asked, NodeQuery(cards="" if every else "used"))
         found = await asked.views.node(node.removeprefix("node/"))
         return asked, [found] if found else []
 
@@ -63,25 +65,40 @@ def inspect(node: str, **given: Any) -> None:
         return
     wide = given["output"] == "wide"
     with paper(wide=wide) as console:
-        parts = (part for one in nodes for part in (Line(), *_node(one, wide=wide)))
-        console.print(Group(*islice(parts, 1, None)))
+        console.print(Group(*_nodes(nodes, wide=wide, every=every)))
     told(asked)
 
 
-def _node(node: Document, *, wide: bool) -> Iterator[RenderableType]:
+def _nodes(nodes: list[Document], *, wide: bool, every: bool) -> Iterator[RenderableType]:
+    """The nodes, with an empty line around those of more than one line."""
+    long = False
+    for number, one in enumerate(nodes):
+        parts = [*_node(one, wide=wide, every=every)]
+        if number and (long or len(parts) > 1):
+            yield Line()
+        yield from parts
+        long = len(parts) > 1
+
+
+def _node(node: Document, *, wide: bool, every: bool) -> Iterator[RenderableType]:
+    cards = [card for card in node["cards"] if every or _shown(card)]
+    idle: Counter[str] = Counter(node["devices"])
+    idle.subtract(card["type"] for card in cards)
+    others = [f"{count} x {type_}" for type_, count in idle.items() if count > 0]
     kind = node["model"] or node["vendor"] or ("unknown model" if node["cards"] else "no devices")
+    alone = () if cards or not others else ("  ", Styled(f"idle: {', '.join(others)}", "dim"))
     style = "bold green" if node["state"] == "ok" else "bold red"
-    yield Line(Styled(node["name"], "bold"), f"  {kind}  ", Styled(node["state"], style))
+    yield Line(Styled(node["name"], "bold"), f"  {kind}  ", Styled(node["state"], style), *alone)
     for taint in node.get("taints", ()) if wide else ():
         yield Text(f"taint {taint}", style="dim")
     for one in node.get("objections", ()):
         yield Text(f"{one['protocol']}: {one['code']}: {one['message']}", style="yellow")
     for note in node.get("notes", ()):
         yield Text(note, style="dim")
-    if not node["cards"]:
+    if not cards:
         return
     table = PlainTable("CARD", "", "COMPUTE", "MEMORY", "POD", "HOW", *(("UUID",) if wide else ()))
-    for card in node["cards"]:
+    for card in cards:
         used = card["core_milli"]
         part = used["used"] / used["total"] if used["total"] else 0.0
         state = card_state(card) if card["closed"] else ""
@@ -112,7 +129,14 @@ def _node(node: Document, *, wide: bool) -> Iterator[RenderableType]:
                 Styled("not made by Partage", "dim"),
                 f"{one['profile']} at {one['start']}",
             )
+    for other in others:
+        table.add_row(other, "", "", "", Styled("idle", "dim"))
     yield table
+
+
+def _shown(card: Document) -> bool:
+    """Whether there is more to say of a card than that it is idle."""
+    return bool(card["tenants"] or card["foreign"] or card["closed"])
 
 
 def _who(tenant: Document) -> Cell:

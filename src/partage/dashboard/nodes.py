@@ -19,7 +19,7 @@ from partage.model.allocation import Charge
 from partage.model.device import DeviceType, SliceMode
 from partage.model.node import Node
 from partage.model.reason import ReasonCode
-from partage.wire.outcomes import device_document, said
+from partage.wire.outcomes import closed_code, device_document, said
 
 Floats = NDArray[np.float64]
 _HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
@@ -50,6 +50,8 @@ async def nodes_document(
         "offset": query.offset,
         "nodes": _counted(ledger, page)
         if counted
+        else _used(books, page, kept, names=names)
+        if query.cards == "used"
         else [_kept(books, ledger.node_at(index), kept, names=names) for index in page.tolist()],
     }
 
@@ -76,17 +78,40 @@ def _found(ledger: Ledger, query: NodeQuery, standing: Standing) -> Index:
     return found[np.argsort(-parts if query.order == "used" else parts, kind="stable")]
 
 
+def _used(
+    books: Books, page: Index, standing: Standing, *, names: bool
+) -> list[dict[str, Any] | msgspec.Raw]:
+    """These nodes with the cards that hold something or are closed; most of a large cluster's may have none."""
+    ledger = books.engine.ledger
+    held = standing.catalogue.used(ledger) | standing.catalogue.closed(ledger)
+    bare = [
+        index
+        for index in page.tolist()
+        if not held[index]
+        and not any(one.foreign for type_ in DeviceType for one in ledger.devices(type_, index))
+    ]
+    counted = dict(zip(bare, _counted(ledger, np.array(bare, np.intp)), strict=True))
+    return [
+        counted[index] | {"cards": []}
+        if index in counted
+        else _kept(books, ledger.node_at(index), standing, names=names, used=True)
+        for index in page.tolist()
+    ]
+
+
 def _kept(
-    books: Books, node: Node, standing: Standing, *, names: bool
+    books: Books, node: Node, standing: Standing, *, names: bool, used: bool = False
 ) -> dict[str, Any] | msgspec.Raw:
     """A node's document, which is kept as text until something on the node has changed."""
     if standing.texts is None:
-        return _document(books, node, names=names)
+        return _document(books, node, names=names, used=used)
     ledger = books.engine.ledger
     states = tuple(books.engine.states.get(held.uid) for held in ledger.on_node(node.name))
     changed = int(standing.catalogue.latest[ledger.index[node.name]])
     return standing.texts.of(
-        (node.name, names), (changed, states), lambda: _document(books, node, names=names)
+        (node.name, names, used),
+        (changed, states),
+        lambda: _document(books, node, names=names, used=used),
     )
 
 
@@ -128,10 +153,14 @@ def _parts_used(ledger: Ledger) -> Floats:
     return larger
 
 
-def _document(books: Books, node: Node, *, names: bool) -> dict[str, Any]:
+def _document(books: Books, node: Node, *, names: bool, used: bool = False) -> dict[str, Any]:
     ledger = books.engine.ledger
     (counted,) = _counted(ledger, np.array([ledger.index[node.name]], np.intp))
-    cards = [_card(books, node, card, names=names) for card in _cards(books, node)]
+    cards = [
+        _card(books, node, card, names=names)
+        for card in _cards(books, node)
+        if not used or card.tenants or card.foreign or closed_code(card)
+    ]
     return {**counted, "cards": cards}
 
 

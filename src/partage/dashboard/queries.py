@@ -26,7 +26,8 @@ class NodeQuery:
         vendor: with a card of this vendor.
         model: with a card of this model, as the overview writes it.
         protocol: with a card that a pod of this protocol uses.
-        cards: `no` leaves each node's cards out, which makes a long list short.
+        cards: `no` leaves each node's cards out, which makes a long list short; `used` leaves out those that are
+            open and hold nothing.
         order: `name`, `used` (most compute or memory first), or `free`.
         offset: how many to leave out first.
     """

@@ -48,7 +48,7 @@ _CHOICES: Final = {
     "only": ("", "used", "free", "closed"),
     "state": ("", "placed", "waiting"),
     "reverse": ("", "yes"),
-    "cards": ("", "no"),
+    "cards": ("", "no", "used"),
 }
 _ORDERS: Final = {
     NodeQuery: ("name", "used", "free"),
