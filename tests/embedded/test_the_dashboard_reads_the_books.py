@@ -170,7 +170,7 @@ def test_documents_tell_what_is_there_and_cost_nothing_twice() -> None:
             seen = json.loads((await fetch(world, "/api/overview"))[2])
             assert seen["cards"] == {"total": 3, "idle": 2, "shared": 1, "whole": 0, "closed": 0}
             assert seen["core_milli"] == {"total": 3000, "used": 500}
-            assert seen["pods"] == {"placed": 1, "waiting": 1}
+            assert seen["pods"] == {"placed": 1, "waiting": 1, "waiting_by_claims": 0}
 
             daemon = world.cluster._daemon
             assert daemon is not None

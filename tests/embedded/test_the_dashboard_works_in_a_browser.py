@@ -355,7 +355,7 @@ def test_a_waiting_pod_shows_groups_and_ways_to_fit() -> None:
             "document.querySelector('.ways').innerText"
         )
         heads = await page.value(
-            "[...document.querySelectorAll('.stacked th[scope=col]')].map(t => t.textContent)"
+            "[...document.querySelector('.stacked').querySelectorAll('th[scope=col]')].map(t => t.textContent)"
         )
         assert heads == ["nodes", "code", "why"]
 

@@ -80,6 +80,7 @@ def test_they_stand_among_the_others_in_order() -> None:
         "it waits for its ResourceClaims: cannot allocate all claims"
     )
     assert seen["waiting_by_code"] == [{"code": "", "pods": 3}]
+    assert seen["pods"]["waiting_by_claims"] == 2  # kube-scheduler's own rules keep none of these
 
 
 def ended() -> Document:
@@ -112,7 +113,7 @@ def test_they_wait_no_more(then: Document, placed: list[str]) -> None:
     assert listed(known, PodQuery(state="placed")) == placed
     assert listed(known, PodQuery()) == [*placed, "m"]
     counted = asyncio.run(overview_document(known))["pods"]
-    assert counted == {"placed": len(placed), "waiting": 1}
+    assert counted == {"placed": len(placed), "waiting": 1, "waiting_by_claims": 0}
 
 
 def test_another_drivers_are_not_told() -> None:

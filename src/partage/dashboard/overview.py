@@ -67,6 +67,7 @@ async def overview_document(
         "pods": {
             "placed": len(kept.roster.placed) + by_claims.count(placed=True),
             "waiting": len(kept.roster.waiting) + wait_by_claims,
+            "waiting_by_claims": wait_by_claims,
         },
         "waiting_by_code": [{"code": code, "pods": n} for code, n in waiting.most_common() if n],
         "waiting": _first(books, kept.roster, claimants) if names else [],

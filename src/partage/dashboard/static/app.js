@@ -80,7 +80,7 @@ function open() {
   [region, frame] = [document.createElement("div"), document.createElement("div")];
   region.id = "view";
   region.setAttribute("aria-busy", "true");
-  draw(region, [h("p", {}, "Loading…")]);
+  draw(region, [h("h1", {}, view.title(parts)), h("p", { role: "status" }, "Loading…")]);
   filter();
   main.replaceChildren(frame, region);
   if (before) main.focus({ preventScroll: true });

@@ -115,7 +115,7 @@ class Fleet extends Component {
     const { fleet } = this;
     const width = Math.max(this.canvas.parentElement.clientWidth, 200);
     const height = Math.max(innerHeight - this.canvas.getBoundingClientRect().top - scrollY - 60, 240);
-    return { width, ...laidOut(this.chosen.map((i) => fleet.cards[i]), width, height, width < 600 ? 4 : 3) };
+    return { width, ...laidOut(this.chosen.map((i) => fleet.cards[i]), width, height, width < 600 ? 4 : 2) };
   }
 
   fit() {
@@ -195,8 +195,8 @@ class Fleet extends Component {
     const last = this.chosen.length - 1;
     const cards = (node) => this.where.nodes[node].cards;
     const { node, card } = this.at || { node: 0, card: -1 };
-    if (key === "Home" || !this.at) return { node: 0, card: 0 };
     if (key === "End") return { node: last, card: cards(last) - 1 };
+    if (key === "Home" || !this.at) return { node: 0, card: 0 };
     if (key === "ArrowRight") return card + 1 < cards(node) ? { node, card: card + 1 } : { node: Math.min(node + 1, last), card: node < last ? 0 : card };
     if (key === "ArrowLeft") return card ? { node, card: card - 1 } : node ? { node: node - 1, card: cards(node - 1) - 1 } : this.at;
     if (key === "PageDown") return { node: Math.min(node + 50, last), card: 0 };

@@ -8,6 +8,7 @@ export const title = () => "Overview";
 
 const OWN = "kube-scheduler has not said why: its turn has not come";
 const UNREFUSED = "kept by a rule of kube-scheduler's own, or its turn has not come";
+const CLAIMS = "for their ResourceClaims";
 const CODES = 4; // reasons that are named where something needs a hand
 const KINDS = [["whole", "given whole"], ["shared", "shared"], ["idle", "idle"], ["closed", "closed"]];
 
@@ -27,11 +28,22 @@ export function render(seen, query, go) {
   ];
 }
 
+/** Pods by what they wait for; of those without a code, kube-scheduler allocates claims and has rules of its own. */
+function reasons({ waiting_by_code: codes, pods: { waiting_by_claims: claims = 0 } }) {
+  return codes.flatMap(({ code, pods }) => (code ? [{ code, pods }]
+    : [{ text: CLAIMS, pods: claims }, { text: UNREFUSED, pods: pods - claims }].filter((one) => one.pods > 0)));
+}
+
+/** A reason with a link to the pods that wait for it, where a list has them alone. */
+const waitFor = (code, text) => (code ? filtered("pods", { state: "waiting", code }, code)
+  : text === CLAIMS ? filtered("pods", { state: "waiting", protocol: "claim" }, text) : text);
+
 /** What somebody should look at, or that there is nothing. */
 function attention(seen) {
   const { attention: found } = seen;
   const problems = Object.entries(seen.problems);
-  const rest = seen.waiting_by_code.slice(CODES).reduce((sum, { pods }) => sum + pods, 0);
+  const waits = reasons(seen);
+  const rest = waits.slice(CODES).reduce((sum, { pods }) => sum + pods, 0);
   const cardLink = (one) => h("a", { href: `#/node/${encodeURIComponent(one.node)}` }, `${one.node} ${one.type} ${one.minor}`);
   const listed = (rows, total) => [rows.map((row, i) => [i ? "; " : "", row]), total > rows.length ? ` and ${count(total - rows.length)} more` : ""];
   const lines = [
@@ -41,7 +53,7 @@ function attention(seen) {
     seen.nodes.cordoned ? [filtered("nodes", { only: "closed" }, `${many(seen.nodes.cordoned, "node")} cordoned`),
       listed(found.cordoned.slice(0, 6).map((name) => link(["node", name], name)), seen.nodes.cordoned)] : null,
     seen.pods.waiting ? [filtered("pods", { state: "waiting" }, `${many(seen.pods.waiting, "pod")} waiting`),
-      [listed(seen.waiting_by_code.slice(0, CODES).map(({ code, pods }) => [`${count(pods)} `, code ? filtered("pods", { state: "waiting", code }, code) : "not refused by Partage"]), 0),
+      [listed(waits.slice(0, CODES).map(({ code, text, pods }) => [`${count(pods)} `, waitFor(code, text === UNREFUSED ? "not refused by Partage" : text)]), 0),
         rest ? `; ${count(rest)} more` : ""]] : null,
     ...problems.map(([what, why]) => [`Not taken in: ${what}`, why]),
   ].filter(Boolean);
@@ -91,8 +103,7 @@ function podsTile(seen, past) {
 }
 
 function waiting(seen) {
-  const rows = seen.waiting_by_code.map(({ code, pods }) => [
-    code ? filtered("pods", { state: "waiting", code }, code) : UNREFUSED, count(pods)]);
+  const rows = reasons(seen).map(({ code, text, pods }) => [waitFor(code, text), count(pods)]);
   return h("section", { class: "panel" }, h("h2", {}, "Waiting"),
     rows.length ? table("Waiting pods by reason", [["reason", "text"], ["pods", "number"]], rows) : h("p", { class: "empty" }, "No pod waits."),
     seen.waiting.length ? h("h2", {}, "First in line") : null,

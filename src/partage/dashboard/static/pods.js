@@ -81,7 +81,7 @@ function ending({ reason, message, containers }) {
   const said = [reason, message].filter(Boolean).join(": ");
   return [
     said ? h("p", { class: "alert" }, said) : null,
-    containers.length ? h("section", { class: "panel" }, h("h2", {}, "How its containers ended"), table("Ends of containers",
+    containers.length ? h("section", { class: "panel stacked" }, h("h2", {}, "How its containers ended"), table("Ends of containers",
       [["container"], ["exit code", "number"], ["reason"], ["message", "wide"]],
       containers.map((one) => [one.name + (one.init ? " (init)" : ""), one.exit_code === null ? "" : `${one.exit_code}`, one.reason || "", one.message || ""]))) : null,
   ];
@@ -97,14 +97,14 @@ function groups(reason) {
     group.nodes.push(name);
     group.cards.push(...node.cards);
   }
-  return [...found.values()].map((group) => ({ ...group, cards: alike(group.cards) })).sort((a, b) => nearness(b) - nearness(a));
+  return [...found.values()].map((group) => ({ ...group, cards: alike(group.cards) })).sort((a, b) => nearness(b) - nearness(a) || b.nodes.length - a.nodes.length);
 }
 
-/** How much of what was asked is there: on the best card, or by cards that fit; the rest keeps its order below. */
+/** How much of what was asked is there: on the best card, or by cards that fit; of the rest the largest group. */
 function nearness({ cards, message }) {
   const [, fit, needed] = /^(\d+) of \d+ cards fit, (\d+) needed/.exec(message) || [];
   const parts = cards.map(([, one]) => (one.asked && one.free !== null && one.free < one.asked ? one.free / one.asked : -1));
-  return Math.max(-1, needed ? fit / needed : -1, ...parts);
+  return Math.max(-1, Number(fit) ? fit / needed : -1, ...parts);
 }
 
 function refusal(pod) {
@@ -214,7 +214,7 @@ function pictureOf(pod) {
 
 function given(pod) {
   if (!pod.allocations.length) return null;
-  return h("section", { class: "panel" }, h("h2", {}, "What it has"), table("Devices of the pod",
+  return h("section", { class: "panel stacked" }, h("h2", {}, "What it has"), table("Devices of the pod",
     [["card"], ["container"], ["compute", "number"], ["memory", "number"], ["how"], ["uuid"]],
     pod.allocations.map((g) => [`${g.type} ${g.minor}`, g.container + (g.init ? " (init)" : ""), percent(g.core_milli),
       g.memory_bytes ? bytes(g.memory_bytes) : "", (MODES[g.mode] || g.mode) + (g.mig ? ` ${g.mig.profile} at ${g.mig.start}` : "")
@@ -224,7 +224,7 @@ function given(pod) {
 function asked(pod) {
   const each = (g) => (g.whole ? "whole" : [g.core_milli ? percent(g.core_milli) : "", g.memory_bytes ? bytes(g.memory_bytes)
     : g.memory_milli ? `${percent(g.memory_milli)} of memory` : ""].filter(Boolean).join(" + "));
-  return h("section", { class: "panel" }, h("h2", {}, "What it asks for"),
+  return h("section", { class: "panel stacked" }, h("h2", {}, "What it asks for"),
     pod.request.length ? table("Requests of the pod", [["devices"], ["of each"], ["protocol"], ["containers"]],
       pod.request.map((g) => [`${g.count === null ? "all" : g.count} x ${g.type}`, each(g), g.protocol + (g.dialect ? ` (${g.dialect})` : ""),
         g.containers.join(", ")])) : h("p", { class: "empty" }, "Nothing that could be read."),
@@ -248,6 +248,6 @@ function why(pod) {
 function written(pod) {
   const found = Object.entries(pod.annotations);
   if (!found.length) return null;
-  return h("section", { class: "panel" }, h("h2", {}, "What is written on it"),
+  return h("section", { class: "panel stacked" }, h("h2", {}, "What is written on it"),
     table("Annotations of the pod", [["annotation"], ["value"]], found.map(([key, value]) => [h("code", {}, key), h("code", {}, value)])));
 }
