@@ -247,6 +247,23 @@ def test_each_rule_has_its_sentence(
     assert part in reason.message
 
 
+def test_what_lacks_is_called_what_it_is() -> None:
+    """A share of a network card that is too large speaks of rdma, in the line and in the sentence, and never of gpu-core."""
+    nic = Device(type=DeviceType.RDMA, minor=0, uuid="0000:1f:00.0", core_milli=400)
+    asked = DeviceRequest(DeviceType.RDMA, core_milli=600)
+
+    found = refusal(make_pod("a", asked), make_node(devices=[nic]))
+
+    assert found.code is ReasonCode.INSUFFICIENT_CORE
+    assert found.message == (
+        "0/1 nodes: 1 insufficient rdma (asked 60%, most free 40% on node-1 rdma 0)"
+    )
+    assert found.nodes["node-1"].message == (
+        "0 of 1 rdma devices fit, 1 needed: "
+        "1 rdma device with too little left (asked 60%, most free 40% on rdma 0)"
+    )
+
+
 def test_the_card_that_came_closest_leads() -> None:
     """Of several reasons on one node the one nearest to success speaks for it."""
     devices = [

@@ -92,6 +92,10 @@ _PHRASES: Mapping[ReasonCode, str] = {
 }
 
 
+_PART = ReasonCode.INSUFFICIENT_CORE
+"""Of a device that is no card, too: a share of it is counted in the same column."""
+
+
 @dataclass(frozen=True, slots=True)
 class CardReason:
     """Why one card cannot serve a request.
@@ -123,6 +127,7 @@ class NodeReason:
         card: the minor of the card that had `free` left.
         cards: every card that was refused.
         brief: the fact in a few words, for the one-line summary, where no number tells it.
+        device: what the lacking device is, where it is no card.
     """
 
     code: ReasonCode
@@ -132,6 +137,7 @@ class NodeReason:
     card: int | None = None
     cards: tuple[CardReason, ...] = ()
     brief: str = ""
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +157,10 @@ class Refusal:
     counts: Mapping[ReasonCode, int] = field(default_factory=dict)
 
 
-def phrase(code: ReasonCode) -> str:
-    """The few words that stand for a code in a one-line summary."""
-    return _PHRASES[code]
+def phrase(code: ReasonCode, device: str = "") -> str:
+    """The few words that stand for a code in a one-line summary.
+
+    Args:
+        device: what lacks compute, where it is no card.
+    """
+    return f"insufficient {device}" if device and code is _PART else _PHRASES[code]

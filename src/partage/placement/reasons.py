@@ -77,7 +77,8 @@ def node_reason(
         fitting: how many cards would do.
         total: how many cards of the type the node has.
     """
-    kind = "card" if request.type is DeviceType.GPU else f"{request.type} device"
+    device = "" if request.type is DeviceType.GPU else request.type.value
+    kind = f"{device} device" if device else "card"
     none = (
         ReasonCode.INSUFFICIENT_CARDS
         if request.type is DeviceType.GPU
@@ -86,17 +87,17 @@ def node_reason(
     cards = tuple(reasons)
     if not reasons or (request.count > total and not any(r.code in WRONG for r in reasons)):
         text = f"the node has {total} {kind}{'s' * (total != 1)}, {request.count} asked"
-        return NodeReason(none, text, request.count, total, cards=cards)
+        return NodeReason(none, text, request.count, total, cards=cards, device=device)
     lead = min(reasons, key=lambda r: (_RANK.get(r.code, len(_RANK)), -(r.free or 0), r.minor))
     counts = Counter(r.code for r in reasons)
     parts = []
     for code in sorted(counts, key=lambda c: _RANK.get(c, len(_RANK))):
         best = max((r for r in reasons if r.code is code), key=lambda r: (r.free or 0, -r.minor))
-        parts.append(f"{counts[code]} {kind}{'s' * (counts[code] != 1)} {_clause(best)}")
+        parts.append(f"{counts[code]} {kind}{'s' * (counts[code] != 1)} {_clause(best, device)}")
     need = "all" if request.every else str(request.count)
     text = f"{fitting} of {total} {kind}s fit, {need} needed: " + ", ".join(parts)
     brief = lead.detail if lead.code in WRONG else ""
-    return NodeReason(lead.code, text, lead.asked, lead.free, lead.minor, cards, brief)
+    return NodeReason(lead.code, text, lead.asked, lead.free, lead.minor, cards, brief, device)
 
 
 _OF_CARD: Final[Mapping[ReasonCode, str]] = {
@@ -114,13 +115,15 @@ _OF_CARD: Final[Mapping[ReasonCode, str]] = {
 }
 
 
-def _clause(reason: CardReason) -> str:
+def _clause(reason: CardReason, device: str) -> str:
     text = _OF_CARD.get(reason.code, phrase(reason.code))
+    if device and reason.code is ReasonCode.INSUFFICIENT_CORE:
+        text = "with too little left"
     facts = []
     if reason.asked is not None and reason.free is not None and reason.asked > 0:
         facts.append(
             f"asked {format_amount(reason.code, reason.asked)}, "
-            f"most free {format_amount(reason.code, max(reason.free, 0))} on card {reason.minor}"
+            f"most free {format_amount(reason.code, max(reason.free, 0))} on {device or 'card'} {reason.minor}"
         )
     if reason.detail:
         facts.append(reason.detail)
@@ -130,7 +133,7 @@ def _clause(reason: CardReason) -> str:
 class Finding:
     """One code over many nodes: how many, and the node that came closest."""
 
-    __slots__ = ("asked", "brief", "briefs", "card", "count", "free", "node")
+    __slots__ = ("asked", "brief", "briefs", "card", "count", "device", "devices", "free", "node")
 
     def __init__(self) -> None:
         self.count = 0
@@ -140,16 +143,19 @@ class Finding:
         self.card: int | None = None
         self.brief = ""
         self.briefs: set[str] = set()
+        self.device = ""
+        self.devices: set[str] = set()
 
     def add(self, name: str, reason: NodeReason) -> None:
         """Count one more node."""
         self.count += 1
+        self.devices.add(reason.device)
         self.brief = self.brief or reason.brief
         if reason.brief:
             self.briefs.add(reason.brief)
         if reason.free is not None and (self.free is None or reason.free > self.free):
             self.asked, self.free = reason.asked, reason.free
-            self.node, self.card = name, reason.card
+            self.node, self.card, self.device = name, reason.card, reason.device
             self.brief = reason.brief or self.brief
 
 
@@ -174,7 +180,7 @@ def refusal_of(
 
 
 def _part(code: ReasonCode, finding: Finding) -> str:
-    text = f"{finding.count} {phrase(code)}"
+    text = f"{finding.count} {' or '.join(dict.fromkeys(phrase(code, one) for one in sorted(finding.devices or {''})))}"
     if code in _NAMED and len(finding.briefs) > 1:
         return f"{text} ({_several(finding.briefs)})"
     if code is ReasonCode.UUID_MISMATCH and _ASKED in finding.brief:
@@ -183,7 +189,11 @@ def _part(code: ReasonCode, finding: Finding) -> str:
         return f"{text} ({finding.brief}{f' on {finding.node}' if finding.node else ''})"
     if finding.asked is None or finding.free is None or finding.asked <= 0:
         return text
-    where = finding.node if finding.card is None else f"{finding.node} card {finding.card}"
+    where = (
+        finding.node
+        if finding.card is None
+        else f"{finding.node} {finding.device or 'card'} {finding.card}"
+    )
     if code in (ReasonCode.INSUFFICIENT_CARDS, ReasonCode.INSUFFICIENT_DEVICES):
         return f"{text} (asked {finding.asked}, at most {finding.free} on {where})"
     return (

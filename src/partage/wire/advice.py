@@ -12,7 +12,7 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.INVALID_REQUEST: "correct the container or annotation that the message names",
     ReasonCode.SCHEDULING_GATED: "wait until the controller that set the gates removes them",
     ReasonCode.INSUFFICIENT_CARDS: "ask for fewer, wait, or add cards",
-    ReasonCode.INSUFFICIENT_CORE: "ask for less compute, or wait",
+    ReasonCode.INSUFFICIENT_CORE: "ask for a smaller part of the card, or wait",
     ReasonCode.INSUFFICIENT_MEMORY: "ask for less memory, or wait",
     ReasonCode.INSUFFICIENT_SLOTS: "wait, or raise the split count where the protocol has one",
     ReasonCode.INSUFFICIENT_DEVICES: "ask for fewer; check selectors of the hint",
