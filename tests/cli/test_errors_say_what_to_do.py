@@ -4,6 +4,7 @@ import ast
 import importlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -246,6 +247,41 @@ def test_a_full_disk_is_told_in_one_line(typed: list[str]) -> None:
     assert ended.stderr.decode().splitlines() == [
         "partage: the output cannot be written: No space left on device; free some space, or write elsewhere"
     ]
+
+
+PRESSED = """
+import signal, sys
+
+when = sys.argv.pop(1)
+
+class Pressed:
+    def find_spec(self, name, *_):
+        if name == when:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Pressed())
+from partage.cli.entry import main
+main()
+"""
+"""The program, which gets a signal as it begins to load a module."""
+
+
+@pytest.mark.parametrize("module", ["partage.cli.main", "click", "partage.cli.top", "aiohttp"])
+def test_a_key_that_is_pressed_at_once_ends_it_without_a_word(module: str) -> None:
+    """Ctrl-C while the program is being loaded: no traceback, and the shell knows why it ended."""
+    typed = [sys.executable, "-c", PRESSED, module, "top", "--scheduler", "http://127.0.0.1:1"]
+
+    ended = subprocess.run(typed, capture_output=True, check=False)
+
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")
+
+
+def test_a_folder_in_the_place_of_a_kubeconfig_is_named(tmp_path: Path) -> None:
+    """It is there, so that nothing was found would be untrue."""
+    result = CliRunner(env={"KUBECONFIG": str(tmp_path)}).invoke(main, ["top"])
+
+    assert result.exit_code == 2
+    assert f"{tmp_path} is a folder; name a kubeconfig file in it" in result.stderr
 
 
 def test_an_old_terminal_gets_what_it_can_show() -> None:

@@ -1,13 +1,14 @@
 """The example manifests are scheduled, alone and together, as their READMEs say."""
 
 import json
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner
+
+from partage.cli.main import main as program
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PLACED = "placed"
@@ -60,8 +61,7 @@ OUTCOMES: dict[str, dict[str, str]] = {
 
 
 def _schedule(*files: Path) -> tuple[int, dict[str, Any]]:
-    (command,) = entry_points(group="console_scripts", name="partage")
-    result = CliRunner().invoke(command.load(), ["schedule", *map(str, files), "-o", "json"])
+    result = CliRunner().invoke(program, ["schedule", *map(str, files), "-o", "json"])
     assert result.exit_code in (0, 3), result.output
     return result.exit_code, json.loads(result.stdout)
 

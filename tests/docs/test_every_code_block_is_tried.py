@@ -11,7 +11,6 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
@@ -19,6 +18,7 @@ import pytest
 import yaml
 from page_blocks import BLOCKS, LINES, ROOT, Block, Line
 
+from partage.cli.main import main as program
 from partage.embedded.manifests import read
 
 CHART = ROOT / "deploy/helm/partage"
@@ -48,8 +48,7 @@ def test_data_is_what_it_says(block: Block, tmp_path: Path) -> None:
 
 def _command(words: list[str]) -> tuple[click.Command, list[str]]:
     """The subcommand that words name, and what is left of them."""
-    (entry,) = entry_points(group="console_scripts", name="partage")
-    command: click.Command = entry.load()
+    command: click.Command = program
     while isinstance(command, click.Group):
         assert words, "a subcommand is missing"
         found = command.get_command(click.Context(command), words[0])

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import fields
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ import pytest
 from partage.agent.discovery.models import MODELS
 from partage.agent.isolation.enforcement_status import Cause
 from partage.cli.explain import meaning
+from partage.cli.main import main as program
 from partage.cli.up import up
 from partage.controllers.pods import Problem
 from partage.model.policy import Strategy
@@ -96,8 +96,7 @@ def test_every_option_of_up_and_every_model_is_told() -> None:
 
 def test_every_option_and_policy_is_told() -> None:
     """Each option of `partage schedule`, and each policy, is in its page."""
-    (entry,) = entry_points(group="console_scripts", name="partage")
-    group = entry.load()
+    group = program
     command = group.get_command(click.Context(group), "schedule")
 
     options = {opt for p in command.params for opt in p.opts if opt.startswith("--")}
@@ -109,8 +108,7 @@ def test_every_option_and_policy_is_told() -> None:
 @pytest.mark.parametrize("name", ["agent", "discover", "scheduler", "webhook"])
 def test_every_option_of_a_service_is_told(name: str) -> None:
     """Each option of `partage scheduler` and `partage webhook` is in its page."""
-    (program,) = entry_points(group="console_scripts", name="partage")
-    group = program.load()
+    group = program
     command = group.get_command(click.Context(group), name)
     page_name = {"discover": "agent-discovery"}.get(name, name)
     page = (ROOT / f"docs/reference/{page_name}.md").read_text(encoding="utf-8")
@@ -123,8 +121,7 @@ def test_every_option_of_a_service_is_told(name: str) -> None:
 @pytest.mark.parametrize("name", ["explain", "top", "inspect"])
 def test_every_option_of_asking_is_told(name: str) -> None:
     """Each option of `partage explain`, `top` and `inspect` is in their page."""
-    (program,) = entry_points(group="console_scripts", name="partage")
-    group = program.load()
+    group = program
     command = group.get_command(click.Context(group), name)
     page = (ROOT / "docs/reference/asking.md").read_text(encoding="utf-8")
 
@@ -150,8 +147,7 @@ def test_every_written_annotation_has_a_meaning() -> None:
 
 def test_every_option_of_simulate_is_told() -> None:
     """Each option of each subcommand of `partage simulate` is in its part of the page."""
-    (entry,) = entry_points(group="console_scripts", name="partage")
-    group = entry.load()
+    group = program
     simulate = group.get_command(click.Context(group), "simulate")
     page = (ROOT / "docs/reference/simulate.md").read_text(encoding="utf-8")
 

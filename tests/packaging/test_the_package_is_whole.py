@@ -66,7 +66,7 @@ def test_the_wheel_has_what_users_need_and_nothing_else(wheel: Path) -> None:
     assert not [n for n in found if "__pycache__" in n or n.endswith(".pyc")]
     with zipfile.ZipFile(wheel) as archive:
         commands = archive.read(f"partage-{__version__}.dist-info/entry_points.txt").decode()
-    assert "kubectl-partage = partage.cli.main:main" in commands
+    assert "kubectl-partage = partage.cli.entry:main" in commands
 
 
 def test_the_source_package_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gc
 import importlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +117,8 @@ class _Lazy(click.Group):
         elif self._program:
             gc.set_threshold(_RARELY)
         command = getattr(importlib.import_module(f"partage.cli.{cmd_name}"), cmd_name)
+        if self._program and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # what it does is put away
         return command if isinstance(command, click.Command) else None
 
     def resolve_command(

@@ -22,7 +22,7 @@ def load_config(
 ) -> Config:
     """Find the configuration as kubectl does.
 
-    In this order: `kubeconfig`, the files of `KUBECONFIG` (missing ones are skipped),
+    In this order: `kubeconfig`, the files of `KUBECONFIG` (missing ones are skipped, folders are refused),
     `~/.kube/config`, the service account of the pod we run in.
 
     Args:
@@ -35,6 +35,9 @@ def load_config(
         ConfigError: nothing found, or what was found is of no use.
     """
     paths = _candidates(environ, kubeconfig)
+    for path in paths:
+        if path.is_dir():
+            raise ConfigError(f"{path} is a folder; name a kubeconfig file in it")
     documents = [(path, _read(path)) for path in paths if path == kubeconfig or path.is_file()]
     if documents:
         return parse_kubeconfig(documents, context)

@@ -6,10 +6,11 @@ A page shows what the program really prints, because a test compares; in README 
 
 import re
 import shlex
-from importlib.metadata import entry_points
 from typing import Final
 
 from click.testing import CliRunner
+
+from partage.cli.main import main
 
 __all__ = ["captures", "comes_out", "commands", "output", "refreshed"]
 
@@ -55,9 +56,8 @@ def output(command: str) -> str:
     Raises:
         ValueError: it ends with another code than 0 or 3.
     """
-    (entry,) = entry_points(group="console_scripts", name="partage")
     command, _, most = command.partition(" | head -")
-    result = CliRunner().invoke(entry.load(), shlex.split(command)[1:])
+    result = CliRunner().invoke(main, shlex.split(command)[1:])
     if result.exit_code not in (0, 3):
         raise ValueError(f"{command}: exit {result.exit_code}: {result.output}")
     lines = result.stdout.splitlines()[: int(most) if most else None]

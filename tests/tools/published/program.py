@@ -1,16 +1,11 @@
-"""Runs the real command in process, by its entry point, as a shell would.
-
-The command line is looked up where the package registers it, so that what is checked is what
-people run: arguments, decoding, decision, output and exit code.
-"""
+"""Runs the real command in process, as a shell would: arguments, decoding, decision, output and exit code."""
 
 import json
-from importlib.metadata import entry_points
 from typing import Any
 
-import click
 from click.testing import CliRunner
 
+from partage.cli.main import main
 from published.case import Case, Expectation, Verdict, observe
 
 __all__ = ["actual", "holds", "run", "verdict"]
@@ -23,10 +18,8 @@ def run(case: Case) -> Output:
 
     The exit code is under `exit`; when the input is refused, the message is under `error`.
     """
-    (command,) = entry_points(group="console_scripts", name="partage")
-    program: click.Command = command.load()
     result = CliRunner().invoke(
-        program, ["schedule", "-", "-o", "json", *case.arguments], input=case.documents
+        main, ["schedule", "-", "-o", "json", *case.arguments], input=case.documents
     )
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

@@ -6,13 +6,13 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import yaml
 
+from partage.cli.main import main
 from partage.tracing.spans import ATTRIBUTES, EVENTS, KINDS
 from partage.vendors import names, settings
 from partage.vendors.catalog import FAMILIES
@@ -67,7 +67,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def commands_page() -> str:
     """Every command with its options, as `--help` tells them."""
-    (entry,) = entry_points(group="console_scripts", name="partage")
     text = (
         f"{HEAD}# All commands\n\nWhat `partage COMMAND --help` says, for all of them. Each is there as `kubectl partage` too. "
         "Pages with examples and documents: [schedule](schedule.md), [up](up.md), "
@@ -75,9 +74,7 @@ def commands_page() -> str:
         "[simulate](simulate.md), [scheduler](scheduler.md), [webhook](webhook.md), [agent](agent.md), "
         "[discover](agent-discovery.md), [withdraw](../how-to/uninstall.md).\n"
     )
-    return text + "".join(
-        _command(path, command) for path, command in _walk("partage", entry.load())
-    )
+    return text + "".join(_command(path, command) for path, command in _walk("partage", main))
 
 
 def _walk(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
