@@ -129,6 +129,30 @@ def test_a_profile_beside_another_protocol_is_told() -> None:
     )
 
 
+def test_wishes_in_a_protocol_that_no_container_speaks_are_told() -> None:
+    """Of HAMi, Koordinator and MetaX beside qGPU; what the pod's own protocol reads is not among them."""
+    others = {
+        "nvidia.com/use-gputype": "A100",
+        "scheduling.koordinator.sh/device-allocate-hint": "{}",
+        "metax-tech.com/sgpu-qos-policy": "fixed-share",
+    }
+    qgpu = {"tke.cloud.tencent.com/qgpu-core": 20, "tke.cloud.tencent.com/qgpu-memory": 5}
+    hami = {GPU: 1, "nvidia.com/gpumem": 5}
+
+    notes = [
+        read(pod("p", container(limits=limits), meta={"annotations": others})).request.notes
+        for limits in (qgpu, hami)
+    ]
+
+    foreign = (
+        "annotation scheduling.koordinator.sh/device-allocate-hint has no effect: no container asks by Koordinator's names",
+        "annotation metax-tech.com/sgpu-qos-policy has no effect: no container asks for metax-tech.com/sgpu",
+    )
+    own = "annotation nvidia.com/use-gputype has no effect: no container asks by HAMi's names"
+    assert sorted(notes[0]) == sorted((own, *foreign))
+    assert sorted(notes[1]) == sorted(foreign)
+
+
 def test_another_container_decides() -> None:
     """A pod that speaks HAMi in one container means HAMi in the other."""
     manifest = pod(

@@ -190,6 +190,7 @@ class Family:
         owned: resource names that this family reads; they are checked on the ledger, never on a
             node's totals.
         triggers: names that only wake a vendor's plugin; they are checked on the node's totals.
+        heeded: annotations of users that hold for this family's containers and for no others.
         read: requests out of the containers that use this family's names. Containers of other
             families are not passed; sums over the pod are over those passed.
         refine: a vendor's rules on top of another family's reading (quality of service, one card
@@ -208,6 +209,7 @@ class Family:
     name: str
     owned: Callable[[Settings], frozenset[str]] = lambda _settings: frozenset()
     triggers: frozenset[str] = frozenset()
+    heeded: frozenset[str] = frozenset()
     read: Callable[[PodView, tuple[ContainerView, ...], Settings], Reading] = (
         lambda _pod, _containers, _settings: Reading()
     )

@@ -15,8 +15,9 @@ from partage.vendors.settings import IsolationSettings
 from partage.vendors.traits import NVIDIA
 from partage.vendors.wishes import Policy, read_wishes
 from partage.wire.context import Context
-from partage.wire.routing import HAMI, route, whole_cards
+from partage.wire.routing import HAMI, KOORDINATOR, route, whole_cards
 
+_WHOSE: Final = {HAMI: "HAMi's", KOORDINATOR: "Koordinator's"}
 _QUOTAS: Final = frozenset({Policy.FIXED_SHARE, Policy.BURST_SHARE})
 """Policies that hold or guarantee an amount of compute."""
 
@@ -36,16 +37,20 @@ def read_all(view: PodView, context: Context) -> Reading:
     ]
     groups, problem = whole_cards(routes.undecided)
     readings.append(Reading(groups=groups, fault=Fault(problem) if problem else None))
-    merged = _merged(readings, (*routes.notes, *_unread(view, routes.families)))
+    unread = _unread(view, context, routes.families) if routes.families else ()
+    merged = _merged(readings, (*routes.notes, *unread))
     for family in context.families:
         merged = family.refine(view, merged, context.settings)
     return _wishing(view, merged, context.settings.isolation)
 
 
-def _unread(view: PodView, families: Collection[str]) -> Iterator[str]:
-    """Partage's own wishes that only one protocol's containers can have."""
-    if names.MIG_PROFILE in view.annotations and families and HAMI not in families:
-        yield f"annotation {names.MIG_PROFILE} has no effect: no container asks by HAMi's names"
+def _unread(view: PodView, context: Context, spoken: Collection[str]) -> Iterator[str]:
+    """Annotations that hold for containers of a protocol that no container of this pod speaks."""
+    for family in context.families:
+        whose = _WHOSE.get(family.name, family.name)
+        for key in sorted(family.heeded & view.annotations.keys()):
+            if family.name not in spoken:
+                yield f"annotation {key} has no effect: no container asks by {whose} names"
 
 
 def _wishing(view: PodView, reading: Reading, required: IsolationSettings) -> Reading:

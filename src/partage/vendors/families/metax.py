@@ -53,6 +53,9 @@ def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     if reading.fault is not None:
         return reading
     if not asks_any(pod, METAX.wakes):
+        if names.SGPU_QOS_POLICY in pod.annotations and reading.groups:
+            note = f"annotation {names.SGPU_QOS_POLICY} has no effect: no container asks for {names.SGPU}"
+            reading = replace(reading, notes=(*reading.notes, note))
         return kept_off(reading, _PROTOCOL, METAX.name, lambda request: bool(_problem(request)))
     groups = [_ours(group) for group in reading.groups]
     requests = [g.request for g in groups if g.request.type is DeviceType.GPU]

@@ -10,12 +10,14 @@ from partage.vendors.base import Family
 from partage.vendors.families.hami.registration import register
 from partage.vendors.families.hami.request import NAME, owned, read
 from partage.vendors.families.hami.result import labels, recover, render
+from partage.vendors.families.hami.wishes import HEEDED
 
 __all__ = ["FAMILY"]
 
 FAMILY: Final = Family(
     name=NAME,
     owned=owned,
+    heeded=HEEDED,
     read=read,
     register=register,
     render=render,

@@ -18,6 +18,21 @@ from partage.model.request import CardFilter, Fault
 from partage.vendors import names
 from partage.vendors.traits import NVIDIA
 
+HEEDED: Final = frozenset(
+    {
+        names.HAMI_AVOID_TYPE,
+        names.HAMI_AVOID_UUID,
+        names.HAMI_CARD_POLICY,
+        names.HAMI_NODE_POLICY,
+        names.HAMI_NUMA_BIND,
+        names.HAMI_USE_TYPE,
+        names.HAMI_USE_UUID,
+        names.HAMI_VGPU_MODE,
+        names.HAMI_WEIGHTS,
+        names.MIG_PROFILE,
+    }
+)
+"""Every annotation that is read here."""
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 _WEIGHT: Final = re.compile(r"[0-9]{1,9}")

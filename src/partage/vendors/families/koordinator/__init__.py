@@ -6,6 +6,7 @@ Sources: the Koordinator document (v1.4 names), the MetaX document (today's name
 from typing import Final
 
 from partage.vendors.base import Family
+from partage.vendors.families.koordinator.hints import HEEDED
 from partage.vendors.families.koordinator.node import register
 from partage.vendors.families.koordinator.recover import recover
 from partage.vendors.families.koordinator.request import PROTOCOL, owned, read
@@ -16,6 +17,7 @@ __all__ = ["FAMILY"]
 FAMILY: Final = Family(
     name=PROTOCOL,
     owned=owned,
+    heeded=HEEDED,
     read=read,
     register=register,
     render=render,

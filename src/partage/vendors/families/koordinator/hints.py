@@ -88,6 +88,8 @@ _KINDS: Final[Mapping[str, type[msgspec.Struct]]] = {
     names.GPU_PARTITION_SPEC: _Partition,
     names.NUMA_TOPOLOGY_SPEC: _Numa,
 }
+HEEDED: Final = frozenset(_KINDS)
+"""Every annotation that is read here."""
 
 
 @dataclass(frozen=True, slots=True)
