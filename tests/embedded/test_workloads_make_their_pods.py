@@ -238,6 +238,54 @@ def test_a_workload_says_what_it_has_when_it_may_have_no_more() -> None:
     run(story())
 
 
+def test_steps_are_told_as_events() -> None:
+    """What `kubectl describe` shows of a Deployment, of its ReplicaSet and of a Job; one event each."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            path = f"{APPS}/deployments/web"
+            await w.create(f"{APPS}/deployments", workload("Deployment", SHARE, replicas=2))
+            await eventually(lambda: running_pods(w), lambda found: len(found) == 2)
+            await w.patch(path, {"spec": {"replicas": 1}})
+            await w.create(JOBS, workload("Job", SHARE, "true"))
+
+            events = await eventually(
+                lambda: w.get("/api/v1/namespaces/default/events"),
+                lambda found: (
+                    {"SuccessfulDelete", "job-controller"}
+                    <= {
+                        text
+                        for one in found["items"]
+                        for text in (one["reason"], one["source"].get("component"))
+                    }
+                ),
+            )
+            told = {
+                (one["involvedObject"]["kind"], one["source"]["component"], one["reason"]): one
+                for one in events["items"]
+            }
+            scaled = [
+                one["message"] for one in events["items"] if one["reason"] == "ScalingReplicaSet"
+            ]
+            (replicas,) = (await w.get(f"{APPS}/replicasets"))["items"]
+            name = replicas["metadata"]["name"]
+            assert sorted(scaled) == [
+                f"Scaled down replica set {name} from 2 to 1",
+                f"Scaled up replica set {name} from 0 to 2",
+            ]
+            assert {
+                ("Deployment", "deployment-controller", "ScalingReplicaSet"),
+                ("ReplicaSet", "replicaset-controller", "SuccessfulCreate"),
+                ("ReplicaSet", "replicaset-controller", "SuccessfulDelete"),
+                ("Job", "job-controller", "SuccessfulCreate"),
+            } <= told.keys()
+            made = [one for one in events["items"] if one["reason"] == "SuccessfulCreate"]
+            assert len(made) == 3
+            assert all(one["message"].startswith("Created pod: web-") for one in made)
+
+    run(story())
+
+
 def test_what_admission_refuses_is_told_on_the_workload() -> None:
     """An event on the ReplicaSet says which rule its pods break."""
 

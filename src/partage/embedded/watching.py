@@ -88,18 +88,22 @@ async def tell(
     *,
     user: User,
     warning: bool = False,
+    each: bool = False,
 ) -> None:
     """Writes an event about an object; the same reason again renews it and counts.
 
     Args:
         about: the object, with kind and apiVersion.
         user: who tells; its last part is the event's source.
+        each: whether another message is another event.
     """
     head = about["metadata"]
     namespace = head.get("namespace") or "default"
     moment = now(server)
     component = user.name.rpartition(":")[2]
-    subject = f"{head.get('uid') or head['name']}/{component}/{reason}"
+    subject = (
+        f"{head.get('uid') or head['name']}/{component}/{reason}{f'/{message}' if each else ''}"
+    )
     name = f"{head['name'].lower()}.{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
     event = {
         "metadata": {"name": name, "namespace": namespace},

@@ -41,6 +41,13 @@ _ABOVE: Final = {"pods": _REPLICA_SETS, _REPLICA_SETS: _DEPLOYMENTS}
 """Whose selector may pick an object without a controller."""
 _MAKES: Final = {_DEPLOYMENTS: ("Deployment", "apps/v1"), _REPLICA_SETS: ("ReplicaSet", "apps/v1")}
 _USER: Final = User("system:serviceaccount:kube-system:workload-controller")
+_TELLERS: Final = {
+    resource: User(f"system:serviceaccount:kube-system:{kind.lower()}-controller")
+    for kind, resource in _KINDS.items()
+}
+"""Who tells of a workload's steps, as `kubectl describe` names them."""
+_TOLD: Final = 10
+"""Pods of one step that an event of their own tells of; a genuine cluster combines the others."""
 _AGAIN: Final = 5.0
 """Seconds after which what was refused is tried again."""
 _OTHERS: Final = ("statefulsets.apps", "daemonsets.apps", "cronjobs.batch")
@@ -125,21 +132,31 @@ class Workloads:
 
     # --- what each kind does -----------------------------------------------------------------
 
-    async def _create(self, made: dict[str, Any], by: Record) -> None:
+    async def _create(self, made: dict[str, Any], by: Record, number: int) -> None:
         """A pod, unless its workload has gone; others have their turn after each, however many are wanted."""
         if self._server.store.get(by.resource, by.namespace, by.name) is not None:
-            await self._server.create("pods", made, by.namespace, _USER)
+            pod = await self._server.create("pods", made, by.namespace, _USER)
+            if number < _TOLD:
+                await self._tell(by, "SuccessfulCreate", f"Created pod: {pod.name}")
         await asyncio.sleep(0)
+
+    async def _tell(self, about: Record, reason: str, message: str) -> None:
+        """An event of its own for each message."""
+        teller = _TELLERS[about.resource]
+        await tell(self._server, {**about.value}, reason, message, user=teller, each=True)
 
     async def _replica_set(self, record: Record) -> None:
         pods = active(await self._own("pods", record))
         wanted = int(record.value["spec"].get("replicas", 1))
         try:
-            for _ in range(wanted - len(pods)):
+            for number in range(wanted - len(pods)):
                 made = pod_of(record.value, "ReplicaSet", "apps/v1")
-                await self._create(made, record)
-            for pod in surplus(pods, len(pods) - wanted) if len(pods) > wanted else ():
+                await self._create(made, record, number)
+            gone = surplus(pods, len(pods) - wanted) if len(pods) > wanted else ()
+            for number, pod in enumerate(gone):
                 await self._delete(pod)
+                if number < _TOLD:
+                    await self._tell(record, "SuccessfulDelete", f"Deleted pod: {pod.name}")
         finally:  # it says what it has though it may have no more
             await self._tell_replicas(record)
 
@@ -181,9 +198,12 @@ class Workloads:
             made = replica_set_of(record.value, digest, step.new)
             made["metadata"]["annotations"] = said
             await self._server.create(_REPLICA_SETS, made, record.namespace, _USER)
+            if step.new:
+                await self._tell_scaled(record, name, 0, step.new)
         else:
             if counts[name] != step.new:
                 await self._scale(new, step.new)
+                await self._tell_scaled(record, name, counts[name], step.new)
             await self._annotate(new, said)
         await self._annotate(record, {_SHOWN: said[_SHOWN]})
         left = step.old
@@ -192,6 +212,7 @@ class Workloads:
             left -= keep
             if counts[one.name] != keep:
                 await self._scale(one, keep)
+                await self._tell_scaled(record, one.name, counts[one.name], keep)
         idle = [one for one in old if not (counts[one.name] or pods[one.name])]
         kept = int(spec.get("revisionHistoryLimit", 10))
         for one in sorted(idle, key=_shown)[: max(0, len(idle) - kept)]:
@@ -201,6 +222,11 @@ class Workloads:
         await self._tell_status(
             record, deployment_status(record.value, present, earlier, now(self._server))
         )
+
+    async def _tell_scaled(self, record: Record, name: str, before: int, after: int) -> None:
+        way = "up" if after > before else "down"
+        message = f"Scaled {way} replica set {name} from {before} to {after}"
+        await self._tell(record, "ScalingReplicaSet", message)
 
     def _said(self, record: Record, new: Record | None, old: Sequence[Record]) -> dict[str, str]:
         """What the present ReplicaSet says of its Deployment: the highest revision, and why it was changed."""
@@ -215,9 +241,9 @@ class Workloads:
         pods = self._pods(record)
         status, lacking = job_status(record.value, pods, now(self._server))
         try:
-            for _ in range(lacking):
+            for number in range(lacking):
                 made = pod_of(record.value, "Job", "batch/v1")
-                await self._create(made, record)
+                await self._create(made, record, number)
             for pod in surplus(active(pods), -lacking) if lacking < 0 else ():
                 await self._delete(pod)
         finally:
