@@ -328,6 +328,49 @@ def test_inspect_shows_who_is_on_a_card() -> None:
     assert "Unhealthy (uncorrectable ECC error)" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("typed", "same"),
+    [
+        ("explain pod waiting/too-big-for-t4", "explain waiting/too-big-for-t4"),
+        ("explain po waiting/too-big-for-t4", "explain waiting/too-big-for-t4"),
+        ("inspect node a100-node", "inspect a100-node"),
+        ("top po", "top pods"),
+        ("top no", "top nodes"),
+        ("top pods -A", "top pods"),
+    ],
+)
+def test_what_is_typed_for_kubectl_is_understood(typed: str, same: str) -> None:
+    """A kind before the name, its short forms, and -A."""
+    results = [ask(*words.split(), "-f", MIXED) for words in (typed, same)]
+
+    assert results[0].stdout == results[1].stdout != ""
+    assert results[0].exit_code == results[1].exit_code
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("explain deploy/web", "deploy web is no pod; name one of those that it makes"),
+        ("explain jobs/train", "jobs train is no pod"),
+        ("top pods -A -n x", "-A and -n exclude each other"),
+        ("help", "Did you mean partage --help?"),
+        ("version", "Did you mean partage --version?"),
+    ],
+)
+def test_what_kubectl_has_and_this_has_not_is_answered(typed: str, says: str) -> None:
+    """With a way on."""
+    words = typed.split()
+    result = ask(*words, *(("-f", MIXED) if len(words) > 1 else ()))
+
+    assert result.exit_code != 0
+    assert says in result.stderr
+
+
+def test_an_empty_list_says_that_it_is() -> None:
+    """And not a heading alone."""
+    assert ask("top", "pods", "-n", "nope", "-f", MIXED).stdout == "no pod with devices there\n"
+
+
 def test_inspect_of_all_nodes_has_a_line_for_idle_cards() -> None:
     """Each card of one node, and each of all where more is asked for; a node that is idle is one line."""
     brief, wide = (

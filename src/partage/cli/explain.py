@@ -68,11 +68,24 @@ _MEANINGS: Final[Mapping[str, str]] = {
 _FEW: Final = 10
 """Nodes of a refusal that the table shows; wide shows all."""
 _LONG: Final = 60
+_MAKERS: Final = frozenset(
+    f"{name}{more}"
+    for name, ends in {
+        "deploy": ("", "ment", "ments"),
+        "job": ("", "s"),
+        "rs": ("",),
+        "replicaset": ("", "s"),
+        "sts": ("",),
+        "statefulset": ("", "s"),
+    }.items()
+    for more in ends
+)
+"""What kubectl calls workloads, whose pods may be meant."""
 
 Document = dict[str, Any]
 
 
-@click.command(cls=Sectioned)
+@click.command(cls=Sectioned, kinds=("po", "pod", "pods"))
 @click.argument("pod", metavar="POD", shell_complete=pod_names)
 @click.option(
     "-n",
@@ -103,7 +116,7 @@ def explain(pod: str, namespace: str, **given: Any) -> None:
       3  the pod waits
       4  there is no such pod, or it asks for no device
     """  # noqa: D301 # click wants the control character itself
-    own, slash, name = pod.removeprefix("pod/").rpartition("/")
+    own, slash, name = pod.removeprefix("pod/").removeprefix("pods/").rpartition("/")
     if slash and namespace and own != namespace:
         end(f"{pod} is not in namespace {namespace}; say one")
 
@@ -139,6 +152,9 @@ def _missing(asked: Asked, key: str) -> str:
                 f"see kubectl describe pod -n {key.replace('/', ' ')}",
             )
         )
+    kind, _, name = key.partition("/")
+    if kind in _MAKERS:
+        return f"{kind} {name} is no pod; name one of those that it makes: kubectl get pods lists them"
     other = sorted(pod for pod in asked.pods or () if pod.endswith("/" + key.partition("/")[2]))
     hint = f"; there is {', '.join(other)}" if other else ""
     rule = "there is no pod" if asked.pods is not None else "there is no pod with devices"

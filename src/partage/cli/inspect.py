@@ -29,7 +29,7 @@ from partage.wire.outcomes import core_text, part_text
 Document = dict[str, Any]
 
 
-@click.command(cls=Sectioned)
+@click.command(cls=Sectioned, kinds=("no", "node", "nodes"))
 @click.argument("node", required=False, default="", metavar="[NODE]", shell_complete=node_names)
 @answer_options
 def inspect(node: str, **given: Any) -> None:

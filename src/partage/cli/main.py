@@ -129,6 +129,8 @@ class _Lazy(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             near = difflib.get_close_matches(args[0], _NAMES, n=2)
+            if args[0] in {"help", "version"}:
+                near = [f"partage --{args[0]}"]
             if near:
                 said = f"{error.message} Did you mean {' or '.join(near)}?"
                 raise click.UsageError(said, ctx) from error

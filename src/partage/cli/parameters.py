@@ -1,6 +1,6 @@
 """Options that several subcommands have, and what services do with signals."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -32,6 +32,20 @@ class PolicyType(click.ParamType[Policy]):
 
 class Sectioned(click.Command):
     """A command whose help has its options under headings, those without one first."""
+
+    def __init__(self, *args: Any, kinds: Container[str] = (), **given: Any) -> None:
+        """A command.
+
+        Args:
+            kinds: words for what its argument is, which may stand before it as after `kubectl get`.
+        """
+        super().__init__(*args, **given)
+        self._kinds = kinds
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take what was typed."""
+        named = len(args) > 1 and args[0] in self._kinds and not args[1].startswith("-")
+        return super().parse_args(ctx, args[1:] if named else args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write them."""

@@ -41,6 +41,13 @@ Document = dict[str, Any]
     metavar="NAME",
     help="Pods of this namespace only. Default: all.",
 )
+@click.option(
+    "-A",
+    "--all-namespaces",
+    "everywhere",
+    is_flag=True,
+    help="Pods of all namespaces: the default.",
+)
 @option(
     "--sort",
     type=click.Choice(["name", "used", "free"]),
@@ -78,6 +85,7 @@ def top(
     namespace: str,
     sort: str,
     *,
+    everywhere: bool,
     watch: bool,
     interval: float,
     idle: bool,
@@ -101,13 +109,15 @@ def top(
       0  here it is
       2  there is no answer; one line says why and what to try
     """  # noqa: D301 # click wants the control character itself
-    singular = {f"{name}"[:-1]: name for name in _WHAT}
-    what = singular.get(what, what)
+    short = {"no": "nodes", "po": "pods", **{name[:-1]: name for name in _WHAT}}
+    what = short.get(what, what)
     if what and what not in _WHAT:
         raise click.BadParameter(
             f"{what!r} is no list; name one of {', '.join(_WHAT)}", param_hint="WHAT"
         )
 
+    if everywhere and namespace:
+        raise click.UsageError("-A and -n exclude each other; leave one out")
     if idle:
         if what != "pods" or watch or not prometheus:
             raise click.UsageError(
@@ -346,6 +356,9 @@ def _print_pods(console: Console, pods: Sequence[Document], *, wide: bool) -> No
     more = ("GIVEN", "PRIORITY") if wide else ()
     columns = ("POD", "NODE", "CARD", "COMPUTE", "MEMORY", "PROTOCOL", "STATE", *more)
     table = PlainTable(*columns, spare={"PROTOCOL"})
+    if not pods:
+        console.print("no pod with devices there")
+        return
     for pod in pods:
         state = f"waiting: {pod['code']}" if pod["code"] else pod["state"]
         style = "yellow" if pod["node"] is None else "green"
