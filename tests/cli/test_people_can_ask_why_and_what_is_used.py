@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 
 from partage.cli.main import main
 from partage.cli.tables import Line, PlainTable, Styled, paper
+from partage.cli.top import _short_cards
 from partage.vendors import names
 
 ROOT = Path(__file__).parents[2]
@@ -364,6 +365,28 @@ def test_what_kubectl_has_and_this_has_not_is_answered(typed: str, says: str) ->
 
     assert result.exit_code != 0
     assert says in result.stderr
+
+
+def test_claims_are_shown_of_nodes_that_the_pod_may_use() -> None:
+    """Who holds cards elsewhere does not matter to a pod that only one node suits."""
+    result = ask("explain", "waiting/on-broken-a10", "-f", str(Path(MIXED).parent))
+
+    assert result.exit_code == 3
+    assert "claims-node" in result.stdout
+    assert "CLAIM" not in result.stdout
+
+
+def test_cards_of_a_pod_are_told_as_schedule_tells_them() -> None:
+    """Numbers of one type together."""
+    dump = json.loads(ask("schedule", MIXED, "-o", "json").stdout)
+    table = ask("schedule", MIXED).stdout
+
+    pair = next(one for one in dump["pods"] if one["name"] == "qgpu-pair")
+    assert [f"{one['type']} {one['minor']}" for one in pair["allocations"]] == ["gpu 0", "gpu 1"]
+    assert "gpu 0,1" in table
+    assert _short_cards(["gpu 0", "gpu 1"]) == "gpu 0,1"
+    assert _short_cards(["gpu 3", "rdma 0", "rdma 1"]) == "gpu 3, rdma 0,1"
+    assert _short_cards([f"gpu {n}" for n in range(8)]) == "8 cards"
 
 
 def test_an_empty_list_says_that_it_is() -> None:

@@ -362,7 +362,7 @@ def _print_pods(console: Console, pods: Sequence[Document], *, wide: bool) -> No
     for pod in pods:
         state = f"waiting: {pod['code']}" if pod["code"] else pod["state"]
         style = "yellow" if pod["node"] is None else "green"
-        cards = f"{len(pod['cards'])} cards" if len(pod["cards"]) > 4 else ", ".join(pod["cards"])
+        cards = _short_cards(pod["cards"])
         extra = (pod["given"], str(pod["priority"])) if wide else ()
         table.add_row(
             f"{pod['namespace']}/{pod['name']}",
@@ -375,6 +375,17 @@ def _print_pods(console: Console, pods: Sequence[Document], *, wide: bool) -> No
             *extra,
         )
     console.print(table)
+
+
+def _short_cards(cards: Sequence[str]) -> str:
+    """Cards as `schedule` has them, `gpu 0,1`; of more than four how many."""
+    if len(cards) > 4:
+        return f"{len(cards)} cards"
+    found: dict[str, list[str]] = {}
+    for card in cards:
+        kind, _, minor = card.rpartition(" ")
+        found.setdefault(kind, []).append(minor)
+    return ", ".join(f"{kind} {','.join(minors)}" for kind, minors in found.items())
 
 
 def _print_idle(console: Console, rows: Sequence[Document]) -> None:

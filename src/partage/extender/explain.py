@@ -98,9 +98,7 @@ def explain(
         "ended": ended(books.cluster_cache.document(pod.uid)) if pod.finished else None,
         "reason": reason,
         "next": _next(books, reason, never=never) if reason else None,
-        "claims": list(
-            islice(_claims(books, pod, reason["nodes"] if reason else ()), _MOST_CLAIMS)
-        ),
+        "claims": list(islice(_claims(books, pod, _full(reason)), _MOST_CLAIMS)),
         "fits_now_on": possible,
         "policy": _policy(books, pod),
         "another": another,
@@ -144,6 +142,12 @@ def _decision(
     if waiting and isinstance(decision, Refusal) and decision.code is ReasonCode.SEARCH_DEFERRED:
         return waiting.refusal
     return decision
+
+
+def _full(reason: Mapping[str, Any] | None) -> list[str]:
+    """Nodes that the pod may use and that lack room: of the others it does not matter who is there."""
+    nodes = reason["nodes"] if reason else {}
+    return [name for name, why in nodes.items() if why["code"] in ROOM]
 
 
 def _claims(books: Books, pod: Pod, nodes: Iterable[str]) -> Iterator[dict[str, Any]]:
