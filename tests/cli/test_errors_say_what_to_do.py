@@ -216,19 +216,6 @@ def test_a_misspelt_field_is_told_and_refused_with_strict(tmp_path: Path, comman
     assert refused.stdout == ""
 
 
-@pytest.mark.parametrize("option", ["--ahead-from=5", "--bind-together=5", "--http2"])
-def test_an_option_of_0_1_without_effect_is_read_and_told(option: str) -> None:
-    """A new program with the arguments of the release before starts, and says which of them to take out."""
-    arguments = ["scheduler", "--plain", option, "--kubeconfig", "/gone"]
-    found = CliRunner().invoke(main, arguments)
-
-    assert f"{option.partition('=')[0]} has no effect since 0.2; take it out" in found.output
-    assert "No such option" not in found.output
-    assert found.exit_code == 2
-    assert "/gone" in found.output
-    assert "no effect" not in CliRunner().invoke(main, ["scheduler", "--help"]).output
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device on this machine")
 @pytest.mark.parametrize(
     "typed", [["--help"], ["schedule", MIXED], ["schedule", MIXED, "-o", "json"]]

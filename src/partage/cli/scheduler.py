@@ -52,14 +52,6 @@ from partage.serving.tls import ServerTls
 _ADAPTION: Final = "DevicePluginAdaption"
 
 
-def _without_effect(_context: click.Context, option: click.Parameter, value: object) -> None:
-    """Options of 0.1.0 for what the plugin replaces are still read."""
-    if value:
-        click.echo(
-            f"{option.opts[0]} has no effect since 0.2; take it out of the arguments", err=True
-        )
-
-
 class _OwnTls(NamedTuple):
     """Where the service keeps certificates of its own, and what they are good for."""
 
@@ -187,13 +179,6 @@ _deciding = options(
         default=True,
         help="Evict less important pods for those that only devices keep waiting. What "
         "kube-scheduler preempts for by itself is not changed by it.",
-    ),
-    *(
-        click.option(name, expose_value=False, callback=_without_effect, hidden=True)
-        for name in ("--ahead-from", "--bind-together")
-    ),
-    click.option(
-        "--http2", is_flag=True, expose_value=False, callback=_without_effect, hidden=True
     ),
     option(
         "--agent-silence",
