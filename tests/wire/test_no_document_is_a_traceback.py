@@ -370,6 +370,14 @@ def test_any_bytes(data: bytes) -> None:
     survive(data)
 
 
+def test_a_wrong_label_before_bytes_that_are_no_text() -> None:
+    """The key cannot be named where what follows cannot be read; the field can."""
+    data = b'{"kind":"Pod","metadata":{"name":"a","labels":{"x":5},"annotations":{"k":"\xff"}}}'
+
+    with pytest.raises(InvalidDocument, match=r"field metadata\.labels\[\.\.\.\]: expected str"):
+        decode("a.json", data)
+
+
 @given(st.data())
 def test_damaged_texts(data: st.DataObject) -> None:
     """A manifest with some characters lost or added."""

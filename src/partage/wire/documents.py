@@ -13,6 +13,7 @@ import errno
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -427,7 +428,10 @@ def explain(error: Exception, value: Any = None) -> str:
         return "nested too deeply"
     message = str(error)
     if "[...]" in message and value is not None:
-        message = with_keys(message, _plain(value))
+        with suppress(
+            *UNREADABLE
+        ):  # what follows may be no text at all; what was said first holds
+            message = with_keys(message, _plain(value))
     match = _EXPECTATION.match(message.replace("`", ""))
     rule, at = (match["rule"], match["at"]) if match else (message, None)
     if not rule[:2].isupper():  # not that of "JSON is malformed"
