@@ -28,7 +28,7 @@ from partage.agent.discovery.simulated import DescribedCards
 from partage.model.errors import InvalidDocument, InvalidQuantity
 from partage.model.quantity import Quantity
 from partage.vendors.traits import NVIDIA, traits_of
-from partage.wire.documents import explain
+from partage.wire.documents import typed
 
 API_VERSION: Final = "partage.io/v1alpha1"
 KIND: Final = "SimulatedNode"
@@ -115,10 +115,7 @@ def simulated_nodes(value: Any, where: str) -> Iterator[SimulatedNode]:
     Args:
         where: file and place, for messages.
     """
-    try:
-        document = msgspec.convert(value, _Document)
-    except msgspec.ValidationError as error:
-        raise InvalidDocument(f"{where}: {explain(error)}") from error
+    document = typed(value, _Document, where)
     name, spec = document.metadata.name, document.spec
     if document.api_version != API_VERSION:
         raise InvalidDocument(

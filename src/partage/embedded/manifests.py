@@ -15,7 +15,7 @@ from partage.embedded import fleet
 from partage.embedded.fleet import SimulatedNode, simulated_nodes
 from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.wire import shapes
-from partage.wire.documents import Document, explain, read_paths
+from partage.wire.documents import Document, read_paths, typed
 from partage.wire.json_values import json_values
 from partage.wire.yaml_values import Repeated, yaml_values
 
@@ -116,11 +116,7 @@ def decoded(kind: str, value: Mapping[str, Any], source: str = "the API server")
     Raises:
         InvalidDocument: it does not have the shape of its kind.
     """
-    try:
-        shape = msgspec.convert(value, _SHAPES[kind])
-    except msgspec.ValidationError as error:
-        raise InvalidDocument(f"{source}: {kind}: {explain(error)}") from error
-    return Document(kind, source, 1, shape)
+    return Document(kind, source, 1, typed(value, _SHAPES[kind], f"{source}: {kind}"))
 
 
 def _values(source: str, data: bytes, repeated: list[Repeated]) -> list[Any]:

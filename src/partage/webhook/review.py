@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.model.errors import UNREADABLE, InvalidDocument
-from partage.wire.documents import explain
+from partage.model.errors import InvalidDocument
+from partage.wire.documents import typed
 
 _GROUP: Final = "admission.k8s.io/"
 _VERSION: Final = "admission.k8s.io/v1"
@@ -118,10 +118,7 @@ def invalid(review: Review, message: str) -> Verdict:
 
 def decode_review(body: bytes) -> Review:
     """The question in a request's body. Raises `InvalidDocument`: the body is no AdmissionReview with a request."""
-    try:
-        review = msgspec.json.decode(body, type=_Review)
-    except UNREADABLE as error:
-        raise InvalidDocument(f"AdmissionReview: {explain(error)}") from error
+    review = typed(body, _Review, "AdmissionReview")
     if review.kind != "AdmissionReview" or not review.api_version.startswith(_GROUP):
         raise InvalidDocument(
             f"AdmissionReview: this is {review.kind} of {review.api_version}, not AdmissionReview"

@@ -344,11 +344,11 @@ def _expand(value: Any, place: _Place) -> Iterator[tuple[Document | str, Any]]:
 
 def _head(value: Any, place: _Place) -> tuple[_Head | _PlainHead, Sequence[Any] | None]:
     if isinstance(value, msgspec.Raw):
-        head = _typed(value, _Head, str(place))
+        head = typed(value, _Head, str(place))
         if _is_null(head.items):
             return head, None
-        return head, _typed(head.items, list[msgspec.Raw], f"{place}: field items")
-    plain = _typed(value, _PlainHead, str(place))
+        return head, typed(head.items, list[msgspec.Raw], f"{place}: field items")
+    plain = typed(value, _PlainHead, str(place))
     return plain, plain.items
 
 
@@ -358,7 +358,7 @@ def _document(value: Any, kind: str, version: str | None, place: _Place) -> Docu
     if known is None or (group is not None and group not in known[1]):
         return f"{place}: kind {kind} ({version or 'no apiVersion'}) is not known here; skipped"
     where = f"{place} ({kind}{_name_of(value, kind)})"
-    shape = _named(_typed(value, known[0], where), place)
+    shape = _named(typed(value, known[0], where), place)
     document = Document(kind, place.source, place.number, shape)
     if not document.name:
         raise InvalidDocument(f"{where}: field metadata.name: missing")
@@ -387,7 +387,8 @@ def _name_of(value: Any, kind: str) -> str:
     return f" {scope}{metadata.name}"
 
 
-def _typed(value: Any, shape: type[_T], where: str) -> _T:
+def typed(value: Any, shape: type[_T], where: str) -> _T:
+    """JSON text, or what was read of it, in its shape. Raises `InvalidDocument`, which begins with `where`."""
     try:
         return _decoded(value, shape)
     except UNREADABLE as error:
@@ -395,7 +396,7 @@ def _typed(value: Any, shape: type[_T], where: str) -> _T:
 
 
 def _decoded(value: Any, shape: type[_T]) -> _T:
-    if isinstance(value, msgspec.Raw):
+    if isinstance(value, msgspec.Raw | bytes):
         key: Any = shape
         try:
             decoded: _T = _decoder(key).decode(value)
@@ -443,6 +444,6 @@ def explain(error: Exception, value: Any = None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if not isinstance(value, msgspec.Raw):
+    if not isinstance(value, msgspec.Raw | bytes):
         return value
     return msgspec.json.decode(with_quoted_numbers(bytes(value)))

@@ -9,16 +9,13 @@ Source: docs/sources/kubernetes.md 3.1 (read from 1.36, tried on 1.20).
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgspec
 
-from partage.model.errors import UNREADABLE, InvalidDocument
+from partage.model.errors import InvalidDocument
 from partage.wire import shapes
-from partage.wire.documents import Document, explain
-
-_T = TypeVar("_T")
+from partage.wire.documents import Document, typed
 
 _SOURCE = "extender request"
 _Fields = Mapping[str, msgspec.Raw]
@@ -54,7 +51,11 @@ class FilterArgs:
     @property
     def names(self) -> list[str]:
         """The names of the nodes in question. Raises `InvalidDocument`: the array holds something else."""
-        return _decode(self.raw_names, list[str], "NodeNames") if self.raw_names else [*self.nodes]
+        return (
+            typed(self.raw_names, list[str], f"{_SOURCE}: NodeNames")
+            if self.raw_names
+            else [*self.nodes]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def decode_filter(body: bytes) -> FilterArgs:
         return FilterArgs(pod, raw_names=bytes(fields["nodenames"]))
     if "nodes" not in fields:
         return FilterArgs(pod)
-    items = _decode(fields["nodes"], _Items, "Nodes").items or []
+    items = typed(fields["nodes"], _Items, f"{_SOURCE}: Nodes").items or []
     return FilterArgs(pod, nodes={_node_name(item): item for item in items})
 
 
@@ -99,7 +100,9 @@ def decode_bind(body: bytes) -> BindArgs:
     """The arguments of bind. Raises `InvalidDocument`: a field is missing or of the wrong type."""
     fields = _fields(body, "body")
     given = {
-        name: _decode(fields[name.lower()], str, name) if name.lower() in fields else ""
+        name: typed(fields[name.lower()], str, f"{_SOURCE}: {name}")
+        if name.lower() in fields
+        else ""
         for name in ("PodName", "PodNamespace", "PodUID", "Node")
     }
     for name, value in given.items():
@@ -123,18 +126,18 @@ def decode_preempt(body: bytes) -> PreemptArgs:
 
 
 def _victims(fields: _Fields) -> Victims:
-    pods = _decode(fields["pods"], list[msgspec.Raw], "Pods") if "pods" in fields else []
+    pods = typed(fields["pods"], list[msgspec.Raw], f"{_SOURCE}: Pods") if "pods" in fields else []
     uids = []
     for one in pods:
         pod = _fields(one, "Pods")
         if "uid" in pod:
-            uids.append(_decode(pod["uid"], str, "UID"))
+            uids.append(typed(pod["uid"], str, f"{_SOURCE}: UID"))
         elif "metadata" in pod:
-            uids.append(_decode(pod["metadata"], shapes.Metadata, "metadata").uid or "")
+            uids.append(typed(pod["metadata"], shapes.Metadata, f"{_SOURCE}: metadata").uid or "")
     violations = fields.get("numpdbviolations")
     return Victims(
         tuple(filter(None, uids)),
-        0 if violations is None else _decode(violations, int, "NumPDBViolations"),
+        0 if violations is None else typed(violations, int, f"{_SOURCE}: NumPDBViolations"),
     )
 
 
@@ -207,7 +210,7 @@ def preempt_reply(victims: Mapping[str, Victims]) -> bytes:
 
 def _fields(data: bytes | msgspec.Raw, what: str, *, exactly: bool = False) -> _Fields:
     """The fields of an object; Go reads their names in any case, keys of a map as they are."""
-    given = _decode(data, dict[str, msgspec.Raw], what)
+    given = typed(data, dict[str, msgspec.Raw], f"{_SOURCE}: {what}")
     return {
         name if exactly else name.lower(): raw
         for name, raw in given.items()
@@ -223,7 +226,7 @@ def _pod(fields: _Fields) -> Document:
 
 def decode_pod(raw: bytes | msgspec.Raw) -> Document:
     """A pod as kube-scheduler has it. Raises `InvalidDocument`: it is none; the message names the field."""
-    document = Document("Pod", _SOURCE, 1, _decode(raw, shapes.Pod, "Pod"))
+    document = Document("Pod", _SOURCE, 1, typed(raw, shapes.Pod, f"{_SOURCE}: Pod"))
     if not document.name:
         raise InvalidDocument(f"{_SOURCE}: field Pod.metadata.name: missing")
     return document
@@ -232,26 +235,12 @@ def decode_pod(raw: bytes | msgspec.Raw) -> Document:
 def decode_claim(raw: bytes | msgspec.Raw) -> Document:
     """A ResourceClaim as kube-scheduler has it. Raises `InvalidDocument`: it is none; the message names the field."""
     return Document(
-        "ResourceClaim", _SOURCE, 1, _decode(raw, shapes.ResourceClaim, "ResourceClaim")
+        "ResourceClaim", _SOURCE, 1, typed(raw, shapes.ResourceClaim, f"{_SOURCE}: ResourceClaim")
     )
 
 
 def _node_name(item: msgspec.Raw) -> str:
-    metadata = _decode(bytes(item), _NodeHead, "Nodes.items").metadata
+    metadata = typed(bytes(item), _NodeHead, f"{_SOURCE}: Nodes.items").metadata
     if metadata is None or not metadata.name:
         raise InvalidDocument(f"{_SOURCE}: field Nodes.items: a node has no name")
     return metadata.name
-
-
-def _decode(data: bytes | msgspec.Raw, shape: type[_T], field_: str) -> _T:
-    key: Any = shape
-    try:
-        decoded: _T = _decoder(key).decode(data)
-    except UNREADABLE as error:
-        raise InvalidDocument(f"{_SOURCE}: {field_}: {explain(error)}") from error
-    return decoded
-
-
-@cache
-def _decoder(shape: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(shape)
