@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from partage.model.errors import InvalidValue
+from partage.model.errors import UNREADABLE
 from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile
 
 _VERSION: Final = 1
@@ -23,13 +23,21 @@ _Count = Annotated[int, Meta(ge=0, le=1024)]
 _Units = Annotated[int, Meta(ge=1, le=_MOST)]
 
 
-class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class _Profile(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    rename={"memory_bytes": "memory", "core_milli": "core"},
+):
+    """A `MigProfile` as the annotation holds it; the fields have its names."""
+
     name: Annotated[str, Meta(min_length=1, max_length=_MOST)]
     compute: _Units
     size: _Units
     starts: Annotated[tuple[Annotated[int, Meta(ge=0, lt=_MOST)], ...], Meta(max_length=_MOST)]
-    memory: Annotated[int, Meta(ge=0, le=2**52)]
-    core: Annotated[int, Meta(ge=0, le=1000)]
+    memory_bytes: Annotated[int, Meta(ge=0, le=2**52)]
+    core_milli: Annotated[int, Meta(ge=0, le=1000)]
     count: _Units
     engines: tuple[_Count, _Count, _Count, _Count, _Count] | None = None
     attributes: tuple[MigAttribute, ...] = ()
@@ -48,7 +56,11 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def encode_axes(axes: Mapping[str, MigAxis]) -> str:
     """The annotation for cards by their UUID; those that cannot be cut are left out."""
-    told = {uuid: _axis(axis) for uuid, axis in sorted(axes.items()) if axis.profiles}
+    told = {
+        uuid: _Axis(axis.model, tuple(map(_told, axis.profiles)))
+        for uuid, axis in sorted(axes.items())
+        if axis.profiles
+    }
     distinct = list(dict.fromkeys(told.values()))
     cards = {uuid: distinct.index(one) for uuid, one in told.items()}
     return msgspec.json.encode({"v": _VERSION, "axes": distinct, "cards": cards}).decode()
@@ -62,13 +74,7 @@ def decode_axes(text: str) -> tuple[Mapping[str, MigAxis], str]:
             return {}, f"version {document.v} is not {_VERSION}"
         axes = _axes(bytes(document.axes))
         return {uuid: axes[index] for uuid, index in document.cards.items() if index >= 0}, ""
-    except (
-        msgspec.MsgspecError,
-        InvalidValue,
-        LookupError,
-        RecursionError,
-        UnicodeError,
-    ) as error:
+    except (LookupError, *UNREADABLE) as error:
         return {}, str(error)[:_MOST] or type(error).__name__
 
 
@@ -76,46 +82,20 @@ def decode_axes(text: str) -> tuple[Mapping[str, MigAxis], str]:
 def _axes(raw: bytes) -> tuple[MigAxis, ...]:
     """Nodes of one kind tell the same, so it is read once."""
     return tuple(
-        MigAxis(axis.model, tuple(_profile(one) for one in axis.profiles))
+        MigAxis(axis.model, tuple(map(_profile, axis.profiles)))
         for axis in msgspec.json.decode(raw, type=tuple[_Axis, ...])
     )
 
 
-def _axis(axis: MigAxis) -> _Axis:
-    return _Axis(
-        axis.model,
-        tuple(
-            _Profile(
-                one.name,
-                one.compute,
-                one.size,
-                one.starts,
-                one.memory_bytes,
-                one.core_milli,
-                one.count,
-                _engines(one.engines),
-                tuple(sorted(one.attributes)),
-            )
-            for one in axis.profiles
-        ),
-    )
-
-
-def _engines(engines: Engines | None) -> tuple[int, int, int, int, int] | None:
-    if engines is None:
-        return None
-    return engines.copy, engines.decoder, engines.encoder, engines.jpeg, engines.ofa
+def _told(profile: MigProfile) -> _Profile:
+    told = {name: getattr(profile, name) for name in _Profile.__struct_fields__}
+    told["engines"] = profile.engines and profile.engines.counts
+    told["attributes"] = tuple(sorted(profile.attributes))
+    return _Profile(**told)
 
 
 def _profile(told: _Profile) -> MigProfile:
-    return MigProfile(
-        name=told.name,
-        compute=told.compute,
-        size=told.size,
-        starts=told.starts,
-        memory_bytes=told.memory,
-        core_milli=told.core,
-        count=told.count,
-        engines=None if told.engines is None else Engines(*told.engines),
-        attributes=frozenset(told.attributes),
-    )
+    given = msgspec.structs.asdict(told)
+    given["engines"] = told.engines and Engines(*told.engines)
+    given["attributes"] = frozenset(told.attributes)
+    return MigProfile(**given)
