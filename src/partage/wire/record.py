@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Annotated, Final
 
 import msgspec
+from msgspec.structs import asdict, astuple, replace
 
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
@@ -47,16 +48,24 @@ class _Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bus: str = msgspec.field(name="busID")
 
 
-class _Device(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class _Device(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    rename={"core_milli": "milli", "memory_bytes": "bytes", "function": "vf"},
+):
+    """A `Grant` without its container; the fields have its names."""
+
     type: DeviceType
     minor: _Natural
     uuid: str
-    milli: _Natural
-    bytes: _Natural
+    core_milli: _Natural
+    memory_bytes: _Natural
     mode: GrantMode
     protocol: str
     mig: _Slice | None = None
-    vf: _Function | None = None
+    function: _Function | None = None
     extras: dict[str, _Natural] = {}
     exclusive: bool = False
     sharers: _Natural | None = None
@@ -159,7 +168,7 @@ def readdressed(text: str, uid: str) -> str:
         msgspec.MsgspecError: the text is no record.
     """
     document = msgspec.json.decode(text, type=_Document)
-    return msgspec.json.encode(msgspec.structs.replace(document, uid=uid)).decode()
+    return msgspec.json.encode(replace(document, uid=uid)).decode()
 
 
 def _refused(why: str) -> Record:
@@ -167,43 +176,17 @@ def _refused(why: str) -> Record:
 
 
 def _device(grant: Grant) -> _Device:
-    return _Device(
-        type=grant.type,
-        minor=grant.minor,
-        uuid=grant.uuid,
-        milli=grant.core_milli,
-        bytes=grant.memory_bytes,
-        mode=grant.mode,
-        protocol=grant.protocol,
-        mig=_Slice(grant.mig.profile, grant.mig.start, grant.mig.size) if grant.mig else None,
-        vf=_Function(*grant.function) if grant.function else None,
-        extras=dict(grant.extras),
-        exclusive=grant.exclusive,
-        sharers=grant.sharers,
-        template=grant.template,
-        fence=grant.fence,
-        slots=grant.slots,
-    )
+    given = {name: getattr(grant, name) for name in _Device.__struct_fields__}
+    mig, function = grant.mig, grant.function
+    given["mig"] = mig and _Slice(mig.profile, mig.start, mig.size)
+    given["function"] = function and _Function(*function)
+    given["extras"] = dict(grant.extras)
+    return _Device(**given)
 
 
 def _grant(container: _Container, device: _Device) -> Grant:
-    mig, function = device.mig, device.vf
-    return Grant(
-        container=container.name,
-        phase=container.phase,
-        protocol=device.protocol,
-        type=device.type,
-        minor=device.minor,
-        uuid=device.uuid,
-        core_milli=device.milli,
-        memory_bytes=device.bytes,
-        mode=device.mode,
-        extras=tuple(device.extras.items()),
-        exclusive=device.exclusive,
-        sharers=device.sharers,
-        mig=MigSlice(mig.profile, mig.start, mig.size) if mig else None,
-        function=(function.minor, function.bus) if function else None,
-        template=device.template,
-        fence=device.fence,
-        slots=device.slots,
-    )
+    given = asdict(device)
+    given["mig"] = device.mig and MigSlice(*astuple(device.mig))
+    given["function"] = device.function and astuple(device.function)
+    given["extras"] = tuple(device.extras.items())
+    return Grant(container=container.name, phase=container.phase, **given)
