@@ -17,12 +17,12 @@ from partage.agent.nri.messages import (
     CdiDevice,
     Container,
     CreateContainerResponse,
-    Empty,
     PodSandbox,
     Status,
     Variable,
 )
 from partage.agent.nri.plugin import Plugin, PluginOptions, Refused
+from partage.agent.protobuf import Empty
 from partage.kube.retry import Backoff
 
 POD = PodSandbox("p1", "train", "uid-1", "team")

@@ -72,7 +72,7 @@ def test_only_what_is_ours_is_changed(
     """Each variable is there once, ours wins, and fields that nobody here knows stay as they came."""
     config = cri.ContainerConfig(
         cri.ContainerName("main"),
-        envs=tuple(cri.KeyValue(*pair) for pair in env.items()),
+        envs=tuple(Variable(*pair) for pair in env.items()),
         mounts=tuple(cri.Mount(inside, outside) for inside, outside in mounts),
     ).encode() + wrapped(99, foreign)
     request = wrapped(1, b"pod") + wrapped(2, config) + wrapped(77, foreign)
@@ -189,7 +189,7 @@ class Runtime:
             )
         if fail is not None:
             await context.abort(fail[0], "the runtime's own words", (("why", "because"),))
-        return cri.CreateResponse(identity).encode()
+        return cri.Identity(identity).encode()
 
     async def listed(self, _request: bytes, _context: Any) -> bytes:
         """All containers."""
@@ -233,7 +233,7 @@ class World:
             answer = await self.call("CreateContainer", request.encode())
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}"
-        return cri.CreateResponse.decode(answer).id
+        return cri.Identity.decode(answer).id
 
     async def call(self, method: str, request: bytes) -> bytes:
         """Any call, through the proxy."""

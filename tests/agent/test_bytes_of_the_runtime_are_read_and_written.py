@@ -13,7 +13,7 @@ from partage.agent.nri.frames import FrameReader, Kind, TtrpcMessage, TtrpcReade
 from partage.agent.nri.messages import (
     Adjustment,
     Container,
-    CreateContainerRequest,
+    ContainerRequest,
     CreateContainerResponse,
     Device,
     Hook,
@@ -48,7 +48,7 @@ ADJUSTMENTS = st.builds(
 )
 READ = (
     Container,
-    CreateContainerRequest,
+    ContainerRequest,
     messages.ConfigureRequest,
     messages.Response,
     PodSandbox,

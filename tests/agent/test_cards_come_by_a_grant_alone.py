@@ -21,7 +21,14 @@ from partage.agent.host import Host
 from partage.agent.injection import Injected, Place, Refusal, inject
 from partage.agent.journal import Journal
 from partage.agent.metrics import Tallies
-from partage.agent.nri.messages import Container, Device, LinuxContainer, Mount, PodSandbox
+from partage.agent.nri.messages import (
+    CdiDevice,
+    Container,
+    Device,
+    LinuxContainer,
+    Mount,
+    PodSandbox,
+)
 from partage.model import device as model
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
@@ -255,7 +262,7 @@ def test_instances_of_others_are_not_configured_or_watched() -> None:
 def test_the_proxy_reads_names_of_a_request_and_closes_as_well() -> None:
     """CDI names of a request count as annotations do; the variable is in what the runtime gets."""
     config = cri.ContainerConfig(
-        cri.ContainerName("main", 0), cdi_devices=(cri.CdiDevice("nvidia.com/gpu=all"),)
+        cri.ContainerName("main", 0), cdi_devices=(CdiDevice("nvidia.com/gpu=all"),)
     )
     head = cri.PodConfig(cri.PodName("web", "u", "team"))
     pod, container = asked(cri.CreateRequest("p", config, head), ())

@@ -124,6 +124,10 @@ class Message:
         return bytes(out)
 
 
+class Empty(Message):
+    """Nothing."""
+
+
 @cache
 def _table(of: Any) -> dict[int, _Field]:
     declared = [replace(one.metadata[_KEY], name=one.name) for one in fields(of)]

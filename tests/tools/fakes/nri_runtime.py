@@ -15,7 +15,7 @@ from partage.agent.nri.messages import (
     ConfigureRequest,
     ConfigureResponse,
     Container,
-    CreateContainerRequest,
+    ContainerRequest,
     CreateContainerResponse,
     Event,
     PodSandbox,
@@ -68,7 +68,7 @@ class FakeRuntime:
         timeout: float = 2.0,  # noqa: ASYNC109 # of the call
     ) -> CreateContainerResponse | Status:
         """Ask about a container: the answer, or the error."""
-        asked = CreateContainerRequest(pod, container)
+        asked = ContainerRequest(pod, container)
         response = await self.ask("CreateContainer", asked, timeout)
         if response.status and response.status.code:
             return response.status

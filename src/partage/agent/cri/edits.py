@@ -94,21 +94,20 @@ def edited(request: bytes, adjustment: Adjustment, file_of: Callable[[int, int],
     Args:
         file_of: a device file on the host, by its numbers.
     """
-    env = [cri.KeyValue(one.key, one.value) for one in adjustment.env]
     mounts = [cri.Mount(m.destination, m.source, "ro" in m.options) for m in adjustment.mounts]
     devices = [
         cri.Device(one.path, file_of(one.major, one.minor), "rwm")
         for one in (adjustment.linux.devices if adjustment.linux else ())
     ]
     ours = cri.ContainerConfig(
-        envs=tuple(env),
+        envs=adjustment.env,
         mounts=tuple(mounts),
         devices=tuple(devices),
         annotations=adjustment.annotations,
-        cdi_devices=tuple(cri.CdiDevice(one.name) for one in adjustment.cdi_devices),
+        cdi_devices=adjustment.cdi_devices,
     )
     replaced = {
-        cri.ENVS: {one.key for one in env},
+        cri.ENVS: {one.key for one in adjustment.env},
         cri.MOUNTS: {one.container_path for one in mounts},
         cri.DEVICES: {one.container_path for one in devices},
         cri.ANNOTATIONS: set(adjustment.annotations),

@@ -7,6 +7,7 @@ docs/sources/kubernetes.md 1.3.
 from collections.abc import Mapping
 from typing import Final
 
+from partage.agent.nri.messages import CdiDevice, Variable
 from partage.agent.protobuf import Message, flag, integer, message, messages, text, text_map
 
 RUNTIME: Final = "runtime.v1.RuntimeService"
@@ -23,7 +24,7 @@ EXITED: Final = 2
 
 
 class Identity(Message):
-    """Requests that name one container or pod, and nothing else that matters here."""
+    """What names one container or pod and nothing else that matters here; also the answer that one was made."""
 
     id: str = text(1)
 
@@ -57,13 +58,6 @@ class Image(Message):
     image: str = text(1)
 
 
-class KeyValue(Message):
-    """A variable."""
-
-    key: str = text(1)
-    value: str = text(2)
-
-
 class Mount(Message):
     """A bind mount."""
 
@@ -78,12 +72,6 @@ class Device(Message):
     container_path: str = text(1)
     host_path: str = text(2)
     permissions: str = text(3)
-
-
-class CdiDevice(Message):
-    """A device by its CDI name."""
-
-    name: str = text(1)
 
 
 class Security(Message):
@@ -103,7 +91,7 @@ class ContainerConfig(Message):
 
     metadata: ContainerName | None = message(1, ContainerName)
     image: Image | None = message(2, Image)
-    envs: tuple[KeyValue, ...] = messages(ENVS, KeyValue)
+    envs: tuple[Variable, ...] = messages(ENVS, Variable)
     mounts: tuple[Mount, ...] = messages(MOUNTS, Mount)
     devices: tuple[Device, ...] = messages(DEVICES, Device)
     annotations: Mapping[str, str] = text_map(ANNOTATIONS)
@@ -117,12 +105,6 @@ class CreateRequest(Message):
     pod: str = text(1)
     config: ContainerConfig | None = message(CONFIG, ContainerConfig)
     pod_config: PodConfig | None = message(3, PodConfig)
-
-
-class CreateResponse(Message):
-    """It was made."""
-
-    id: str = text(1)
 
 
 class ListedContainer(Message):

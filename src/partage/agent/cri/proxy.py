@@ -314,7 +314,7 @@ class Proxy:
             if adjustment is not None:
                 request = edited(request, adjustment, self._files)
             answer = await self._call(_CREATE, request, context)
-            await self._settled(self._made, container, cri.CreateResponse.decode(answer).id)
+            await self._settled(self._made, container, cri.Identity.decode(answer).id)
         except (Refused, Malformed, InvalidValue) as error:
             await self._settled(self._unmade, container)
             await context.abort(grpc.StatusCode.UNKNOWN, f"partage: {error}")

@@ -16,10 +16,6 @@ HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
 
 
-class Nothing(Message):
-    """Nothing."""
-
-
 class Options(Message):
     """What a plugin wants to be asked."""
 
@@ -76,8 +72,8 @@ class PreferredRequest(Message):
     containers: tuple[ContainerPreference, ...] = messages(1, ContainerPreference)
 
 
-class PreferredIds(Message):
-    """The advice; nothing leaves the choice to the kubelet."""
+class ContainerIds(Message):
+    """Units that the kubelet gives to a container, or shall; none leaves the choice to the kubelet."""
 
     ids: tuple[str, ...] = texts(1)
 
@@ -85,13 +81,7 @@ class PreferredIds(Message):
 class PreferredResponse(Message):
     """The advice for several containers."""
 
-    containers: tuple[PreferredIds, ...] = messages(1, PreferredIds)
-
-
-class ContainerIds(Message):
-    """Units that the kubelet gives to a container."""
-
-    ids: tuple[str, ...] = texts(1)
+    containers: tuple[ContainerIds, ...] = messages(1, ContainerIds)
 
 
 class AllocateRequest(Message):

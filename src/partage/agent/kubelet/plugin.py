@@ -183,7 +183,7 @@ class _Served:
 
     async def _preferred(self, request: bytes, context: Any) -> bytes:
         asked = await _read(said.PreferredRequest, request, context)
-        chosen = [said.PreferredIds(await self.advise(self.offer, c)) for c in asked.containers]
+        chosen = [said.ContainerIds(await self.advise(self.offer, c)) for c in asked.containers]
         return said.PreferredResponse(tuple(chosen)).encode()
 
     async def _allocate(self, request: bytes, context: Any) -> bytes:

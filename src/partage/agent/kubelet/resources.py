@@ -18,10 +18,9 @@ from partage.agent.kubelet.messages import (
     GetRequest,
     GetResponse,
     ListResponse,
-    Nothing,
     PodResources,
 )
-from partage.agent.protobuf import Message
+from partage.agent.protobuf import Empty, Message
 from partage.model.errors import PartageError
 from partage.wire.protobuf import Malformed
 
@@ -53,11 +52,11 @@ class Resources:
 
     async def pods(self) -> tuple[PodResources, ...]:
         """What all pods of the node hold. Raises `KubeletSilent`."""
-        return (await self._ask("List", Nothing(), ListResponse)).pods
+        return (await self._ask("List", Empty(), ListResponse)).pods
 
     async def allocatable(self) -> tuple[ContainerDevices, ...]:
         """All units that the kubelet may give, of whichever plugin. Raises `KubeletSilent`."""
-        return (await self._ask("GetAllocatableResources", Nothing(), AllocatableResponse)).devices
+        return (await self._ask("GetAllocatableResources", Empty(), AllocatableResponse)).devices
 
     async def pod(self, namespace: str, name: str) -> PodResources | None:
         """What one pod holds; None when the kubelet knows no such pod. Raises `KubeletSilent`."""

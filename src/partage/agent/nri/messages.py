@@ -132,10 +132,6 @@ class Container(Message):
 # --- NRI: calls ------------------------------------------------------------------------------
 
 
-class Empty(Message):
-    """Nothing."""
-
-
 class RegisterPluginRequest(Message):
     """The first thing a plugin says."""
 
@@ -173,15 +169,8 @@ class SynchronizeResponse(Message):
     more: bool = flag(2)
 
 
-class CreateContainerRequest(Message):
-    """A container is about to be made."""
-
-    pod: PodSandbox | None = message(1, PodSandbox)
-    container: Container | None = message(2, Container)
-
-
-class StopContainerRequest(Message):
-    """A container has ended, by itself or not."""
+class ContainerRequest(Message):
+    """A container is about to be made, or has ended, by itself or not."""
 
     pod: PodSandbox | None = message(1, PodSandbox)
     container: Container | None = message(2, Container)

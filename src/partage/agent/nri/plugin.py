@@ -22,19 +22,17 @@ from partage.agent.nri.messages import (
     ConfigureRequest,
     ConfigureResponse,
     Container,
-    CreateContainerRequest,
+    ContainerRequest,
     CreateContainerResponse,
-    Empty,
     Event,
     PodSandbox,
     RegisterPluginRequest,
     StateChange,
-    StopContainerRequest,
     SynchronizeRequest,
     SynchronizeResponse,
 )
 from partage.agent.nri.session import OK, UNIMPLEMENTED, UNKNOWN, Answered, Called, Session
-from partage.agent.protobuf import Message
+from partage.agent.protobuf import Empty, Message
 from partage.kube.retry import Backoff
 from partage.model.errors import PartageError
 from partage.wire.protobuf import Malformed
@@ -280,7 +278,7 @@ class _Connection:
         return SynchronizeResponse(told.more)
 
     async def _create(self, call: Called) -> Message:
-        asked = CreateContainerRequest.decode(call.payload)
+        asked = ContainerRequest.decode(call.payload)
         if asked.pod is None or asked.container is None:
             raise Malformed("CreateContainer without a pod or a container")
         pod, container = asked.pod, asked.container
@@ -307,7 +305,7 @@ class _Connection:
         return CreateContainerResponse(adjustment)
 
     async def _stop(self, call: Called) -> Message:
-        gone = StopContainerRequest.decode(call.payload).container
+        gone = ContainerRequest.decode(call.payload).container
         if gone is not None:
             await self._decided(lambda: self._decider.remove(gone))
         return Empty()
