@@ -51,7 +51,7 @@ def _checks() -> set[str]:
         for call in ast.walk(tree)
         if isinstance(call, ast.Call)
         and isinstance(call.func, ast.Name)
-        and call.func.id == "Finding"
+        and call.func.id in ("Finding", "error", "warning")
         and isinstance(call.args[0], ast.Constant)
     }
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from cryptography import x509
 
-from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
+from partage.doctor.finding import ClusterFacts, Finding, Object, error, named
 from partage.webhook.installation import MUTATE, VALIDATE
 
 _SOON: Final = timedelta(days=7)
@@ -29,9 +29,8 @@ def _webhook(facts: ClusterFacts, name: str, given: Sequence[Object]) -> Iterato
         if webhook.get("name") == name
     ]
     if not found:
-        yield Finding(
+        yield error(
             "webhook-missing",
-            Level.ERROR,
             name,
             "the webhook must be configured; without it pods get no defaults, and requests that "
             "break a rule are found only when they wait",
@@ -41,9 +40,8 @@ def _webhook(facts: ClusterFacts, name: str, given: Sequence[Object]) -> Iterato
         bundle = webhook.get("clientConfig", {}).get("caBundle", "")
         wrong = _authority(facts, bundle)
         if wrong:
-            yield Finding(
+            yield error(
                 "webhook-certificate",
-                Level.ERROR,
                 f"{where}: {name}",
                 f"caBundle must hold a certificate that is valid now; {wrong}, so the API server "
                 "refuses every pod with devices",

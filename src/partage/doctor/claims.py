@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
+from partage.doctor.finding import ClusterFacts, Finding, Object, error, named, warning
 from partage.vendors import names
 from partage.webhook.installation import CLAIMS
 
@@ -23,17 +23,15 @@ def parts(facts: ClusterFacts) -> Iterator[Finding]:
     if offering and facts.classes is not None:
         wanted = {names.SHARE_CLASS, *(names.MIG_CLASS for one in offering if "--mig" in one)}
         for name in sorted(wanted - facts.classes):
-            yield Finding(
+            yield error(
                 "claims-class-missing",
-                Level.ERROR,
                 f"DeviceClass {name}",
                 "agents offer cards to ResourceClaims (--dra), and no claim can name this class",
                 "apply the chart again with agent.dra.enabled=true, which makes both classes",
             )
     if offering and schedulers and not counting:
-        yield Finding(
+        yield error(
             "claims-uncounted",
-            Level.ERROR,
             "the scheduler service",
             "agents offer cards to ResourceClaims (--dra), and the service does not count what claims hold "
             "(--claims): pods are placed on cards that claims have, and wait there",
@@ -45,9 +43,8 @@ def parts(facts: ClusterFacts) -> Iterator[Finding]:
         for hook in one.get("webhooks") or ()
     )
     if counting and facts.validating is not None and not asked:
-        yield Finding(
+        yield error(
             "claims-webhook-missing",
-            Level.ERROR,
             CLAIMS,
             "the API server must ask the leader before it stores an allocation of this driver; unasked, a claim may "
             "be allocated what a pod holds already, and its pod waits on the node",
@@ -56,9 +53,8 @@ def parts(facts: ClusterFacts) -> Iterator[Finding]:
         )
     if facts.templates and not any("--claim-templates" in one for _, one in schedulers):
         count = len(facts.templates)
-        yield Finding(
+        yield warning(
             "claims-templates-left",
-            Level.WARNING,
             f"ResourceClaimTemplate {named(facts.templates[0])}"
             + (f" and {count - 1} more" if count > 1 else ""),
             "the scheduler service made them, and runs without --claim-templates now: they are not removed with "
@@ -81,9 +77,8 @@ def gates(facts: ClusterFacts) -> Iterator[Finding]:
             if gate.endswith("=false")
         }
         for gate in sorted(off.intersection(_GATES)):
-            yield Finding(
+            yield error(
                 "feature-gate",
-                Level.ERROR,
                 named(pod),
                 f"feature gate {gate} must be on where cards are offered to ResourceClaims, and is off: fields of "
                 "slices and claims are dropped without a word",
@@ -100,9 +95,8 @@ def slices(facts: ClusterFacts) -> Iterator[Finding]:
             by_node[str(spec.get("nodeName", ""))].append(spec)
     kept = _kept(facts)
     for node in sorted(by_node.keys() - kept):
-        yield Finding(
+        yield error(
             "claims-slices-stale",
-            Level.ERROR,
             f"ResourceSlices of node {node}",
             "no agent there keeps them (--dra): they offer what pods hold meanwhile, and a claim that is allocated by "
             "them is never prepared",
@@ -115,9 +109,8 @@ def slices(facts: ClusterFacts) -> Iterator[Finding]:
         mine = [pool for pool in pools if pool.get("generation", 0) == newest]
         wanted = mine[0].get("resourceSliceCount", 0)
         if len(mine) != wanted:
-            yield Finding(
+            yield error(
                 "claims-slices-incomplete",
-                Level.ERROR,
                 f"ResourceSlices of node {node}",
                 f"generation {newest} of its pool has {wanted} slices, and {len(mine)} are there: nothing of the node is "
                 "allocated to claims until all are",
@@ -128,9 +121,8 @@ def slices(facts: ClusterFacts) -> Iterator[Finding]:
     for pod, given in _run(facts, "agent"):
         node = str(pod.get("spec", {}).get("nodeName", ""))
         if "--dra" in given and node in facts.known and node not in by_node and _runs(pod):
-            yield Finding(
+            yield warning(
                 "claims-nothing-offered",
-                Level.WARNING,
                 f"node {node}",
                 "its agent runs with --dra, and there is no ResourceSlice of the node: its cards are offered to no claim",
                 f"read the agent's note (agent-note) and its log on {node}: a feature gate is off, or none of its cards "

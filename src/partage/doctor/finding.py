@@ -32,6 +32,16 @@ class Finding:
     fix: str
 
 
+def error(check: str, thing: str, rule: str, fix: str) -> Finding:
+    """A finding that is an error."""
+    return Finding(check, Level.ERROR, thing, rule, fix)
+
+
+def warning(check: str, thing: str, rule: str, fix: str) -> Finding:
+    """A finding that is a warning."""
+    return Finding(check, Level.WARNING, thing, rule, fix)
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
     """Objects as the API server has them; None where they could not be read.

@@ -10,7 +10,7 @@ from typing import Any, Final
 from partage.agent.differences import Done
 from partage.agent.found_file import NAME, read_findings
 from partage.agent.isolation.library import is_genuine
-from partage.doctor.finding import Finding, Level
+from partage.doctor.finding import Finding, Level, error, warning
 from partage.model.errors import InvalidDocument
 from partage.wire.yaml_values import yaml_values
 
@@ -49,12 +49,11 @@ def examined(root: Path) -> Iterator[Finding]:
                 for one in check(path, file.read_text("utf-8")):
                     nri = nri and one.check != "nri-off"
                     yield one
-        except (OSError, ValueError, RecursionError, AttributeError, TypeError) as error:
-            yield Finding(
+        except (OSError, ValueError, RecursionError, AttributeError, TypeError) as broken:
+            yield warning(
                 "unreadable",
-                Level.WARNING,
                 f"/{path}",
-                f"it cannot be read: {error}",
+                f"it cannot be read: {broken}",
                 "run as root on the node, and correct the file",
             )
     if nri:
@@ -70,9 +69,8 @@ def _containerd(path: str, text: str) -> Iterator[Finding]:
     plugins: Mapping[str, Any] = config.get("plugins", {})
     nri = plugins.get("io.containerd.nri.v1.nri", {})
     if nri.get("disable", not by_default):
-        yield Finding(
+        yield error(
             "nri-off",
-            Level.ERROR,
             f"/{path}",
             "NRI must be on; it is off, so containers start without their share's limits",
             "set disable = false under plugins.'io.containerd.nri.v1.nri' and restart containerd",
@@ -80,9 +78,8 @@ def _containerd(path: str, text: str) -> Iterator[Finding]:
     old = plugins.get("io.containerd.grpc.v1.cri", {})
     new = plugins.get("io.containerd.cri.v1.runtime", {})
     if not (old | new).get("enable_cdi", by_default):
-        yield Finding(
+        yield error(
             "cdi-off",
-            Level.ERROR,
             f"/{path}",
             "CDI must be on; it is off, so containers start without their devices",
             "set enable_cdi = true in the CRI plugin's section and restart containerd",
@@ -95,17 +92,15 @@ def _unasked(root: Path) -> Iterator[Finding]:
     if asked is not None and asked.endswith(_PROXY):
         return
     if asked is not None and _runs(root, _PROXY):
-        yield Finding(
+        yield error(
             "proxy-unused",
-            Level.ERROR,
             f"/{_KUBELET}",
             f"Partage's proxy listens at /run/{_PROXY} and the kubelet must ask it; it asks {asked}",
             f"set containerRuntimeEndpoint: unix:///run/{_PROXY} and restart the kubelet",
         )
     elif any(_runs(root, one) for one in _RUNTIMES) and not _runs(root, _NRI):
-        yield Finding(
+        yield error(
             "runtime-unasked",
-            Level.ERROR,
             f"/run/{_NRI}",
             "the container runtime must ask Partage's agent; it runs, and there is no socket of NRI",
             "switch NRI on in the runtime (containerd before 2.0: disable = false under "
@@ -149,9 +144,8 @@ def _checkpoint(path: str, text: str) -> Iterator[Finding]:
         }
     )
     if stale:
-        yield Finding(
+        yield warning(
             "stale-checkpoint",
-            Level.WARNING,
             f"/{path}",
             f"it holds devices that no plugin registers any more: {', '.join(stale[:3])}",
             "end these pods; if none of them runs, stop the kubelet, move the file away, start it",
@@ -168,9 +162,8 @@ def _kubelet(path: str, text: str) -> Iterator[Finding]:
     gates = _document(text).get("featureGates") or {}
     for gate in ("DevicePluginCDIDevices", "KubeletPodResources"):
         if gates.get(gate) is False:
-            yield Finding(
+            yield error(
                 "feature-gate",
-                Level.ERROR,
                 f"/{path}",
                 f"feature gate {gate} must be on, and is off",
                 f"remove {gate} from featureGates and restart the kubelet",
@@ -185,9 +178,8 @@ def _static(path: str, text: str) -> Iterator[Finding]:
         for word in (*(one.get("command") or ()), *(one.get("args") or ()))
     ]
     if not any(word.startswith("--config") for word in words):
-        yield Finding(
+        yield warning(
             "extender-lost",
-            Level.WARNING,
             f"/{path}",
             "this kube-scheduler runs without --config, so it asks no extender; an upgrade of the "
             "control plane overwrites the file",
@@ -199,12 +191,11 @@ def _agent(root: Path) -> Iterator[Finding]:
     """What the agent last found that records, journal, kubelet and runtime do not agree on."""
     try:
         at, findings = read_findings(root / _FINDINGS)
-    except InvalidDocument as error:
-        yield Finding(
+    except InvalidDocument as broken:
+        yield warning(
             "unreadable",
-            Level.WARNING,
             f"/{_FINDINGS}",
-            f"it cannot be read: {error}",
+            f"it cannot be read: {broken}",
             "run as root on the node; Partage's agent writes it again when it starts",
         )
         return
@@ -213,8 +204,7 @@ def _agent(root: Path) -> Iterator[Finding]:
             "agent-finding",
             Level.ERROR if one.done in _WORSE else Level.WARNING,
             f"pod {one.pod}, container {one.container}",
-            f"records, journal, kubelet and runtime must agree; {one.kind}: {one.message} "
-            f"(the agent, since {at})",
+            f"records, journal, kubelet and runtime must agree; {one.kind}: {one.message} (the agent, since {at})",
             one.fix,
         )
 
@@ -223,18 +213,16 @@ def _isolation(root: Path) -> Iterator[Finding]:
     """Enforcement libraries whose content is not what their name says, and containers without one."""
     for library in sorted(root.glob(f"{_ISOLATION}/lib/*.so")):
         if not is_genuine(library):
-            yield Finding(
+            yield error(
                 "isolation-library",
-                Level.ERROR,
                 f"/{_ISOLATION}/lib/{library.name}",
                 "its content is not what its name says: another program overwrote it, and shares are not held",
                 "remove it and restart Partage's agent, which installs it again; find the program or user that wrote it",
             )
     for note in sorted(root.glob(f"{_ISOLATION}/containers/*/spared")):
         why = note.read_text("utf-8", "replace")[:_SHOWN]
-        yield Finding(
+        yield warning(
             "not-enforceable",
-            Level.WARNING,
             f"/{_ISOLATION}/containers/{note.parent.name}",
             f"this container's shares are not held to their limits: {why}",
             "use an image with the GNU C library 2.17 or newer, or hardware instances",
@@ -246,11 +234,10 @@ def _cdi(root: Path) -> Iterator[Finding]:
         for file in sorted((root / folder).glob("*.json")) if (root / folder).is_dir() else ():
             try:
                 json.loads(file.read_text("utf-8"))["kind"]
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                yield Finding(
+            except (OSError, ValueError, KeyError, TypeError) as broken:
+                yield error(
                     "cdi-spec",
-                    Level.ERROR,
                     f"/{folder}/{file.name}",
-                    f"it is no CDI description ({error!r}), and containerd then loads none",
+                    f"it is no CDI description ({broken!r}), and containerd then loads none",
                     "remove it; Partage's agent writes its own again when it starts",
                 )

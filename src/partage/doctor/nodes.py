@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from partage.agent.notes import Code, read_notes
-from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named, ours
+from partage.doctor.finding import ClusterFacts, Finding, Object, error, named, ours, warning
 from partage.vendors import names
 from partage.vendors.traits import ROWS, files_known
 
@@ -59,26 +59,22 @@ def devices(facts: ClusterFacts) -> Iterator[Finding]:
     for one in facts.devices or ():
         node = nodes.get(named(one))
         if node is None:
-            yield Finding(
+            yield warning(
                 "device-stale",
-                Level.WARNING,
                 f"Device {named(one)}",
-                "a Device object must have its node; there is none of this name, so it is left "
-                "over",
+                "a Device object must have its node; there is none of this name, so it is left over",
                 f"kubectl delete devices.scheduling.koordinator.sh {named(one)}",
             )
         elif not _ready(node):
-            yield Finding(
+            yield warning(
                 "device-stale",
-                Level.WARNING,
                 f"Device {named(one)}",
                 "its node is not Ready, so its agent renews nothing",
                 f"kubectl describe node {named(one)}, and look at its kubelet and agent",
             )
     if facts.agents and nodes and not facts.known and facts.devices is not None:
-        yield Finding(
+        yield warning(
             "no-cards",
-            Level.WARNING,
             f"agents on {len(facts.agents.keys() & nodes.keys())} of {len(nodes)} nodes",
             "at least one of them must find a card, and none does: every pod with devices waits",
             "see the driver on the nodes, and agent.discovery.libraries of the chart, its folder there; partage discover on a "
@@ -87,9 +83,8 @@ def devices(facts: ClusterFacts) -> Iterator[Finding]:
     for name, node in nodes.items():
         offered = [key for key in _COUNTS if str(_allocatable(node).get(key, "0")) != "0"]
         if offered and name not in facts.known:
-            yield Finding(
+            yield error(
                 "node-unlabelled",
-                Level.ERROR,
                 f"node {name}",
                 f"it offers {', '.join(offered)}, yet neither a Device object, a registration nor "
                 "labels say which cards it has, so no pod is placed on it",
@@ -102,9 +97,8 @@ def files(facts: ClusterFacts) -> Iterator[Finding]:
     for one in facts.devices or ():
         vendor = str((one["metadata"].get("labels") or {}).get(names.GPU_VENDOR, "")).lower()
         if _has_cards(one) and not files_known(vendor):
-            yield Finding(
+            yield error(
                 "device-files-unknown",
-                Level.ERROR,
                 f"Device {named(one)}",
                 f"which device files a container needs for cards of {vendor} is not known, so no pod gets one "
                 "of them (DeviceFilesUnknown)",
@@ -128,18 +122,16 @@ def totals(facts: ClusterFacts) -> Iterator[Finding]:
             continue
         if new is None or old is None:
             missing = names.KOORD_GPU_CORE if new is None else _OLD
-            yield Finding(
+            yield error(
                 "totals-missing",
-                Level.ERROR,
                 f"node {named(node)}",
                 f"its status must report {missing}, and does not, so kube-scheduler and kubelet "
                 "refuse pods that ask for it",
                 "run partage scheduler with --controllers and --node-totals, and see its log",
             )
         elif str(new) != str(old):
-            yield Finding(
+            yield error(
                 "totals-contended",
-                Level.ERROR,
                 f"node {named(node)}",
                 f"both dialects must say the same: {names.KOORD_GPU_CORE} is {new}, {_OLD} is "
                 f"{old}; a second controller writes one of them",
@@ -165,16 +157,14 @@ def agents(facts: ClusterFacts) -> Iterator[Finding]:
     for name in sorted(facts.agents.keys() & nodes):
         minutes = (facts.now - facts.agents[name]).total_seconds() / 60
         if minutes > _SILENT:
-            yield Finding(
+            yield error(
                 "agent-silent",
-                Level.ERROR,
                 f"node {name}",
                 f"its agent renews a Lease every few seconds, and last did {minutes:.0f} minutes ago: "
                 "what is known of its devices is that old, and containers that start there are not "
                 "served, so new pods with devices are kept off (AgentSilent)",
-                f"look at the pod of Partage's agent on {name}, and whether that node reaches the "
-                f"API server; if none should run there: kubectl -n kube-node-lease delete "
-                f"lease partage-agent-{name}",
+                f"look at the pod of Partage's agent on {name}, and whether that node reaches the API server; if none "
+                f"should run there: kubectl -n kube-node-lease delete lease partage-agent-{name}",
             )
 
 
@@ -184,9 +174,8 @@ def noted(facts: ClusterFacts) -> Iterator[Finding]:
         text = (node["metadata"].get("annotations") or {}).get(names.AGENT_NOTES, "")
         for note in read_notes(str(text)) if text else ():
             fix = _NOTED.get(note.code, f"see the log of Partage's agent on {named(node)}")
-            yield Finding(
+            yield warning(
                 "agent-note",
-                Level.WARNING,
                 f"node {named(node)}",
                 f"its agent says: {note.code}: {note.message[:_LONG]}",
                 fix,
@@ -210,9 +199,8 @@ def plugins(facts: ClusterFacts) -> Iterator[Finding]:
         elif any(rival in images for rival in _RIVALS):
             beside[node].append(named(pod))
     for node in sorted(beside.keys() & agents):
-        yield Finding(
+        yield error(
             "second-plugin",
-            Level.ERROR,
             f"node {node}",
             f"{', '.join(beside[node])} advertises the same resource names as Partage's agent; the "
             "kubelet takes the one that registered last, and devices are allocated twice",
@@ -229,9 +217,8 @@ def units(facts: ClusterFacts) -> Iterator[Finding]:
             key for key in _COUNTS if key != names.KOORD_GPU_CORE and str(have.get(key)) == "0"
         ]
         if gone and named(node) in reported:
-            yield Finding(
+            yield error(
                 "units-gone",
-                Level.ERROR,
                 f"node {named(node)}",
                 f"its kubelet has 0 of {', '.join(gone)}, as after a device plugin that is gone, and ends pods that ask for "
                 "them (UnexpectedAdmissionError)",
@@ -249,22 +236,19 @@ def runtimes(facts: ClusterFacts) -> Iterator[Finding]:
         if name and name not in facts.runtimes:
             wanted[str(name)].append(named(pod))
     for name, pods in wanted.items():
-        yield Finding(
+        yield error(
             "runtime-class",
-            Level.ERROR,
             f"RuntimeClass {name}",
             f"{len(pods)} pods name it and it is not there: {', '.join(pods[:3])}",
-            f"create RuntimeClass {name}, or take runtimeClassName out of the pods and the agent's "
-            "chart value",
+            f"create RuntimeClass {name}, or take runtimeClassName out of the pods and the agent's chart value",
         )
 
 
 def closed(facts: ClusterFacts) -> Iterator[Finding]:
     """No capacity is in quarantine."""
     for node, message in facts.closed:
-        yield Finding(
+        yield error(
             "quarantine",
-            Level.ERROR,
             f"node {node}",
             f"capacity is closed because a record cannot be trusted: {message}",
             "see partage explain of that pod; it opens when the pod is gone or its record agrees",
@@ -274,9 +258,8 @@ def closed(facts: ClusterFacts) -> Iterator[Finding]:
 def twice(facts: ClusterFacts) -> Iterator[Finding]:
     """No card is given beyond its means."""
     for node, message in facts.twice:
-        yield Finding(
+        yield error(
             "card-given-twice",
-            Level.ERROR,
             f"node {node}",
             f"what pods' records say of a card must not be more than it has: {message}; it takes "
             "no new pod until that is over",
@@ -288,9 +271,8 @@ def twice(facts: ClusterFacts) -> Iterator[Finding]:
 def faults(facts: ClusterFacts) -> Iterator[Finding]:
     """No pod mixes names or breaks a rule of its protocol."""
     for pod, rule in facts.faults:
-        yield Finding(
+        yield warning(
             "pod-request",
-            Level.WARNING,
             f"pod {pod}",
             f"its request breaks a rule, so it waits for ever: {rule}",
             "write the names of one protocol in each container; see partage explain",
@@ -300,9 +282,8 @@ def faults(facts: ClusterFacts) -> Iterator[Finding]:
 def settings(facts: ClusterFacts) -> Iterator[Finding]:
     """No ConfigMap was refused."""
     for name, why in facts.refused:
-        yield Finding(
+        yield error(
             "config-refused",
-            Level.ERROR,
             name,
             f"it was refused, and what was in force stays: {why}",
             "correct the field; it applies at once",
@@ -312,9 +293,8 @@ def settings(facts: ClusterFacts) -> Iterator[Finding]:
 def unread(facts: ClusterFacts) -> Iterator[Finding]:
     """Every ConfigMap that would set something is where it is read."""
     for name, namespaces in facts.unread:
-        yield Finding(
+        yield error(
             "config-unread",
-            Level.ERROR,
             name,
             f"ConfigMaps are read in {namespaces} only, because their writer decides what nodes "
             "have; so nothing of this one is in force",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
+from partage.doctor.finding import ClusterFacts, Finding, Object, error, named
 from partage.doctor.scheduling import asks_us, has_plugin
 
 _NAME: Final = "Partage"
@@ -19,21 +19,18 @@ def configuration(facts: ClusterFacts) -> Iterator[Finding]:
         if not has_plugin(config):
             continue
         if any(asks_us(one) for one in config.get("extenders") or ()):
-            yield Finding(
+            yield error(
                 "plugin-and-extender",
-                Level.ERROR,
                 where,
-                "the plugin and Partage's extender are both configured; kube-scheduler does not "
-                "start so",
+                "the plugin and Partage's extender are both configured; kube-scheduler does not start so",
                 "remove the extender from extenders, and restart kube-scheduler",
             )
         for profile in config.get("profiles") or ():
             wrong = _wrong(profile)
             if wrong:
                 name = profile.get("schedulerName", "default-scheduler")
-                yield Finding(
+                yield error(
                     "plugin-incomplete",
-                    Level.ERROR,
                     f"{where}, profile {name}",
                     f"every profile needs the plugin at multiPoint with weight {_WEIGHT}, and by "
                     f"itself at each of {', '.join(_ALONE)}; {wrong}",
@@ -74,9 +71,8 @@ def _of(pod: Object, container: Object, given: dict[str, str]) -> Iterator[Findi
         if one is not container and (value := _option(one, "--plugin-socket"))
     ]
     if not engines:
-        yield Finding(
+        yield error(
             "plugin-socket",
-            Level.ERROR,
             named(pod),
             "the engine must listen in the plugin's own pod; no other container has --plugin-socket",
             "install the chart with scheduler.seam: plugin, which puts both into one pod",
@@ -85,19 +81,16 @@ def _of(pod: Object, container: Object, given: dict[str, str]) -> Iterator[Findi
     engine, listens = engines[0]
     shared = _volume(container, path)
     if listens != path or not shared or shared != _volume(engine, path):
-        yield Finding(
+        yield error(
             "plugin-socket",
-            Level.ERROR,
             named(pod),
-            f"the plugin looks for the engine at {path}, in a volume of both; the engine listens at "
-            f"{listens}",
+            f"the plugin looks for the engine at {path}, in a volume of both; the engine listens at {listens}",
             f"give --plugin-socket and {_SOCKET} one path, and mount one emptyDir there in both",
         )
     mine, theirs = _tag(container), _tag(engine)
     if mine != theirs:
-        yield Finding(
+        yield error(
             "plugin-version",
-            Level.ERROR,
             named(pod),
             f"the plugin and the engine must be of one release; the images are of {mine or 'none'} "
             f"and {theirs or 'none'}, and the engine refuses a plugin that speaks otherwise",
@@ -108,9 +101,8 @@ def _of(pod: Object, container: Object, given: dict[str, str]) -> Iterator[Findi
         for one in pod.get("status", {}).get("containerStatuses") or ()
     }
     if ready.get(container.get("name")) and not ready.get(engine.get("name")):
-        yield Finding(
+        yield error(
             "engine-away",
-            Level.ERROR,
             named(pod),
             "kube-scheduler runs and its engine does not serve: pods with devices wait",
             f"read the log of its container {engine.get('name')}; with another replica ready, "

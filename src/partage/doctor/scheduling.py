@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named, ours
+from partage.doctor.finding import ClusterFacts, Finding, Object, error, named, ours, warning
 
 _VERBS: Final = ("filterVerb", "prioritizeVerb", "bindVerb", "preemptVerb")
 _RIVALS: Final = (
@@ -69,9 +69,8 @@ def extender(facts: ClusterFacts) -> Iterator[Finding]:
         missing = [verb for verb in _VERBS if not one.get(verb)]
         if missing or one.get("ignorable"):
             wrong = f"{', '.join(missing)} missing" if missing else "ignorable is true"
-            yield Finding(
+            yield error(
                 "extender-incomplete",
-                Level.ERROR,
                 where,
                 f"the extender needs all four verbs and must not be ignorable; {wrong}",
                 "print the configuration with partage scheduler's chart (ConfigMap "
@@ -92,9 +91,8 @@ def _managed(where: str, config: Object, extender: Object) -> Iterator[Finding]:
     }
     lacking = sorted(left - managed)
     if lacking or not left:
-        yield Finding(
+        yield error(
             "managed-resources",
-            Level.ERROR,
             where,
             f"the extender must see every pod with devices; managedResources lacks {', '.join(lacking) or 'them'}, "
             "so pods that ask by these names are bound without a record",
@@ -102,9 +100,8 @@ def _managed(where: str, config: Object, extender: Object) -> Iterator[Finding]:
             "kube-scheduler",
         )
         return
-    yield Finding(
+    yield warning(
         "managed-resources",
-        Level.WARNING,
         where,
         "managedResources cannot name kubernetes.io/*: pods of Koordinator v1.4 are bound without a record",
         "remove managedResources from the extender where such pods may come; use Koordinator's names of today in "
@@ -125,18 +122,16 @@ def _missing(facts: ClusterFacts) -> Finding:
     )
     thing = ", ".join(bare) or "kube-scheduler"
     if lost:
-        return Finding(
+        return error(
             "extender-lost",
-            Level.ERROR,
             thing,
             "pods were placed by Partage, yet kube-scheduler runs without --config: an upgrade of "
             "the control plane overwrote its static pod",
             "add --config and its volume to /etc/kubernetes/manifests/kube-scheduler.yaml again, "
             "or install the chart's own kube-scheduler, which no upgrade touches",
         )
-    return Finding(
+    return error(
         "extender-not-configured",
-        Level.ERROR,
         thing,
         "a KubeSchedulerConfiguration must have an extender whose urlPrefix ends with /scheduler, or "
         f"Partage's plugin; {len(facts.schedulers)} were found, none has",
@@ -150,9 +145,8 @@ def sampling(facts: ClusterFacts) -> Iterator[Finding]:
     for where, config, _ in _ours(facts):
         percent = config.get("percentageOfNodesToScore", 0)
         if percent != 100:  # percent
-            yield Finding(
+            yield warning(
                 "sampling",
-                Level.WARNING,
                 where,
                 f"percentageOfNodesToScore must be 100, and is {percent or 'left to the default'}: "
                 "kube-scheduler shows Partage a part of the nodes only, so the policy packs large "
@@ -166,9 +160,8 @@ def unrecorded(facts: ClusterFacts) -> Iterator[Finding]:
     """No pod with devices is bound by another scheduler."""
     if facts.unrecorded:
         some = ", ".join(facts.unrecorded[:_SHOWN])
-        yield Finding(
+        yield error(
             "bound-without-record",
-            Level.ERROR,
             some,
             f"{len(facts.unrecorded)} bound pods ask for devices and have no record: another scheduler "
             "bound them, and their nodes' devices are closed",
@@ -190,9 +183,8 @@ def parts(facts: ClusterFacts) -> Iterator[Finding]:
             if why:
                 space, name = pod["metadata"].get("namespace"), pod["metadata"].get("name")
                 told = str(waits.get("message") or ended.get("message") or "")[:_LONG]
-                yield Finding(
+                yield error(
                     "part-failing",
-                    Level.ERROR,
                     named(pod),
                     f"every program of Partage's must run, and container {one.get('name')} does not: {why}"
                     + (f" ({told})" if told else ""),
@@ -210,13 +202,11 @@ def others(facts: ClusterFacts) -> Iterator[Finding]:
         text = f"{images} {pod.get('metadata', {}).get('name', '')}"
         rival = next((name for name in _RIVALS if name in text), "")
         if rival:
-            yield Finding(
+            yield error(
                 "other-scheduler",
-                Level.ERROR,
                 named(pod),
                 f"{rival} still runs beside Partage, and both allocate the same cards",
-                "scale its Deployment to 0; its scheduler name stays valid, Partage has a profile "
-                "for it",
+                "scale its Deployment to 0; its scheduler name stays valid, Partage has a profile for it",
             )
 
 
@@ -226,9 +216,8 @@ def gates(facts: ClusterFacts) -> Iterator[Finding]:
         given = _argument(pod, "--feature-gates")
         off = {part.partition("=")[0] for part in given.split(",") if part.endswith("=false")}
         for gate in sorted(off & _GATES.keys()):
-            yield Finding(
+            yield error(
                 "feature-gate",
-                Level.ERROR,
                 named(pod),
                 f"feature gate {gate} must be on, and is off: {_GATES[gate]}",
                 f"remove {gate}=false from --feature-gates",
@@ -238,9 +227,8 @@ def gates(facts: ClusterFacts) -> Iterator[Finding]:
 def rights(facts: ClusterFacts) -> Iterator[Finding]:
     """The service's account may do what the service does."""
     if facts.denied:
-        yield Finding(
+        yield error(
             "rights",
-            Level.ERROR,
             "the scheduler's service account",
             f"it may not {'; '.join(facts.denied)}",
             "apply the chart's ClusterRole and ClusterRoleBinding again",
