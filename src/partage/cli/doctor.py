@@ -87,21 +87,21 @@ _EMBEDDED: Final = "+partage"
 """At the end of the version that the embedded API server says."""
 
 
-class _Metadata(TypedDict, total=False):
+class _Part(TypedDict, total=False):
+    """What is read of an object, its parts and theirs, all names in one place."""
+
+    metadata: "_Part"
+    spec: "_Part"
+    status: "_Part"
     name: Any
     namespace: Any
     labels: Any
     annotations: Any
-
-
-class _NodeStatus(TypedDict, total=False):
     allocatable: Any
     conditions: Any
-
-
-class _Node(TypedDict, total=False):
-    metadata: _Metadata
-    status: _NodeStatus
+    driver: Any
+    nodeName: Any
+    pool: Any
 
 
 class _Entry(TypedDict, total=False):
@@ -109,30 +109,19 @@ class _Entry(TypedDict, total=False):
     health: Any
 
 
-class _DeviceSpec(TypedDict, total=False):
+class _Devices(TypedDict, total=False):
     devices: list[_Entry]
 
 
 class _Device(TypedDict, total=False):
-    metadata: _Metadata
-    spec: _DeviceSpec
-
-
-class _SliceSpec(TypedDict, total=False):
-    driver: Any
-    nodeName: Any
-    pool: Any
-
-
-class _Slice(TypedDict, total=False):
-    metadata: _Metadata
-    spec: _SliceSpec
+    metadata: _Part
+    spec: _Devices
 
 
 _LARGE: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
-    "Node": msgspec.json.Decoder(_Node),
+    "Node": msgspec.json.Decoder(_Part),
     "Device": msgspec.json.Decoder(_Device),
-    "ResourceSlice": msgspec.json.Decoder(_Slice),
+    "ResourceSlice": msgspec.json.Decoder(_Part),
 }
 """Of kinds that fill most of a list, what checks read; the rest is not made into objects."""
 _ALL: Final = msgspec.json.Decoder(dict[str, Any])

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from partage.doctor.finding import ClusterFacts, Finding, Object, error, named
-from partage.doctor.scheduling import asks_us, has_plugin
+from partage.doctor.scheduling import asks_us, has_plugin, option
 
 _NAME: Final = "Partage"
 _WEIGHT: Final = 20
@@ -68,7 +68,7 @@ def _of(pod: Object, container: Object, given: dict[str, str]) -> Iterator[Findi
     engines = [
         (one, value)
         for one in pod["spec"]["containers"]
-        if one is not container and (value := _option(one, "--plugin-socket"))
+        if one is not container and (value := option(one, "--plugin-socket"))
     ]
     if not engines:
         yield error(
@@ -108,14 +108,6 @@ def _of(pod: Object, container: Object, given: dict[str, str]) -> Iterator[Findi
             f"read the log of its container {engine.get('name')}; with another replica ready, "
             "leadership moves by itself",
         )
-
-
-def _option(container: Object, name: str) -> str:
-    for text in (*(container.get("command") or ()), *(container.get("args") or ())):
-        key, _, value = str(text).partition("=")
-        if key == name:
-            return value
-    return ""
 
 
 def _volume(container: Object, path: str) -> str:

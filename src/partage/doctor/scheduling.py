@@ -245,9 +245,14 @@ def _component(pod: Object) -> str:
 
 
 def _argument(pod: Object, name: str) -> str:
-    for container in pod.get("spec", {}).get("containers", ()):
-        for text in (*(container.get("command") or ()), *(container.get("args") or ())):
-            key, _, value = str(text).partition("=")
-            if key == name:
-                return value or "given"
+    given = (option(one, name, "given") for one in pod.get("spec", {}).get("containers", ()))
+    return next(filter(None, given), "")
+
+
+def option(container: Object, name: str, bare: str = "") -> str:
+    """What follows `name=` in a container's command; `bare` where nothing does, empty without the option."""
+    for text in (*(container.get("command") or ()), *(container.get("args") or ())):
+        key, _, value = str(text).partition("=")
+        if key == name:
+            return value or bare
     return ""
