@@ -11,9 +11,10 @@ series of MIG instances are in `exposition_mig`. Source: docs/sources/hami.md 8.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from operator import attrgetter
+from typing import ClassVar, Final
 
 from partage.extender.books import Books
 from partage.extender.exposition_mig import foreign_series, label_text, mig_series
@@ -29,7 +30,6 @@ _NAMESPACES: Final = 1000
 """Namespaces that have series, in the order of their names."""
 _MOST_CARDS: Final = 8192
 """With more cards than this none of the series of cards are written."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class CardRow:
     memory: int
     memory_used: int
     sharers: int
+    zone: ClassVar = "vGPU"
 
     @property
     def core_left(self) -> int:
@@ -88,57 +89,28 @@ class _PodRow:
     index: int
     core: int
     memory: int
+    zone: ClassVar = "vGPU"
 
     @property
     def mib(self) -> int:
         return self.memory // _MIB
 
 
-_Family = tuple[str, str, Callable[[T], str], str]
-"""Name, meaning, labels, and the attribute of a row that is the value."""
-
-
-def _card(row: CardRow) -> str:
-    return (
-        f'device_index="{row.index}",device_type="{row.model}",device_uuid="{row.uuid}",'
-        f'node="{row.node}",zone="vGPU"'
-    )
-
-
-def _cores(row: CardRow) -> str:
-    return f'device_cores="{row.core}",{_card(row)}'
-
-
-def _overview(row: CardRow) -> str:
-    return f'device_cores="{row.core}",device_memory_limit="{row.mib}",{_card(row)}'
-
-
-def _old(row: CardRow) -> str:
-    return (
-        f'deviceidx="{row.index}",devicetype="{row.model}",deviceuuid="{row.uuid}",'
-        f'nodeid="{row.node}",zone="vGPU"'
-    )
-
-
-def _old_cores(row: CardRow) -> str:
-    return f'devicecores="{row.core_used}",{_old(row)}'
-
-
-def _old_overview(row: CardRow) -> str:
-    return (
-        f'devicecores="{row.core_used}",devicememorylimit="{row.mib}",'
-        f'sharedcontainers="{row.sharers}",{_old(row)}'
-    )
-
-
-def _old_part(row: CardRow) -> str:
-    return f'deviceidx="{row.index}",deviceuuid="{row.uuid}",nodeid="{row.node}",zone="vGPU"'
-
-
-def _qgpu(row: CardRow) -> str:
-    return f'card="{row.index}",node="{row.node}"'
-
-
+_Family = tuple[str, str, str, str]
+"""Name, meaning, labels by the attribute of a row that each shows, and the attribute that is the value."""
+_CARD: Final = "device_index=index device_type=model device_uuid=uuid node=node zone=zone"
+_CORES: Final = f"device_cores=core {_CARD}"
+_LIMITS: Final = f"device_cores=core device_memory_limit=mib {_CARD}"
+_OLD: Final = "deviceidx=index devicetype=model deviceuuid=uuid nodeid=node zone=zone"
+_OLD_CORES: Final = f"devicecores=core_used {_OLD}"
+_OLD_LIMITS: Final = f"devicecores=core_used devicememorylimit=mib sharedcontainers=sharers {_OLD}"
+_OLD_SHORT: Final = "deviceidx=index deviceuuid=uuid nodeid=node zone=zone"
+_QGPU: Final = "card=index node=node"
+_VGPU: Final = (
+    "container_index=position device_uuid=uuid namespace=namespace node=node pod=pod zone=zone"
+)
+_OLD_VGPU: Final = "containeridx=position deviceuuid=uuid nodename=node podname=pod podnamespace=namespace zone=zone"
+_QGPU_POD: Final = "card=index container_name=container namespace=namespace node=node pod_name=pod"
 _MEMORY, _SHARED, _OLD_PART = (
     "Memory of the card, scaling included.",
     "Containers that share the card.",
@@ -147,39 +119,52 @@ _MEMORY, _SHARED, _OLD_PART = (
 _ALLOCATED: Final = "Compute of the card that is allocated, in percent."
 _OVERVIEW: Final = "Allocated memory in bytes, with the card's limits as labels."
 _PART: Final = "Allocated part of the card's memory, 0 to 1."
-_OF_CARDS: Final[tuple[_Family[CardRow], ...]] = (
-    ("hami_gpu_memory_limit_bytes", _MEMORY, _card, "memory"),
-    ("hami_gpu_core_limit_ratio", "Compute of the card in percent.", _card, "core"),
+_OF_CARDS: Final[tuple[_Family, ...]] = (
+    ("hami_gpu_memory_limit_bytes", _MEMORY, _CARD, "memory"),
+    ("hami_gpu_core_limit_ratio", "Compute of the card in percent.", _CARD, "core"),
     (
         "hami_gpu_memory_allocated_bytes",
         "Memory of the card that is allocated.",
-        _cores,
+        _CORES,
         "memory_used",
     ),
-    ("hami_gpu_shared_count", _SHARED, _card, "sharers"),
-    ("hami_gpu_core_allocated_ratio", _ALLOCATED, _card, "core_used"),
-    ("hami_node_gpu_overview", _OVERVIEW, _overview, "memory_used"),
-    ("hami_node_gpu_memory_allocated_ratio", _PART, _card, "part"),
-    ("GPUDeviceMemoryLimit", "Device memory limit for a certain GPU", _old, "memory"),
-    ("GPUDeviceCoreLimit", "Device memory core limit for a certain GPU", _old, "core"),
+    ("hami_gpu_shared_count", _SHARED, _CARD, "sharers"),
+    ("hami_gpu_core_allocated_ratio", _ALLOCATED, _CARD, "core_used"),
+    ("hami_node_gpu_overview", _OVERVIEW, _LIMITS, "memory_used"),
+    ("hami_node_gpu_memory_allocated_ratio", _PART, _CARD, "part"),
+    ("GPUDeviceMemoryLimit", "Device memory limit for a certain GPU", _OLD, "memory"),
+    ("GPUDeviceCoreLimit", "Device memory core limit for a certain GPU", _OLD, "core"),
     (
         "GPUDeviceMemoryAllocated",
         "Device memory allocated for a certain GPU",
-        _old_cores,
+        _OLD_CORES,
         "memory_used",
     ),
-    ("GPUDeviceSharedNum", "Number of containers sharing this GPU", _old, "sharers"),
-    ("GPUDeviceCoreAllocated", "Device core allocated for a certain GPU", _old, "core_used"),
-    ("nodeGPUOverview", "GPU overview on a certain node", _old_overview, "memory_used"),
-    ("nodeGPUMemoryPercentage", _OLD_PART, _old_part, "part"),
-    ("gpu_core_allocatable", "Compute of the card in percent.", _qgpu, "core"),
-    ("gpu_core_available", "Compute that is left, in percent.", _qgpu, "core_left"),
-    ("gpu_mem_allocatable", "Memory of the card in MiB.", _qgpu, "mib"),
-    ("gpu_mem_available", "Memory that is left, in MiB.", _qgpu, "mib_left"),
+    ("GPUDeviceSharedNum", "Number of containers sharing this GPU", _OLD, "sharers"),
+    ("GPUDeviceCoreAllocated", "Device core allocated for a certain GPU", _OLD, "core_used"),
+    ("nodeGPUOverview", "GPU overview on a certain node", _OLD_LIMITS, "memory_used"),
+    ("nodeGPUMemoryPercentage", _OLD_PART, _OLD_SHORT, "part"),
+    ("gpu_core_allocatable", "Compute of the card in percent.", _QGPU, "core"),
+    ("gpu_core_available", "Compute that is left, in percent.", _QGPU, "core_left"),
+    ("gpu_mem_allocatable", "Memory of the card in MiB.", _QGPU, "mib"),
+    ("gpu_mem_available", "Memory that is left, in MiB.", _QGPU, "mib_left"),
 )
-_QGPU_OF_CARDS: Final[tuple[_Family[CardRow], ...]] = (
-    ("gpu_core_allocated", "Compute that is allocated, in percent.", _qgpu, "core_used"),
-    ("gpu_mem_allocated", "Memory that is allocated, in MiB.", _qgpu, "mib_used"),
+_QGPU_OF_CARDS: Final[tuple[_Family, ...]] = (
+    ("gpu_core_allocated", "Compute that is allocated, in percent.", _QGPU, "core_used"),
+    ("gpu_mem_allocated", "Memory that is allocated, in MiB.", _QGPU, "mib_used"),
+)
+_OF_PODS: Final[tuple[_Family, ...]] = (
+    ("hami_vgpu_memory_allocated_bytes", "Memory that a container was given.", _VGPU, "memory"),
+    (
+        "hami_vgpu_core_allocated_ratio",
+        "Compute that a container was given, in percent.",
+        _VGPU,
+        "core",
+    ),
+    ("vGPUMemoryAllocated", "vGPU memory allocated from a container", _OLD_VGPU, "memory"),
+    ("vGPUCoreAllocated", "vGPU core allocated from a container", _OLD_VGPU, "core"),
+    ("gpu_core_allocated", "Compute that is allocated, in percent.", _QGPU_POD, "core"),
+    ("gpu_mem_allocated", "Memory that is allocated, in MiB.", _QGPU_POD, "mib"),
 )
 
 
@@ -267,8 +252,10 @@ def _head(name: str, text: str) -> bytes:
     return f"# HELP {name} {text}\n# TYPE {name} gauge\n".encode()
 
 
-def _lines(name: str, labels: Callable[[T], str], value: str, rows: Iterable[T]) -> bytes:
-    return "".join(f"{name}{{{labels(row)}}} {getattr(row, value)}\n" for row in rows).encode()
+def _lines(name: str, labels: str, value: str, rows: Iterable[CardRow | _PodRow]) -> bytes:
+    shown, attributes = zip(*(one.split("=") for one in labels.split()), strict=True)
+    line = name + "{" + ",".join(f'{label}="%s"' for label in shown) + "} %s\n"
+    return "".join(map(line.__mod__, map(attrgetter(*attributes, value), rows))).encode()
 
 
 def _rows(books: Books, node: Node) -> Iterator[CardRow]:
@@ -319,42 +306,6 @@ def _pod_rows(books: Books, node: Node) -> Iterator[_PodRow]:
                     grant.core_milli // _PERCENT,
                     grant.memory_bytes,
                 )
-
-
-def _vgpu(row: _PodRow) -> str:
-    return (
-        f'container_index="{row.position}",device_uuid="{row.uuid}",namespace="{row.namespace}",'
-        f'node="{row.node}",pod="{row.pod}",zone="vGPU"'
-    )
-
-
-def _old_vgpu(row: _PodRow) -> str:
-    return (
-        f'containeridx="{row.position}",deviceuuid="{row.uuid}",nodename="{row.node}",'
-        f'podname="{row.pod}",podnamespace="{row.namespace}",zone="vGPU"'
-    )
-
-
-def _qgpu_pod(row: _PodRow) -> str:
-    return (
-        f'card="{row.index}",container_name="{row.container}",namespace="{row.namespace}",'
-        f'node="{row.node}",pod_name="{row.pod}"'
-    )
-
-
-_OF_PODS: Final[tuple[_Family[_PodRow], ...]] = (
-    ("hami_vgpu_memory_allocated_bytes", "Memory that a container was given.", _vgpu, "memory"),
-    (
-        "hami_vgpu_core_allocated_ratio",
-        "Compute that a container was given, in percent.",
-        _vgpu,
-        "core",
-    ),
-    ("vGPUMemoryAllocated", "vGPU memory allocated from a container", _old_vgpu, "memory"),
-    ("vGPUCoreAllocated", "vGPU core allocated from a container", _old_vgpu, "core"),
-    ("gpu_core_allocated", "Compute that is allocated, in percent.", _qgpu_pod, "core"),
-    ("gpu_mem_allocated", "Memory that is allocated, in MiB.", _qgpu_pod, "mib"),
-)
 
 
 def _quotas(books: Books) -> bytes:
