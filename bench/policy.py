@@ -22,13 +22,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from partage.model.policy import Policy
 from partage.placement.mix import Ask, Stock
 from partage.placement.selection import Rules, learned
 from partage.placement.tables import Tables
 from partage.sim.bound import PLACED, ceiling
 from partage.sim.history import read_history
-from partage.sim.metrics import KINDS, allocation_curve, failed_by_kind, first_refused
+from partage.sim.metrics import KINDS, allocation_of, arrived_load, failed_by_kind, first_refused
 from partage.sim.openb import Sequence as Order
 from partage.sim.openb import Trace, read_sequence, read_trace
 from partage.sim.replay import Lesson, Run, cluster, replay
@@ -76,10 +78,13 @@ def told(mode: str, data: Path, trace: str) -> Mapping[Ask, int]:
 
 def measured(run: Run) -> Result:
     """What is kept of a run."""
-    allocation = allocation_curve(run)
+    loads, allocated = np.round(arrived_load(run)), allocation_of(run)
+    allocation = {
+        level: float(np.round(allocated[loads == int(level)].mean(), 2)) for level in LEVELS
+    }
     kinds = [pod.kind for pod in run.arrived]
     return {
-        "allocation": {level: allocation[int(level)] for level in LEVELS},
+        "allocation": allocation,
         "failed": failed_by_kind(run),
         "came": {kind: kinds.count(kind) for kind in KINDS},
         "first_refused": first_refused(run, "many-cards"),

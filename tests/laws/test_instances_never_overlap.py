@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import CUTTINGS, plain_requests
 
+from answers import feasible
 from fakes.builders import card
 from partage.model.allocation import GrantMode
 from partage.model.device import DeviceType, SliceMode
@@ -83,7 +84,7 @@ def test_decisions_keep_every_card_a_layout(data: st.DataObject) -> None:
             gone = there.pop(data.draw(st.integers(0, len(there) - 1)))
             engine.handle(PodGone(gone.uid))
         pod = _pod(data, number)
-        names = engine.feasible(pod)
+        names = feasible(engine, pod)
         foreseen = engine.evaluate(pod)
         if isinstance(foreseen, Placement):
             index = engine.ledger.index[foreseen.allocation.node]

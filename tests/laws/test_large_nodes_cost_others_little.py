@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from answers import feasible
 from fakes.builders import card, make_node, make_pod, share, whole
 from partage.inventory.ledger import Ledger
 from partage.model.device import DeviceType
@@ -70,7 +71,7 @@ def story(policy: str, pods: list[list[DeviceRequest]], large: int) -> list[obje
         pod = make_pod(f"p{number}", *requests)
         decision = engine.schedule(pod)
         told.append(decision)
-        told.append(engine.feasible(make_pod(f"q{number}", *requests)))
+        told.append(feasible(engine, make_pod(f"q{number}", *requests)))
         if number == 2:
             engine.handle(NodeSeen(machine("n3", large)))
         if number == 3:

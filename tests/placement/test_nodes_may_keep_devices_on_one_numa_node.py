@@ -1,5 +1,6 @@
 """The node label that keeps all devices of a pod on one NUMA node binds every request there."""
 
+from answers import feasible
 from fakes.builders import f1_devices, make_node, make_pod, share, whole
 from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import CardFilter
@@ -28,7 +29,7 @@ def test_whole_cards_stay_on_one_numa_node() -> None:
 
     assert isinstance(refused, Refusal)
     assert refused.code is ReasonCode.NUMA_MISMATCH
-    assert list(bound.feasible(make_pod("w2", whole(4)))) == []
+    assert list(feasible(bound, make_pod("w2", whole(4)))) == []
     assert isinstance(placed, Placement)
     assert {grant.minor // 4 for grant in placed.allocation.grants} == {0}
 

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import pytest
 
+from answers import SOLVER_THERE
 from fakes.builders import card, make_node
 from partage.model.policy import Strategy
 from partage.placement import selection
 from partage.placement.learning import Arrivals, Due, due, fits_history, in_sight, refreshed
 from partage.placement.mix import Ask, Mix, Stock
 from partage.placement.price_candidates import CANDIDATES
-from partage.placement.prices import solver_there
 from partage.placement.rehearsal import Outcome
 from partage.placement.selection import chosen, excess, learned, merit
 from partage.placement.tables import Tables
 
-needs_solver = pytest.mark.skipif(not solver_there(), reason="highspy is not installed")
+needs_solver = pytest.mark.skipif(not SOLVER_THERE, reason="highspy is not installed")
 FGD = Outcome(90.0, 92.0, (10, 100, 100, 4), (1000, 1000, 1000, 50), 90.0)
 MINE = replace(FGD, at_full=91.0, at_end=93.0)
 SEEN = {

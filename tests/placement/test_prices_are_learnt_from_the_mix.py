@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from answers import SOLVER_THERE
 from fakes.builders import card, make_node
 from partage.placement.mix import Ask, Mix, Stock
 from partage.placement.prices import (
@@ -18,12 +19,11 @@ from partage.placement.prices import (
     knapsack,
     scarcity,
     sets_of,
-    solver_there,
 )
 from partage.placement.reserves import reserves_of
 from partage.placement.selection import chosen
 
-needs_solver = pytest.mark.skipif(not solver_there(), reason="highspy is not installed")
+needs_solver = pytest.mark.skipif(not SOLVER_THERE, reason="highspy is not installed")
 ANY = PAIRS.tolist().index([0.0, 0.0])
 QUICK = Config(scenarios=2)
 
@@ -114,7 +114,6 @@ def test_without_a_solver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     """The message names the package and the extra."""
     monkeypatch.setitem(sys.modules, "highspy", None)
 
-    assert not solver_there()
     with pytest.raises(SolverMissing, match=r"partage\[solver\]"):
         Learner(mix(), stock())
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from answers import feasible
 from fakes.builders import GIB, card, make_node, make_pod, share, whole
 from partage.inventory.card import Suspicion
 from partage.model.allocation import Allocation, Grant, GrantMode
@@ -353,7 +354,7 @@ def test_feasible_nodes_come_in_their_order() -> None:
     engine.handle(NodeGone("c"))
     engine.handle(NodeSeen(make_node("c", devices=[card(0, prefix="c")])))
 
-    assert list(engine.feasible(make_pod("a", whole()))) == ["a", "b", "c"]
+    assert list(feasible(engine, make_pod("a", whole()))) == ["a", "b", "c"]
 
 
 def test_many_classes_forget_the_oldest() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from answers import feasible
 from fakes.builders import card, make_node, make_pod, share, whole
 from partage.model.reason import Refusal
 from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement
@@ -118,8 +119,8 @@ def test_feasible_nodes_are_those_asked_about_that_fit() -> None:
     engine.schedule(make_pod("full", whole(), constraint=_only("b")))
     among = np.array([False, True, True] + [False] * 13)
 
-    everywhere = engine.feasible(make_pod("one", whole()))
-    asked = engine.feasible(make_pod("one", whole()), among)
+    everywhere = feasible(engine, make_pod("one", whole()))
+    asked = feasible(engine, make_pod("one", whole()), among)
 
     assert list(everywhere) == ["a", "c"]
     assert list(asked) == ["c"]

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from answers import feasible
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
 from partage.model.pod import Pod
@@ -158,7 +159,7 @@ def test_any_history_leads_to_the_same_scores_and_places(
         assert one == two
         mine, theirs = (engine._class_of(pod).offer for engine in (fast, plain))
         assert np.maximum(mine, -1).tolist() == np.maximum(theirs, -1).tolist()
-        assert fast.feasible(pod) == plain.feasible(pod)
+        assert feasible(fast, pod) == feasible(plain, pod)
         events = [NodeSeen(data.draw(nodes("n0"))), NodeGone("n1"), PodGone(f"p{step}")]
         for event in data.draw(st.lists(st.sampled_from(events), max_size=1)):
             for engine in (fast, plain):

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 from small_traces import write
 
+from answers import SOLVER_THERE
 from partage.model.errors import PartageError
 from partage.model.policy import Policy
-from partage.placement.prices import solver_there
 from partage.sim.bound import ceiling, over
 from partage.sim.metrics import allocation_of
 from partage.sim.openb import Sequence, drawn, read_trace
 from partage.sim.replay import replay
 
-pytestmark = pytest.mark.skipif(not solver_there(), reason="highspy is not installed")
+pytestmark = pytest.mark.skipif(not SOLVER_THERE, reason="highspy is not installed")
 HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec"
 
 

@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner, Result
 from small_traces import PODS, write
 
+from answers import SOLVER_THERE
 from partage.cli.simulate import simulate
 from partage.placement import learning
 from partage.placement.mix import Ask
-from partage.placement.prices import solver_there
 from partage.sim.history import read_history, write_history
 
-needs_solver = pytest.mark.skipif(not solver_there(), reason="highspy is not installed")
+needs_solver = pytest.mark.skipif(not SOLVER_THERE, reason="highspy is not installed")
 
 
 def _invoke(folder: Path, *arguments: str) -> Result:

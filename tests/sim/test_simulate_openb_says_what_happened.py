@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner, Result
 from small_traces import PODS, write, write_sequences
 
+from answers import SOLVER_THERE
 from partage.cli.simulate import simulate
 from partage.model.policy import Strategy
-from partage.placement.prices import solver_there
 
 
 def _invoke(folder: Path, *arguments: str) -> Result:
@@ -170,4 +170,4 @@ def test_pictures_hold_all_policies(
     if suffix == ".svg":
         words = re.findall(r"<text[^>]*>([^<]*)<", path.read_text(encoding="utf-8"))
         assert {"fgd", "bestfit"} <= set(words)
-        assert ("bound" in words) == (solver_there() and not departures)
+        assert ("bound" in words) == (SOLVER_THERE and not departures)

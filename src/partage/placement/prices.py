@@ -133,15 +133,6 @@ def knapsack(size: Ints, profit: Floats) -> tuple[Floats, Ints]:
     return best, np.where(last >= 0, order[last], -1)
 
 
-def solver_there() -> bool:
-    """Whether prices can be learnt here."""
-    try:
-        solver()
-    except SolverMissing:
-        return False
-    return True
-
-
 def solver() -> Any:
     """The solver's module. Raises `SolverMissing`: it is not installed."""
     try:

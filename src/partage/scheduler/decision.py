@@ -255,15 +255,6 @@ class Chooser:
         """The same for a class of which nothing is known; however much is."""
         return len(group.kinds) * (_A_GROUP + len(self.ledger.index) // _NODES)
 
-    def feasible(self, pod: Pod, among: Bools | None = None) -> dict[str, int]:
-        """Every node (`among` these by index) that can host the pod now, in node order, with its score."""
-        found, scores = self.candidates(pod, among)
-        order = np.argsort(self._rank[found], kind="stable")
-        return {
-            self.ledger.node_at(index).name: score
-            for index, score in zip(found[order].tolist(), scores[order].tolist(), strict=True)
-        }
-
     def candidates(
         self,
         pod: Pod,

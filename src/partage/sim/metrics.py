@@ -61,12 +61,6 @@ def allocation_of(run: Run) -> Floats:
     return np.round(np.cumsum(taken) * 100.0 / max(run.trace.capacity, 1), 2)
 
 
-def allocation_curve(run: Run) -> dict[int, float]:
-    """Allocation by arrived load, both in percent; much cheaper than all curves."""
-    level = np.round(arrived_load(run)).astype(np.int64)
-    return {x: _rounded(value) for x, value in _means(level, allocation_of(run)).items()}
-
-
 def curves(run: Run) -> Curves:
     """All curves of a run of the published protocol."""
     level = np.round(arrived_load(run)).astype(np.int64)
