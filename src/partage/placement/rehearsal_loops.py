@@ -181,8 +181,9 @@ def _key(loss: float, node: int, card: int) -> int:
 
 
 @compiled
-def _slots(cards: int, cpu: int, memory: int, free_cpu: int, free_memory: int, idle: int) -> int:
-    slots = MANY
+def _slots(kept: Kept, b: int, free_cpu: int, free_memory: int, idle: int) -> int:
+    """Pods of a reserve for which there is room."""
+    cards, cpu, memory, slots = kept.cards[b], kept.cpu[b], kept.memory[b], MANY
     if cards > 0:
         slots = min(slots, idle // cards)
     if cpu > 0:
@@ -198,6 +199,15 @@ def _idle(left: Ints, cards: int) -> int:
     for g in range(cards):
         idle += left[g] >= 1000
     return idle
+
+
+@compiled
+def _supply(sign: int, supply: Ints, kept: Kept, books: Books, i: int) -> None:
+    """Add the slots of a node to those of each reserve, or take them off."""
+    idle = _idle(books.left[i], books.cards[i])
+    for b in range(supply.size):
+        if kept.allowed[b, books.model[i]]:
+            supply[b] += sign * _slots(kept, b, books.cpu[i], books.memory[i], idle)
 
 
 @compiled
@@ -217,8 +227,8 @@ def play_priced(
     free_cpu, free_memory, left, size, model = books[:5]
     a_cpu, a_memory, a_cards, a_milli, a_allowed, elsewhere = asked
     table, core, gib, scarce, bonus = worth
-    r_cards, r_cpu, r_memory, r_allowed, r_free, need, pod_milli = kept
-    nodes, pairs, reserves = free_cpu.size, core.size, r_cards.size
+    _, _, _, r_allowed, r_free, need, pod_milli = kept
+    nodes, pairs, reserves = free_cpu.size, core.size, need.size
     sums, value = np.zeros((nodes, pairs)), np.zeros(nodes)
     supply = np.zeros(reserves, np.int64)
     total = 0
@@ -229,12 +239,7 @@ def play_priced(
             for p in range(pairs):
                 sums[i, p] += table[m, left[i, g] // 10, p]
         value[i] = _least(core, gib, free_cpu[i] / 1000, free_memory[i] / 1024, sums[i])
-        idle = _idle(left[i], size[i])
-        for b in range(reserves):
-            if r_allowed[b, m]:
-                supply[b] += _slots(
-                    r_cards[b], r_cpu[b], r_memory[b], free_cpu[i], free_memory[i], idle
-                )
+        _supply(1, supply, kept, books, i)
     keys = np.full((a_cpu.size, nodes), -1, np.int64)
     taken = np.full((a_cpu.size, nodes), -1, np.int64)
     flags = np.zeros((a_cpu.size, nodes), np.int64)
@@ -287,16 +292,8 @@ def play_priced(
                         fresh = fresh and left[i, other] != have
                     if not fresh:
                         continue
-                    loss = value[i] - _least_after(
-                        core,
-                        gib,
-                        cores,
-                        mib,
-                        sums[i],
-                        1,
-                        table[m, (have - milli) // 10],
-                        table[m, have // 10],
-                    )
+                    then, now = table[m, (have - milli) // 10], table[m, have // 10]
+                    loss = value[i] - _least_after(core, gib, cores, mib, sums[i], 1, then, now)
                     loss += scarce[m] * (cards * milli)
                     opened = have >= 1000
                     loss += bonus[idle] - bonus[max(idle - opened, 0)]
@@ -308,16 +305,9 @@ def play_priced(
             for b in range(reserves):
                 if r_free[k, b] or not r_allowed[b, m]:
                     continue
-                before = _slots(
-                    r_cards[b], r_cpu[b], r_memory[b], free_cpu[i], free_memory[i], idle
-                )
+                before = _slots(kept, b, free_cpu[i], free_memory[i], idle)
                 if before > 0 and before > _slots(
-                    r_cards[b],
-                    r_cpu[b],
-                    r_memory[b],
-                    free_cpu[i] - cpu,
-                    free_memory[i] - memory,
-                    after,
+                    kept, b, free_cpu[i] - cpu, free_memory[i] - memory, after
                 ):
                     bits |= 1 << b
             flags[k, i] = bits
@@ -339,20 +329,10 @@ def play_priced(
             continue
         # 3. It is taken.
         i, m = found, model[found]
-        idle = _idle(left[i], size[i])
-        for b in range(reserves):
-            if r_allowed[b, m]:
-                supply[b] -= _slots(
-                    r_cards[b], r_cpu[b], r_memory[b], free_cpu[i], free_memory[i], idle
-                )
+        _supply(-1, supply, kept, books, i)
         _take(cpu, memory, cards, milli, taken[k, i], books, i)
         total -= cards * milli
-        idle = _idle(left[i], size[i])
-        for b in range(reserves):
-            if r_allowed[b, m]:
-                supply[b] += _slots(
-                    r_cards[b], r_cpu[b], r_memory[b], free_cpu[i], free_memory[i], idle
-                )
+        _supply(1, supply, kept, books, i)
         sums[i, :] = 0.0
         for g in range(size[i]):
             for p in range(pairs):
