@@ -80,6 +80,11 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return "-".join(("partage", kind, *amounts, mark.hexdigest()))
 
 
+_ASKED: Final = [name for name in Shape.__struct_fields__ if hasattr(DeviceRequest, name)]
+_WANTED: Final = [name for name in Shape.__struct_fields__ if hasattr(CardFilter, name)]
+"""What a shape says as a request does, and as its filter does."""
+
+
 class Translated(msgspec.Struct, frozen=True):
     """One container of a pod whose requests became claims; it `asked` for these resources by name."""
 
@@ -140,49 +145,22 @@ def shape_of(group: RequestGroup) -> Shape | str:
     told = next((told for wrong, told in _beyond_claims(group) if wrong), "")
     if told:
         return told
-    modes, wanted = request.filter.modes, request.filter
-    shape = Shape(
-        count=request.count,
-        core_milli=request.core_milli,
-        memory_bytes=request.memory_bytes,
-        memory_milli=request.memory_milli,
-        whole=request.whole,
-        shares=not request.profile and (not modes or SliceMode.SHARE in modes),
-        instances=request.instances,
-        profile=request.profile,
-        vendors=wanted.vendors,
-        avoid_vendors=wanted.avoid_vendors,
-        use_types=wanted.use_types,
-        avoid_types=wanted.avoid_types,
-        use_uuids=wanted.use_uuids,
-        avoid_uuids=wanted.avoid_uuids,
-    )
+    modes = request.filter.modes
+    shape = {name: getattr(request, name) for name in _ASKED}
+    shape |= {name: getattr(request.filter, name) for name in _WANTED}
+    shape["shares"] = not request.profile and (not modes or SliceMode.SHARE in modes)
     try:
-        return msgspec.convert(msgspec.to_builtins(shape), Shape)
+        return msgspec.convert(shape, Shape)
     except msgspec.ValidationError as error:
         return f"a claim can say no such thing: {explain(error)}"
 
 
 def request_of(shape: Shape) -> DeviceRequest:
     """The shape as a request: what a card would give for it."""
-    return DeviceRequest(
-        DeviceType.GPU,
-        count=shape.count,
-        core_milli=shape.core_milli,
-        memory_bytes=shape.memory_bytes,
-        memory_milli=0 if shape.memory_bytes else shape.memory_milli,
-        whole=shape.whole,
-        instances=shape.instances,
-        profile=shape.profile,
-        filter=CardFilter(
-            use_types=shape.use_types,
-            avoid_types=shape.avoid_types,
-            use_uuids=shape.use_uuids,
-            avoid_uuids=shape.avoid_uuids,
-            vendors=shape.vendors,
-            avoid_vendors=shape.avoid_vendors,
-        ),
-    )
+    asked = {name: getattr(shape, name) for name in _ASKED}
+    asked["memory_milli"] = 0 if shape.memory_bytes else shape.memory_milli
+    wanted = CardFilter(**{name: getattr(shape, name) for name in _WANTED})
+    return DeviceRequest(DeviceType.GPU, **asked, filter=wanted)
 
 
 def _beyond_claims(group: RequestGroup) -> tuple[tuple[object, str], ...]:
