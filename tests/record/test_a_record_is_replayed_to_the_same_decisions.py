@@ -124,12 +124,13 @@ def test_a_decision_that_was_changed_is_found(tmp_path: Path) -> None:
         (b'{"kind":"Decision","engine":"a","value":{}}\n', "is no record"),
         (b'{"kind":"Record","apiVersion":"partage.io/v9","value":{}}\n', "partage.io/v9"),
         (HEADER + b'{"kind":"New"}\n', "line 2"),
+        (HEADER + b'{"kind":"Sta\xff"}\n', "line 2: 'utf-8'"),
         (
             HEADER + b'{"kind":"PodGone","engine":"a","value":{"uid":"u"}}\n',
             "does not begin with a state",
         ),
     ],
-    ids=["manifest", "no-header", "other-version", "unknown-kind", "no-state"],
+    ids=["manifest", "no-header", "other-version", "unknown-kind", "no-text", "no-state"],
 )
 def test_a_broken_record_is_named(tmp_path: Path, text: bytes, told: str) -> None:
     """The message says what is wrong with which line, and what to do."""

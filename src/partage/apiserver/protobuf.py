@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from partage.model.errors import UNREADABLE
 from partage.wire.field_types import Field, Numbers, Type
 from partage.wire.protobuf import LENGTH, VARINT, Malformed, number_at, pieces, signed
 
@@ -118,7 +119,7 @@ def _special(type_: Type, raw: bytes) -> Any:
         return [_value(type_.item, piece, _DEEPEST) for _number_, piece in _pieces(raw)]
     try:
         return msgspec.json.decode(_bytes(parts.get(1, b"null")) or b"null")
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Malformed(f"embedded JSON is malformed: {error}") from error
 
 

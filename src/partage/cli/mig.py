@@ -10,7 +10,7 @@ from partage.cli.ending import end
 from partage.cli.parameters import Sectioned, option, options, output_option
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
-from partage.model.errors import InvalidDocument, InvalidValue, PartageError
+from partage.model.errors import UNREADABLE, InvalidDocument, InvalidValue, PartageError
 from partage.model.mig import MigAxis
 from partage.sim.migcards import POLICIES
 from partage.sim.migstream import Stream, offer, run
@@ -199,7 +199,7 @@ def _sequences(path: Path, axis: MigAxis) -> list[list[str]]:
         ) from None
     try:
         lists = msgspec.json.decode(text, type=list[list[str]])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidDocument(f"{path}: not a JSON list of lists of names: {error}") from None
     known: dict[str, str] = {}
     for number, names in enumerate(lists):

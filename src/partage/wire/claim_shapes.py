@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from partage.model.device import MILLI, DeviceType, SliceMode
-from partage.model.errors import InvalidValue
+from partage.model.errors import UNREADABLE, InvalidValue
 from partage.model.policy import CardOrder
 from partage.model.request import CardFilter, DeviceRequest, Phase, PodRequest, RequestGroup
 from partage.wire.documents import explain
@@ -104,11 +104,11 @@ _Containers = Annotated[
 
 def decode_translated(text: str) -> dict[str, Translated]:
     """What `encode_translated` wrote; anybody may have written it. Raises `InvalidValue`."""
+    if len(text) > _MOST_TEXT:
+        raise InvalidValue(f"more than {_MOST_TEXT} characters")
     try:
-        if len(text) > _MOST_TEXT:
-            raise InvalidValue(f"more than {_MOST_TEXT} characters")
         return msgspec.json.decode(text, type=_Containers)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidValue(explain(error)) from error
 
 

@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from partage.model.device import ForeignInstance
+from partage.model.errors import UNREADABLE
 from partage.model.mig import MigSlice
 
 _VERSION: Final = 1
@@ -90,7 +91,7 @@ def decode_foreign(text: str) -> tuple[Mapping[str, OnCard], str]:
     """
     try:
         document = msgspec.json.decode(text, type=_Document)
-    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
+    except UNREADABLE as error:
         return {}, str(error)[:_SHOWN]
     if document.v != _VERSION:
         return {}, f"version {document.v} is not {_VERSION}"
@@ -100,7 +101,7 @@ def decode_foreign(text: str) -> tuple[Mapping[str, OnCard], str]:
 def _card(raw: msgspec.Raw) -> OnCard:
     try:
         card = msgspec.json.decode(raw, type=_Card)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         return OnCard(unknown=f"its entry cannot be read: {str(error)[:_SHOWN]}")
     return OnCard(
         tuple(

@@ -18,7 +18,7 @@ import numpy as np
 
 from partage.inventory.card import Suspicion
 from partage.model.allocation import Allocation
-from partage.model.errors import InvalidDocument
+from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Policy
@@ -261,7 +261,7 @@ def read_lines(source: str, lines: Iterable[bytes]) -> Iterator[Header | Line]:
                 raise InvalidDocument(_foreign(source))
             elif head.kind != "Time":
                 yield Line(head.engine, _entry(head))
-        except (msgspec.MsgspecError, LookupError, RecursionError) as error:
+        except (LookupError, *UNREADABLE) as error:
             if not known:
                 raise InvalidDocument(_foreign(source)) from error
             raise InvalidDocument(

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from partage.model.errors import InvalidDocument
+from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.wire import shapes
 from partage.wire.budgets import Budget, translate_budget
 
@@ -273,7 +273,7 @@ def decode_question(frame: bytes) -> Question:
     """The question of one frame. Raises `InvalidDocument`: it is none; the message names the field."""
     try:
         return _DECODER.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidDocument(f"message of the plugin: {error}") from error
 
 
@@ -281,5 +281,5 @@ def budgets(question: Preempt) -> list[Budget]:
     """The disruption budgets that came with a question. Raises `InvalidDocument`."""
     try:
         return [translate_budget(_BUDGET.decode(raw)) for raw in question.budgets]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidDocument(f"disruption budget of the plugin: {error}") from error

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.model.errors import InvalidDocument
+from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.vendors import names
 from partage.wire import shapes
 from partage.wire.claims import held_devices
@@ -70,7 +70,7 @@ def snapshot_header(source: str, data: bytes) -> Snapshot | None:
         if head.kind != KIND:
             return None
         found = msgspec.convert(head.spec, Snapshot)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         if b'"Snapshot"' not in line:
             return None
         raise InvalidDocument(f"{source}: the header of the snapshot: {error}") from error

@@ -13,7 +13,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from partage.model.errors import InvalidRecord
+from partage.model.errors import UNREADABLE, InvalidRecord
 
 T = TypeVar("T")
 _MOST: Final = 2**31 - 1
@@ -119,7 +119,7 @@ def decode_scores(text: str) -> dict[tuple[str, str], int]:
 def _decode_json(text: str, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(text, type=shape)
-    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
+    except UNREADABLE as error:
         raise InvalidRecord(f"malformed JSON: {error}") from error
 
 

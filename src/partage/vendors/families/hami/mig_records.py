@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from partage.model.allocation import Grant
 from partage.model.cutting import Cutting
-from partage.model.errors import InvalidRecord
+from partage.model.errors import UNREADABLE, InvalidRecord
 from partage.model.mig import MigSlice
 from partage.vendors.families.hami.codec import MigMark
 
@@ -81,7 +81,7 @@ def decode_listed(text: str) -> Mapping[tuple[int, int], Listed]:
     """
     try:
         listed = msgspec.json.decode(text, type=list[Listed])
-    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
+    except UNREADABLE as error:
         raise InvalidRecord(f"malformed JSON: {error}") from error
     result: dict[tuple[int, int], Listed] = {}
     for one in listed:
