@@ -19,12 +19,10 @@ class Form:
     Attributes:
         shape: the objects themselves, a table of them, or their metadata alone.
         version: of meta.k8s.io, for the latter two.
-        yaml: whether it is written as YAML.
     """
 
     shape: Literal["object", "partial", "table"] = "object"
     version: str = "v1"
-    yaml: bool = False
 
 
 _PLAIN: Final = Form()
@@ -52,13 +50,12 @@ def form_of(accept: str) -> Form:
         version = parameters.get("v", "v1")
         if wanted and (parameters.get("g") != "meta.k8s.io" or version not in ("v1", "v1beta1")):
             continue
-        yaml = media == _YAML
         if wanted == "Table":
-            return Form("table", version, yaml)
+            return Form("table", version)
         if wanted in ("PartialObjectMetadata", "PartialObjectMetadataList"):
-            return Form("partial", version, yaml)
+            return Form("partial", version)
         if not wanted:
-            return Form(yaml=yaml)
+            return _PLAIN
     raise not_acceptable(_MEDIA)
 
 

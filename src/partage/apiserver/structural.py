@@ -30,7 +30,6 @@ def shape(schema: Mapping[str, Any] | None, depth: int = 0) -> Type:
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return Type("any")
     keep = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
-    nullable = bool(schema.get("nullable"))
     kind = schema.get("type")
     if kind == "array":
         listing = schema.get("x-kubernetes-list-type")
@@ -39,22 +38,21 @@ def shape(schema: Mapping[str, Any] | None, depth: int = 0) -> Type:
             item=shape(schema.get("items"), depth + 1),
             listing=cast("ListKind", listing) if listing in ("map", "set") else "atomic",
             keys=tuple(schema.get("x-kubernetes-list-map-keys") or ()),
-            nullable=nullable,
         )
     if kind != "object":
-        return Type("any", nullable=nullable)
+        return Type("any")
     atomic = schema.get("x-kubernetes-map-type") == "atomic"
     more = schema.get("additionalProperties")
     if isinstance(more, Mapping):
-        return Type("map", item=shape(more, depth + 1), atomic=atomic, nullable=nullable)
+        return Type("map", item=shape(more, depth + 1), atomic=atomic)
     properties = schema.get("properties") or {}
     if not properties and (keep or more is True):
-        return Type("any", nullable=nullable)
+        return Type("any")
     fields = {
         name: Field(name, shape(inner, depth + 1), required=name in schema.get("required", ()))
         for name, inner in properties.items()
     }
-    return Type("struct", fields=fields, atomic=atomic, open=keep, nullable=nullable)
+    return Type("struct", fields=fields, atomic=atomic, open=keep)
 
 
 def complete(schema: Mapping[str, Any] | None) -> Type:

@@ -58,7 +58,6 @@ class Type:
         listing: how server-side apply sees a list.
         keys: the fields that tell the items of a list of kind `map` apart.
         open: whether a struct keeps fields it does not know.
-        nullable: whether null is a value of its own here.
         numbers: protobuf's numbers of a struct's fields; for an embedded message that JSON does
             not show, those of its own fields.
     """
@@ -71,7 +70,6 @@ class Type:
     listing: ListKind = "atomic"
     keys: tuple[str, ...] = ()
     open: bool = False
-    nullable: bool = False
     numbers: "Numbers" = field(default_factory=dict)
 
 

@@ -26,17 +26,10 @@ PLUGIN: Final = "nri.pkg.api.v1alpha1.Plugin"
 
 
 class Event(IntEnum):
-    """What a plugin can subscribe to; bit `event - 1` of the mask."""
+    """What this plugin subscribes to, of what there is; bit `event - 1` of the mask."""
 
-    RUN_POD_SANDBOX = 1
-    STOP_POD_SANDBOX = 2
-    REMOVE_POD_SANDBOX = 3
     CREATE_CONTAINER = 4
-    POST_CREATE_CONTAINER = 5
     START_CONTAINER = 6
-    POST_START_CONTAINER = 7
-    UPDATE_CONTAINER = 8
-    POST_UPDATE_CONTAINER = 9
     STOP_CONTAINER = 10
     REMOVE_CONTAINER = 11
 
