@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from partage.apiserver import naming
 from partage.apiserver.problems import Problems
+from partage.apiserver.rules.pod_defaults import fill
 from partage.apiserver.rules.resources import amount, check_amounts
 from partage.apiserver.rules.scheduling import check_taints
 
@@ -195,16 +196,12 @@ def check_priority_class_update(
 
 def fill_service(value: dict[str, Any]) -> None:
     """Fills in a Service, in place."""
-    spec = value.setdefault("spec", {})
-    spec.setdefault("type", "ClusterIP")
-    spec.setdefault("sessionAffinity", "None")
+    spec = fill(value, "spec", type="ClusterIP", sessionAffinity="None")
     for port in spec.get("ports") or ():
-        port.setdefault("protocol", "TCP")
-        port.setdefault("targetPort", port.get("port", 0))
+        fill(port, protocol="TCP", targetPort=port.get("port", 0))
     if spec["type"] != "ExternalName":
-        spec.setdefault("internalTrafficPolicy", "Cluster")
-        spec.setdefault("ipFamilies", ["IPv4"])
-        spec.setdefault("ipFamilyPolicy", "SingleStack")
+        fill(spec, internalTrafficPolicy="Cluster", ipFamilies=["IPv4"])
+        fill(spec, ipFamilyPolicy="SingleStack")
 
 
 def check_service(value: Mapping[str, Any], problems: Problems) -> None:
@@ -309,11 +306,8 @@ def check_role_reference_update(
 def fill_webhooks(value: dict[str, Any]) -> None:
     """Fills in a webhook configuration, in place."""
     for hook in value.get("webhooks") or ():
-        hook.setdefault("failurePolicy", "Fail")
-        hook.setdefault("matchPolicy", "Equivalent")
-        hook.setdefault("timeoutSeconds", 10)
-        hook.setdefault("namespaceSelector", {})
-        hook.setdefault("objectSelector", {})
+        fill(hook, failurePolicy="Fail", matchPolicy="Equivalent", timeoutSeconds=10)
+        fill(hook, namespaceSelector={}, objectSelector={})
         if value["kind"].startswith("Mutating"):
             hook.setdefault("reinvocationPolicy", "Never")
         for rule in hook.get("rules") or ():
@@ -325,12 +319,12 @@ def fill_webhooks(value: dict[str, Any]) -> None:
 
 def fill_claim(value: dict[str, Any]) -> None:
     """Fills in a ResourceClaim, in place."""
-    _fill(value.setdefault("spec", {}))
+    _fill(fill(value, "spec"))
 
 
 def fill_template(value: dict[str, Any]) -> None:
     """Fills in a ResourceClaimTemplate, in place."""
-    _fill(value.setdefault("spec", {}).setdefault("spec", {}))
+    _fill(fill(value, "spec", "spec"))
 
 
 def check_claim(value: Mapping[str, Any], problems: Problems) -> None:

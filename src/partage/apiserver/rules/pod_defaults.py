@@ -6,9 +6,18 @@ from typing import Any
 from partage.apiserver.rules.resources import fill_requests
 
 
+def fill(value: dict[str, Any], *path: str, **defaults: Any) -> dict[str, Any]:
+    """Gives the part of an object at a path what it lacks of some defaults, in place; the part is made where it is not."""
+    for name in path:
+        value = value.setdefault(name, {})
+    for name, default in defaults.items():
+        value.setdefault(name, default)
+    return value
+
+
 def fill_pod(pod: dict[str, Any]) -> None:
     """Fills in a pod, in place: what templates get, and requests from limits."""
-    spec = pod.setdefault("spec", {})
+    spec = fill(pod, "spec")
     fill_spec(spec)
     spec.setdefault("enableServiceLinks", True)
     for container in _containers(spec):
@@ -17,11 +26,8 @@ def fill_pod(pod: dict[str, Any]) -> None:
 
 def fill_spec(spec: dict[str, Any]) -> None:
     """Fills in a pod's or a template's spec, in place."""
-    spec.setdefault("restartPolicy", "Always")
-    spec.setdefault("dnsPolicy", "ClusterFirst")
-    spec.setdefault("schedulerName", "default-scheduler")
-    spec.setdefault("securityContext", {})
-    spec.setdefault("terminationGracePeriodSeconds", 30)
+    fill(spec, restartPolicy="Always", dnsPolicy="ClusterFirst", schedulerName="default-scheduler")
+    fill(spec, securityContext={}, terminationGracePeriodSeconds=30)
     if spec.get("serviceAccountName"):
         spec["serviceAccount"] = spec["serviceAccountName"]
     elif spec.get("serviceAccount"):
@@ -44,9 +50,8 @@ def _containers(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _fill_container(container: dict[str, Any]) -> None:
-    container.setdefault("resources", {})
-    container.setdefault("terminationMessagePath", "/dev/termination-log")
-    container.setdefault("terminationMessagePolicy", "File")
+    fill(container, resources={}, terminationMessagePath="/dev/termination-log")
+    fill(container, terminationMessagePolicy="File")
     if "imagePullPolicy" not in container:
         image = container.get("image", "").rpartition("/")[2].partition("@")[0]
         moving = image.partition(":")[2] in ("", "latest") and "@" not in container.get(
@@ -65,16 +70,9 @@ def _fill_container(container: dict[str, Any]) -> None:
 
 
 def _fill_probe(probe: dict[str, Any]) -> None:
-    for key, value in (
-        ("timeoutSeconds", 1),
-        ("periodSeconds", 10),
-        ("successThreshold", 1),
-        ("failureThreshold", 3),
-    ):
-        probe.setdefault(key, value)
+    fill(probe, timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3)
     if "httpGet" in probe:
-        probe["httpGet"].setdefault("path", "/")
-        probe["httpGet"].setdefault("scheme", "HTTP")
+        fill(probe["httpGet"], path="/", scheme="HTTP")
 
 
 def _fill_volume(volume: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from partage.apiserver import naming
 from partage.apiserver.problems import Problems
-from partage.apiserver.rules.pod_defaults import fill_spec
+from partage.apiserver.rules.pod_defaults import fill, fill_spec
 from partage.apiserver.rules.pods import check_spec
 from partage.apiserver.selectors import parse_labels
 
@@ -24,67 +24,43 @@ _UID_LABELS: Final = ("batch.kubernetes.io/controller-uid", "controller-uid")
 _NAME_LABELS: Final = ("batch.kubernetes.io/job-name", "job-name")
 
 
-def _spec(value: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = value.setdefault("spec", {})
-    return found
-
-
-def _template(spec: dict[str, Any]) -> dict[str, Any]:
-    template: dict[str, Any] = spec.setdefault("template", {})
-    template.setdefault("metadata", {})
-    inner: dict[str, Any] = template.setdefault("spec", {})
-    fill_spec(inner)
-    return template
+def _template(spec: dict[str, Any]) -> None:
+    fill(spec, "template", "metadata")
+    fill_spec(fill(spec, "template", "spec"))
 
 
 def fill_deployment(value: dict[str, Any]) -> None:
     """Fills in a Deployment, in place."""
-    spec = _spec(value)
-    spec.setdefault("replicas", 1)
-    spec.setdefault("revisionHistoryLimit", 10)
-    spec.setdefault("progressDeadlineSeconds", 600)
-    strategy = spec.setdefault("strategy", {})
-    strategy.setdefault("type", "RollingUpdate")
+    spec = fill(value, "spec", replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600)
+    strategy = fill(spec, "strategy", type="RollingUpdate")
     if strategy["type"] == "RollingUpdate":
-        rolling = strategy.setdefault("rollingUpdate", {})
-        rolling.setdefault("maxUnavailable", _QUARTER)
-        rolling.setdefault("maxSurge", _QUARTER)
+        fill(strategy, "rollingUpdate", maxUnavailable=_QUARTER, maxSurge=_QUARTER)
     _template(spec)
 
 
 def fill_replica_set(value: dict[str, Any]) -> None:
     """Fills in a ReplicaSet, in place."""
-    spec = _spec(value)
-    spec.setdefault("replicas", 1)
-    _template(spec)
+    _template(fill(value, "spec", replicas=1))
 
 
 def fill_stateful_set(value: dict[str, Any]) -> None:
     """Fills in a StatefulSet, in place."""
-    spec = _spec(value)
-    spec.setdefault("replicas", 1)
-    spec.setdefault("revisionHistoryLimit", 10)
-    spec.setdefault("podManagementPolicy", "OrderedReady")
-    strategy = spec.setdefault("updateStrategy", {})
-    strategy.setdefault("type", "RollingUpdate")
+    spec = fill(value, "spec", replicas=1, revisionHistoryLimit=10)
+    fill(spec, podManagementPolicy="OrderedReady")
+    strategy = fill(spec, "updateStrategy", type="RollingUpdate")
     if strategy["type"] == "RollingUpdate":
-        strategy.setdefault("rollingUpdate", {}).setdefault("partition", 0)
-    retention = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
-    retention.setdefault("whenDeleted", "Retain")
-    retention.setdefault("whenScaled", "Retain")
+        fill(strategy, "rollingUpdate", partition=0)
+    retention = "persistentVolumeClaimRetentionPolicy"
+    fill(spec, retention, whenDeleted="Retain", whenScaled="Retain")
     _template(spec)
 
 
 def fill_daemon_set(value: dict[str, Any]) -> None:
     """Fills in a DaemonSet, in place."""
-    spec = _spec(value)
-    spec.setdefault("revisionHistoryLimit", 10)
-    strategy = spec.setdefault("updateStrategy", {})
-    strategy.setdefault("type", "RollingUpdate")
+    spec = fill(value, "spec", revisionHistoryLimit=10)
+    strategy = fill(spec, "updateStrategy", type="RollingUpdate")
     if strategy["type"] == "RollingUpdate":
-        rolling = strategy.setdefault("rollingUpdate", {})
-        rolling.setdefault("maxUnavailable", 1)
-        rolling.setdefault("maxSurge", 0)
+        fill(strategy, "rollingUpdate", maxUnavailable=1, maxSurge=0)
     _template(spec)
 
 
@@ -97,23 +73,10 @@ def fill_replication_controller(value: dict[str, Any]) -> None:
         value["metadata"].setdefault("labels", dict(labels))
 
 
-def _fill_job_spec(spec: dict[str, Any]) -> None:
-    if "completions" not in spec and "parallelism" not in spec:
-        spec["completions"] = 1
-    spec.setdefault("parallelism", 1)
-    spec.setdefault("backoffLimit", 6)
-    spec.setdefault("completionMode", "NonIndexed")
-    spec.setdefault("suspend", False)
-    spec.setdefault("manualSelector", False)
-    spec.setdefault("podReplacementPolicy", "TerminatingOrFailed")
-    _fill_once(spec)
-
-
 def _fill_once(spec: dict[str, Any]) -> None:
     """Fills in the template of a Job, whose restartPolicy has no default."""
-    template = spec.setdefault("template", {})
-    template.setdefault("metadata", {})
-    inner = template.setdefault("spec", {})
+    fill(spec, "template", "metadata")
+    inner = fill(spec, "template", "spec")
     chosen = "restartPolicy" in inner
     fill_spec(inner)
     if not chosen:
@@ -122,19 +85,20 @@ def _fill_once(spec: dict[str, Any]) -> None:
 
 def fill_job(value: dict[str, Any]) -> None:
     """Fills in a Job, in place."""
-    _fill_job_spec(_spec(value))
+    spec = fill(value, "spec")
+    if "completions" not in spec and "parallelism" not in spec:
+        spec["completions"] = 1
+    fill(spec, parallelism=1, backoffLimit=6, completionMode="NonIndexed", suspend=False)
+    fill(spec, manualSelector=False, podReplacementPolicy="TerminatingOrFailed")
+    _fill_once(spec)
 
 
 def fill_cron_job(value: dict[str, Any]) -> None:
     """Fills in a CronJob, in place."""
-    spec = _spec(value)
-    spec.setdefault("concurrencyPolicy", "Allow")
-    spec.setdefault("suspend", False)
-    spec.setdefault("successfulJobsHistoryLimit", 3)
-    spec.setdefault("failedJobsHistoryLimit", 1)
-    template = spec.setdefault("jobTemplate", {})
-    template.setdefault("metadata", {})
-    _fill_once(template.setdefault("spec", {}))
+    spec = fill(value, "spec", concurrencyPolicy="Allow", suspend=False)
+    fill(spec, successfulJobsHistoryLimit=3, failedJobsHistoryLimit=1)
+    fill(spec, "jobTemplate", "metadata")
+    _fill_once(fill(spec, "jobTemplate", "spec"))
 
 
 def own_job(value: dict[str, Any]) -> None:
@@ -149,8 +113,7 @@ def own_job(value: dict[str, Any]) -> None:
     }
     template["labels"] = {**(template.get("labels") or {}), **labels}
     metadata.setdefault("labels", dict(template["labels"]))
-    selector = spec.setdefault("selector", {}).setdefault("matchLabels", {})
-    selector[_UID_LABELS[0]] = metadata["uid"]
+    fill(spec, "selector", "matchLabels")[_UID_LABELS[0]] = metadata["uid"]
 
 
 def check_workload(value: Mapping[str, Any], problems: Problems) -> None:
