@@ -7,7 +7,7 @@ Source of what holds of ResourceClaims, their templates and DeviceClasses: Kuber
 import base64
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from partage.apiserver import naming
@@ -52,6 +52,20 @@ _SCOPES: Final = (
 _RBAC: Final = "rbac.authorization.k8s.io"
 
 
+def fixed(*paths: str, why: str = "field is immutable") -> Callable[..., None]:
+    """What reports changes of fields that stay as they were made."""
+
+    def check(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
+        for path in paths:
+            pair: list[Any] = [new, old]
+            for name in path.split("."):
+                pair = [(at or {}).get(name) for at in pair]
+            if pair[0] != pair[1]:
+                problems.invalid(path, pair[0], why)
+
+    return check
+
+
 def fill_secret(value: dict[str, Any]) -> None:
     """Moves `stringData` into `data`, in place."""
     texts = value.pop("stringData", None)
@@ -76,8 +90,7 @@ def check_secret_update(
     new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems
 ) -> None:
     """Reports another type of a Secret, and changes of an immutable one."""
-    if new.get("type") != old.get("type"):
-        problems.invalid("type", new.get("type"), "field is immutable")
+    fixed("type")(new, old, problems)
     check_data_update(new, old, problems)
 
 
@@ -295,14 +308,6 @@ def check_role_reference(value: Mapping[str, Any], problems: Problems) -> None:
         problems.required("roleRef.name")
 
 
-def check_role_reference_update(
-    new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems
-) -> None:
-    """Reports a binding that would name another role."""
-    if new.get("roleRef") != old.get("roleRef"):
-        problems.invalid("roleRef", new.get("roleRef"), "cannot change roleRef")
-
-
 def fill_webhooks(value: dict[str, Any]) -> None:
     """Fills in a webhook configuration, in place."""
     for hook in value.get("webhooks") or ():
@@ -337,30 +342,11 @@ def check_template(value: Mapping[str, Any], problems: Problems) -> None:
     _check((value.get("spec") or {}).get("spec") or {}, "spec.spec", problems)
 
 
-def check_spec_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
-    """Reports changes of what a claim or a template asks for."""
-    if new.get("spec") != old.get("spec"):
-        problems.invalid("spec", new.get("spec"), "field is immutable")
-
-
 def check_slice(value: Mapping[str, Any], problems: Problems) -> None:
     """Reports a ResourceSlice that is of no node, or of several."""
     spec = value.get("spec") or {}
     places = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
     _one_of(spec, places, "spec", problems)
-
-
-def check_slice_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
-    """Reports another driver, node or pool of a ResourceSlice."""
-    after, before = new.get("spec") or {}, old.get("spec") or {}
-    for path in (("driver",), ("nodeName",), ("pool", "name")):
-        pair = []
-        for at in (after, before):
-            for name in path:
-                at = (at or {}).get(name)  # noqa: PLW2901 # one step further down
-            pair.append(at)
-        if pair[0] != pair[1]:
-            problems.invalid(f"spec.{'.'.join(path)}", pair[0], "field is immutable")
 
 
 def _one_of(

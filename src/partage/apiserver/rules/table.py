@@ -120,7 +120,7 @@ _BINDING: Final = Rules(
     name=naming.path_segment,
     fill=objects.fill_roles,
     check=objects.check_role_reference,
-    check_update=objects.check_role_reference_update,
+    check_update=objects.fixed("roleRef", why="cannot change roleRef"),
 )
 _BYTES: Final = Rules(check=objects.check_bytes, check_update=objects.check_data_update)
 _HOOKS: Final = Rules(fill=objects.fill_webhooks)
@@ -177,15 +177,16 @@ RULES: Final[Mapping[str, Rules]] = {
         fill=objects.fill_claim,
         begin=_begin_empty,
         check=objects.check_claim,
-        check_update=objects.check_spec_update,
+        check_update=objects.fixed("spec"),
     ),
     "resourceclaimtemplates.resource.k8s.io": Rules(
         fill=objects.fill_template,
         check=objects.check_template,
-        check_update=objects.check_spec_update,
+        check_update=objects.fixed("spec"),
     ),
     "resourceslices.resource.k8s.io": Rules(
-        check=objects.check_slice, check_update=objects.check_slice_update
+        check=objects.check_slice,
+        check_update=objects.fixed("spec.driver", "spec.nodeName", "spec.pool.name"),
     ),
     "priorityclasses.scheduling.k8s.io": Rules(
         fill=_fill_priority_class,

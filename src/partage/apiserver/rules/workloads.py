@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from partage.apiserver import naming
 from partage.apiserver.problems import Problems
+from partage.apiserver.rules.objects import fixed
 from partage.apiserver.rules.pod_defaults import fill, fill_spec
 from partage.apiserver.rules.pods import check_spec
 from partage.apiserver.selectors import parse_labels
@@ -207,10 +208,8 @@ def check_job(value: Mapping[str, Any], problems: Problems) -> None:
 
 def check_job_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
     """Reports changes of what may not change; a suspended job's template still may."""
-    keys = ["selector", "completionMode"] + ([] if old["spec"].get("suspend") else ["template"])
-    for key in keys:
-        if new["spec"].get(key) != old["spec"].get(key):
-            problems.invalid(f"spec.{key}", new["spec"].get(key), "field is immutable")
+    template = [] if old["spec"].get("suspend") else ["spec.template"]
+    fixed("spec.selector", "spec.completionMode", *template)(new, old, problems)
     counts = [spec["spec"].get("completions") for spec in (new, old)]
     if counts[0] != counts[1] and new["spec"].get("completionMode") != "Indexed":
         problems.invalid("spec.completions", counts[0], "field is immutable")
