@@ -16,14 +16,14 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.model.errors import UNREADABLE, InvalidDocument, InvalidValue
+from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.policy import Policy, Strategy
 from partage.model.quantity import Quantity
-from partage.vendors.settings import IsolationSettings, MetaxSettings, PermitRule, Settings
+from partage.vendors.settings import IsolationSettings, PermitRule, Settings
 from partage.vendors.wishes import POLICIES
 from partage.wire import shapes
-from partage.wire.config_hami import device_config, node_config
-from partage.wire.documents import Document, explain, texts
+from partage.wire.config_hami import convert, device_config, node_config
+from partage.wire.documents import Document, texts
 from partage.wire.yaml_values import TEMPLATE, YamlError, yaml_values
 
 _MODES: Final = ("native", "sgpu", "shared", "vgpu")
@@ -139,14 +139,17 @@ def _reader(name: str, key: str) -> tuple[_Reader, str] | None:
     return None
 
 
+def _with(known: Configuration, **parts: Any) -> Configuration:
+    """The configuration with other settings of some part."""
+    return replace(known, settings=replace(known.settings, **parts))
+
+
 def _hami_device_config(known: Configuration, text: str) -> Configuration:
-    hami = device_config(_yaml(text), known.settings.hami)
-    return replace(known, settings=replace(known.settings, hami=hami))
+    return _with(known, hami=device_config(_yaml(text), known.settings.hami))
 
 
 def _hami_node_config(known: Configuration, text: str) -> Configuration:
-    hami = node_config(text, known.settings.hami)
-    return replace(known, settings=replace(known.settings, hami=hami))
+    return _with(known, hami=node_config(text, known.settings.hami))
 
 
 # --- MetaX -----------------------------------------------------------------------------------
@@ -160,22 +163,18 @@ class _NodeMode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def _metax_cluster(known: Configuration, text: str) -> Configuration:
-    mode = _convert(_yaml(text), _Mode | None)
-    metax = replace(known.settings.metax, cluster_mode=_known_mode("mode", mode and mode.mode))
-    return _with_metax(known, metax)
+    mode = convert(_yaml(text), _Mode | None)
+    mode = _known_mode("mode", mode and mode.mode)
+    return _with(known, metax=replace(known.settings.metax, cluster_mode=mode))
 
 
 def _metax_nodes(known: Configuration, text: str) -> Configuration:
-    nodes: list[_NodeMode] = _convert(_yaml(text), list[_NodeMode] | None) or []
+    nodes: list[_NodeMode] = convert(_yaml(text), list[_NodeMode] | None) or []
     modes = {
         node.node_name: _known_mode(f"[{index}].mode", node.mode)
         for index, node in enumerate(nodes)
     }
-    return _with_metax(known, replace(known.settings.metax, node_modes=modes))
-
-
-def _with_metax(known: Configuration, metax: MetaxSettings) -> Configuration:
-    return replace(known, settings=replace(known.settings, metax=metax))
+    return _with(known, metax=replace(known.settings.metax, node_modes=modes))
 
 
 def _known_mode(field: str, mode: str | None) -> str:
@@ -187,13 +186,12 @@ def _known_mode(field: str, mode: str | None) -> str:
 # --- Koordinator -----------------------------------------------------------------------------
 def _templates(known: Configuration, text: str) -> Configuration:
     """Templates of shared NPUs: `<vendor>-<model>` to template name to resource list."""
-    given = _convert(_yaml(text), dict[str, dict[str, dict[str, str | int | float]]] | None) or {}
+    given = convert(_yaml(text), dict[str, dict[str, dict[str, str | int | float]]] | None) or {}
     tables = {
         model: {name: _template(f"{model}.{name}", resources) for name, resources in table.items()}
         for model, table in given.items()
     }
-    koordinator = replace(known.settings.koordinator, templates=tables)
-    return replace(known, settings=replace(known.settings, koordinator=koordinator))
+    return _with(known, koordinator=replace(known.settings.koordinator, templates=tables))
 
 
 def _template(field: str, resources: Mapping[str, str | float]) -> tuple[tuple[str, int], ...]:
@@ -227,11 +225,7 @@ def _isolation_require(known: Configuration, text: str) -> Configuration:
     if required is None:
         raise InvalidValue(f"{text.strip()[:64]!r} is not one of {', '.join(_REQUIRED)}")
     permits = known.settings.isolation.permits
-    return _with_isolation(known, replace(required, permits=permits))
-
-
-def _with_isolation(known: Configuration, isolation: IsolationSettings) -> Configuration:
-    return replace(known, settings=replace(known.settings, isolation=isolation))
+    return _with(known, isolation=replace(required, permits=permits))
 
 
 class _Permit(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -245,14 +239,14 @@ class _Permit(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
 
 
 def _permits(known: Configuration, text: str) -> Configuration:
-    given: list[_Permit] = _convert(_yaml(text), list[_Permit] | None) or []
+    given: list[_Permit] = convert(_yaml(text), list[_Permit] | None) or []
     if len(given) > _MOST_PERMITS:
         raise InvalidValue(f"{len(given)} rules, and {_MOST_PERMITS} are the most")
     rules = tuple(_permit(f"[{index}]", one) for index, one in enumerate(given))
     for index, rule in enumerate(rules):
         if any(rule.name == other.name for other in rules[:index]):
             raise InvalidValue(f"field [{index}].name: {rule.name} is the name of a rule before")
-    return _with_isolation(known, replace(known.settings.isolation, permits=rules))
+    return _with(known, isolation=replace(known.settings.isolation, permits=rules))
 
 
 def _permit(field: str, given: _Permit) -> PermitRule:
@@ -326,10 +320,3 @@ def _yaml(text: str) -> Any:
     if len(documents) > 1:
         raise InvalidValue(f"{len(documents)} YAML documents where one is expected")
     return documents[0] if documents else None
-
-
-def _convert(value: Any, shape: Any) -> Any:
-    try:
-        return msgspec.convert(value, shape)
-    except UNREADABLE as error:
-        raise InvalidValue(explain(error)) from error

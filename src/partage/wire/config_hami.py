@@ -97,7 +97,9 @@ def device_config(value: Any, known: HamiSettings) -> HamiSettings:
     Raises:
         InvalidValue: a field breaks its rule; the message names both.
     """
-    nvidia = (_convert(value, _DeviceConfig | None) or _DeviceConfig()).nvidia or _Nvidia()
+    nvidia = (
+        convert(value, _DeviceConfig | None, strict=False) or _DeviceConfig()
+    ).nvidia or _Nvidia()
     default = HamiSettings()
     settings = HamiSettings(
         count_name=_resource("resourceCountName", nvidia.count, default.count_name),
@@ -170,10 +172,10 @@ def _folded(value: Any) -> Any:
     return value
 
 
-def _convert(value: Any, shape: Any) -> Any:
-    """The value in its shape; numbers and booleans may be quoted."""
+def convert(value: Any, shape: Any, *, strict: bool = True) -> Any:
+    """The value in its shape; numbers and booleans may be quoted unless `strict`. Raises `InvalidValue`."""
     try:
-        return msgspec.convert(value, shape, strict=False)
+        return msgspec.convert(value, shape, strict=strict)
     except UNREADABLE as error:
         raise InvalidValue(explain(error)) from error
 
