@@ -26,8 +26,8 @@ _A_ROUND: Final = 4
 class Pace:
     """Callers that go on in the order in which they came, few in each round of the event loop.
 
-    Hundreds of requests that are read in one round would all be worked on in the next, and whoever asks
-    after them, a probe of the server's health too, would wait for the end of it.
+    Hundreds of requests that are read in one round would all be worked on in the next, and requests that
+    come after them, a probe of the server's health too, would wait for the end of it.
     """
 
     def __init__(self) -> None:
