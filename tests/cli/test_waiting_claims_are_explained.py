@@ -64,7 +64,8 @@ async def _filled(world: World) -> None:
     """A card of which a claim holds 70 percent, one that is ill, and three pods with claims."""
     held = claim(share(pool="n0", cores="70", memory="8Gi"), name="held")
     status = held.pop("status")
-    held["metadata"] = {"name": "held", "namespace": "default"}
+    finalizers = held["metadata"]["finalizers"]
+    held["metadata"] = {"name": "held", "namespace": "default", "finalizers": finalizers}
     made = await world.create(CLAIMS, held)
     code, answer = await world.send("PUT", f"{CLAIMS}/held/status", made | {"status": status})
     assert code == 200, answer

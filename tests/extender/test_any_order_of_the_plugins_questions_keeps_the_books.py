@@ -245,7 +245,9 @@ class Model:
         name = self.chance.choice(list(self.reverted))
         number, where = self.reverted.pop(name)
         ledger = self.world.service.books.engine.ledger
-        place = self.world.attempts._attempts[f"uid-{name}"].place
+        known = self.world.attempts._attempts.get(f"uid-{name}")
+        assert known is not None or name not in self.world.api.pods
+        place = known.place if known is not None else None
         if not self.world.reserve(name, where, attempt=number).code:
             assert ledger.allocation(f"uid-{name}") == place
             self.reserved[name] = (number, where)
