@@ -47,6 +47,7 @@ ACCOUNT_MARK = b"PRTACCT2"
 AMOUNTS_MARK = b"PRTAMTS1"
 AMOUNTS_AT = 64
 POLICIES = {"best-effort": 0, "fixed-share": 1, "burst-share": 2, "none": 3}
+GIVEN = 1 << 56
 MIB = 2**20
 GRANULE = 2 * MIB
 GRAPHS = ("graph", "node", "capture")
@@ -357,7 +358,7 @@ def adjust(folder: Path, slot: int, limits: Limits) -> None:
 
     word(folder / f"t{slot}" / "amounts", AMOUNTS_AT, limits.memory)
     word(folder / f"t{slot}" / "amounts", AMOUNTS_AT + 8, limits.core)
-    terms = POLICIES[limits.policy] << 32 | 1 << 40 | limits.core
+    terms = GIVEN | POLICIES[limits.policy] << 32 | 1 << 40 | limits.core
     word(folder / "card-0" / "terms", slot * 8, terms)
 
 

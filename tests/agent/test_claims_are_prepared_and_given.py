@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -28,7 +27,6 @@ from partage.agent.nri.messages import (
 )
 from partage.cli.agent import agent
 from partage.daemon.agent import IsolationOptions
-from partage.model.errors import InvalidDocument
 from partage.vendors import names
 
 
@@ -65,23 +63,25 @@ def test_the_kubelet_finds_the_driver_and_is_told_which_services_it_has(folder: 
     run(folder, story)
 
 
-def test_an_agent_that_cannot_serve_the_kubelet_any_more_ends(folder: Path) -> None:
-    """With one line that says why, so that it is started again; the kubelet finds no socket meanwhile."""
+def test_an_agent_that_cannot_serve_the_kubelet_says_why_and_serves_it_again(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line says why; the kubelet finds no socket meanwhile, and one once it can be made."""
 
     async def story(world: World) -> None:
         place = world.files.service.parent
-
-        async def broken() -> None:
-            async with world.agent():
-                (driver,) = (t for t in asyncio.all_tasks() if t.get_name() == "agent:claims")
-                shutil.rmtree(place)
-                place.touch()
-                await asyncio.wait([driver])
-                assert not world.files.registry.exists()
-
-        told = f"--dra: {place}: File exists; --dra-kubelet-dir names the kubelet's folder"
-        with pytest.raises(InvalidDocument, match=re.escape(told)):
-            await broken()
+        async with world.agent():
+            shutil.rmtree(place)
+            place.touch()
+            await until(lambda: "File exists" in caplog.text)
+            assert not world.files.registry.exists()
+            place.unlink()
+            await until(world.files.registry.exists)
+            await world.call(world.files.registry, f"{said.REGISTRATION}/GetInfo", b"")
+        told = [line for line in caplog.messages if "File exists" in line]
+        assert len(told) == 1
+        assert "the kubelet cannot be served" in told[0]
+        assert str(place) in told[0]
 
     run(folder, story)
 

@@ -42,7 +42,10 @@ class Wire:
     async def send(self, request: Request) -> bytes:
         """Take a request."""
         self.sent.append((self._clock.monotonic() - self._start, request.method, request.path))
-        return b'{"metadata": {}, "items": []}'
+        name = request.path.rpartition("/")[2]
+        return json.dumps(
+            {"metadata": {"name": name, "resourceVersion": "1"}, "items": []}
+        ).encode()
 
     def times(self, part: str) -> list[float]:
         """When requests came whose path has a part."""

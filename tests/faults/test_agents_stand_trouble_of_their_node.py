@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,20 +51,29 @@ def _without_files(one: Node) -> Iterator[None]:
         resource.prlimit(pid, what, usual)
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path, as sockets need."""
+    with tempfile.TemporaryDirectory(prefix="agent-") as made:
+        yield Path(made)
+
+
 @pytest.mark.long(30)
-async def test_an_agent_that_can_open_no_file_waits_until_it_can(tmp_path: Path) -> None:
+async def test_an_agent_that_can_open_no_file_waits_until_it_can(folder: Path) -> None:
     """Whatever it does at that moment: it ends in no loop of it, refuses what it cannot write down, and goes on."""
-    options = _whole(tmp_path)
-    (tmp_path / "device-plugins").mkdir()
-    (tmp_path / "pod-resources").mkdir()
-    async with fake_kubelet(tmp_path) as kubelet, node(tmp_path, options) as one:
+    options = _whole(folder)
+    (folder / "device-plugins").mkdir()
+    (folder / "pod-resources").mkdir()
+    async with fake_kubelet(folder) as kubelet, node(folder, options) as one:
         assert isinstance(await one.create("before"), CreateContainerResponse)
         await kubelet.registered(1)
         assert one.process is not None
+        socket = folder / "plugins/gpu.partage.io/dra.sock"
+        await one.until(socket.exists)
         opened = _opened(one.process.pid)
         with _without_files(one):
             await _restarted(kubelet, one)
-            (tmp_path / "plugins/gpu.partage.io/dra.sock").unlink()
+            socket.unlink()
             refused = await one.create("meanwhile")
             assert isinstance(refused, Status)
             assert "Too many open files" in refused.message
@@ -72,7 +82,7 @@ async def test_an_agent_that_can_open_no_file_waits_until_it_can(tmp_path: Path)
 
         assert isinstance(await one.create("after"), CreateContainerResponse)
         assert isinstance(await one.create("too-much", 600), Status)
-        await one.until((tmp_path / "plugins/gpu.partage.io/dra.sock").exists)
+        await one.until(socket.exists)
         await one.until(lambda: one.series("partage_agent_connected") == 1)
         await one.until(lambda: one.reported() == [True, True])
         await one.until(lambda: kubelet.plugins)

@@ -119,24 +119,12 @@ class ResourceDriver:
         agent.follow(self._take)
 
     async def run(self) -> None:
-        """Publish and serve until cancelled. Raises `InvalidDocument`: the kubelet cannot be served any more."""
-        away: list[OSError] = []
+        """Publish and serve until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            beside = [
-                tasks.create_task(self._publisher.run(), name="agent:resource-slices"),
-                tasks.create_task(self._pods.run(), name="agent:pods-beside-claims"),
-                tasks.create_task(self._release_lost(), name="agent:lost-claims"),
-            ]
-            try:
-                await self._plugin.run()
-            except OSError as error:
-                away.append(error)
-                for task in beside:
-                    task.cancel()
-        for why in away:
-            raise InvalidDocument(
-                f"--dra: {why.filename}: {why.strerror or why}; --dra-kubelet-dir names the kubelet's folder"
-            ) from why
+            tasks.create_task(self._plugin.run(), name="agent:dra-plugin")
+            tasks.create_task(self._publisher.run(), name="agent:resource-slices")
+            tasks.create_task(self._pods.run(), name="agent:pods-beside-claims")
+            tasks.create_task(self._release_lost(), name="agent:lost-claims")
 
     def _placed(self) -> Place:
         assert self._place is not None  # noqa: S101 # followed from the first moment
