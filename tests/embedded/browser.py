@@ -166,10 +166,15 @@ class Page:
             )
             await asyncio.sleep(0.05)
 
-    async def open(self, url: str, ready: str) -> None:
-        """Open an address and wait until an expression is true there."""
+    async def open(self, url: str, ready: str, *, loading: bool = False) -> None:
+        """Open an address and wait until an expression is true there, of a view that does not load any more.
+
+        Args:
+            loading: it may load yet.
+        """
         await self.call("Page.navigate", url=url)
-        await self.until(f"document.readyState === 'complete' && ({ready})")
+        rested = "true" if loading else "document.querySelector('#view')?.ariaBusy !== 'true'"
+        await self.until(f"document.readyState === 'complete' && {rested} && ({ready})")
 
     async def axe(self) -> list[str]:
         """What axe-core finds on the page: the rule, its fix, and the first elements that break it.

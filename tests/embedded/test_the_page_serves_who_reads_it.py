@@ -159,7 +159,9 @@ def test_a_view_that_loads_says_what_it_will_be() -> None:
     async def tell(_world: World, page: Page, url: str) -> None:
         await before(page, "window.silent = true")
         for view, title in (("#/", "Overview"), ("#/pods", "Workloads"), ("#/node/n0", "n0")):
-            await page.open(f"{url}/?{len(view)}{view}", "document.querySelector('#view')")
+            await page.open(
+                f"{url}/?{len(view)}{view}", "document.querySelector('#view')", loading=True
+            )
             assert await page.value("document.querySelector('#view').ariaBusy") == "true"
             text = await page.value("document.querySelector('#view').innerText")
             assert text.split() == [title, "Loading…"]
