@@ -29,7 +29,7 @@ def machine(tmp_path: Path) -> Machine:
 
 @pytest.fixture(autouse=True)
 def deaf() -> Iterator[None]:
-    """Who holds a lease is told by SIGIO that another opens the file."""
+    """The kernel sends SIGIO to the holder of a lease when another process opens the file."""
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGIO, before)

@@ -23,9 +23,9 @@ def passes(error: BaseException | None) -> bool:
     )
 
 
-def is_own(error: OSError) -> bool:
+def is_own(error: BaseException) -> bool:
     """Whether this process lacks something, which says nothing of the file that was asked for."""
-    return error.errno in _OWN
+    return isinstance(error, OSError) and error.errno in _OWN
 
 
 class Rounds:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -36,15 +36,15 @@ class Exchange:
 
     Attributes:
         parts: the path's segments, unquoted.
-        patience: seconds in which the body has to come.
         pace: where the request waits for its turn to be worked on.
+        patience: seconds in which the body has to come.
     """
 
     request: web.BaseRequest
     parts: tuple[str, ...]
     user: User
+    pace: Pace
     patience: float = 15.0
-    pace: Pace = field(default_factory=Pace)
 
     @property
     def query(self) -> Mapping[str, str]:

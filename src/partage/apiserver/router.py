@@ -54,7 +54,7 @@ class Router:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer to a request; refusals and faults become `Status` documents."""
         parts = tuple(unquote(part) for part in request.rel_url.raw_path.strip("/").split("/"))
-        exchange = Exchange(request, parts, _ANYONE)
+        exchange = Exchange(request, parts, _ANYONE, self._pace)
         try:
             with asking(request):
                 return await self._route(request, parts)
@@ -72,7 +72,7 @@ class Router:
             raise ApiError(403, "Forbidden", why)
         if parts[0] in _HEALTH:
             return web.Response(text="ok")
-        exchange = Exchange(request, parts, self._user(request), self.patience, self._pace)
+        exchange = Exchange(request, parts, self._user(request), self._pace, self.patience)
         if request.method == "GET":  # others have a turn once their body is there
             await self._pace.turn()
         target = paths.target_of(parts)

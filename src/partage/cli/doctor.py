@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -249,7 +249,7 @@ async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:
             cluster = dict(zip(_PATHS, told, strict=True))
             notes += [one.note for one in told if one.note]
             objects = {kind: some.objects for kind, some in cluster.items()}
-            account = given["account"] or account_of(_programs(objects))
+            account = given["account"] or account_of(_programs(objects, _operated(objects)))
             denied = await _denied(client, account, notes)
             embedded = await _embedded(client)
     except KubeError as error:
@@ -362,14 +362,14 @@ def facts_of(
         files: kube-scheduler configurations that no ConfigMap holds, by name.
     """
     objects = {kind: some.objects for kind, some in cluster.items()}
-    programs = _programs(objects)
+    operated = _operated(objects)
+    programs = _programs(objects, operated)
     namespaces = _config_namespaces(programs)
     documents = [one for kind in _DECIDING if kind in cluster for one in cluster[kind].documents]
     books, known = _books(documents, namespaces)
     entries = books.cluster_cache.pods().values()
     runtimes, classes = objects.get("RuntimeClass"), objects.get("DeviceClass")
     templates = objects.get("ResourceClaimTemplate")
-    operated = _operated(objects)
     configs = [one for one in objects.get("ConfigMap") or () if _namespace(one) in operated]
     suspicions = books.engine.ledger.suspicions()
     return ClusterFacts(
@@ -517,9 +517,10 @@ def _operated(objects: Mapping[str, Sequence[Object] | None]) -> frozenset[str]:
     return frozenset(found | {_SYSTEM})
 
 
-def _programs(objects: Mapping[str, Sequence[Object] | None]) -> list[Object]:
+def _programs(
+    objects: Mapping[str, Sequence[Object] | None], operated: Collection[str]
+) -> list[Object]:
     """Pods that operators made."""
-    operated = _operated(objects)
     return [pod for pod in objects.get("Pod") or () if _namespace(pod) in operated]
 
 

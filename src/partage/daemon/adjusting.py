@@ -62,7 +62,6 @@ class Adjusting:
         self._used, self._period, self._proc = used, period, proc
         self._settled: dict[str, object] = {}
         self._told: dict[str, str] = {}
-        self._journal = ""
         self._again: dict[str, float] = {}
         self._plain: dict[str, str] = {}
 
@@ -75,17 +74,12 @@ class Adjusting:
             await asyncio.sleep(self._period)
 
     async def look(self) -> None:
-        """Go through all pods once."""
+        """Go through all pods once. Raises `OSError`: the journal cannot be brought up to date."""
         pods = self._pods()
         if pods is None:
             return
         there = {one.metadata.uid or "": one for one in pods if one.metadata is not None}
-        try:
-            self._keeper.journal.pods(there)
-        except OSError as error:
-            self._tell_journal(str(error))
-            return  # no pod may say amounts that the disk may lose
-        self._tell_journal("")
+        self._keeper.journal.pods(there)  # else no pod may say amounts that the disk may lose
         self._settled = {uid: seen for uid, seen in self._settled.items() if uid in there}
         self._told = {uid: text for uid, text in self._told.items() if uid in there}
         self._again = {uid: when for uid, when in self._again.items() if uid in there}
@@ -101,11 +95,6 @@ class Adjusting:
                     where = f"{metadata.namespace}/{metadata.name}"
                     _LOG.warning("pod %s: its shares cannot be adjusted: %s", where, error)
                 self._told[uid] = str(error)
-
-    def _tell_journal(self, problem: str) -> None:
-        if problem and problem != self._journal:
-            _LOG.warning("the journal cannot be brought up to date: %s", problem)
-        self._journal = problem
 
     async def _look_at(self, uid: str, pod: shapes.Pod, metadata: shapes.Metadata) -> None:
         said = metadata.annotations or {}

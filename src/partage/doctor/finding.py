@@ -48,7 +48,7 @@ class ClusterFacts:
 
     Attributes:
         schedulers: kube-scheduler configurations by where they were found; none of a tenant's.
-        programs: those pods that operators made, among which the checks look for what is there.
+        programs: pods that operators made; checks for what is installed look at these alone.
         templates: ResourceClaimTemplates that the scheduler service made.
         denied: what the scheduler's account may not do, such as `create pods/binding`.
         agents: when each node's agent last renewed its Lease, by node.

@@ -145,7 +145,7 @@ def _decision(
 
 
 def _full(reason: Mapping[str, Any] | None) -> list[str]:
-    """Nodes that the pod may use and that lack room: of the others it does not matter who is there."""
+    """Nodes that the pod may use and that lack room: claims on other nodes keep it from nothing."""
     nodes = reason["nodes"] if reason else {}
     return [name for name, why in nodes.items() if why["code"] in ROOM]
 

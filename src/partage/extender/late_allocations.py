@@ -46,9 +46,7 @@ async def outdated(
 
     async def write(claim: Document) -> None:
         async with turns:
-            if (
-                clock.monotonic() >= until
-            ):  # who makes many claims has the others wait so long, and no longer
+            if clock.monotonic() >= until:  # so long many claims of one user keep others waiting
                 return
             try:
                 found = await outdate(claim.namespace, claim.name)

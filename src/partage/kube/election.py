@@ -154,8 +154,8 @@ class Election:
                 more, nor does anybody before it; None where it does not say.
         """
         if self._quiet_from is None or spec != self._seen or version != self._seen_version:
-            # The store was restored from a backup: who holds the lease had renewed it since, seen or
-            # not, and what a holder of long ago says is nothing of that.
+            # The store was restored from a backup: its holder renewed the lease since, whether we saw it or
+            # not, and an older holder's word says nothing of that.
             lost = self.went_back(version)
             self._given_back = not lost and _given_back(spec, stops)
             quiet_from = now

@@ -54,7 +54,7 @@ class Odd:
 
 @dataclass(frozen=True, slots=True)
 class WentBack:
-    """The server's store is an earlier one: what was told of it since then was never so.
+    """The server's store is an earlier one: its changes since then count no more.
 
     Told before the changes of the list that shows it.
     """

@@ -77,7 +77,7 @@ def container_of(path: str, wanted: Collection[str], work: Work) -> str:
     try:
         text = whole(path, _GROUPS, work, _TOLD)
     except (OSError, TooMuch) as error:
-        if isinstance(error, OSError) and is_own(error):
+        if is_own(error):
             raise
         return ""  # it has ended, or lies deeper than any runtime puts a container
     # The outermost counts: a container that may make groups of its own may name them after another.
@@ -119,6 +119,6 @@ def numbers_of(
             fields[0] in {"Z", "X", "x"},
         )
     except (OSError, StopIteration, IndexError, ValueError) as error:
-        if isinstance(error, OSError) and is_own(error):
+        if is_own(error):
             raise
         return None

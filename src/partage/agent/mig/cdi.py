@@ -157,7 +157,7 @@ class Specs:
 
 
 def _device(path: Path) -> str:
-    """The device that a specification names; empty when that cannot be told of what is in it. Raises `OSError`."""
+    """The device that a specification names; empty when its content names none. Raises `OSError`."""
     try:
         document = msgspec.json.decode(path.read_bytes(), type=_Document)
     except (FileNotFoundError, *UNREADABLE):
