@@ -12,7 +12,7 @@
  *     leaves an old or a new value, never a broken one;
  *   - no locks; what a dead process held ends by time (the turn) or by its identity (a place).
  *
- * src/partage/agent/isolation/pages.py reads and writes the same layout. Whatever changes it changes the mark of
+ * src/partage/agent/isolation reads and writes the same layout (seats.py, account.py, amounts.py). Whatever changes it changes the mark of
  * seat or account with it: a seat with another mark is not read.
  */
 #ifndef PARTAGE_PAGE_H
@@ -52,11 +52,14 @@ _Static_assert(sizeof(struct seat) == 128, "layout of a seat");
 
 /*
  * What the agent says of the sharers of a card: the policy, priority and quota of each (terms_pack), and bit 56 where the
- * seat was given. Read-only to all of them, so that nobody is believed to have more than was granted.
+ * seat was given; and how many files the seat has had. When that number changes, the seat is another file under the same
+ * name, and what was mapped before is a former tenant's. 0 is an older agent's, whose seats keep their files.
+ * Read-only to all of them, so that none is believed to have more than was granted.
  */
 struct terms_page {
     _Atomic uint64_t terms[SEATS];
-    uint64_t spare[449];
+    _Atomic uint64_t files[SEATS];
+    uint64_t spare[386];
 };
 _Static_assert(sizeof(struct terms_page) == SEAT_BYTES, "the terms are one page");
 

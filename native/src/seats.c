@@ -44,20 +44,44 @@ static bool open_own(struct seats *seats)
     return true;
 }
 
-static const void *open_other(const struct seats *seats, uint32_t i)
+/* Maps a file, in place of what was mapped `before`: another thread may be using that. NULL: it stays as it was. */
+static const void *open_other(const struct seats *seats, uint32_t i, const void *before)
 {
     int file = open_seat(seats, i, O_RDONLY);
     if (file < 0) return NULL;
-    void *memory = mmap(NULL, SEAT_BYTES, PROT_READ, MAP_SHARED, file, 0);
+    int how = MAP_SHARED | (before ? MAP_FIXED : 0);
+    void *memory = mmap((void *)(uintptr_t)before, SEAT_BYTES, PROT_READ, how, file, 0);
     close(file);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-static void open_others(struct seats *seats)
+/* What the agent says; until it can be read, all are as those who were promised nothing. */
+static void read_terms(struct seats *seats)
 {
-    if (!seats->said) seats->said = open_other(seats, THE_TERMS);
-    for (uint32_t i = 0; i < SEATS; i++)
-        if (i != seats->index && !seats->maps[i]) seats->maps[i] = open_other(seats, i);
+    if (!seats->said) seats->said = open_other(seats, THE_TERMS, NULL);
+    struct iovec to = {&seats->page, sizeof seats->page}, from = {(void *)(uintptr_t)seats->said, sizeof seats->page};
+    long size = -1;
+    if (seats->said && !seats->by_file)
+        size = syscall(SYS_process_vm_readv, syscall(SYS_getpid), &to, 1ul, &from, 1ul, 0ul);
+    if (size != (long)sizeof seats->page) {
+        int file = open_seat(seats, THE_TERMS, O_RDONLY);
+        if (file >= 0) size = pread(file, &seats->page, sizeof seats->page, 0);
+        if (file >= 0) close(file);
+    }
+    for (uint32_t i = 0; i < SEATS && size != (long)sizeof seats->page; i++)
+        seats->page.terms[i] = terms_pack(POLICY_BEST_EFFORT, PRIORITY_ORDINARY, 0);
+}
+
+/* Maps the seats that have another file now; those that could not be opened as well where `missing` is true. */
+static void open_others(struct seats *seats, bool missing)
+{
+    for (uint32_t i = 0; i < SEATS; i++) {
+        if (i == seats->index || (seats->maps[i] ? seats->mapped[i] == seats->page.files[i] : !missing)) continue;
+        const void *memory = open_other(seats, i, seats->maps[i]);
+        if (!memory) continue;
+        seats->maps[i] = memory;
+        seats->mapped[i] = seats->page.files[i];
+    }
 }
 
 bool seats_open(struct seats *seats, const char *folder, uint32_t index)
@@ -69,7 +93,8 @@ bool seats_open(struct seats *seats, const char *folder, uint32_t index)
     seats->index = index;
     seats->own = &seats->apart;
     if (!open_own(seats)) return false;
-    open_others(seats);
+    read_terms(seats);
+    open_others(seats, true);
     seats->opened = clock_now();
     return true;
 }
@@ -77,26 +102,10 @@ bool seats_open(struct seats *seats, const char *folder, uint32_t index)
 static void copied(struct seats *seats, uint32_t i)
 {
     if (atomic_load(&seats->view[i].magic)) seats->known[i] = true;
-    atomic_store(&seats->view[i].terms, seats->terms[i]);
+    atomic_store(&seats->view[i].terms, seats->page.terms[i]);
 }
 
 static void is_gone(struct seats *seats, uint32_t i) { memset(&seats->view[i], 0, sizeof seats->view[i]); }
-
-/* What the agent says; until it can be read, all are as those who were promised nothing. */
-static void read_terms(struct seats *seats)
-{
-    struct iovec to = {seats->terms, sizeof seats->terms}, from = {(void *)(uintptr_t)seats->said, sizeof seats->terms};
-    long size = -1;
-    if (seats->said && !seats->by_file)
-        size = syscall(SYS_process_vm_readv, syscall(SYS_getpid), &to, 1ul, &from, 1ul, 0ul);
-    if (size != (long)sizeof seats->terms) {
-        int file = open_seat(seats, THE_TERMS, O_RDONLY);
-        if (file >= 0) size = pread(file, seats->terms, sizeof seats->terms, 0);
-        if (file >= 0) close(file);
-    }
-    for (uint32_t i = 0; i < SEATS && size != (long)sizeof seats->terms; i++)
-        seats->terms[i] = terms_pack(POLICY_BEST_EFFORT, PRIORITY_ORDINARY, 0);
-}
 
 static void read_file(struct seats *seats, uint32_t i)
 {
@@ -138,16 +147,17 @@ void seats_see(struct arbiter *arbiter, uint64_t since)
     if (seats->seen >= since) return;
     uint64_t now = clock_now();
     uint32_t list[SEATS], count = 0;
-    if (now - seats->opened > REOPEN_NS) {
+    bool reopen = now - seats->opened > REOPEN_NS;
+    if (reopen) {
         seats->opened = now;
         if (seats->own == &seats->apart) open_own(seats);
-        open_others(seats);
         __atomic_store_n(&arbiter->own, seats->own, __ATOMIC_RELEASE); /* arbiter_live reads it without the lock */
     }
-    bool all = now - seats->scanned > SCAN_NS;
+    bool all = reopen || now - seats->scanned > SCAN_NS;
     if (all) {
         seats->scanned = now;
         read_terms(seats);
+        open_others(seats, reopen);
     }
     for (uint32_t i = 0; i < SEATS; i++) {
         if (i == seats->index || !seats->maps[i] || !(all || seats->known[i])) continue;

@@ -4,6 +4,7 @@
  * Another container may cut its seat's file short at any time, and a load from it would then end this process.
  * So no instruction of ours ever touches another's page: the kernel copies it (process_vm_readv from our own
  * mapping, or a read of the file where that call is not allowed) and says so where there is nothing to copy.
+ * A seat's next tenant has another file, which is mapped in place of the former one as soon as the agent says so.
  * No file stays open: a program may close every descriptor it has and get the number for a file of its own.
  */
 #ifndef PARTAGE_SEATS_H
@@ -21,7 +22,8 @@ struct seats {
     struct seat view[SEATS];      /* as last copied; what could not be is zero */
     const struct seat *maps[SEATS]; /* others' pages: for the kernel alone */
     const struct terms_page *said;  /* the agent's, for the kernel as well */
-    uint64_t terms[SEATS];        /* its copy */
+    struct { uint64_t terms[SEATS], files[SEATS]; } page; /* its copy */
+    uint64_t mapped[SEATS];         /* which of its files a seat had when it was mapped */
     bool known[SEATS];            /* somebody has it, or had */
     bool by_file;                 /* the kernel does not copy from mappings here */
     uint32_t index;

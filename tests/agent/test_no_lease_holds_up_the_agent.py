@@ -167,3 +167,28 @@ def test_what_is_held_is_let_go(tmp_path: Path) -> None:
     with held.at(names[1]) as descriptor:
         os.pwrite(descriptor, b"3", 0)
     assert names[1].read_bytes() == b"3"
+
+
+def test_a_file_that_took_anothers_name_is_held_and_never_cut_short(tmp_path: Path) -> None:
+    """What had the name before is released when the name changes again, and no sooner."""
+    path = tmp_path / "seat"
+    path.write_bytes(b"1")
+    held, files = HeldFiles(), [os.open(path, os.O_RDONLY)]
+    held.hold([path])
+    for content in (b"2", b"3"):
+        draft = tmp_path / "draft"
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT)
+        os.pwrite(descriptor, content, 0)
+        draft.rename(path)
+        if content == b"3":
+            held.again()
+            with held.at(path):
+                pass  # another thread finds it first
+        held.replaced(path, descriptor)
+        files.append(os.open(path, os.O_RDONLY))
+    assert [os.pread(descriptor, 1, 0) for descriptor in files] == [b"", b"2", b"3"]
+    with held.at(path) as descriptor:
+        assert os.pread(descriptor, 1, 0) == b"3"
+    held.let_go(tmp_path)
+    for descriptor in files:
+        os.close(descriptor)

@@ -18,7 +18,8 @@ from partage.agent.isolation.reading import LOOK
 BEGIN = """
 import errno, os, sys
 from pathlib import Path
-from partage.agent.isolation.limits import Policy
+from partage.agent.isolation import memory
+from partage.agent.isolation.limits import SEATS, Policy
 from partage.agent.isolation.account import ACCOUNT_BYTES
 from partage.agent.isolation.container_dirs import CardQuota, Quota, Rooms
 from partage.agent.isolation.seats import SEAT_BYTES, seat_file
@@ -53,7 +54,8 @@ first, second = rooms.open("container-a", QUOTA), rooms.open("container-b", QUOT
 seats = first.seats / "GPU-0"
 assert os.path.ismount(seats)
 assert os.path.ismount(first.account.parent)
-assert grow(seat_file(seats, 0)) == 0
+assert grow(seat_file(seats, 0)) <= SEATS * SEAT_BYTES + SEAT_BYTES  # what former files of the seats may need
+rooms.mend()
 assert grow(first.account) <= ACCOUNT_BYTES  # it was sparse, and has its own size at most
 assert second.account.stat().st_blocks * 512 < ACCOUNT_BYTES
 second.account.write_bytes(bytes(ACCOUNT_BYTES))
@@ -64,12 +66,53 @@ rooms.open("container-a", QUOTA)
 rooms.open("container-b", QUOTA)
 seats = rooms.rooms["container-a"].seats / "GPU-0"
 os.truncate(seat_file(seats, 0), 0)
-assert grow(seat_file(seats, 1)) == 4096  # the block that the first gave up
+assert grow(seat_file(seats, 1)) > SEATS * SEAT_BYTES  # with the block that the first gave up
 rooms.close("container-a")
 room = rooms.open("container-c", QUOTA)
 assert room.limits.cards[0].slot == 0
 assert {seat_file(seats, slot).stat().st_size for slot in range(63)} == {SEAT_BYTES}
 seat_file(seats, 0).write_bytes(bytes(SEAT_BYTES))
+"""
+FORMER = """
+from partage.model.errors import InvalidValue
+
+def fill(descriptor):
+    "Through a descriptor that its tenant handed on."
+    os.lseek(descriptor, 0, os.SEEK_END)
+    try:
+        while os.write(descriptor, b"x" * 4096):
+            pass
+    except OSError as error:
+        assert error.errno == errno.ENOSPC, error
+
+rooms = agent()
+rooms.open("container-a", QUOTA)
+seats = rooms.rooms["container-a"].seats / "GPU-0"
+kept = {}
+for number in range(100):
+    try:
+        room = rooms.open(f"container-{number}", QUOTA)
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+        break
+    slot = room.limits.cards[0].slot
+    assert number > 5 or slot == 1  # its memory grows, for a time; then come those that no one had
+    seat = seat_file(seats, slot)
+    assert seat.read_bytes() == bytes(SEAT_BYTES)
+    descriptor = os.open(seat, os.O_RDWR)
+    kept[seat.stat().st_ino] = descriptor
+    rooms.close(f"container-{number}")
+    fill(descriptor)
+    if number == 3:
+        rooms = agent()
+    if number == 5:
+        memory._MOST = os.statvfs(seats).f_blocks * 4096
+assert slot == 62
+assert len(kept) == number < 99, (len(kept), number)  # a file each
+assert os.statvfs(seats).f_blocks * 4096 == memory._MOST
+for descriptor in kept.values():
+    os.close(descriptor)
+assert rooms.open("container-b", QUOTA).limits.cards[0].slot == 1
 """
 AGAIN = """
 agent().open("container-a", QUOTA)
@@ -127,10 +170,11 @@ assert not room.account.parent.exists()
 
 @pytest.mark.parametrize(
     "story",
-    [GROWN, STOLEN, AGAIN, UNSEEN, STAYS],
+    [GROWN, STOLEN, FORMER, AGAIN, UNSEEN, STAYS],
     ids=[
         "nothing grows",
         "a block that was given up",
+        "files of former tenants",
         "restart and boot",
         "unseen by the host",
         "a mount that stays",

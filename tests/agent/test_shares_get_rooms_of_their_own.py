@@ -366,6 +366,61 @@ def test_terms_are_the_agents_word(machine: Machine) -> None:
     assert terms.read_bytes()[:8] == bytes(8)
 
 
+def test_no_two_tenants_have_the_same_seat_file(machine: Machine) -> None:
+    """Nor after a restart, nor where a seat could not be freed; neighbours hear it by the number of its file."""
+    rooms = machine.rooms()
+    rooms.open("container-a", QUOTA)
+    folder = rooms.rooms["container-a"].seats / "GPU-0"
+
+    def number() -> int:
+        return int.from_bytes((folder / "terms").read_bytes()[64 * 8 : 65 * 8], "little")
+
+    had = []
+    for one in range(4):
+        room = rooms.open(f"container-b{one}", QUOTA)
+        assert room.limits.cards[0].slot == 1
+        had.append((os.open(seat_file(folder, 1), os.O_RDWR), number()))
+        if one == 1:
+            rooms = machine.rooms()
+        if one == 2:
+            (folder / "seat-1").rename(folder / "aside")
+            (folder / "seat-1").mkdir()  # as if it could not be renamed
+            rooms.close(f"container-b{one}")
+            (folder / "seat-1").rmdir()
+            (folder / "aside").rename(folder / "seat-1")
+        else:
+            rooms.close(f"container-b{one}")
+
+    files = [os.fstat(descriptor).st_ino for descriptor, _ in had]
+    for descriptor, _ in had:
+        os.close(descriptor)
+    assert len(set(files)) == 4
+    assert sorted({number for _, number in had}) == [number for _, number in had]
+    assert read_seat(folder, 1) is None
+
+
+def test_seats_of_an_older_agent_keep_their_files(machine: Machine) -> None:
+    """The libraries beside them do not know that a seat may get another one."""
+    rooms = machine.rooms()
+    rooms.open("container-a", QUOTA)
+    folder = rooms.rooms["container-a"].seats / "GPU-0"
+    with (folder / "terms").open("r+b") as terms:
+        terms.seek(63 * 8)
+        terms.write(bytes(63 * 8))
+    before = seat_file(folder, 1).stat().st_ino
+
+    for one in range(2):
+        rooms.open(f"container-b{one}", QUOTA)
+        seat_file(folder, 1).write_bytes(b"x" * SEAT_BYTES)
+        rooms.close(f"container-b{one}")
+
+    assert seat_file(folder, 1).stat().st_ino == before
+    assert read_seat(folder, 1) is None
+    rooms.close("container-a")
+    room = machine.rooms().open("container-c", QUOTA)
+    assert (room.seats / "GPU-0/terms").read_bytes()[63 * 8 :][:8] == b"\1" + bytes(7)
+
+
 def test_rooms_of_an_older_agent_are_kept(machine: Machine) -> None:
     """Its containers run on with their own library and page; a new one beside them gets another seat."""
     rooms = machine.rooms()

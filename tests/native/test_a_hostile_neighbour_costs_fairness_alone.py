@@ -7,7 +7,6 @@ works; that one must end well, with its quota and its cap as they were.
 import fcntl
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,11 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from native_world import MIB, WAIT, Tenant, World, attempts, within
+from native_world import MIB, SANITIZERS, WAIT, Tenant, World, attempts, sanitized, within
 
 from native_build import built
-from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
-from partage.vendors.wishes import Policy
+from partage.agent.isolation.limits import read
+from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, free_seat, give_seat, seat_file
+from partage.vendors.wishes import Policy, Priority
 
 HOSTILE = 7
 """Its slot."""
@@ -63,7 +63,7 @@ def _garbage(path: Path) -> None:
     path.write_bytes(os.urandom(SEAT_BYTES))
 
 
-def _lies(path: Path) -> None:
+def _lies(path: Path, slot: int = HOSTILE) -> None:
     """Its turn since now and for ever, online, first of all; and the bell rings all the time."""
     now = time.monotonic_ns()
     words = [
@@ -75,7 +75,7 @@ def _lies(path: Path) -> None:
         2 << 40 | 1 << 32 | 1000,
         0,
         now,
-        now // 64 << 8 | HOSTILE + 1,
+        now // 64 << 8 | slot + 1,
         now + 30_000_000,
         2**62,
         now & 0xFFFFFFFF,
@@ -123,17 +123,10 @@ def _attacked(path: Path, attack: Callable[[Path], None]) -> Iterator[None]:
         thread.join()
 
 
-def _sanitized(world: World, tenant: Tenant, sanitizer: str) -> None:
-    runtime = subprocess.check_output(["gcc", f"-print-file-name=lib{sanitizer}.so"], text=True)
-    tenant.environment["LD_PRELOAD"] = f"{runtime.strip()} {tenant.library}"
-    tenant.environment["ASAN_OPTIONS"] = "detect_leaks=0:exitcode=66"
-    assert world.build.name.endswith(sanitizer)
-
-
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A modelled card, all built with the address and undefined-behaviour sanitizers."""
-    world = World(tmp_path_factory.mktemp("h"), built("native-asan", "address,undefined"))
+    world = World(tmp_path_factory.mktemp("h"), built("native-asan", SANITIZERS["asan"]))
     yield world
     world.close()
 
@@ -143,7 +136,7 @@ def test_a_seat_under_attack_costs_its_neighbours_time_alone(checked: World, att
     """Whatever is done to its own seat while a neighbour works: it works on, and ends well."""
     slot = list(ATTACKS).index(attack) + 10
     tenant = checked.tenant(slot, memory=512 * MIB, core=400, policy=Policy.BURST_SHARE)
-    _sanitized(checked, tenant, "asan")
+    sanitized(tenant, "asan")
     path = _seat(checked)
 
     with _attacked(path, ATTACKS[attack]):
@@ -158,6 +151,72 @@ def test_a_seat_under_attack_costs_its_neighbours_time_alone(checked: World, att
     assert "Sanitizer" not in done.stderr
     assert int(done.stdout.split()[done.stdout.split().index("done") + 1]) > 0
     assert "total 536870912" in memory.stdout, memory.stderr
+
+
+def _next_tenant(world: World, tenant: Tenant, slot: int) -> None:
+    """The same container once more, as a tenant of its seat that comes after another one."""
+    folder = world.folder / "card-0"
+    card = read((tenant.folder / "limits").read_text(), "limits").cards[0]
+    free_seat(folder, slot)
+    give_seat(folder, card)
+
+
+def test_a_seat_that_a_former_tenant_kept_open_is_no_one_elses(checked: World) -> None:
+    """Through a descriptor that it handed on: the seat's next tenant runs, whatever becomes of that file."""
+    tenant = checked.tenant(41, memory=512 * MIB, core=400, policy=Policy.BURST_SHARE)
+    sanitized(tenant, "asan")
+    seat = seat_file(checked.folder / "card-0", 41)
+    handed_on = os.open(seat, os.O_RDWR)
+    _next_tenant(checked, tenant, 41)
+
+    def attack(path: Path) -> None:
+        _lies(path, 41)
+        os.ftruncate(handed_on, 0)
+
+    with _attacked(Path(f"/proc/self/fd/{handed_on}"), attack):
+        done = tenant.run("load", "--way", "linked", "--seconds", "1.5", "--depth", "2")
+    os.close(handed_on)
+
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[done.stdout.split().index("done") + 1]) > 0
+    assert seat.stat().st_size == SEAT_BYTES
+
+
+@pytest.mark.parametrize("sanitizer", ["", "tsan"])
+def test_neighbours_hear_the_next_tenant_of_a_seat_and_no_former_one(
+    build: Path, tmp_path_factory: pytest.TempPathFactory, sanitizer: str
+) -> None:
+    """A program that ran before sees the seat's new file, and gives way to who has it now."""
+    if sanitizer:
+        build = built(f"native-{sanitizer}", SANITIZERS[sanitizer])
+    world = World(tmp_path_factory.mktemp("n"), build)
+    tenants = [
+        world.tenant(slot, core=500, policy=Policy.BURST_SHARE, priority=priority)
+        for slot, priority in enumerate((Priority.OFFLINE, Priority.ONLINE))
+    ]
+    for tenant in tenants:
+        sanitized(tenant, sanitizer)
+    first = tenants[0].start("load", "--seconds", "600", "--depth", "1")
+    world.meter.until(50e6, first)
+    seat = seat_file(world.folder / "card-0", 1)
+    handed_on = os.open(seat, os.O_RDWR)
+    _next_tenant(world, tenants[1], 1)
+    former = Path(f"/proc/self/fd/{handed_on}")
+
+    with _attacked(former, lambda path: _lies(path, 1)):
+        if not sanitizer:  # which slows the programs too much for it
+            world.meter.some_span(0.5, lambda part: part > 0.5, first)
+        second = tenants[1].start("load", "--seconds", "600", "--depth", "1")
+        world.meter.until(20e6, second)
+        if not sanitizer:
+            world.meter.some_span(0.5, lambda one, other: 4 * one < other, first, second)
+    os.close(handed_on)
+    for process in (first, second):
+        assert process.poll() is None
+        process.kill()
+        _, error = process.communicate()
+        assert "Sanitizer" not in error
+    world.close()
 
 
 def test_a_quota_holds_whatever_a_neighbour_says(world: World) -> None:

@@ -190,6 +190,24 @@ def test_two_containers_of_a_card_have_a_cap_each(node: Node) -> None:
     assert slots == {"0", "1"}
 
 
+def test_the_next_container_of_a_seat_has_another_file(node: Node) -> None:
+    """Those that run see it in their mounts, and it is mounted for who has it now."""
+    first, second = node.run("u1"), node.run("u2")
+
+    def seat(container: str) -> str:
+        inside = "/usr/local/partage/isolation/card-0/seat-1"
+        return node.cri.says(container, "ls", "-i", inside).split()[0]
+
+    before = seat(first)
+    assert seat(second) == before
+    node.cri.remove_container(second)
+    node.agent.until("partage_agent_containers", 1)
+    third = node.run("u3")
+
+    assert seat(third) == seat(first) != before
+    assert _total(node.cri.says(third, "/bin/memory", "plain", str(32 * MIB))) <= GIB
+
+
 def test_a_tenant_cannot_change_its_limits(node: Node) -> None:
     """The room is read-only in the container; the page and the account are all it may write."""
     main = node.run("u1")

@@ -204,9 +204,13 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "leases on files that others need, seats that grow or cannot be emptied",
+        "leases on files that others need, seats that grow, cannot be emptied or were handed on",
         "the next container has a seat at once",
-        (_LEASES,),
+        (
+            _LEASES,
+            "agent/test_nobody_fills_the_node.py",
+            "native/test_a_hostile_neighbour_costs_fairness_alone.py::test_a_seat_that_a_former_tenant_kept_open_is_no_one_elses",
+        ),
     ),
     Attack(
         "tenant",

@@ -255,10 +255,10 @@ class Rooms:
     def _freed(self, cards: Iterable[CardLimits], *, seated: bool) -> None:
         """Release the seats of a room that is not there (any more)."""
         for card in cards:
-            if seated and card.policy is not Policy.NONE:
-                self._files.close_seat(card)
             if not self._strange and not any(self._tenants(card.uuid)):
                 self._files.close_card(card.uuid)
+            elif seated and card.policy is not Policy.NONE:
+                self._files.close_seat(card)
 
     def mend(self) -> None:
         """Give files that containers cut off or made longer their size again."""

@@ -1,6 +1,6 @@
 """The folders of what containers may write: the seats of each card, the account of each container.
 
-Each lies on memory that has room for it and nothing else, where the host sees what is mounted here; else on the
+Each lies on memory that has room for it and little else, where the host sees what is mounted here; else on the
 disk, and `problem` says so.
 """
 
@@ -16,7 +16,7 @@ from typing import Final
 from partage.agent.isolation.account import ACCOUNT_BYTES, make_account
 from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.limits import SEATS, CardLimits
-from partage.agent.isolation.memory import bound, is_seen, mounted, unbind
+from partage.agent.isolation.memory import bound, enlarge, is_seen, mounted, unbind
 from partage.agent.isolation.seats import (
     SEAT_BYTES,
     files_of,
@@ -25,6 +25,7 @@ from partage.agent.isolation.seats import (
     given_seats,
     make_seats,
     mend_seats,
+    remove_drafts,
     tell_terms,
 )
 from partage.agent.isolation.shared import mend
@@ -101,14 +102,17 @@ class TenantFiles:
             folder.mkdir(mode=0o755)
         # Not over files that tenants have: those of an agent that could not mount.
         if self.in_memory and not any(folder.iterdir()):
-            why = self._bound(folder, f"{_SEATS}/{uuid}", SEAT_BYTES, SEATS + 1)
+            # Twice: each seat's former file may be held by a tenant that is gone, and is for a while by the agent.
+            why = self._bound(folder, f"{_SEATS}/{uuid}", SEAT_BYTES, 2 * (SEATS + 1))
             if why:
                 raise OSError(errno.EIO, why, str(folder))
         make_seats(folder)
         self.hold_card(uuid)
 
     def hold_card(self, uuid: str) -> None:
-        """Keep tenants from taking leases on the seats of a card."""
+        """Take up the seats of a card that tenants have: no one else takes leases on them."""
+        with contextlib.suppress(OSError):
+            remove_drafts(self.seats / uuid)
         self._held.hold(files_of(self.seats / uuid))
 
     def open_seat(self, card: CardLimits) -> None:
@@ -118,7 +122,15 @@ class TenantFiles:
             InvalidDocument: a file there is none of the agent's.
             OSError: a file cannot be opened or written.
         """
-        give_seat(self.seats / card.uuid, card, self._held.at)
+        folder = self.seats / card.uuid
+        while True:
+            try:
+                give_seat(folder, card, self._held)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or not enlarge(folder):
+                    raise
+            else:
+                return
 
     def given(self, uuid: str) -> frozenset[int]:
         """The slots of a card that were given and not freed.
@@ -136,12 +148,12 @@ class TenantFiles:
             InvalidDocument: a file there is none of the agent's.
             OSError: a file cannot be opened.
         """
-        tell_terms(self.seats / card.uuid, card, self._held.at)
+        tell_terms(self.seats / card.uuid, card, self._held)
 
     def close_seat(self, card: CardLimits) -> None:
-        """Free a seat; one that cannot be opened is emptied when it is given out again."""
+        """Free a seat; one that cannot be now gets its next file when it is given out again."""
         with contextlib.suppress(OSError, InvalidDocument):
-            free_seat(self.seats / card.uuid, card.slot, self._held.at)
+            free_seat(self.seats / card.uuid, card.slot, self._held)
 
     def close_card(self, uuid: str) -> None:
         """Remove the seats of a card without tenants; nothing happens where there are none."""
@@ -153,7 +165,7 @@ class TenantFiles:
         with contextlib.suppress(OSError):
             self._held.again()
             for folder in self.seats.iterdir():
-                mend_seats(folder, self._held.at)
+                mend_seats(folder, self._held)
         for container in containers:
             with contextlib.suppress(OSError, InvalidDocument):
                 account = self.account_of(container)

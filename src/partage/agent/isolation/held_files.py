@@ -17,7 +17,7 @@ from typing import Final
 from partage.agent.isolation.shared import opened
 
 _FILES: Final = 4096
-"""Descriptors of a process that holds them: those of 16 cards are 1,024."""
+"""Descriptors of a process that holds them: those of 16 cards are 2,032."""
 _WAITING: Final = 256
 """Threads that may wait for leases at a time."""
 _OPEN: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -30,9 +30,12 @@ class HeldFiles:
         """None is held."""
         self._lock = threading.Lock()
         self._files: dict[Path, int] = {}
+        self._former: dict[Path, int] = {}
+        """What had the name before."""
         self._wanted: set[Path] = set()
         self._waiting: set[Path] = set()
         weakref.finalize(self, _close_all, self._files)
+        weakref.finalize(self, _close_all, self._former)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY and soft < _FILES:
             most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
@@ -74,8 +77,31 @@ class HeldFiles:
         """Hold nothing of a folder any more."""
         with self._lock:
             self._wanted = {path for path in self._wanted if path.parent != folder}
-            for path in [path for path in self._files if path.parent == folder]:
-                os.close(self._files.pop(path))
+            for files in (self._files, self._former):
+                for path in [path for path in files if path.parent == folder]:
+                    os.close(files.pop(path))
+
+    def replaced(self, path: Path, descriptor: int) -> None:
+        """Hold a file that has the name of another one from now on.
+
+        The other one's memory is released when the name changes again: a tenant that is gone by then may have left it open
+        somewhere. Before that it stays as it is, as a process that still maps it would fault.
+
+        Args:
+            descriptor: of the new file; it is closed here.
+        """
+        with self._lock:
+            self._wanted.add(path)
+            older, before = self._former.pop(path, None), self._files.pop(path, None)
+            self._files[path] = descriptor
+            if older is not None:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(older, 0)
+                os.close(older)
+            if before is not None and os.fstat(before).st_nlink:
+                os.close(before)  # the new one itself, as another thread found it
+            elif before is not None:
+                self._former[path] = before
 
     @contextlib.contextmanager
     def at(self, path: Path) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 A container that may write a file may make it longer, and would fill the node's disk past every limit that
 Kubernetes set for it. So these files lie on file systems in memory (tmpfs) that have room for them and for
-nothing else. Making one needs privileges, and that the host sees what this process mounts; where either is
+little else. Making one needs privileges, and that the host sees what this process mounts; where either is
 missing the files lie on the disk, which is reported.
 """
 
@@ -19,7 +19,10 @@ from partage.agent.isolation.reading import TooMuch, Work, lines
 _NOSUID: Final = 2
 _NODEV: Final = 4
 _NOEXEC: Final = 8
+_REMOUNT: Final = 32
 _DETACH: Final = 2
+_MOST: Final = 2**30
+"""Bytes to which a file system of seats may grow."""
 _OWN: Final = Path("/proc/self/mountinfo")
 
 
@@ -38,15 +41,29 @@ def bound(folder: Path, file_bytes: int, files: int) -> None:
         return
     # The root folder of the file system is one more, and so is a file that is being made.
     size = room(file_bytes, files, os.sysconf("SC_PAGE_SIZE"))
-    options = f"size={size},nr_inodes={files + 2},mode=0755"
-    _call(
-        "mount",
-        b"partage",
-        os.fsencode(folder),
-        b"tmpfs",
-        ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC),
-        options.encode(),
-    )
+    _mount(folder, 0, f"size={size},nr_inodes={files + 2},mode=0755")
+
+
+def enlarge(folder: Path) -> bool:
+    """Double what `bound` mounted on a folder, and is full; false where nothing is, or it cannot grow.
+
+    A container can keep a file that has no name any more, and its room. The kernel charges that memory to the container.
+    """
+    try:
+        found = os.statvfs(folder)
+        size = 2 * found.f_blocks * found.f_frsize
+        if not os.path.ismount(folder) or size > _MOST:
+            return False
+        _mount(folder, _REMOUNT, f"size={size},nr_inodes={2 * found.f_files}")
+    except OSError:
+        return False
+    return True
+
+
+def _mount(folder: Path, flags: int, options: str) -> None:
+    flags |= _NOSUID | _NODEV | _NOEXEC
+    where = os.fsencode(folder)
+    _call("mount", b"partage", where, b"tmpfs", ctypes.c_ulong(flags), options.encode())
 
 
 def unbind(folder: Path) -> None:

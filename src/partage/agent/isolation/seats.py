@@ -1,23 +1,27 @@
 """The seats of a card: one file a tenant, and the agent's own word of what each was granted.
 
     seats/<uuid>/seat-0 … seat-62     written by one container each, read by all of the card
-    seats/<uuid>/terms                policy, priority and quota of each, written by the agent alone
+    seats/<uuid>/terms                policy, priority and quota of each, and how many files it has had, written by the agent
+                                      alone
 
 The layout is that of `native/include/page.h`. Fields are words of eight bytes that are true by themselves, so
 reading needs no lock; a reader that meets a writer sees an old or a new value. Whatever a tenant wrote is
-taken as a statement. All seats are made at once and stay for as long as the card has a tenant, so that tenants know
-each other's files whichever came first.
+taken as a statement. All seats are made at once, so that tenants know each other's files whichever came first.
+
+No two tenants have the same file: one that ended may have handed a descriptor to another container, which could cut the
+file short under the next tenant, or speak in its name. So a seat that is freed gets a new file under the same name. The
+number of its file in `terms` changes, by which the library of each neighbour maps it anew. Seats that an older agent made
+have no numbers and keep their files: the libraries beside them would not notice.
 """
 
 import os
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from partage.agent.isolation.limits import SEATS, CardLimits
-from partage.agent.isolation.shared import make, mended, opened, word
+from partage.agent.isolation.shared import make, mended, opened, remake, word
 from partage.model.errors import InvalidDocument
 from partage.vendors.wishes import Policy, Priority
 
@@ -36,8 +40,29 @@ _GIVEN: Final = 1 << 56
 """Marks terms of a seat that was given, whatever they are; the library does not look at it."""
 _READABLE: Final = 0o644
 _TRIES: Final = 3
-At = Callable[[Path], AbstractContextManager[int]]
-"""Gives a descriptor of a file for writing; raises `OSError` or `InvalidDocument`."""
+
+
+class Writers(Protocol):
+    """How files are written that tenants see."""
+
+    def at(self, path: Path) -> AbstractContextManager[int]:
+        """A descriptor of a file for writing; raises `OSError` or `InvalidDocument`."""
+
+    def replaced(self, path: Path, descriptor: int) -> None:
+        """Take over the descriptor of a file that has the name of another one from now on."""
+
+
+class _Plain:
+    """Each file is opened when it is written."""
+
+    def at(self, path: Path) -> AbstractContextManager[int]:
+        return opened(path, write=True)
+
+    def replaced(self, path: Path, descriptor: int) -> None:  # noqa: ARG002 # the other kind needs it
+        os.close(descriptor)
+
+
+PLAIN: Final[Writers] = _Plain()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +82,6 @@ def seat_file(folder: Path, slot: int) -> Path:
     return folder / f"seat-{slot}"
 
 
-def writable(path: Path) -> AbstractContextManager[int]:
-    """A file for writing, opened for this time only."""
-    return opened(path, write=True)
-
-
 def files_of(folder: Path) -> list[Path]:
     """All files of a card."""
     return [folder / _TERMS, *(seat_file(folder, slot) for slot in range(SEATS))]
@@ -74,11 +94,10 @@ def make_seats(folder: Path) -> None:
         OSError: the folder cannot be written, or has no room.
     """
     folder.mkdir(mode=0o755, exist_ok=True)
-    for draft in folder.glob(".*"):
-        draft.unlink()  # of a try that failed: there is room for the seats and nothing else
+    remove_drafts(folder)
     terms = folder / _TERMS
     if not terms.exists():
-        make(terms, SEAT_BYTES)
+        make(terms, SEAT_BYTES, bytes(SEATS * 8) + (1).to_bytes(8, "little") * SEATS)
         terms.chmod(_READABLE)
     for slot in range(SEATS):
         path = seat_file(folder, slot)
@@ -86,36 +105,33 @@ def make_seats(folder: Path) -> None:
             make(path, SEAT_BYTES)
 
 
-def give_seat(folder: Path, card: CardLimits, at: At = writable) -> None:
-    """Empty a seat for a new tenant and write down its terms.
+def remove_drafts(folder: Path) -> None:
+    """Remove what was left half made, and has the room of a seat. Raises `OSError`."""
+    for draft in folder.glob(".*"):
+        draft.unlink()
+
+
+def give_seat(folder: Path, card: CardLimits, writers: Writers = PLAIN) -> None:
+    """Give a new tenant a seat that says nothing, and write down its terms.
 
     Raises:
         InvalidDocument: the file is none of the agent's.
-        OSError: it cannot be opened for writing, or other tenants have taken its room.
+        OSError: it cannot be made or opened for writing, or other tenants have taken its room.
     """
-    path = seat_file(folder, card.slot)
-    for attempt in range(_TRIES):
-        try:
-            with at(path) as descriptor:
-                mended(descriptor, SEAT_BYTES)
-                os.posix_fallocate(descriptor, 0, SEAT_BYTES)
-                os.pwrite(descriptor, bytes(SEAT_BYTES), 0)
-            break
-        except OSError:
-            # A seat that was cut off lost its block, and another that grew may have it.
-            if attempt == _TRIES - 1 or not mend_seats(folder, at):
-                raise
-    _say(folder, card.slot, _terms(card), at)
+    terms, file = _said(folder, card.slot)
+    if terms or not file:  # of a fresh file, tenants have only read
+        _renew(folder, card.slot, file, writers)
+    _say(folder, card.slot, _terms(card), writers)
 
 
-def tell_terms(folder: Path, card: CardLimits, at: At = writable) -> None:
+def tell_terms(folder: Path, card: CardLimits, writers: Writers = PLAIN) -> None:
     """Write down the terms of a tenant that has its seat already.
 
     Raises:
         InvalidDocument: the file is none of the agent's.
         OSError: it cannot be opened for writing.
     """
-    _say(folder, card.slot, _terms(card), at)
+    _say(folder, card.slot, _terms(card), writers)
 
 
 def given_seats(folder: Path) -> frozenset[int]:
@@ -135,27 +151,26 @@ def given_seats(folder: Path) -> frozenset[int]:
     return frozenset(slot for slot in range(SEATS) if word(memory, slot * 8))
 
 
-def free_seat(folder: Path, slot: int, at: At = writable) -> None:
-    """A tenant has gone: free its seat.
+def free_seat(folder: Path, slot: int, writers: Writers = PLAIN) -> None:
+    """A tenant has gone: free its seat. Where that fails the seat is as good as given, without any right.
 
     Raises:
         InvalidDocument: the file is none of the agent's.
-        OSError: it cannot be opened for writing.
+        OSError: it cannot be made or opened for writing.
     """
-    _say(folder, slot, 0, at)
-    with at(seat_file(folder, slot)) as descriptor:
-        mended(descriptor, SEAT_BYTES)
-        os.pwrite(descriptor, bytes(SEAT_BYTES), 0)
+    _say(folder, slot, _GIVEN, writers)
+    _renew(folder, slot, _said(folder, slot)[1], writers)
+    _say(folder, slot, 0, writers)
 
 
-def mend_seats(folder: Path, at: At = writable) -> tuple[int, ...]:
+def mend_seats(folder: Path, writers: Writers = PLAIN) -> tuple[int, ...]:
     """Give all seats of a card their size again; the slots of those that had another. Raises `OSError`."""
     changed = []
     for slot in range(SEATS):
         try:
             if seat_file(folder, slot).lstat().st_size == SEAT_BYTES:
                 continue
-            with at(seat_file(folder, slot)) as descriptor:
+            with writers.at(seat_file(folder, slot)) as descriptor:
                 mended(descriptor, SEAT_BYTES)
         except (OSError, InvalidDocument):
             pass  # no room yet: the next one may give it back
@@ -188,6 +203,34 @@ def _terms(card: CardLimits) -> int:
     return said | _GIVEN
 
 
-def _say(folder: Path, slot: int, terms: int, at: At) -> None:
-    with at(folder / _TERMS) as descriptor:
-        os.pwrite(descriptor, terms.to_bytes(8, "little"), slot * 8)
+def _renew(folder: Path, slot: int, file: int, writers: Writers) -> None:
+    """Give a seat a file of its next tenant; one without a number is emptied."""
+    path = seat_file(folder, slot)
+    for attempt in range(_TRIES):
+        try:
+            if file:
+                writers.replaced(path, remake(path, SEAT_BYTES))
+            else:
+                with writers.at(path) as descriptor:
+                    mended(descriptor, SEAT_BYTES)
+                    os.posix_fallocate(descriptor, 0, SEAT_BYTES)
+                    os.pwrite(descriptor, bytes(SEAT_BYTES), 0)
+            break
+        except OSError:
+            # A seat that was cut off lost its block, and another that grew may have it.
+            if attempt == _TRIES - 1 or not mend_seats(folder, writers):
+                raise
+    if file:
+        _say(folder, SEATS + slot, file + 1, writers)
+
+
+def _said(folder: Path, slot: int) -> tuple[int, int]:
+    """The terms of a seat and the number of its file; both are zero where there are none."""
+    with opened(folder / _TERMS) as descriptor:
+        words = os.pread(descriptor, 2 * SEATS * 8, 0)
+    return word(words, slot * 8), word(words, (SEATS + slot) * 8)
+
+
+def _say(folder: Path, place: int, said: int, writers: Writers) -> None:
+    with writers.at(folder / _TERMS) as descriptor:
+        os.pwrite(descriptor, said.to_bytes(8, "little"), place * 8)

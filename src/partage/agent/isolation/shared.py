@@ -27,14 +27,10 @@ def make(path: Path, size: int, head: bytes = b"", *, sparse: bool = False) -> N
     Raises:
         OSError: the folder cannot be written, or there is no room.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = _draft(path)
     try:
-        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _EVERYBODY)
+        descriptor = _made(draft, size, sparse=sparse)
         try:
-            os.fchmod(descriptor, _EVERYBODY)
-            os.ftruncate(descriptor, size)
-            if not sparse:
-                os.posix_fallocate(descriptor, 0, size)
             os.pwrite(descriptor, head, 0)
         finally:
             os.close(descriptor)
@@ -42,6 +38,46 @@ def make(path: Path, size: int, head: bytes = b"", *, sparse: bool = False) -> N
             os.link(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def remake(path: Path, size: int) -> int:
+    """Make such a file, all zero, in place of one that exists: who has that one open or mapped keeps it.
+
+    Returns:
+        A descriptor of it for writing, so that no other process ever had it open before.
+
+    Raises:
+        OSError: the folder cannot be written, or there is no room.
+    """
+    draft = _draft(path)
+    descriptor = -1
+    try:
+        descriptor = _made(draft, size, sparse=False)
+        draft.rename(path)
+    except OSError:
+        if descriptor >= 0:
+            os.close(descriptor)
+        draft.unlink(missing_ok=True)
+        raise
+    return descriptor
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def _made(draft: Path, size: int, *, sparse: bool) -> int:
+    draft.unlink(missing_ok=True)  # of a try that a crash ended
+    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _EVERYBODY)
+    try:
+        os.fchmod(descriptor, _EVERYBODY)
+        os.ftruncate(descriptor, size)
+        if not sparse:
+            os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 @contextlib.contextmanager
