@@ -292,6 +292,8 @@ class Card:
             (folder / "card-0").mkdir()
             for name in ("terms", *(f"seat-{slot}" for slot in range(SEATS))):
                 (folder / "card-0" / name).write_bytes(bytes(SEAT_BYTES))
+            files = bytes(SEATS * 8) + (1).to_bytes(8, "little") * SEATS  # each seat has its first
+            (folder / "card-0" / "terms").write_bytes(files.ljust(SEAT_BYTES, b"\0"))
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
