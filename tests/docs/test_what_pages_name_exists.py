@@ -32,6 +32,7 @@ OTHERS: Final = frozenset(
         "--grace-period",
         "--hard",
         "--help",
+        "--delete-emptydir-data",
         "--ignore-daemonsets",
         "--ignore-dra-requests",
         "--image",
