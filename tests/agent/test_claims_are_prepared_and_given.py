@@ -484,7 +484,33 @@ def test_a_claim_that_cannot_be_read_back_closes_the_node(folder: Path) -> None:
             assert "JournalDamaged" in daemon.notes.text
             assert "UnknownHeld" in await world.refused(other)
             assert await world.unprepare(claim) == [""]
+            assert "JournalDamaged" not in daemon.notes.text
             await world.prepared(other)
+
+    run(folder, story)
+
+
+def test_a_claim_that_cannot_be_read_back_may_be_prepared_again(folder: Path) -> None:
+    """By what the API server says, unless its containers have other devices."""
+
+    async def story(world: World) -> None:
+        claim = world.claim("one", share(0, 60, "1Gi"))
+        async with world.agent():
+            await world.given(world.env(await world.prepared(claim)))
+        world.runtime.containers = (world.container(),)
+        (world.folder / "journal/claims/uid-one.json").write_text("{")
+        body = deepcopy(world.server.store.get(CLAIMS, "team", "one"))
+        (result,) = body["status"]["allocation"]["devices"]["results"]
+        async with world.agent() as daemon:
+            result |= share(1, 60, "1Gi")
+            world.server.store.update(CLAIMS, "team", "one", body)
+            assert "has still those from before" in await world.refused(claim)
+            result |= share(0, 60, "1Gi")
+            world.server.store.update(CLAIMS, "team", "one", body)
+            await world.prepared(claim)
+            assert "JournalDamaged" not in daemon.notes.text
+            assert "CardFull" in await world.refused(world.claim("two", share(0, 60, "1Gi")))
+            await world.prepared(world.claim("three", share(0, 40, "1Gi")))
 
     run(folder, story)
 

@@ -16,6 +16,8 @@ from test_the_journal_is_trusted_and_mended import SHARE, World, container_of, e
 
 from partage.agent.container_admission import Keeper
 from partage.agent.discovery.found import Roots
+from partage.agent.dra.allocated import Allocated, Part
+from partage.agent.dra.prepared import Claims
 from partage.agent.found_file import read_findings, write_findings
 from partage.agent.isolation.node_scan import see
 from partage.agent.isolation.providers import OwnLibrary
@@ -26,6 +28,7 @@ from partage.agent.mig.journal import CardJournal, Entry, FileJournals, Stage
 from partage.agent.nri.plugin import Refused
 from partage.agent.seal import sealed, unsealed
 from partage.daemon.discovering import DiscoveryOptions, NodeDiscovery
+from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, InvalidRecord
 from partage.model.mig import MigSlice
 from partage.model.node import Node
@@ -216,6 +219,24 @@ def test_the_journal_of_a_card_is_what_was_written_or_refused(tmp_path: Path) ->
     path.unlink()
     assert journals.load("GPU-0") == CardJournal("GPU-0")
     assert specs.present("GPU-0") == ()
+
+
+def test_a_prepared_claim_is_what_was_written_or_closes_the_node(tmp_path: Path) -> None:
+    """Another digit of its record would free what its containers have."""
+    uid = "3f1f1c6e-0000-4000-8000-000000000001"
+    held = Allocation(uid, "team", "half", "n", (SHARE,))
+    folders = tmp_path / "claims", tmp_path / "cdi", "n", lambda: "token"
+    first = Claims(*folders)
+    first.put(Allocated((Part("r", "n", "gpu-0"),), held))
+    path = tmp_path / "claims" / f"{uid}.json"
+    written = path.read_bytes()
+
+    for text in changed(written, (0x01, 0x04, 0x80)):
+        path.write_bytes(text)
+        again = Claims(*folders)
+        assert again.closed() or again.prepared == first.prepared, text
+    path.write_bytes(unsealed(written))  # an older agent's
+    assert Claims(*folders).allocations == [held]
 
 
 def test_specifications_may_hold_anything(tmp_path: Path) -> None:

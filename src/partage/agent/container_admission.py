@@ -230,7 +230,7 @@ class Keeper:
         return self.claims.held(uid if claimed else "")
 
     def _unknown(self, pod: PodSandbox) -> str:
-        closed = "" if self.claims is None else self.claims.claims.closed
+        closed = "" if self.claims is None else self.claims.claims.closed()
         return self.books.closed_to(pod.uid, pod.namespace) or closed
 
     def _given(

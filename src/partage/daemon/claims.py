@@ -88,9 +88,8 @@ class ResourceDriver:
             raise InvalidDocument(
                 f"--dra: {error.filename}: {error.strerror or error}; --journal and --cdi-dir name other folders"
             ) from error
-        if self._claims.closed:
-            _LOG.warning("%s", self._claims.closed)
-            agent.notes.say(self.name, Code.JOURNAL_DAMAGED, (self._claims.closed,))
+        self._damaged = ""
+        self._say_damaged()
         self._place: Place | None = None
         self._node = node
         # Claims that the kubelet wants since the last look for lost ones.
@@ -125,6 +124,14 @@ class ResourceDriver:
             tasks.create_task(self._publisher.run(), name="agent:resource-slices")
             tasks.create_task(self._pods.run(), name="agent:pods-beside-claims")
             tasks.create_task(self._release_lost(), name="agent:lost-claims")
+
+    def _say_damaged(self) -> None:
+        closed = self._claims.closed()
+        told = f"{closed}; no card is given until its pod is deleted" if closed else ""
+        if told and told != self._damaged:
+            _LOG.warning("%s", told)
+        self._damaged = told
+        self._agent.notes.say(self.name, Code.JOURNAL_DAMAGED, (told,) if told else ())
 
     def _placed(self) -> Place:
         assert self._place is not None  # noqa: S101 # followed from the first moment
@@ -184,6 +191,7 @@ class ResourceDriver:
         with self._timed("prepare") as end:
             try:
                 made = await self._written_down(claim)
+                self._say_damaged()
                 self._want()
                 self._offer()
                 await self._instances_of(made)
@@ -258,6 +266,7 @@ class ResourceDriver:
         with self._timed("unprepare") as end:
             await asyncio.to_thread(self._admission.unprepare, claim.uid)
             end.result = "done"
+        self._say_damaged()
         self._want()
         self._offer()
 

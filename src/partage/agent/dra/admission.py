@@ -80,14 +80,14 @@ class ClaimAdmission:
         who = f"ResourceClaim {mine.namespace}/{mine.name}"
         with self.lock:
             known = self.claims.prepared.get(mine.uid)
-            if known is not None and known.parts != found.parts:
-                holder = self._holder(mine.uid)
+            if known is None or known.parts != found.parts:
+                # Containers of a claim whose file is damaged run on.
+                holder = self._holder(mine.uid, mine.grants if known is None else ())
                 if holder:
                     told = f"{who} has other devices now, and {holder} has still those from before"
                     raise NotPrepared(Rule.BAD_CLAIM, f"{told} ({Rule.BAD_CLAIM})")
-                self.claims.drop(mine.uid)
-                known = None
-            if known is None:
+                if known is not None:
+                    self.claims.drop(mine.uid)
                 refusal = self._refused(mine, place)
                 if refusal is not None:
                     raise NotPrepared(refusal.rule, f"{who}: {refusal.message} ({refusal.rule})")
@@ -172,7 +172,7 @@ class ClaimAdmission:
     # --- rules -------------------------------------------------------------------------------
 
     def _refused(self, mine: Allocation, place: Place) -> Refusal | None:
-        unknown = self._closed_to(mine.uid, mine.namespace) or self.claims.closed
+        unknown = self._closed_to(mine.uid, mine.namespace) or self.claims.closed(mine.uid)
         if unknown:
             told = f"{unknown} holds devices that are no longer known, so no device counts as free"
             return Refusal(Rule.UNKNOWN_HELD, told)
@@ -189,13 +189,17 @@ class ClaimAdmission:
                     return Refusal(Rule.CARD_FULL, told)
         return conflict(mine, place, self.held(mine.uid))
 
-    def _holder(self, uid: str) -> str:
-        """A container that has something of a claim; empty where none has."""
+    def _holder(self, uid: str, beside: Sequence[Grant] = ()) -> str:
+        """A container that has something of a claim, beside these grants; empty where none has."""
+        known = {structs.replace(one, container="") for one in beside}
         return next(
             (
                 f"pod {one.allocation.namespace}/{one.allocation.name}, container {one.name}"
                 for one in self._holdings()
                 if one.allocation.uid == uid
+                and not known.issuperset(
+                    structs.replace(grant, container="") for grant in one.allocation.grants
+                )
             ),
             "",
         )

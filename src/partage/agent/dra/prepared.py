@@ -1,6 +1,6 @@
 """Claims that are prepared on this node: written down, and named to the container runtime.
 
-    <journal>/claims/<uid>.json          what the claim holds, kept until it is unprepared
+    <journal>/claims/<uid>.json          what the claim holds, with a check (`seal`), kept until it is unprepared
     <cdi>/partage.io-claim_<uid>.json    one CDI device for each of its devices
 
 What is written down comes first and goes last: a crash leaves a claim that holds something and cannot be used yet,
@@ -22,8 +22,9 @@ import msgspec
 from partage.agent.container_edits import MARK
 from partage.agent.dra.allocated import Allocated, Part
 from partage.agent.mig.journal import flush_folder, replace_file
+from partage.agent.seal import sealed, unsealed
 from partage.model.allocation import Allocation
-from partage.model.errors import UNREADABLE, InvalidValue
+from partage.model.errors import UNREADABLE, InvalidDocument, InvalidValue
 from partage.wire.record import decode, encode
 
 KIND: Final = "partage.io/claim"
@@ -88,7 +89,7 @@ class Claims:
         for path in sorted(folder.glob("*.json")):
             try:
                 one, allocation = self._read(path)
-            except (OSError, *UNREADABLE) as error:
+            except (OSError, InvalidDocument, *UNREADABLE) as error:
                 self.damaged[path.name] = str(error)
             else:
                 self._held[one.uid] = one, allocation
@@ -104,10 +105,16 @@ class Claims:
         """What they hold; a look from any thread."""
         return [allocation for _, allocation in list(self._held.values())]
 
-    @property
-    def closed(self) -> str:
-        """Why no card is known to be free; empty usually."""
-        return next((f"claim file {name}: {why}" for name, why in self.damaged.items()), "")
+    def closed(self, beside: str = "") -> str:
+        """Why no card is known to be free, but for what the claim of one uid holds; empty usually."""
+        return next(
+            (
+                f"claim file {name}: {why}"
+                for name, why in self.damaged.items()
+                if name != f"{beside}.json"
+            ),
+            "",
+        )
 
     def put(self, one: Allocated) -> Prepared:
         """Write down a claim, and name its devices to the runtime; a claim that is there stays as it is.
@@ -131,8 +138,10 @@ class Claims:
             one.parts,
             encode(one.allocation),
         )
-        replace_file(self._folder / f"{uid}.json", msgspec.json.encode(made), mode=_PRIVATE)
+        text = sealed(msgspec.json.encode(made))
+        replace_file(self._folder / f"{uid}.json", text, mode=_PRIVATE)
         self._held[uid] = made, one.allocation
+        self.damaged.pop(f"{uid}.json", None)
         self._name(made)
         return made
 
@@ -184,7 +193,7 @@ class Claims:
     def _read(self, path: Path) -> tuple[Prepared, Allocation]:
         if path.stat().st_size > _LARGEST:
             raise InvalidValue(f"more than {_LARGEST} bytes")
-        one = msgspec.json.decode(path.read_bytes(), type=Prepared)
+        one = msgspec.json.decode(unsealed(path.read_bytes()), type=Prepared)
         if one.v != _VERSION or path.name != f"{one.uid}.json":
             raise InvalidValue(f"of version {one.v}, for claim {one.uid[:80]!r}")
         record = decode(one.record, one.uid, self._node)
