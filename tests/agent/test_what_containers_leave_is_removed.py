@@ -52,6 +52,7 @@ class World:
         self.folder = folder
         self.root = folder / "host"
         self.home = self.root / HOME.lstrip("/")
+        self.apart = self.home / ".partage-gone"
         (self.root / "dev").mkdir(parents=True)
         (self.root / "dev/nvidia0").symlink_to("/dev/null")
         (self.root / "usr/local/vgpu").mkdir(parents=True)
@@ -90,10 +91,11 @@ class World:
         return self.home / f"{uid(number)}_main"
 
     def left(self) -> list[str]:
-        """What is in the folder of all, after everything pending is removed."""
+        """What is in the folder of all, or given up, after everything pending is removed."""
         while self.folders.pending:
             self.folders.sweep()
-        return sorted(os.listdir(self.home))  # noqa: PTH208 # names
+        found = [*self.home.iterdir(), *self.apart.iterdir()]
+        return sorted(one.name for one in found if one != self.apart)
 
 
 @pytest.fixture
@@ -328,7 +330,7 @@ def test_what_stays_keeps_nothing_else(
     monkeypatch.setattr(os, "unlink", unlink)
     (left,) = world.left()
 
-    assert os.listdir(world.home / left) == ["f3"]  # noqa: PTH208 # names
+    assert os.listdir(world.apart / left) == ["f3"]  # noqa: PTH208 # names
     assert "cannot be removed: Input/output error" in caplog.text
     monkeypatch.undo()
     world.start()
@@ -343,12 +345,66 @@ def test_a_sweep_is_bounded(world: World) -> None:
     world.keeper.remove(world.container(1))
 
     world.folders.sweep(most=10)
-    left = [len(list(one.iterdir())) for one in world.home.iterdir()]
+    left = [len(list(one.iterdir())) for one in world.apart.iterdir()]
     assert world.folders.pending
     world.start()
 
     assert left == [15]
     assert world.left() == []
+
+
+def test_who_decides_lists_nothing_that_a_tenant_made(world: World) -> None:
+    """Folders in folders are moved up to be removed, and there may be millions: not to where all are."""
+    folder = world.create(1)
+    for number in range(50):
+        (folder / f"d{number}").mkdir()
+    world.keeper.remove(world.container(1))
+
+    world.folders.sweep(most=40)
+
+    assert len(list(world.apart.iterdir())) > 10
+    assert list(world.home.iterdir()) == [world.apart]
+    assert world.left() == []
+
+
+def test_names_of_an_earlier_agent_are_not_tried(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have left millions, and the runtime waits."""
+    folder = world.create(1)
+    for number in range(50):
+        (folder / f"d{number}").mkdir()
+    world.keeper.remove(world.container(1))
+    world.folders.sweep(most=40)
+    world.create(2)
+    world.later = 1.0
+    world.start()
+    genuine, looks = os.stat, []
+    monkeypatch.setattr(
+        os, "stat", lambda path, **options: looks.append(path) or genuine(path, **options)
+    )
+
+    world.keeper.synchronize((), ())
+
+    assert len([one for one in looks if str(one).startswith(".partage-gone-")]) == 1
+
+
+def test_a_disk_that_takes_no_folder_is_emptied_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant may have used up its inodes: then what is given up stays beside the others."""
+    folder = world.create(1)
+    (folder / "deep/er").mkdir(parents=True)
+
+    def mkdir(_path: str, *_mode: int, **_options: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    world.keeper.remove(world.container(1))
+    while world.folders.pending:
+        world.folders.sweep()
+
+    assert list(world.home.iterdir()) == []
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,11 +1,12 @@
 """Folders of containers on the host that tenants may write to: given up at once, removed afterwards.
 
 HAMi's library keeps a container's state in `/usr/local/vgpu/containers/<uid>_<container>` (docs/sources/hami.md 7). A folder is
-given up by another name, which takes no longer for a million files than for one and is what the runtime's call waits
-for; it is emptied later, a bounded number of files at a time, by the caller of `sweep`.
+given up by moving it to `.partage-gone` beside it, which takes no longer for a million files than for one and is what
+the runtime's call waits for; it is emptied later, a bounded number of files at a time, by the caller of `sweep`.
 
 What is in a folder was written by a tenant. Nothing is followed, neither links nor names with more than one part, and
-folders in folders are moved up rather than descended into, so that no depth costs anything. Only folders are touched
+folders in folders are moved up rather than descended into, so that no depth costs anything. There may be millions of
+those: they have a folder of their own, which nobody lists who decides about containers. Only folders are touched
 that have the shape of a name of ours, directly in the folder of all; a link in their place is left where it is.
 """
 
@@ -27,6 +28,8 @@ _UID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}"
 """Of a pod of an API server, or of a file of the kubelet's."""
 _SHAPE: Final = re.compile(f"(?P<uid>{_UID})_(?P<name>[a-z0-9](?:[-a-z0-9]{{0,61}}[a-z0-9])?)")
 _GONE: Final = re.compile(r"\.partage-gone-[0-9]{1,18}")
+"""What is given up; in the folder of all where the disk takes no folder for it, or an older agent did it."""
+_APART: Final = ".partage-gone"
 _PREFIX: Final = ".partage-gone-"
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOOK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -63,7 +66,8 @@ class Folders:
         self._at = at
         self._clock = clock
         self._age = age
-        self._numbers = itertools.count(1)  # two threads may ask
+        # Two threads may ask. Names of an earlier agent are behind: none has to be tried.
+        self._numbers = itertools.count(int(clock() * 1e6))
         self._told = ""
         self.pending = True
 
@@ -97,13 +101,15 @@ class Folders:
             if home is None:
                 return
             left = most
-            for name in _names(home):
-                if _GONE.fullmatch(name) is None:
-                    continue
-                if left <= 0:
-                    self.pending = True
-                    return
-                left -= self._emptied(home, name, left)
+            with self._apart(home) as apart:
+                for folder in dict.fromkeys((home, apart)):
+                    for name in _names(folder):
+                        if _GONE.fullmatch(name) is None:
+                            continue
+                        if left <= 0:
+                            self.pending = True
+                            return
+                        left -= self._emptied(folder, name, left, apart)
 
     # --- one folder --------------------------------------------------------------------------
 
@@ -123,12 +129,29 @@ class Folders:
         finally:
             os.close(home)
 
+    @contextlib.contextmanager
+    def _apart(self, home: int) -> Iterator[int]:
+        """Where folders go that are given up: the folder of all, where the disk takes no other."""
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(_APART, 0o700, dir_fd=home)
+            apart = os.open(_APART, _OPEN, dir_fd=home)
+        except OSError as error:
+            self._tell(f"folder {self._home}/{_APART} cannot be used: {error.strerror}")
+            yield home
+            return
+        try:
+            yield apart
+        finally:
+            os.close(apart)
+
     def _retire(self, home: int, name: str) -> bool:
         if not _ours(home, name):
             return False
         _make_changeable(name, home)
         try:
-            os.rename(name, self._fresh(home), src_dir_fd=home, dst_dir_fd=home)
+            with self._apart(home) as apart:
+                os.rename(name, self._fresh(apart), src_dir_fd=home, dst_dir_fd=apart)
         except OSError as error:
             self._tell(f"folder {self._home}/{name} cannot be given up: {error.strerror}")
             return False
@@ -143,22 +166,22 @@ class Folders:
         # A tenant that may write into a folder can set its mtime to anything, and not its ctime.
         return self._clock() - found.st_ctime >= self._age
 
-    def _fresh(self, home: int) -> str:
+    def _fresh(self, apart: int) -> str:
         """A name that is free."""
         while True:
             name = f"{_PREFIX}{next(self._numbers)}"
             try:
-                os.stat(name, dir_fd=home, follow_symlinks=False)
+                os.stat(name, dir_fd=apart, follow_symlinks=False)
             except FileNotFoundError:
                 return name
 
-    def _emptied(self, home: int, name: str, most: int) -> int:
+    def _emptied(self, folder: int, name: str, most: int, apart: int) -> int:
         """Remove a folder, or so many of its files; how many were."""
         try:
-            inside = os.open(name, _OPEN, dir_fd=home)
+            inside = os.open(name, _OPEN, dir_fd=folder)
         except OSError as error:
-            self._tell(f"folder {self._home}/{name} cannot be removed: {error.strerror}")
-            return 0
+            self._tell(f"folder {name} in {self._home} cannot be removed: {error.strerror}")
+            return 1
         _make_changeable(".", inside)
         done, stays = 0, ""
         try:
@@ -169,11 +192,11 @@ class Folders:
                         return done
                     done += 1
                     try:
-                        self._gone(home, inside, one)
+                        self._gone(apart, inside, one)
                     except OSError as error:  # of one: the others may be large
                         stays = error.strerror or str(error)
             if not stays:
-                os.rmdir(name, dir_fd=home)
+                os.rmdir(name, dir_fd=folder)
         except OSError as error:
             if error.errno == errno.ENOTEMPTY:  # not all of it was listed
                 self.pending = True
@@ -182,10 +205,10 @@ class Folders:
         finally:
             os.close(inside)
         if stays:
-            self._tell(f"folder {self._home}/{name} cannot be removed: {stays}")
+            self._tell(f"folder {name} in {self._home} cannot be removed: {stays}")
         return done + 1
 
-    def _gone(self, home: int, inside: int, one: os.DirEntry[str]) -> None:
+    def _gone(self, apart: int, inside: int, one: os.DirEntry[str]) -> None:
         """Remove what is in a folder; another folder goes up to where all are, and is emptied there in its turn."""
         folder = one.is_dir(follow_symlinks=False)
 
@@ -193,7 +216,7 @@ class Folders:
             if not folder:
                 os.unlink(one.name, dir_fd=inside)
                 return
-            os.rename(one.name, self._fresh(home), src_dir_fd=inside, dst_dir_fd=home)
+            os.rename(one.name, self._fresh(apart), src_dir_fd=inside, dst_dir_fd=apart)
             self.pending = True
 
         try:
