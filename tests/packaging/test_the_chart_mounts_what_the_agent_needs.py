@@ -1,5 +1,6 @@
 """Folders of the host without which the agent would refuse every container."""
 
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from partage.agent.container_edits import Given
 from partage.agent.host import Host
 from partage.agent.isolation.providers import Bind, Mps
 from partage.agent.nri.messages import Container
+from partage.model.errors import InvalidValue
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,3 +105,24 @@ def test_a_folder_that_a_kubelet_made_is_opened_to_everybody(tmp_path: Path) -> 
     )
 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o777
+
+
+@pytest.mark.parametrize("what", ["link", "folder"])
+def test_what_another_user_put_in_its_place_is_not_opened(tmp_path: Path, what: str) -> None:
+    """The lock is in `/tmp`: a link there leads tenants, and the mode, to any folder."""
+    treasure, folder = tmp_path / "treasure", tmp_path / "lock"
+    treasure.mkdir(mode=0o700)
+    if what == "link":
+        folder.symlink_to(treasure)
+    elif os.geteuid():
+        pytest.skip("only root can give a folder away")
+    else:
+        folder.mkdir(mode=0o700)
+        os.chown(folder, 12345, 12345)
+
+    with pytest.raises(InvalidValue, match="no folder of root's"):
+        Host(tmp_path).adjustment(
+            Given(binds=(Bind("/lock", "/lock", writable=True, folder=True),)), (), Container("c")
+        )
+
+    assert {stat.S_IMODE(one.stat().st_mode) for one in (treasure, folder)} == {0o700}

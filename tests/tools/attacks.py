@@ -39,6 +39,7 @@ _SERVING: Final = "serving/test_no_client_holds_a_port.py"
 _LOOKS: Final = "agent/test_no_tenant_costs_the_agent_its_memory.py"
 _LEASES: Final = "agent/test_no_lease_holds_up_the_agent.py"
 _READERS: Final = "daemon/test_explanations_are_for_those_who_may_read.py"
+_CHART: Final = "packaging/test_the_chart_mounts_what_the_agent_needs.py"
 _CEL: Final = "webhook/test_the_api_server_decides_the_same_by_itself.py"
 _FORGED: Final = "webhook/test_forged_and_broken_pods_are_refused.py"
 _HARD: Final = "extender/test_no_pod_costs_more_than_its_share.py"
@@ -389,10 +390,11 @@ ATTACKS: Final = (
     Attack(
         "neighbour",
         "the agent's sockets for the kubelet and the runtime, as another user of the node; another program in PATH with "
-        "the name of a kubeconfig's plugin",
-        "only root may open them, whatever the umask; the program beside the file runs",
+        "the name of a kubeconfig's plugin; a link in `/tmp` in place of a folder for tenants",
+        "only root may open them, whatever the umask; the program beside the file runs; the container is refused",
         (
             "agent/test_root_alone_speaks_to_the_agent.py",
+            f"{_CHART}::test_what_another_user_put_in_its_place_is_not_opened",
             f"{_WAY}::test_a_plugin_beside_its_document_is_that_program",
         ),
     ),

@@ -123,11 +123,25 @@ class Host:
         try:
             if bind.folder:
                 here.mkdir(parents=True, exist_ok=True)
-            there = here.stat()
-            # Containers run as anybody, and a kubelet makes a folder for its owner only.
-            if bind.folder and stat.S_IMODE(there.st_mode) & _EVERYBODY != _EVERYBODY:
-                here.chmod(_EVERYBODY)
+                _open_to_everybody(here, bind.source)
+            else:
+                here.stat()
         except OSError as error:
             raise InvalidValue(f"{bind.source} cannot be mounted: {error.strerror}") from error
         options = ("rbind", "rw" if bind.writable else "ro")
         return Mount(bind.target, "bind", bind.source, options)
+
+
+def _open_to_everybody(folder: Path, name: str) -> None:
+    """Containers run as anybody, and a kubelet makes a folder for its owner only.
+
+    Raises:
+        InvalidValue: another user of the host has put something in its place, such as a link to what is not the tenants'.
+    """
+    there = folder.lstat()
+    if not stat.S_ISDIR(there.st_mode) or there.st_uid not in {0, os.geteuid()}:
+        raise InvalidValue(
+            f"{name} cannot be mounted: it is no folder of root's; remove it, and it is made anew"
+        )
+    if stat.S_IMODE(there.st_mode) & _EVERYBODY != _EVERYBODY:
+        folder.chmod(_EVERYBODY)
