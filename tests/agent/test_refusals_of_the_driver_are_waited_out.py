@@ -1,6 +1,5 @@
 """A driver that refuses is asked again, not for ever at once, and the reason is told."""
 
-import pytest
 from mig_world import CARD, World, want
 
 from fakes.nvml import Trouble
@@ -9,16 +8,14 @@ from partage.agent.mig.plan import Obstacle
 from partage.agent.mig.runner import LONGEST, REST, wait
 
 
-@pytest.mark.parametrize(
-    ("failure", "tries"), [(Failure.IN_USE, 10), (Failure.OTHER, 4)], ids=["in use", "other"]
-)
-def test_tries_are_bounded_and_then_the_card_rests(failure: Failure, tries: int) -> None:
-    """Waits double up to a limit; after the last try comes the rest, then all starts over."""
-    waits = [wait(number, failure) for number in range(1, tries + 2)]
-
-    assert waits[:3] == [0.25, 0.5, 1.0]
-    assert max(waits[: tries - 1]) <= LONGEST
-    assert waits[tries - 1 :] == [REST, 0.25]
+def test_a_card_rests_no_longer_than_the_trouble_lasted() -> None:
+    """Waits double, up to a minute and for good: of a card in use they stay short for 40 s."""
+    passed = 0.0
+    for tries in range(1, 2000):
+        other, busy = wait(tries, Failure.OTHER), wait(tries, Failure.IN_USE)
+        assert other <= min(REST, max(0.25, passed + 0.25))
+        assert busy == (min(LONGEST, other) if tries < 10 else REST)
+        passed += other
 
 
 def test_a_busy_card_is_told_and_served_later() -> None:

@@ -1,8 +1,8 @@
 """Takes the planned steps on one card, one at a time, looking again after each.
 
-What a driver refuses is tried again after growing waits, a bounded number of times; then the card
-rests for a while, the hindrance says what the driver answered, and it starts over. `IN_USE` is
-waited out longer than the rest. `INSUFFICIENT` takes the intent back at once: the next look tells
+What a driver refuses is tried again after waits that double, so that a pod waits about as long again as the trouble
+lasted, and a minute at most; the hindrance says what the driver answered. `IN_USE` ends when a program does: it is
+tried often for longer. `INSUFFICIENT` takes the intent back at once: the next look tells
 whether the place is taken, by whom, or only an engine is short.
 
 Nothing here sleeps or reads a clock: `settle` does what can be done now and says when to come back.
@@ -33,12 +33,12 @@ from partage.model.mig import MigAxis, MigSlice
 _MOST_STEPS: Final = 1000
 """Far more than any card needs; only a driver that contradicts itself gets there."""
 _FIRST: Final = 0.25
-LONGEST: Final = 8.0
-"""Seconds; the wait doubles from the one up to the other."""
-_IN_USE: Final = 10
-_OTHERS: Final = 4
-"""Tries before the card rests."""
 REST: Final = 60.0
+"""Seconds; the wait doubles from the one up to the other."""
+_DOUBLINGS: Final = 8
+LONGEST: Final = 8.0
+_IN_USE: Final = 10
+"""Seconds, and for how many tries the wait for a card in use is no longer than that."""
 _DEVICE: Final = frozenset(
     {Act.MODE_ON, Act.MODE_OFF, Act.MAKE_GPU, Act.MAKE_COMPUTE, Act.END_COMPUTE, Act.END_GPU}
 )
@@ -61,12 +61,9 @@ class Node:
 
 
 def wait(tries: int, failure: Failure | None) -> float:
-    """How long to wait after so many tries of a refused step, at least 1, in seconds.
-
-    The wait doubles up to the longest; after so many tries the card rests, until it all starts over.
-    """
-    most = _IN_USE if failure is Failure.IN_USE else _OTHERS
-    return min(LONGEST, _FIRST * 2.0 ** (tries % most - 1)) if tries % most else REST
+    """How long to wait after so many tries of a refused step, at least 1, in seconds."""
+    longest = LONGEST if failure is Failure.IN_USE and tries < _IN_USE else REST
+    return min(longest, _FIRST * 2.0 ** min(tries - 1, _DOUBLINGS))
 
 
 @dataclass(frozen=True, slots=True)
