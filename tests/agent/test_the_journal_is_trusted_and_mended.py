@@ -2,8 +2,11 @@
 
 import dataclasses
 import errno
+import fcntl
 import gc
 import os
+import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,6 +75,16 @@ def failing(monkeypatch: pytest.MonkeyPatch, name: str, calls: int = 0) -> Itera
         yield
 
 
+_HOLD = """
+import sys
+from pathlib import Path
+from partage.agent.journal import Journal
+journal = Journal(Path(sys.argv[1]))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
 # --- the file --------------------------------------------------------------------------------
 
 
@@ -95,6 +108,50 @@ def test_what_is_given_after_a_failed_rewrite_is_on_the_disk(
     assert failed == (calls < 2)
     assert set(Journal(tmp_path).entries) - {"c1"} == {"c2", "c3"}
     assert list(journal.entries) == ["c2", "c3"]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own."""
+    image, mounted = tmp_path / "image", tmp_path / "disk"
+    mounted.mkdir()
+    with image.open("wb") as file:
+        file.truncate(40 << 20)
+    if not _run("mkfs.ext4", "-q", image) or not _run("mount", "-o", "loop", image, mounted):
+        pytest.skip("no images can be mounted here")
+    yield mounted
+    assert _run("umount", mounted)
+
+
+def _run(program: str, *given: str | Path) -> bool:
+    found = shutil.which(program)
+    return found is not None and not subprocess.run([found, *given], check=False).returncode
+
+
+def test_a_file_system_that_failed_is_written_to_once_it_is_mounted_again(disk: Path) -> None:
+    """Nothing of it stays open, and the one lock is of the file system that is there."""
+    journal = Journal(disk / "agent")
+    journal.give(entry("c1"))
+    folder = os.open(disk, os.O_RDONLY)
+    fcntl.ioctl(folder, 0x8004587D, struct.pack("I", 2))  # it is shut down
+    os.close(folder)
+    for name in ("c2", "c3"):
+        with pytest.raises(OSError, match="Input/output error"):
+            journal.give(entry(name))
+
+    assert _run("umount", disk)
+    _run("fsck.ext4", "-y", disk.with_name("image"))
+    assert _run("mount", "-o", "loop", disk.with_name("image"), disk)
+    journal.give(entry("c4"))
+    second = subprocess.run(
+        [sys.executable, "-c", _HOLD, disk / "agent"], capture_output=True, text=True, check=False
+    )
+    journal.close()
+
+    assert "another agent uses it" in second.stderr
+    again = Journal(disk / "agent")
+    again.close()
+    assert list(again.entries) == ["c1", "c4"]
 
 
 def test_half_a_line_that_cannot_be_cut_off_swallows_no_other(
@@ -142,16 +199,6 @@ def test_a_full_disk_at_the_rewrite_forgets_nobody(
         journal.end("goes")
 
     assert list(Journal(tmp_path).entries) == ["stays"]
-
-
-_HOLD = """
-import sys
-from pathlib import Path
-from partage.agent.journal import Journal
-journal = Journal(Path(sys.argv[1]))
-print("open", flush=True)
-sys.stdin.read()
-"""
 
 
 def test_a_second_agent_is_told_of_the_first(tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ is left out and told. The file is written anew, complete, under another name and
 has (`keep`) and whenever most of it is about containers that have ended. One process has a journal at a time:
 a second agent on the node says so and does not start.
 
+A file system that has failed takes nothing more by a file that is open, and cannot be mounted again while one is. So
+after a write that failed nothing stays open of it, and all is written anew by its name. Only a full disk is left alone.
+
 The amounts of a pod's shares may change while it runs. They are kept for as long as the pod is there, beside what its
 containers were given: the runtime knows the record only that the pod was made with.
 
@@ -15,6 +18,7 @@ A new field raises the version. A journal without one is of 0.1.0 before it was 
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import threading
@@ -34,6 +38,7 @@ _VERSION: Final = 1
 _ADJUSTED: Final = 2
 """Of a journal that has changed amounts: an agent that does not know them would enforce others."""
 _CLOSED: Final = -1
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _SPARE_BYTES: Final = 1 << 20
 """What may be of ended containers before the file is written anew: months of a quiet node, a day of a busy one."""
 
@@ -103,6 +108,7 @@ class Journal:
         self._file = self._held = _CLOSED
         self._size = 0
         self._named = True
+        self._over = False
         self.damaged = 0
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -167,7 +173,10 @@ class Journal:
         Raises:
             OSError: the disk does not take it; then nothing must be given.
         """
-        self._append(_Line(given=entry))
+        try:
+            self._append(_Line(given=entry))
+        except OSError as error:
+            self._write_anew({**self._entries, entry.container: entry}, error)
         self._entries[entry.container] = entry
 
     def end(self, container: str) -> None:
@@ -179,7 +188,12 @@ class Journal:
         entry = self._entries.pop(container, None)
         if entry is None:
             return
-        self._dead += self._append(_Line(ended=container)) + len(_encoded(_Line(given=entry)))
+        try:
+            written = self._append(_Line(ended=container))
+        except OSError as error:
+            self._write_anew(self._entries, error)
+            return
+        self._dead += written + len(_encoded(_Line(given=entry)))
         if self._dead > self._spare:
             # It is written down that it has ended: what is only too long is written anew next time.
             with self._writing, contextlib.suppress(OSError):
@@ -202,10 +216,9 @@ class Journal:
     def close(self) -> None:
         """Close the file; what is written afterwards is an error."""
         with self._writing:
+            self._over = True
             self._let_go()
-            if self._held != _CLOSED:
-                os.close(self._held)
-            self._held = _CLOSED
+            self._unlock()
 
     def _let_go(self) -> None:
         if self._file != _CLOSED:
@@ -235,6 +248,30 @@ class Journal:
         """Cut off what is left of a line that was not written whole: it would swallow the next one."""
         if os.fstat(self._file).st_size != self._size:
             os.ftruncate(self._file, self._size)
+
+    def _write_anew(self, entries: dict[str, Entry], error: OSError) -> None:
+        """Write all of it by names, after the file that is open has failed. Raises `OSError`: that fails as well."""
+        if error.errno in _FULL:
+            raise error
+        with self._writing:
+            try:
+                os.fsync(self._file)
+            except (OSError, ValueError):
+                # Else what has failed could not be mounted again; of what is there by then another may have the lock.
+                self._let_go()
+                self._unlock()
+            self._rewrite(entries, self._adjusted)
+
+    def _lock_again(self) -> None:
+        if self._over:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
+        self._held = _locked(self._path.with_name(_LOCK))
+
+    def _unlock(self) -> None:
+        if self._held != _CLOSED:
+            with contextlib.suppress(OSError):
+                os.close(self._held)
+        self._held = _CLOSED
 
     def _read(self) -> None:
         try:
@@ -271,6 +308,8 @@ class Journal:
 
     def _rewrite(self, entries: dict[str, Entry], adjusted: dict[str, str]) -> None:
         """Write the file anew; from the moment that it bears the name this is what counts, and the one to append to."""
+        if self._held == _CLOSED:
+            self._lock_again()
         fresh = self._path.with_suffix(".new")
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, _MODE)
         try:
