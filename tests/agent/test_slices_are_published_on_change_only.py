@@ -130,6 +130,27 @@ def run(story: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
+def test_slices_that_went_with_their_node_are_of_the_one_that_is_there() -> None:
+    """A Node that was deleted and is back has another UID: what names the old one is removed again and again."""
+
+    async def story(world: World) -> None:
+        await world.publisher.once(node(card(0)))
+        (before,) = {
+            part["metadata"]["ownerReferences"][0]["uid"] for part in world.stored.values()
+        }
+        world.server.store.delete("/api/v1/nodes", None, "n1")
+        for name in world.stored:
+            world.server.store.delete(COLLECTION, None, name)
+        made = world.server.store.create("/api/v1/nodes", None, {"metadata": {"name": "n1"}})
+
+        await world.publisher.once(node(card(0)))
+
+        owners = {part["metadata"]["ownerReferences"][0]["uid"] for part in world.stored.values()}
+        assert owners == {made["metadata"]["uid"]} != {before}
+
+    run(story)
+
+
 def test_slices_are_written_once_and_then_on_change() -> None:
     """Equal means that nothing is sent; a change writes every slice with the next generation."""
 

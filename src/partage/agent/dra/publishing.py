@@ -159,14 +159,14 @@ class Publisher:
         Raises:
             KubeError: the API server cannot be asked, or refuses; the next look tries again.
         """
-        if not self._uid:
-            found = await self._client.get(NODES, self._name, into=Body)
-            self._uid = str((found.get("metadata") or {}).get("uid") or "")
         if self._kept is None:
             self._kept = await self._probe()
             self._say(self._kept.lacking)
         kept = self._kept
         stored = await self._stored()
+        if not self._uid or not stored:  # they went with their Node, and this may be another one
+            found = await self._client.get(NODES, self._name, into=Body)
+            self._uid = str((found.get("metadata") or {}).get("uid") or "")
         before = cards_in(stored[name].spec for name in sorted(stored))
         order = arranged(before, left or {})
         wanted = self._wanted(node, kept, order)
