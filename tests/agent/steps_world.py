@@ -298,7 +298,9 @@ def _folders_wrong(folder: Path, runtime: Runtime, keeper: Keeper) -> list[str]:
     while folders.pending:
         folders.sweep()
     home = folder / "host" / FOLDERS.lstrip("/")
-    found = {path.name for path in home.iterdir()} if home.exists() else set()
+    apart = home / ".partage-gone"
+    there = [*home.iterdir(), *apart.iterdir()] if home.exists() else []
+    found = {path.name for path in there if path != apart}
     served = {f"{uid_of(name)}_main" for name, served in runtime.running.items() if served}
     known = {f"{one.uid}_main" for one in keeper.journal.entries.values()}
     told = f"folders {sorted(found)}, served {sorted(served)}"

@@ -215,10 +215,33 @@ def test_a_bound_pod_gets_its_instances_and_gives_them_back(tmp_path: Path) -> N
                 "/dev/nvidia-caps/nvidia-cap111": (511, 111),
             }
             world.server.store.delete(PODS, "team", "train")
+            await world.runtime.removed(MAIN)
             await _until(lambda: not world.starts("GPU-0") + world.starts("GPU-1"))
             refused = await world.runtime.create(pod, MAIN, PATIENCE)
             assert isinstance(refused, Status)
             assert "NoInstance" in refused.message
+
+    _run(tmp_path, body)
+
+
+def test_an_instance_stays_while_a_container_has_it(tmp_path: Path) -> None:
+    """Its pod is gone, by force or by a restored backup, and another one, which is back from there, has its place."""
+
+    async def body(world: _World) -> None:
+        async with world.agent() as daemon:
+            assert daemon.instances is not None
+            given = _visible(await world.created(world.bound((0, 3))))
+            world.server.store.delete(PODS, "team", "train")
+            back = world.bound((0, 3))
+            why = daemon.instances.instance
+            await _until(
+                lambda: "Conflict" in why(back.uid, "GPU-0", MigSlice("1g.10gb", 3, 1)).why
+            )
+            assert [one.computes[0].uuid for one in world.nvml.instances("GPU-0")] == given
+
+            await world.runtime.removed(MAIN)
+
+            assert _visible(await world.created(back)) != given
 
     _run(tmp_path, body)
 

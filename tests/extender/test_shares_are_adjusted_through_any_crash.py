@@ -250,6 +250,22 @@ async def test_a_container_that_starts_later_has_the_amounts_of_now(tmp_path: Pa
     world.keeper.journal.close()
 
 
+async def test_what_runs_keeps_its_amounts_though_its_pod_is_gone(tmp_path: Path) -> None:
+    """As after a restored backup; what was lowered is others', and a container of the pod may start again."""
+    world = await one_pod(tmp_path, "compute=10,memory=1Gi")
+    await settle(world)
+    adjusted = dict(world.keeper.journal.adjusted)
+    assert adjusted
+    world.store.pods.clear()
+    world.store.history.append({})
+    world.seen = len(world.store.history) - 1
+
+    await world.adjusting.look()
+
+    assert world.keeper.journal.adjusted == adjusted
+    world.keeper.journal.close()
+
+
 async def test_a_report_is_of_the_pod_that_was_read(tmp_path: Path) -> None:
     """One that has changed since may have another record: nothing is raised by what is old."""
     world = await one_pod(tmp_path, "compute=60")

@@ -42,7 +42,7 @@ from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Refused
 from partage.agent.stories import SILENT, Stories
-from partage.model.adjustment import Grants, adjustable
+from partage.model.adjustment import Grants, adjustable, alike
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidValue
 from partage.vendors import names
@@ -150,11 +150,19 @@ class Keeper:
         return adjustment
 
     def _as_adjusted(self, pod: PodSandbox) -> PodSandbox:
-        """The pod with the amounts that its shares have now; a runtime keeps those that its sandbox was made with."""
+        """The pod with the amounts that its shares have now; a runtime keeps those that its sandbox was made with.
+
+        A pod that a restored backup has unbound may be back with other devices.
+        """
         record = self.journal.adjusted.get(pod.uid)
         if record is None or names.ALLOCATION not in pod.annotations:
             return pod
-        return replace(pod, annotations={**pod.annotations, names.ALLOCATION: record})
+        adjusted = replace(pod, annotations={**pod.annotations, names.ALLOCATION: record})
+        node = self._place().node.name
+        before, now = recorded(pod, node), recorded(adjusted, node)
+        if isinstance(before, Allocation) and isinstance(now, Allocation):
+            return adjusted if alike(before.grants, now.grants) else pod
+        return adjusted
 
     # --- amounts that change -----------------------------------------------------------------
 

@@ -79,7 +79,9 @@ class Adjusting:
         if pods is None:
             return
         there = {one.metadata.uid or "": one for one in pods if one.metadata is not None}
-        self._keeper.journal.pods(there)  # else no pod may say amounts that the disk may lose
+        # What runs keeps its amounts, though its pod may be gone before. Else no pod may say amounts that the disk may lose.
+        running = {one.uid for one in self._keeper.books.allocations}
+        self._keeper.journal.pods(there.keys() | running)
         self._settled = {uid: seen for uid, seen in self._settled.items() if uid in there}
         self._told = {uid: text for uid, text in self._told.items() if uid in there}
         self._again = {uid: when for uid, when in self._again.items() if uid in there}

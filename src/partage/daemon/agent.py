@@ -179,6 +179,8 @@ class AgentDaemon:
         self.keeper = Keeper(
             lambda: self._place, roots, self._journal, self.tallies, isolation, folders, stories
         )
+        if self._instances is not None:
+            self._instances.keep(lambda: self.keeper.books.allocations)
         self.tallies.registry.register(SpanSeries(tracer))
         make = self.options.asked
         plugin = replace(self.options.plugin, kept=looked_at)

@@ -9,7 +9,7 @@ there when the container is. Until the first list nothing is made, removed or gi
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ from partage.agent.stories import InstanceStories
 from partage.daemon.foreign import ForeignReport
 from partage.daemon.node_pods import pods_of
 from partage.kube.client import Client
+from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.mig import MigSlice
 from partage.tracing.tracer import NO_TRACES, Tracer
@@ -68,6 +69,12 @@ def open_node(options: InstanceOptions) -> runner.Node:
     return runner.Node(driver, journals, Specs(options.cdi), read_epoch, read_numbers)
 
 
+Held = tuple[tuple[str, Wanted], ...]
+"""Instances by the UUID of their card."""
+_LOOK: Final = 1.0
+"""Seconds between two looks at what containers have."""
+
+
 class NodeInstances:
     """The hardware instances of a node; `run` it, and ask `instance`."""
 
@@ -104,6 +111,9 @@ class NodeInstances:
         self._pods = pods_of(client, name, self.want)
         self._shown: dict[str, list[tuple[str, ...]]] = {}
         self._claimed: Callable[[], Mapping[str, list[Wanted]]] = dict
+        self._running: Callable[[], Iterable[Allocation]] = tuple
+        self._held: Held = ()
+        self._clock = client.clock
         self._listed = False
 
     async def run(self) -> None:
@@ -113,6 +123,7 @@ class NodeInstances:
             tasks.create_task(self._service.run(), name="agent:instances")
             tasks.create_task(self._pods.run(), name="agent:pods")
             tasks.create_task(self._report.run(), name="agent:foreign")
+            tasks.create_task(self._follow_containers(), name="agent:instances-in-use")
 
     def foreign(self, before: str | None) -> str:
         """The annotation of the node's Device object that tells of instances that are not ours."""
@@ -157,16 +168,45 @@ class NodeInstances:
         """Make what ResourceClaims hold by card as well; `want` says that they have changed."""
         self._claimed = wanted
 
+    def keep(self, running: Callable[[], Iterable[Allocation]]) -> None:
+        """Keep what containers have for as long as they run.
+
+        Their pods may be gone from the API server before: deleted by force, or not in a backup that was restored.
+        """
+        self._running = running
+
     def want(self) -> None:
-        """Want what pods and claims have now; nothing before all pods were listed."""
+        """Want what containers, pods and claims have now; nothing before all pods were listed."""
         if self._pods.synced.is_set():
             pods = self._pods.objects.values()
-            wanted = wanted_by(pods, self._name)
-            self._stories.wanted(wanted, pods)
-            for card, those in self._claimed().items():
-                wanted.setdefault(card, []).extend(those)
+            bound = wanted_by(pods, self._name)
+            self._stories.wanted(bound, pods)
+            self._held = self._holding()
+            wanted: dict[str, list[Wanted]] = {}
+            for card, one in self._held:
+                wanted.setdefault(card, []).append(one)
+            for more in (bound, self._claimed()):
+                for card, those in more.items():
+                    wanted.setdefault(card, []).extend(those)
             self._service.want(wanted)
             self._listed = True
+
+    def _holding(self) -> Held:
+        """What containers have, each once."""
+        found = {
+            (grant.uuid, Wanted(grant.mig, one.uid)): None
+            for one in self._running()
+            for grant in one.grants
+            if grant.mig is not None
+        }
+        return tuple(found)
+
+    async def _follow_containers(self) -> None:
+        """Want less once a container has ended whose pod is gone already."""
+        while True:
+            await self._clock.sleep(_LOOK)
+            if self._holding() != self._held:
+                self.want()
 
     def _changed(self, card: str) -> None:
         """Tell what is on a card, in the log and in numbers."""
