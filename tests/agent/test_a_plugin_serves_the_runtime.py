@@ -16,8 +16,11 @@ from partage.agent.nri.messages import (
     Adjustment,
     CdiDevice,
     Container,
+    ContainerRequest,
     CreateContainerResponse,
+    Event,
     PodSandbox,
+    StateChange,
     Status,
     Variable,
 )
@@ -36,12 +39,17 @@ class Decisions:
         self._create = create
         self.told: list[tuple[int, int]] = []
         self.containers: tuple[Container, ...] = ()
+        self.started: list[str] = []
         self.gone: list[str] = []
         self.missed: list[str] = []
 
     def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
         """What the function says."""
         return self._create()
+
+    def start(self, pod: PodSandbox, container: Container) -> None:
+        """Keep which."""
+        self.started.append(container.id)
 
     def remove(self, container: Container) -> None:
         """Keep which."""
@@ -182,6 +190,26 @@ def test_a_plugin_comes_back_and_is_told_everything(tmp_path: Path) -> None:
 
         assert decisions.told == [(3, 2), (3, 2)]
         assert decisions.gone == ["c1"]
+
+    _run(test())
+
+
+@pytest.mark.parametrize("calls", [True, False], ids=["calls", "changes of state"])
+def test_starts_and_ends_are_heard_by_either_form(tmp_path: Path, *, calls: bool) -> None:
+    """NRI 0.12 has calls for them, and asks by the earlier form whoever does not know those."""
+
+    async def test() -> None:
+        decisions = Decisions()
+        async with fake_runtime(tmp_path / "nri.sock") as runtime, _running(runtime, decisions):
+            for method, event in (
+                ("StartContainer", Event.START_CONTAINER),
+                ("RemoveContainer", Event.REMOVE_CONTAINER),
+            ):
+                told = ContainerRequest(POD, MAIN) if calls else StateChange(event, POD, MAIN)
+                answer = await runtime.ask(method if calls else "StateChange", told)
+                assert not answer.status or not answer.status.code
+
+        assert (decisions.started, decisions.gone) == (["c1"], ["c1"])
 
     _run(test())
 

@@ -201,6 +201,8 @@ class _Connection:
             "Synchronize": self._synchronize,
             "CreateContainer": self._create,
             "StopContainer": self._stop,
+            "StartContainer": self._start,
+            "RemoveContainer": self._stop,
             "StateChange": self._state_change,
             "Shutdown": self._shutdown,
         }
@@ -310,14 +312,21 @@ class _Connection:
             await self._decided(lambda: self._decider.remove(gone))
         return Empty()
 
+    async def _start(self, call: Called) -> Message:
+        told = ContainerRequest.decode(call.payload)
+        pod, container = told.pod, told.container
+        if pod is not None and container is not None:
+            await self._decided(lambda: self._decider.start(pod, container))
+        return Empty()
+
     async def _state_change(self, call: Called) -> Message:
+        """An event of a runtime with NRI before 0.12, which has no calls of their own for these."""
         told = StateChange.decode(call.payload)
-        gone = told.container
-        if told.event == Event.REMOVE_CONTAINER and gone is not None:
-            await self._decided(lambda: self._decider.remove(gone))
-        pod = told.pod
-        if told.event == Event.START_CONTAINER and gone is not None and pod is not None:
-            await self._decided(lambda: self._decider.start(pod, gone))
+        container, pod = told.container, told.pod
+        if told.event == Event.REMOVE_CONTAINER and container is not None:
+            await self._decided(lambda: self._decider.remove(container))
+        if told.event == Event.START_CONTAINER and container is not None and pod is not None:
+            await self._decided(lambda: self._decider.start(pod, container))
         return Empty()
 
     async def _shutdown(self, _call: Called) -> Message:
