@@ -567,6 +567,48 @@ def test_files_that_do_not_answer_hold_up_nobody_elses_look(
     assert sorted(one.pid for name in late for one in node.seen.processes[name]) == [9, 10]
 
 
+def test_attempts_without_an_end_leave_others_their_looks() -> None:
+    """Each attempt of a container is another one, and each may wait for a file: those of one tenant have a bound."""
+    answers = threading.Event()
+    lookers: Lookers[str] = Lookers(lambda done: done.wait(0.01 if busy else 240))
+    before, given_up = threading.active_count(), 0
+    busy = True
+    for number in range(100):
+        with pytest.raises(TooMuch):
+            lookers.look(f"{number}", lambda: str(answers.wait(240)), "hostile")
+        given_up = threading.active_count() - before
+
+    busy = False
+    assert lookers.look("honest", lambda: "seen", "honest") == "seen"
+
+    assert given_up <= 33
+    answers.set()
+
+
+def test_looks_that_take_long_are_few() -> None:
+    """Where others wait meanwhile, the time of a tenant's looks has a bound, and is given back as time passes."""
+    now = 0.0
+
+    def slow() -> str:
+        nonlocal now
+        now += 0.4
+        return "seen"
+
+    def looks(tenant: str) -> int:
+        for number in range(200):
+            try:
+                lookers.look(f"{now}", slow, tenant)
+            except TooMuch:
+                return number
+        return 200
+
+    lookers: Lookers[str] = Lookers(credit=4.0, clock=lambda: now)
+    first, second = looks("hostile"), looks("honest")
+    now += 12.0
+    assert 8 < first == second < 13
+    assert 0 < looks("hostile") < first
+
+
 def test_what_a_look_raises_is_raised() -> None:
     """A fault is no late answer."""
     with pytest.raises(KeyError, match="ours"):

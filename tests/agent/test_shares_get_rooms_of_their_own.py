@@ -28,6 +28,7 @@ from partage.agent.isolation.account import ACCOUNT_BYTES
 from partage.agent.isolation.container_dirs import INSIDE, PRELOAD, CardQuota, Quota, Rooms
 from partage.agent.isolation.limits import CardLimits, read
 from partage.agent.isolation.mounting import Isolation
+from partage.agent.isolation.processes import root_of
 from partage.agent.isolation.providers import HamiCore, MigOnly, OwnLibrary, Shares
 from partage.agent.isolation.seats import SEAT_BYTES, read_seat, seat_file
 from partage.agent.journal import Journal
@@ -765,6 +766,17 @@ def test_an_image_that_cannot_be_looked_at_is_not_started_where_that_is_the_rule
         keeper.start(_pod(SHARE), _container(), (), "no layers")
         assert keeper.isolation is not None
         assert not keeper.isolation.rooms.rooms["container-u1"].spared
+
+
+def test_a_process_that_the_runtime_names_is_found_among_any_number(machine: Machine) -> None:
+    """The table is not read then: tenants may have thousands; a number that is another's by now is not believed."""
+    proc = _proc(machine, machine.folder, "container-u1")
+    (proc / "43").mkdir()
+    (proc / "43/cgroup").write_text("0::/kubepods/burstable/podx/container-u2\n")
+
+    assert root_of("container-u1", proc, 43) == proc / "42/root"
+    (proc / "43/cgroup").write_text("0::/kubepods/burstable/podx/container-u1\n")
+    assert root_of("container-u1", proc, 43) == proc / "43/root"
 
 
 @pytest.mark.parametrize("required", [True, False])

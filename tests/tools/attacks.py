@@ -36,6 +36,7 @@ class Attack:
 
 
 _SERVING: Final = "serving/test_no_client_holds_a_port.py"
+_ROOMS: Final = "agent/test_shares_get_rooms_of_their_own.py"
 _LOOKS: Final = "agent/test_no_tenant_costs_the_agent_its_memory.py"
 _LEASES: Final = "agent/test_no_lease_holds_up_the_agent.py"
 _READERS: Final = "daemon/test_explanations_are_for_those_who_may_read.py"
@@ -187,7 +188,7 @@ ATTACKS: Final = (
             f"{_LOOKS}::test_many_who_cost_nearly_too_much_share_a_bound",
             f"{_LOOKS}::test_files_that_do_not_answer_hold_up_nobody_elses_look",
             "agent/test_what_passes_ends_no_loop.py::test_a_program_that_cannot_be_opened_is_no_process_that_has_ended",
-            "agent/test_shares_get_rooms_of_their_own.py::test_an_image_on_a_server_that_does_not_answer_holds_up_no_other",
+            f"{_ROOMS}::test_an_image_on_a_server_that_does_not_answer_holds_up_no_other",
         ),
     ),
     Attack(
@@ -201,6 +202,17 @@ ATTACKS: Final = (
             "agent/test_nobody_fills_the_node.py",
             "agent/test_what_containers_leave_is_removed.py::test_nothing_stays_that_was_made_unchangeable",
             "agent/test_what_containers_leave_is_removed.py::test_what_stays_keeps_nothing_else",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "restarts without an end on a server that does not answer, tens of thousands of processes, millions of folders in folders",
+        "its namespace's looks have a bound; others' containers start meanwhile",
+        (
+            f"{_LOOKS}::test_attempts_without_an_end_leave_others_their_looks",
+            f"{_LOOKS}::test_looks_that_take_long_are_few",
+            f"{_ROOMS}::test_a_process_that_the_runtime_names_is_found_among_any_number",
+            "agent/test_what_containers_leave_is_removed.py::test_who_decides_lists_nothing_that_a_tenant_made",
         ),
     ),
     Attack(

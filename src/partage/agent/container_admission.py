@@ -51,6 +51,8 @@ from partage.wire.record import encode
 _LOG: Final = logging.getLogger("partage.agent")
 _PATIENCE: Final = 0.5
 """Seconds for a look at an image, which takes milliseconds; other containers wait meanwhile."""
+_CREDIT: Final = 4.0
+"""Seconds for those of one namespace together."""
 _STOPPED: Final = 4
 """State of a container that has ended, in NRI's numbers."""
 
@@ -89,7 +91,7 @@ class Keeper:
         self.stories = stories
         self.claims: ClaimAdmission | None = None
         self._folders = folders
-        self._lookers: Lookers[Verdict] = Lookers(_soon)
+        self._lookers: Lookers[Verdict | None] = Lookers(_soon, _CREDIT)
         self.books = Holdings(lambda: self._place().node.name)
         self._rooms_before: dict[str, str] = {}  # by containers that the journal does not know
         self.unprotected: dict[str, Unprotected] = {}
@@ -292,16 +294,18 @@ class Keeper:
         entry = self.journal.entries.get(container.id)
         who = entry.pod if entry else f"{pod.namespace}/{pod.name}"
         where = f"pod {who}, container {entry.name if entry else container.name}"
-        running = None if layers else root_of(container.id, isolation.proc)
-        root = layers or ((running,) if running else ())
         why, verdict = why or "it has no process", None
-        if root:
+
+        def judge() -> Verdict | None:
+            found = None if layers else root_of(container.id, isolation.proc, container.pid)
+            root = layers or ((found,) if found else ())
+            return judge_image(root, container.args, environment(container)) if root else None
+
+        try:
             # Its volumes are there already, and one may be of a server that does not answer.
-            judge = partial(judge_image, root, container.args, environment(container))
-            try:
-                verdict = self._lookers.look(container.id, judge)
-            except TooMuch as error:
-                why = f"it has {error}"
+            verdict = self._lookers.look(container.id, judge, who.partition("/")[0])
+        except TooMuch as error:
+            why = f"it has {error}"
         if verdict is None:
             told = f"its image cannot be looked at before it starts: {why}"
             if isolation.required:

@@ -172,7 +172,8 @@ class Statements:
         if inventory is not self._inventory:
             self._inventory, self._used = inventory, used_by_processes(inventory)
             self._warn(inventory)
-        sight = self._sight = see(rooms, self._settings.proc, self._sight, self._lookers)
+        whose = {key: one.pod.partition("/")[0] for key, one in entries.items()}
+        sight = self._sight = see(rooms, self._settings.proc, self._sight, self._lookers, whose)
         self._overheads.look(rooms, self._used, sight)
         self._strangers.look(rooms, sight)
         self._meter.look(rooms, sight)

@@ -3,9 +3,14 @@
 A tenant can mount file systems that it serves itself, and a server on the network may go away: a thread that opens a file there
 waits, and cannot be interrupted. So a thread looks, and another goes on with the next container where it does not come
 back in time. A container whose look has not come back is not looked at until it has.
+
+Each attempt of a container is another one, and so is each pod of a controller. So there is a bound for all containers of a tenant: on
+looks that have not come back, and, where others wait meanwhile, on the time that its looks take.
 """
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, Generic, TypeVar
@@ -16,8 +21,11 @@ T = TypeVar("T")
 LATE: Final = "files that do not answer"
 _PATIENCE: Final = 5.0
 """Seconds for the look at one container, which takes milliseconds."""
-_MOST: Final = 128
-"""Threads that may be waiting for files."""
+_MOST: Final = 512
+_MOST_OF_ONE: Final = 32
+"""Threads that may be waiting for files, and of them those of one tenant."""
+_REFUND: Final = 1 / 12
+"""Of each second that passes."""
 
 
 class _Look(Generic[T]):
@@ -47,22 +55,49 @@ def _in_time(done: threading.Event) -> bool:
 class Lookers(Generic[T]):
     """Looks at one container after the other; for one caller at a time."""
 
-    def __init__(self, waits: Callable[[threading.Event], bool] = _in_time) -> None:
-        """No look is under way; `waits` waits for the end of one, and is false where it stops waiting."""
-        self._waits = waits
-        self._asked: SimpleQueue[_Look[T] | None] | None = None
-        self._late: dict[str, _Look[T]] = {}
+    def __init__(
+        self,
+        waits: Callable[[threading.Event], bool] = _in_time,
+        credit: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """No look is under way.
 
-    def look(self, container: str, call: Callable[[], T]) -> T:
+        Args:
+            waits: waits for the end of a look, and is false where it stops waiting.
+            credit: seconds that looks of one tenant may take together; they are refunded as time passes.
+        """
+        self._waits, self._credit, self._clock = waits, credit, clock
+        self._asked: SimpleQueue[_Look[T] | None] | None = None
+        self._late: dict[str, tuple[str, _Look[T]]] = {}
+        self._spent: dict[str, float] = {}
+        self._reckoned = clock()
+
+    def look(self, container: str, call: Callable[[], T], whose: str = "") -> T:
         """What a look at a container comes to, and whatever it raises.
 
+        Args:
+            whose: names the tenant.
+
         Raises:
-            TooMuch: it does not come back.
+            TooMuch: it does not come back, or the tenant's looks have taken too long.
             RuntimeError: no thread can be started.
         """
-        self._late = {name: one for name, one in self._late.items() if not one.done.is_set()}
-        if container in self._late or len(self._late) >= _MOST:
+        self._late = {name: one for name, one in self._late.items() if not one[1].done.is_set()}
+        theirs = sum(owner == whose for owner, _ in self._late.values())
+        if container in self._late or theirs >= _MOST_OF_ONE or len(self._late) >= _MOST:
             raise TooMuch(LATE)
+        began = self._clock()
+        refund, self._reckoned = (began - self._reckoned) * _REFUND, began
+        self._spent = {owner: s - refund for owner, s in self._spent.items() if s > refund}
+        if self._spent.get(whose, 0.0) >= self._credit:
+            raise TooMuch(LATE)
+        try:
+            return self._looked(container, call, whose)
+        finally:
+            self._spent[whose] = self._spent.get(whose, 0.0) + self._clock() - began
+
+    def _looked(self, container: str, call: Callable[[], T], whose: str) -> T:
         if self._asked is None:
             asked: SimpleQueue[_Look[T] | None] = SimpleQueue()
             threading.Thread(target=_work, args=(asked,), daemon=True, name="looks").start()
@@ -71,7 +106,7 @@ class Lookers(Generic[T]):
         self._asked.put(one)
         if self._waits(one.done):
             return one.outcome
-        self._late[container] = one
+        self._late[container] = whose, one
         self._asked.put(None)
         self._asked = None  # the next look has a thread of its own
         raise TooMuch(LATE)

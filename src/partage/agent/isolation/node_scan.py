@@ -151,12 +151,14 @@ def see(
     proc: Path = _PROC,
     before: Sight | None = None,
     lookers: Lookers[tuple[Seen, ...]] | None = None,
+    whose: Mapping[str, str] = MappingProxyType({}),
 ) -> Sight:
     """Read everything once; who is quickly gone through comes first, so that a costly container delays itself.
 
     Args:
         before: what the look before this one saw; where the work of this one is used up, that goes on to count.
         lookers: look at each container, and give up those whose files do not answer; None waits for them.
+        whose: the tenant of each container.
 
     Raises:
         OSError: this process lacks what it takes to look, so nothing can be said of anyone.
@@ -182,7 +184,9 @@ def see(
         work = Work()
         try:
             looked = partial(_looked, listed[container], rooms[container], proc, work)
-            seen = lookers.look(container, looked) if lookers else looked()
+            seen = (
+                lookers.look(container, looked, whose.get(container, "")) if lookers else looked()
+            )
             # A process may have ended since it was listed, and its number be one of another container by now.
             found[container] = tuple(
                 one

@@ -91,8 +91,14 @@ def container_of(path: str, wanted: Collection[str], work: Work) -> str:
     return ""
 
 
-def root_of(container: str, proc: Path = Path("/proc")) -> Path | None:
-    """The root of a container that is made, as its first process has it; None without one."""
+def root_of(container: str, proc: Path = Path("/proc"), pid: int = 0) -> Path | None:
+    """The root of a container that is made, as its first process has it; None without one.
+
+    Args:
+        pid: of that process, by the runtime; without it the table of all processes is read, and tenants may have many.
+    """
+    if pid and container_of(f"{proc}/{pid}/cgroup", (container,), Work()) == container:
+        return proc / str(pid) / "root"
     pids = processes_of((container,), proc).get(container, ())
     return proc / str(pids[0]) / "root" if pids else None
 

@@ -120,6 +120,7 @@ class Container(Message):
     env: tuple[str, ...] = texts(8)
     mounts: tuple[Mount, ...] = messages(9, Mount)
     linux: LinuxContainer | None = message(11, LinuxContainer)
+    pid: int = natural(12)
 
 
 # --- NRI: calls ------------------------------------------------------------------------------
