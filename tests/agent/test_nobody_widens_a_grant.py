@@ -59,3 +59,26 @@ def test_a_pod_and_its_successor_of_the_same_name_both_count() -> None:
 
     assert isinstance(found, Refusal)
     assert "held by team/web-0" in found.message
+
+
+def test_a_card_that_has_another_identity_now_is_the_same() -> None:
+    """An agent that asks another program may have it in other letters; who runs holds it by the earlier one."""
+    earlier = structs.replace(SHARE, uuid="gpu-0", mode=GrantMode.WHOLE, core_milli=1000)
+    elsewhere = structs.replace(earlier, minor=1)
+
+    found = inject(
+        _pod(SHARE),
+        Container("c", "p", "main"),
+        PLACE,
+        [Allocation("old", "team", "old", "n1", (earlier,))],
+    )
+    beside = inject(
+        _pod(SHARE),
+        Container("c", "p", "main"),
+        PLACE,
+        [Allocation("old", "team", "old", "n1", (elsewhere,))],
+    )
+
+    assert isinstance(found, Refusal)
+    assert "held by team/old" in found.message
+    assert isinstance(beside, Injected)

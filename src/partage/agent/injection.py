@@ -458,10 +458,10 @@ def conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -
             )
         # By UID: a pod that ends and its successor of the same name may both be here.
         beside = {
-            one.uid: (one.holder_for(allocation.namespace), theirs)
+            (one.uid, theirs.uuid): (one.holder_for(allocation.namespace), theirs)
             for one in others
             for theirs in charges_of(one.grants)
-            if theirs.uuid == charge.uuid and theirs.type is charge.type
+            if theirs.type is charge.type and _is_of(theirs, device, place)
         }
         why = _full(device, charge, [theirs for _, theirs in beside.values()])
         if why:
@@ -472,6 +472,16 @@ def conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -
                 f"{', '.join(holders)}: {why}",
             )
     return None
+
+
+def _is_of(charge: Charge, device: Device, place: Place) -> bool:
+    """Whether a charge is of a device; also by its number, where the identity that it names is found no more.
+
+    Drivers, and programs that ask them, may spell the identity of the same card in another way.
+    """
+    if charge.uuid in place.devices:
+        return charge.uuid == device.uuid
+    return charge.minor == device.minor
 
 
 def _full(device: Device, charge: Charge, beside: Sequence[Charge]) -> str:
