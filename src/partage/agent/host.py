@@ -141,7 +141,7 @@ def _open_to_everybody(folder: Path, name: str) -> None:
     there = folder.lstat()
     if not stat.S_ISDIR(there.st_mode) or there.st_uid not in {0, os.geteuid()}:
         raise InvalidValue(
-            f"{name} cannot be mounted: it is no folder of root's; remove it, and it is made anew"
+            f"{name} cannot be mounted: it is no folder of root's; remove it, and the agent makes it again"
         )
     if stat.S_IMODE(there.st_mode) & _EVERYBODY != _EVERYBODY:
         folder.chmod(_EVERYBODY)

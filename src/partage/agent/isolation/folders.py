@@ -6,7 +6,7 @@ the runtime's call waits for; it is emptied later, a bounded number of files at 
 
 What is in a folder was written by a tenant. Nothing is followed, neither links nor names with more than one part, and
 folders in folders are moved up rather than descended into, so that no depth costs anything. There may be millions of
-those: they have a folder of their own, which nobody lists who decides about containers. Only folders are touched
+those: they have a folder of their own, which the thread that decides about containers never lists. Only folders are touched
 that have the shape of a name of ours, directly in the folder of all; a link in their place is left where it is.
 """
 
