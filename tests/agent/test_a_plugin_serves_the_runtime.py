@@ -51,8 +51,13 @@ class Decisions:
         """Keep which."""
         self.started.append(container.id)
 
+    def has_room(self, container: str) -> bool:
+        """All have."""
+        return True
+
     def remove(self, container: Container) -> None:
         """Keep which."""
+        self._create()
         self.gone.append(container.id)
 
     def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
@@ -158,6 +163,62 @@ def test_a_decision_that_takes_too_long_is_an_error(tmp_path: Path) -> None:
             assert "pod team/train, container main: not decided within 0.05 s" in answer.message
             assert decisions.missed == ["main"]
             assert runtime.connections == 1
+
+    _run(test())
+
+
+def test_a_disk_that_is_slow_does_not_end_the_connection(tmp_path: Path) -> None:
+    """A tenant writes without an end, and no flush comes back: the end of a container is answered, and counts afterwards."""
+    go = threading.Event()
+    decisions = Decisions(lambda: Adjustment() if go.wait(60) else None)
+
+    async def test() -> None:
+        async with (
+            fake_runtime(tmp_path / "s") as runtime,
+            _running(runtime, decisions, deadline=0.05),
+        ):
+            ended = await runtime.ask("StopContainer", ContainerRequest(POD, MAIN))
+            started = await runtime.ask("StartContainer", ContainerRequest(POD, MAIN))
+            assert not ended.status or not ended.status.code
+            assert started.status is not None
+            assert "not looked at within 0.05 s" in started.status.message
+            assert decisions.gone == []
+            go.set()
+            while not decisions.started:  # noqa: ASYNC110 # another thread's
+                await asyncio.sleep(0.01)
+            assert decisions.gone == ["c1"]
+            assert runtime.connections == 1
+
+    _run(test())
+
+
+def test_a_look_that_takes_long_does_not_end_the_connection(tmp_path: Path) -> None:
+    """The runtime has its answer; the plugin is ready once it knows what there is."""
+    go = threading.Event()
+
+    class Slow(Decisions):
+        def synchronize(
+            self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]
+        ) -> None:
+            go.wait(60)
+            super().synchronize(pods, containers)
+
+    async def test() -> None:
+        async with fake_runtime(tmp_path / "s") as runtime:
+            runtime.containers = (MAIN,)
+            stop = asyncio.Event()
+            decisions = Slow()
+            plugin = Plugin(decisions, PluginOptions(runtime.socket, deadline=0.05))
+            task = asyncio.create_task(plugin.run(stop))
+            await runtime.plugin.wait()
+            ready = plugin.ready.is_set()
+            go.set()
+            await plugin.ready.wait()
+            assert not ready
+            assert decisions.told == [(0, 1)]
+            assert runtime.connections == 1
+            stop.set()
+            await task
 
     _run(test())
 

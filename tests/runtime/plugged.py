@@ -26,6 +26,10 @@ class Scripted:
     def start(self, pod: PodSandbox, container: Container) -> None:
         """Nothing."""
 
+    def has_room(self, container: str) -> bool:
+        """None."""
+        return False
+
     def remove(self, container: Container) -> None:
         """Nothing."""
 

@@ -36,6 +36,7 @@ class Attack:
 
 
 _SERVING: Final = "serving/test_no_client_holds_a_port.py"
+_PLUGIN: Final = "agent/test_a_plugin_serves_the_runtime.py"
 _ROOMS: Final = "agent/test_shares_get_rooms_of_their_own.py"
 _LOOKS: Final = "agent/test_no_tenant_costs_the_agent_its_memory.py"
 _LEASES: Final = "agent/test_no_lease_holds_up_the_agent.py"
@@ -206,9 +207,12 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "restarts without an end on a server that does not answer, tens of thousands of processes, millions of folders in folders",
-        "its namespace's looks have a bound; others' containers start meanwhile",
+        "restarts without an end on a server that does not answer, tens of thousands of processes, millions of folders in folders, "
+        "writes that keep every flush of the node's disk waiting",
+        "its namespace's looks have a bound; others' containers start meanwhile, or are refused as late; the runtime goes on asking",
         (
+            f"{_PLUGIN}::test_a_disk_that_is_slow_does_not_end_the_connection",
+            f"{_PLUGIN}::test_a_look_that_takes_long_does_not_end_the_connection",
             f"{_LOOKS}::test_attempts_without_an_end_leave_others_their_looks",
             f"{_LOOKS}::test_looks_that_take_long_are_few",
             f"{_ROOMS}::test_a_process_that_the_runtime_names_is_found_among_any_number",

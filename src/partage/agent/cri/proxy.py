@@ -81,9 +81,6 @@ class RenamingDecider(Decider, Protocol):
             Refused: it must not start.
         """
 
-    def has_room(self, container: str) -> bool:
-        """Whether its image is to be looked at before it starts."""
-
     def rename(self, before: str, after: str) -> None:
         """A container has another identity now; nothing happens when the first is not known."""
 

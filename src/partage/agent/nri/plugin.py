@@ -1,18 +1,20 @@
 """The NRI plugin as a loop: connects, registers, answers, and connects again when the runtime was away.
 
 The decider works in a thread of its own, one container at a time, so that a file system that
-hangs cannot keep this loop from answering. What is not decided by the deadline is refused: the
-runtime would otherwise wait two seconds, drop us, and start the container without its adjustment.
+hangs cannot keep this loop from answering. What is not decided by the deadline is refused, and an end is answered before
+it is written down: the runtime would otherwise wait two seconds, drop us, and start containers without their adjustments.
 
 Source: docs/sources/kubernetes.md 1.4 and 1.5.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -72,6 +74,9 @@ class Decider(Protocol):
 
     def start(self, pod: PodSandbox, container: Container) -> None:
         """A container is made and about to start its first program. Raises `Refused`."""
+
+    def has_room(self, container: str) -> bool:
+        """Whether its image is to be looked at before it starts; from any thread."""
 
     def remove(self, container: Container) -> None:
         """A container has ended, or is gone; may be told twice."""
@@ -273,20 +278,28 @@ class _Connection:
         if not told.more:
             pods, containers = tuple(self._pods), tuple(self._containers)
             self._pods, self._containers = [], []
-            await self._decided(lambda: self._decider.synchronize(pods, containers))
-            self._ready.set()
+            work = self._begun(lambda: self._decider.synchronize(pods, containers))
+            if await self._in_time(call, work):
+                self._ready.set()
+            else:
+                task = asyncio.create_task(self._ready_after(work), name="nri:synchronized")
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
             if self._limit is not None:
                 self._limit.reschedule(None)
         return SynchronizeResponse(told.more)
+
+    async def _ready_after(self, work: asyncio.Future[None]) -> None:
+        with contextlib.suppress(Exception):  # `_tell_late` has it
+            await asyncio.shield(work)
+            self._ready.set()
 
     async def _create(self, call: Called) -> Message:
         asked = ContainerRequest.decode(call.payload)
         if asked.pod is None or asked.container is None:
             raise Malformed("CreateContainer without a pod or a container")
         pod, container = asked.pod, asked.container
-        deadline = self._options.deadline
-        if call.timeout:
-            deadline = min(deadline, call.timeout * _SHARE)
+        deadline = self._deadline(call)
         try:
             async with asyncio.timeout(deadline):
                 adjustment = await self._decided(lambda: self._decider.create(pod, container))
@@ -307,31 +320,64 @@ class _Connection:
         return CreateContainerResponse(adjustment)
 
     async def _stop(self, call: Called) -> Message:
-        gone = ContainerRequest.decode(call.payload).container
+        return await self._ended(call, ContainerRequest.decode(call.payload).container)
+
+    async def _ended(self, call: Called, gone: Container | None) -> Message:
         if gone is not None:
-            await self._decided(lambda: self._decider.remove(gone))
+            await self._in_time(call, self._begun(lambda: self._decider.remove(gone)))
         return Empty()
 
     async def _start(self, call: Called) -> Message:
         told = ContainerRequest.decode(call.payload)
-        pod, container = told.pod, told.container
-        if pod is not None and container is not None:
-            await self._decided(lambda: self._decider.start(pod, container))
+        return await self._started(call, told.pod, told.container)
+
+    async def _started(
+        self, call: Called, pod: PodSandbox | None, container: Container | None
+    ) -> Message:
+        if pod is None or container is None or not self._decider.has_room(container.id):
+            return Empty()
+        if not await self._in_time(call, self._begun(lambda: self._decider.start(pod, container))):
+            raise Refused(
+                f"pod {pod.namespace}/{pod.name}, container {container.name}: its image was not looked at within "
+                f"{self._deadline(call):g} s"
+            )
         return Empty()
 
     async def _state_change(self, call: Called) -> Message:
         """An event of a runtime with NRI before 0.12, which has no calls of their own for these."""
         told = StateChange.decode(call.payload)
-        container, pod = told.container, told.pod
-        if told.event == Event.REMOVE_CONTAINER and container is not None:
-            await self._decided(lambda: self._decider.remove(container))
-        if told.event == Event.START_CONTAINER and container is not None and pod is not None:
-            await self._decided(lambda: self._decider.start(pod, container))
+        if told.event == Event.REMOVE_CONTAINER:
+            return await self._ended(call, told.container)
+        if told.event == Event.START_CONTAINER:
+            return await self._started(call, told.pod, told.container)
         return Empty()
 
     async def _shutdown(self, _call: Called) -> Message:
         _LOG.info("the runtime shuts down")
         return Empty()
 
+    def _deadline(self, call: Called) -> float:
+        deadline = self._options.deadline
+        return min(deadline, call.timeout * _SHARE) if call.timeout else deadline
+
+    async def _in_time(self, call: Called, work: asyncio.Future[None]) -> bool:
+        """Whether it is done by the deadline. Else it goes on, and all later decisions wait for it."""
+        done, _ = await asyncio.wait((work,), timeout=self._deadline(call))
+        if done:
+            work.result()
+            return True
+        _LOG.warning("%s takes longer than the runtime waits; it goes on", call.method)
+        work.add_done_callback(partial(_tell_late, call.method))
+        return False
+
+    def _begun(self, decide: Callable[[], _T]) -> asyncio.Future[_T]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, decide)
+
     async def _decided(self, decide: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, decide)
+        return await self._begun(decide)
+
+
+def _tell_late(method: str, work: asyncio.Future[None]) -> None:
+    error = None if work.cancelled() else work.exception()
+    if error is not None:
+        _LOG.warning("%s failed: %s", method, error)
