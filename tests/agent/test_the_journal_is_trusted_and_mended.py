@@ -280,6 +280,20 @@ class World:
         return self.folder / "journal/containers.jsonl"
 
 
+def test_no_pod_says_that_it_was_served(tmp_path: Path) -> None:
+    """The agent was away, and the runtime gives containers their pod's annotations."""
+    world = World(tmp_path, OwnLibrary(compute=True))
+    keeper = world.agent()
+    pod = pod_of("a")
+    said = dataclasses.replace(pod, annotations={**pod.annotations, names.SERVED: "partage"})
+
+    keeper.synchronize((said,), (container_of("a", "partage"),))
+
+    assert "while the agent was away" in str(keeper.unprotected["c-a"].why)
+    assert list(keeper.journal.entries) == []
+    assert list(keeper.held) == ["c-a"]
+
+
 def test_a_served_container_that_the_journal_lost_is_written_down_again(tmp_path: Path) -> None:
     """The runtime has it as served and its pod has the record: it is no stranger, and keeps its room."""
     world = World(tmp_path, OwnLibrary(compute=True))

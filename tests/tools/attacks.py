@@ -242,9 +242,12 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "cards without a grant: variables, CDI names, mounts, legacy images, other vendors' runtimes",
-        "no card opens",
-        ("agent/test_cards_come_by_a_grant_alone.py",),
+        "cards without a grant: variables, CDI names, mounts, legacy images, other vendors' runtimes; the agent's own mark of who was served",
+        "no card opens; the container counts as not served",
+        (
+            "agent/test_cards_come_by_a_grant_alone.py",
+            "agent/test_the_journal_is_trusted_and_mended.py::test_no_pod_says_that_it_was_served",
+        ),
     ),
     Attack(
         "tenant",

@@ -414,9 +414,9 @@ class Keeper:
         sandboxes = {pod.id: pod for pod in pods}
         there = {one.id: one for one in containers if one.state != _STOPPED}
         # Also those that the journal never knew, because they were started while the agent was away.
+        whose = {key: sandboxes.get(one.pod_sandbox_id) for key, one in there.items()}
         self.books.only(
-            _running(sandboxes.get(one.pod_sandbox_id), one, one.annotations.get(names.SERVED))
-            for one in there.values()
+            _running(whose[key], one, _served(whose[key], one)) for key, one in there.items()
         )
         ended = {key: one for key, one in self.journal.entries.items() if key not in there}
         for entry in ended.values():
@@ -453,7 +453,7 @@ class Keeper:
         """
         pod = None if pod is None else self._as_adjusted(pod)
         entry = self.journal.entries.get(container.id)
-        served = container.annotations.get(names.SERVED)
+        served = _served(pod, container)
         if entry is None and pod is not None and served is not None:
             if not isinstance(recorded(pod, self._place().node.name), Allocation):
                 return
@@ -480,7 +480,7 @@ class Keeper:
 
     def _worry(self, pod: PodSandbox | None, container: Container) -> Unprotected | None:
         """Why a running container is a worry; one that the journal does not know counts as holding."""
-        served = names.SERVED in container.annotations
+        served = _served(pod, container) is not None
         entry = self.journal.entries.get(container.id)
         if entry is not None:
             # Written down is not yet given: the agent may have ended before its answer.
@@ -550,6 +550,16 @@ class Keeper:
         """What was given, once a container of a pod, by the runtime's identity; a look from any thread."""
         known = latest(list(self.journal.entries.values()), lambda one: (one.uid, one.name))
         return {one.container: one for one in known}
+
+
+def _served(pod: PodSandbox | None, container: Container) -> str | None:
+    """Who keeps a container's limits, by what the runtime keeps of it; None where no adjustment of ours arrived.
+
+    Nor where its pod says so itself: some runtimes are set up to give containers what stands on their pods.
+    """
+    if pod is not None and names.SERVED in pod.annotations:
+        return None
+    return container.annotations.get(names.SERVED)
 
 
 def _running(pod: PodSandbox | None, container: Container, served: str | None) -> Running:
