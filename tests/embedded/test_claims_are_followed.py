@@ -75,29 +75,27 @@ def test_nodes_offer_what_pods_leave() -> None:
 
 
 def test_a_node_with_an_agent_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It renews a Lease; what it says of its cards stays. A node without one has its slices written again."""
+    """It renews a Lease: what was offered before goes, and what it offers stays. A node without one has its slices written again."""
     monkeypatch.setattr(claim_slices, "_LOOK", 0.5)
 
     async def story(w: World) -> None:
-        lease = {"metadata": {"name": "partage-agent-n0"}, "spec": {"holderIdentity": "n0"}}
-        await w.create("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", lease)
         slices = f"{API}/resourceslices"
 
-        async def removed(name: str) -> None:
+        async def offered(name: str) -> list[Document]:
             found = (await w.get(slices))["items"]
-            for one in found:
-                if one["spec"].get("nodeName") == name:
-                    await w.send("DELETE", f"{slices}/{one['metadata']['name']}", {})
+            return [one for one in found if one["spec"].get("nodeName") == name]
 
-        async def nodes() -> list[str]:
-            return [one["spec"].get("nodeName") for one in (await w.get(slices))["items"]]
-
-        await until(nodes, lambda found: {"n0", "n1"} <= set(found))
-        await removed("n0")
+        (before,) = await until(lambda: offered("n0"), bool)
+        lease = {"metadata": {"name": "partage-agent-n0"}, "spec": {"holderIdentity": "n0"}}
+        await w.create("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", lease)
+        await until(lambda: offered("n0"), lambda found: not found)
+        spec = {**before["spec"], "devices": before["spec"]["devices"][:1]}
+        await w.create(slices, {"metadata": {"name": "its-own"}, "spec": spec})
         for _ in range(3):
-            await removed("n1")
-            await until(nodes, lambda found: "n1" in found)
-        assert "n0" not in await nodes()
+            for one in await offered("n1"):
+                await w.send("DELETE", f"{slices}/{one['metadata']['name']}", {})
+            await until(lambda: offered("n1"), bool)
+        assert [one["metadata"]["name"] for one in await offered("n0")] == ["its-own"]
 
     run(_up(story, node(), node("n1")))
 

@@ -1,7 +1,8 @@
 """What simulated nodes offer to ResourceClaims: their agents' ResourceSlices, written on change.
 
 What is offered, and in which order, are the agent's own rules (`agent.dra`); what pods hold is read from the books, as
-an agent reads it from its pods' records. A node that has an agent, which renews a Lease, is left to it.
+an agent reads it from its pods' records. A node that has an agent, which renews a Lease, is left to it: what was offered
+before goes, and an agent with `--dra` offers what it finds.
 """
 
 import asyncio
@@ -53,6 +54,7 @@ class Slices:
         self._dirty: set[str] = set()
         self._stored: dict[str, dict[str, Record]] = {}
         self._offered: dict[str, _Known] = {}
+        self._left: set[str] = set()
 
     async def publish(self) -> None:
         """Publish what all nodes that are there offer, before pods are decided."""
@@ -109,7 +111,10 @@ class Slices:
     async def _offer(self, name: str) -> None:
         """Write a node's slices where they differ."""
         if self._server.store.get(LEASES, AGENTS, f"{LEASE_PREFIX}{name}") is not None:
+            if name not in self._left:
+                await self._leave(name)
             return
+        self._left.discard(name)
         node, stored = self._server.store.get("nodes", "", name), self._stored.get(name, {})
         held = self._held(name) if node is not None else None
         known = node, held, dict(stored)
@@ -127,7 +132,7 @@ class Slices:
             return
         self._offered.pop(name, None)  # until the writes are seen
         generations = [one.value["spec"]["pool"]["generation"] for one in stored.values()]
-        user = User(f"system:node:{name}", ("system:nodes", "system:authenticated"))
+        user = _user(name)
         try:
             for key, one in specs.items():
                 body = deepcopy(one)
@@ -141,6 +146,18 @@ class Slices:
         except ApiError:
             self._dirty.add(name)  # another was faster: look again
 
+    async def _leave(self, name: str) -> None:
+        """Take back what a node offered before it had an agent, as its kubelet would; not what the agent wrote meanwhile."""
+        stored, offered = self._stored.get(name, {}), self._offered.pop(name, None)
+        ours = stored if offered is None else offered[2]
+        self._left.add(name)
+        try:
+            for key, one in dict(stored).items():
+                if ours.get(key) is one:
+                    await self._server.delete(SLICES, "", key, user=_user(name))
+        except ApiError:
+            self._left.discard(name)  # the agent was faster: look again
+
     def _held(self, name: str) -> _Held | None:
         """A node as the books have it, and what is held there; None where they do not know it."""
         books = self._books()
@@ -149,6 +166,10 @@ class Slices:
         ledger = books.engine.ledger
         node = ledger.nodes[ledger.index[name]]
         return None if node is None else (node, [*ledger.on_node(name)])
+
+
+def _user(node: str) -> User:
+    return User(f"system:node:{node}", ("system:nodes", "system:authenticated"))
 
 
 def _unchanged(one: _Known, before: _Known | None) -> bool:
