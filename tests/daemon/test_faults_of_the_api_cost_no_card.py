@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,32 @@ async def test_a_cluster_that_is_restored_from_a_backup_is_believed() -> None:
         assert await cluster.schedule(daemon.url, "late")
         assert not await bound(cluster, daemon, "another")
         assert sorted(cluster.taken().values()) == [1000, 1000, 1000]
+
+
+async def test_a_single_instance_binds_nothing_by_the_books_of_before_a_restore() -> None:
+    """Its watches are not tried again for long; it has no Lease that would tell."""
+    patient = replace(QUICK, watches=WatchSettings(backoff=Backoff(base=600.0, cap=600.0)))
+    async with (
+        world(nodes=1, cards=1) as cluster,
+        Proxy(cluster.url) as proxy,
+        SchedulerDaemon(await cluster.client(proxy.url), patient) as daemon,
+    ):
+        assert not await bound(cluster, daemon, "ended")
+        await cluster.pod("late")
+        backup = backup_of(cluster.api.store)
+        await cluster.delete("ended")
+        await until(lambda: not holders(daemon))
+        await asyncio.sleep(2.5)  # for its next look
+
+        proxy.cut = True
+        await asyncio.sleep(0.5)  # a watch that ends is first tried again at once
+        restore(cluster.api.store, backup)
+        proxy.cut = False
+        await until(lambda: holders(daemon) == {"ended"}, seconds=30)
+        await until(lambda: daemon.service.leading)
+
+        assert not await cluster.schedule(daemon.url, "late")
+        assert sorted(cluster.taken().values()) == [1000]
 
 
 async def test_devices_go_with_their_definition_though_nothing_tells_so() -> None:

@@ -36,6 +36,7 @@ from partage.daemon.options import SchedulerOptions
 from partage.daemon.plugin import PluginServer
 from partage.daemon.preempting import Preempting
 from partage.daemon.recording import Recorder
+from partage.daemon.sole import Sole
 from partage.daemon.watched import config_maps, watched
 from partage.dashboard.history import History
 from partage.dashboard.pages import page_routes
@@ -105,6 +106,7 @@ class SchedulerDaemon(Beside):
         self._clock = client.clock
         election = self.options.election
         self._elector = self._electing(client)
+        self._sole = Sole(client, self._went_back)
         self._label = LeaderLabel(client, election.pod if election else None)
         writes = self.options.writes
         self._objects = client.paced(writes.objects)
@@ -157,10 +159,15 @@ class SchedulerDaemon(Beside):
             return None
         if self.options.plugin is not None:
             return FollowedLease(
-                client, election.namespace, election.name, self._reign, self._went_back
+                client, election.namespace, election.name, self._reign, self._lease_went_back
             )
         return elector(
-            client, self.options.identity, election, self._reign, self._settled, self._went_back
+            client,
+            self.options.identity,
+            election,
+            self._reign,
+            self._settled,
+            self._lease_went_back,
         )
 
     def _service(self, client: Client) -> SchedulerService:
@@ -305,6 +312,7 @@ class SchedulerDaemon(Beside):
                 name="scheduler:history",
             )
             if self._elector is None:
+                group.create_task(self._sole.run(), name="scheduler:sole")
                 await self._outdate_claims()
                 await self._serve()
             else:
@@ -445,7 +453,7 @@ class SchedulerDaemon(Beside):
 
     def may_bind(self) -> bool:
         """Whether this instance leads at this very moment, by books without a doubt; asked before every Binding."""
-        leads = self._elector is None or self._elector.leading
+        leads = (self._elector or self._sole).leading
         return self._reigning and self.service.leading and leads
 
     # --- beside ------------------------------------------------------------------------------
@@ -512,6 +520,14 @@ class SchedulerDaemon(Beside):
         return self.service.books.cluster_cache.pod(uid)
 
     # --- facts -------------------------------------------------------------------------------
+
+    def _lease_went_back(self) -> None:
+        """The Lease is read from the store; lists are what an API server remembers that was not stopped for the restore."""
+        _LOG.error(
+            "the Lease is older than it was, as after a restore from a backup: "
+            "API servers that ran meanwhile must be started again, they answer by what was before"
+        )
+        self._went_back()
 
     def _went_back(self) -> None:
         """The API server's store is an earlier one: the books know too much, and nothing is decided by them any more."""
