@@ -1,6 +1,7 @@
 """Claims of manifests are allocated as Kubernetes' allocator would, and one that waits is told why, card by card."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,8 +12,11 @@ from partage.agent.discovery.found import Inventory
 from partage.agent.dra.slices import Offered, resource_slices
 from partage.model.node import Node
 from partage.model.reason import ReasonCode
+from partage.sim.claims import ClaimAllocator
 from partage.sim.offline import Outcome, PodOutcome, schedule
 from partage.wire.cluster import assemble
+from partage.wire.device_pools import Offer
+from partage.wire.device_requests import Ask
 from partage.wire.documents import decode
 
 pytest.importorskip("celpy", reason="cel-python is not installed: selectors are not judged")
@@ -277,7 +281,9 @@ def test_constraints_are_kept_and_told() -> None:
 
     assert _places(outcome) == {"different": "n1:0,1"}
     assert "JointAllocation" in _told(outcome, "alike")
-    assert "constraints on gpu.partage.io/uuid" in _told(outcome, "alike")
+    first, *nodes = _told(outcome, "alike").splitlines()
+    assert "with constraints on gpu.partage.io/uuid" in first
+    assert "constraints on gpu.partage.io/uuid" in nodes[0]
 
 
 def test_alternatives_are_tried_in_order_and_all_takes_all() -> None:
@@ -372,3 +378,46 @@ def test_a_hard_claim_ends_and_says_so() -> None:
     outcome = _run(_node(cards=8), _asking("hard", *requests, constraints=[bound]))
 
     assert "JointAllocation" in _told(outcome, "hard") or "SearchLimit" in _told(outcome, "hard")
+
+
+def test_an_amount_that_no_device_has_is_not_said_to_fit_with_less_of_others() -> None:
+    """Nor that a request asks for all sharers, as it names none."""
+    odd = _request(capacity={"requests": {"cores": "90", "memory": "1Gi", "bandwidth": "1"}})
+    told = _told(_run(_node(), _asking("a", _of(20, "1Gi")), _asking("odd", odd)), "odd")
+
+    assert "no capacity bandwidth" in told
+    assert "cores 90% asked, 80% left" in told
+    assert "fits with" not in told
+    many = [_asking(f"a{n}", _of(1, "1Gi")) for n in range(10)]
+    shared = json.loads(json.dumps(_node(cards=1, mig=True)).replace("mig", "hami-core"))
+    told = _told(_run(shared, *many, _asking("more", _of(1, "1Gi"))), "more")
+    assert "sharers 1 asked, 0 left" in told
+
+
+def test_requests_that_many_devices_meet_cost_little_beside_one_that_none_meets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or beside one for all devices, one of which is taken: no order of them helps."""
+    looks = Counter[str]()
+    miss = ClaimAllocator._miss
+
+    def counted(allocator: ClaimAllocator, ask: Ask, offer: Offer) -> object:
+        looks[ask.name] += 1
+        return miss(allocator, ask, offer)
+
+    monkeypatch.setattr(ClaimAllocator, "_miss", counted)
+    easy = [_of(1, "1Mi") | {"name": f"r{n}"} for n in range(8)]
+    hard = _of(1, "900Gi") | {"name": "hard"}
+    every = _request(
+        "every", allocationMode="All", capacity={"requests": {"cores": "90", "memory": "1Gi"}}
+    )
+    outcome = _run(
+        _node(cards=8),
+        _asking("first", _of(20, "1Gi")),
+        _asking("one", *easy, hard),
+        _asking("all", *easy, every),
+    )
+
+    assert "900Gi asked" in _told(outcome, "one")
+    assert "cores 90% asked" in _told(outcome, "all")
+    assert looks.total() < 1_000

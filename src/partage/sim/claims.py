@@ -58,8 +58,10 @@ OWN_CLASSES: Final = {
     for name, kind in ((SHARE_CLASS, "share"), (MIG_CLASS, "mig"))
 }
 """As the chart makes them."""
-_MOST_TRIES: Final = 2_000
-"""Devices that are tried on one node for one pod."""
+_MOST_TRIES: Final = 20_000
+"""Devices that are looked at on one node for one pod, beyond once for each that is wanted."""
+_MOST_OF_A_POD: Final = 50_000
+"""Of all nodes together; each is looked at simply nevertheless."""
 _MOST_WAYS: Final = 64
 """Ways to combine the alternatives of a pod's requests."""
 _CODES: Final = {
@@ -162,6 +164,7 @@ class ClaimAllocator:
         for claim in by["ResourceClaim"]:
             self._count(claim)
         self._selectors: Selectors | None = None
+        self._tries = 0
 
     def _published(self) -> Iterator[Document]:
         """Slices that the agents of known nodes would publish."""
@@ -248,6 +251,7 @@ class ClaimAllocator:
 
     def _begin(self, waiting: Sequence[_Claim]) -> Refusal | None:
         """Make ready to judge selectors of one pod; why they cannot be judged, if so."""
+        self._tries = _MOST_OF_A_POD
         if self._selectors is None and waiting:
             try:
                 self._selectors = Selectors()
@@ -363,15 +367,29 @@ class ClaimAllocator:
         offers = [*self._by_node.get(node, ()), *self._by_node.get(None, ())]
         ways = product(*(some for claim in waiting for some in claim.asked.requests))
         numbers = [n for n, claim in enumerate(waiting) for _ in claim.asked.requests]
-        tries = [_MOST_TRIES]
-        for number, way in enumerate(ways):
-            if number >= _MOST_WAYS:
-                break
+        tries = [max(0, min(_MOST_TRIES, self._tries))]
+        for way in islice(ways, _MOST_WAYS):
             slots = self._slots(list(zip(numbers, way, strict=True)), offers)
+            if not self._each_alone(slots, offers):
+                continue
+            before = tries[0]
+            tries[0] += len(slots) * len(offers)
             found = self._search(node, waiting, slots, offers, [], tries)
+            tries[0] = min(tries[0], before)
+            self._tries -= before - tries[0]
             if found is not None:
                 return found
+            if tries[0] < 0:
+                break
         return self._why(node, waiting, offers, tries)
+
+    def _each_alone(self, slots: Sequence[_Slot], offers: Sequence[Offer]) -> bool:
+        """Whether every slot has a device by itself; else no order of them helps, and none is searched for."""
+        asks = {id(one.ask): one.ask for one in slots if one.only is None}
+        fixed = [(one.ask, one.only) for one in slots if one.only is not None]
+        return all(self._miss(*one) is None for one in fixed) and all(
+            any(self._miss(ask, offer) is None for offer in offers) for ask in asks.values()
+        )
 
     def _slots(self, asks: list[tuple[int, Ask]], offers: Sequence[Offer]) -> list[_Slot]:
         slots: list[_Slot] = []
@@ -399,11 +417,11 @@ class ClaimAllocator:
         slot = slots[len(chosen)]
         mine = {one[1].key for one in chosen if one[0].claim == slot.claim}
         for offer in (slot.only,) if slot.only is not None else offers:
-            if offer.key in mine or self._miss(slot.ask, offer) is not None:
-                continue
             tries[0] -= 1
             if tries[0] < 0:
                 return None
+            if offer.key in mine or self._miss(slot.ask, offer) is not None:
+                continue
             amounts = {} if slot.ask.admin else _amounts(slot.ask, offer)
             entry = slot, offer, amounts
             if not _agree(waiting[slot.claim].asked, [*chosen, entry], slot.claim):
@@ -484,12 +502,12 @@ class ClaimAllocator:
             return _Miss(3.0, ReasonCode.CARD_NOT_IDLE, "another claim holds it")
         short = list(self._short(ask, offer))
         if short:
-            fits = [one.fits for one in short if one.fits]
+            fits = (
+                " and ".join(one.fits for one in short) if all(one.fits for one in short) else ""
+            )
             told = "; ".join(one.why for one in short)
             most = max(short, key=lambda one: one.far)
-            return replace(
-                most, why=told, fits=f"with at most {' and '.join(fits)}" if fits else ""
-            )
+            return replace(most, why=told, fits=f"with at most {fits}" if fits else "")
         if self._use.devices[offer.key]:
             return None  # it has its counters already
         for counter, amount in offer.counters.items():
@@ -514,7 +532,8 @@ class ClaimAllocator:
             much = wants if takes is None and wants is not None else takes or 0
             text = format_amount(code, much // unit)
             over = "" if takes is not None else ", more than one share may have"
-            also = "" if wants is not None else f" (all of it, as the request names no {name})"
+            whole = wants is None and takes == capacity.value
+            also = f" (all of it, as the request names no {name})" if whole else ""
             free = format_amount(code, left // unit)
             yield _Miss(
                 1.0 + min(1 - left / much, 1.0) if much else 2.0,
@@ -551,9 +570,10 @@ class ClaimAllocator:
             )
             return 5.0, NodeReason(ReasonCode.SEARCH_LIMIT, told_so)
         bounds = [bound.attribute for claim in waiting for bound in claim.asked.constraints]
-        beside = f" with constraints on {', '.join(bounds)}" if bounds else ""
-        alone = f"each request of its claims finds devices by itself, not all together{beside}"
-        return 1.0, NodeReason(ReasonCode.JOINT_ALLOCATION, alone)
+        beside = f"with constraints on {', '.join(dict.fromkeys(bounds))}" if bounds else ""
+        alone = "each request of its claims finds devices by itself, not all together"
+        told_so = f"{alone} {beside}" if beside else alone
+        return 1.0, NodeReason(ReasonCode.JOINT_ALLOCATION, told_so, brief=beside)
 
     def _asked_of(
         self, node: str, claim: _Claim, ask: Ask, offers: Sequence[Offer]

@@ -15,7 +15,7 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.INSUFFICIENT_CORE: "ask for a smaller part of the card, or wait",
     ReasonCode.INSUFFICIENT_MEMORY: "ask for less memory, or wait",
     ReasonCode.INSUFFICIENT_SLOTS: "wait, or raise the split count where the protocol has one",
-    ReasonCode.INSUFFICIENT_DEVICES: "ask for fewer; check selectors of the hint",
+    ReasonCode.INSUFFICIENT_DEVICES: "ask for fewer; check the hint's selectors or the claim's amounts",
     ReasonCode.UNHEALTHY: "look at the Device's conditions; repair or replace",
     ReasonCode.CORDONED: "lift `hami.io/device-cordon` or the node configuration's filter",
     ReasonCode.AGENT_SILENT: "wait, and look at the pod of Partage's agent on the node",
@@ -27,7 +27,8 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.UUID_MISMATCH: "change `use-gpuuuid` or `nouse-gpuuuid`",
     ReasonCode.MODE_MISMATCH: "change `vgpu-mode`, or the node's mode",
     ReasonCode.TOPOLOGY_SCOPE: "relax `requiredTopologyScope`, or wait",
-    ReasonCode.JOINT_ALLOCATION: "drop `SamePCIe`, or wait for a card beside a free network card",
+    ReasonCode.JOINT_ALLOCATION: "drop `SamePCIe` or the claim's constraint, or wait for a card beside a free "
+    "network card",
     ReasonCode.PARTITION: "ask for a size of the node's table, or wait; drop `gpu-partition-spec` where "
     "no node has a table",
     ReasonCode.MIG_PLACEMENT: "wait, ask for less, or allow `hami-core`",
