@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kube_scheduler_config import ExtenderAccess, kube_scheduler_config
 
 from partage.agent.notes import Code, Notes
-from partage.cli.doctor import Listed, account_of, doctor, facts_of, listed
+from partage.cli.doctor import Listed, account_of, doctor, facts_of, listed, rights_of
 from partage.cli.main import main
 from partage.doctor.checks import diagnosed
 from partage.doctor.finding import Level
@@ -840,6 +840,15 @@ def test_rights_are_those_of_the_account_that_the_service_has() -> None:
         "app.kubernetes.io/component": "scheduler",
     }
     assert account_of([pod("other"), own]) == "system:serviceaccount:kube-system:hami-scheduler"
+
+
+def test_rights_are_those_that_the_service_needs_by_its_options() -> None:
+    """Where it follows claims it writes them before it leads: refused, each new leader would wait for a minute."""
+    own = pod("partage-scheduler-7f6")
+    own["spec"]["containers"] = [{"name": "main", "args": ["scheduler", "--plain"]}]
+    assert not any("resourceclaims" in one for one in rights_of([own]))
+    own["spec"]["containers"][0]["args"].append("--claims")
+    assert ("patch", "resource.k8s.io", "resourceclaims", "") in rights_of([own])
 
 
 def test_a_part_that_starts_is_not_failing() -> None:

@@ -234,7 +234,8 @@ async def test_a_claim_that_nobody_has_begun_to_allocate_is_not_admitted() -> No
     """The next leader would not look for its write, and no controller would take its devices back."""
     world, _store = await _started()
     refusal = world.service.review_claim(_begun("x", share(), begun=False))
-    assert refusal == "claim team/x lacks the finalizer resource.kubernetes.io/delete-protection"
+    assert "lacks the finalizer resource.kubernetes.io/delete-protection, which" in refusal
+    assert "must set it too" in refusal
     assert _used(world) == 0
 
 

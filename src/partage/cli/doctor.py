@@ -78,6 +78,10 @@ _RIGHTS: Final = (
     ("create", "", "pods", "binding"),
     ("create", "events.k8s.io", "events", ""),
 )
+_RIGHTS_OF_CLAIMS: Final = tuple(
+    (verb, "resource.k8s.io", "resourceclaims", "") for verb in ("list", "watch", "patch")
+)
+"""With `--claims`; without the last a new leader waits for a minute before it serves."""
 _ASKED: Final = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 _SYSTEM: Final = "kube-system"
 _COMPONENT: Final = "app.kubernetes.io/component"
@@ -249,8 +253,9 @@ async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:
             cluster = dict(zip(_PATHS, told, strict=True))
             notes += [one.note for one in told if one.note]
             objects = {kind: some.objects for kind, some in cluster.items()}
-            account = given["account"] or account_of(_programs(objects, _operated(objects)))
-            denied = await _denied(client, account, notes)
+            programs = _programs(objects, _operated(objects))
+            account = given["account"] or account_of(programs)
+            denied = await _denied(client, account, rights_of(programs), notes)
             embedded = await _embedded(client)
     except KubeError as error:
         raise CannotAsk(told_of(error)) from error
@@ -320,16 +325,35 @@ def account_of(pods: Iterable[Object]) -> str:
     return _ACCOUNT
 
 
+def rights_of(pods: Iterable[Object]) -> tuple[tuple[str, str, str, str], ...]:
+    """Verb, group, resource and part of what the scheduler service must be allowed to do, by the options of its pods."""
+    counting = any(
+        words[:1] == ["scheduler"] and "--claims" in words for words in _arguments(pods)
+    )
+    return _RIGHTS + (_RIGHTS_OF_CLAIMS if counting else ())
+
+
+def _arguments(pods: Iterable[Object]) -> Iterator[list[str]]:
+    for pod in pods:
+        for container in pod.get("spec", {}).get("containers") or ():
+            yield [str(one) for one in container.get("args") or ()]
+
+
 class _Review(msgspec.Struct, frozen=True):
     status: dict[str, Any] = {}
 
 
-async def _denied(client: Client, account: str, notes: list[str]) -> tuple[str, ...]:
+async def _denied(
+    client: Client,
+    account: str,
+    needed: Iterable[tuple[str, str, str, str]],
+    notes: list[str],
+) -> tuple[str, ...]:
     """What the account may not do, as the API server says."""
     reviews = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False)
     groups = ["system:serviceaccounts", "system:authenticated"]
     denied = []
-    for verb, group, resource, part in _RIGHTS:
+    for verb, group, resource, part in needed:
         attributes = {"verb": verb, "group": group, "resource": resource, "subresource": part}
         if resource == "configmaps" and account.startswith("system:serviceaccount:"):
             attributes["namespace"] = account.split(":")[2]  # elsewhere it needs none

@@ -250,7 +250,10 @@ def _unbounded(claim: Claim, document: Document) -> str:
             f"claim {claim.key}: the write names no resourceVersion, so it may arrive at any time"
         )
     if not is_protected(document):  # no leader looks for it, and no controller frees its devices
-        return f"claim {claim.key} lacks the finalizer {CLAIM_FINALIZER}"
+        return (
+            f"claim {claim.key} lacks the finalizer {CLAIM_FINALIZER}, which kube-scheduler sets before "
+            "it allocates: whatever else allocates claims of this driver must set it too"
+        )
     return ""
 
 

@@ -43,6 +43,7 @@ async def outdated(
     turns = asyncio.Semaphore(_AT_ONCE)
     left = list(claims)
     errors: list[str] = []
+    told = ""
 
     async def write(claim: Document) -> None:
         async with turns:
@@ -63,9 +64,16 @@ async def outdated(
             for claim in left:
                 group.create_task(write(claim), name=f"outdate {claim.label}")
         if left:
-            _LOG.warning(
-                "%d claims are not written: %s", len(left), errors[0] if errors else "no time"
-            )
+            why = errors[0] if errors else "no time"
+            if why != told:
+                _LOG.warning(
+                    "%d claims cannot be written, so what was admitted for them may still be stored; "
+                    "nothing is served until that is over, %.0f s at most: %s",
+                    len(left),
+                    max(0.0, until - clock.monotonic()),
+                    why,
+                )
+                told = why
             if clock.monotonic() >= until:
                 return False
             await clock.sleep(_AGAIN)
