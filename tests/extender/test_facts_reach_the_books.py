@@ -291,18 +291,27 @@ async def test_a_bound_pod_that_cannot_be_read_holds_what_its_record_says() -> N
 
 
 @run
-async def test_a_node_that_cannot_be_read_takes_no_pods() -> None:
-    """What cannot be read must not keep serving as if it could."""
+async def test_a_node_that_cannot_be_read_takes_no_pods_and_they_are_told_why() -> None:
+    """What cannot be read must not keep serving as if it could, whether it was read before or not."""
     world = await World().start(node(), device())
     odd = node(version=2)
     odd["status"]["allocatable"]["cpu"] = "many"
 
     world.service.changed(document(odd))
-    assert world.service.books.engine.ledger.index == {}
     assert "many" in world.service.books.cluster_cache.problems["Node n1"]
+    asked = world.filter(world.create(pod("web", half())))
+    assert not asked["NodeNames"]
+    assert "it cannot be read" in str(asked["FailedNodes"])
     world.service.changed(document(node(version=3)))
     assert world.service.books.cluster_cache.problems == {}
     assert _free(world) == [1000, 1000]
+
+    fresh = await World().start(odd, device())
+    assert "it cannot be read" in str(
+        fresh.filter(fresh.create(pod("web", half())))["FailedNodes"]
+    )
+    fresh.service.gone(document(odd))
+    assert fresh.service.books.engine.ledger.index == {}
 
 
 DEVICE_CONFIG = "nvidia:\n  resourceCountName: {name}\n"

@@ -36,7 +36,7 @@ from partage.wire.claims import claim_uid
 from partage.wire.config_book import ConfigBook
 from partage.wire.context import Context
 from partage.wire.documents import Document, outdated
-from partage.wire.nodes import translate_node
+from partage.wire.nodes import translate_node, unread_node
 from partage.wire.quota import translate_quotas
 from partage.wire.translation import PodEntry, Translation
 
@@ -51,6 +51,8 @@ class _Place:
     node: Document | None = None
     device: Document | None = None
     translated: Node | None = None
+    told: bool = False
+    """The engine has the node, which may be closed because it cannot be read."""
     pods: set[str] = field(default_factory=set)
 
 
@@ -236,20 +238,20 @@ class ClusterCache:
             self.notes.pop(name, None)
             if place.device is None and not place.pods:
                 del self._places[name]
-            if before is None:
+            if not place.told:
                 return []
+            place.told = False
             self._count_registrar(before, None)
             return [NodeGone(name, self._next())]
+        place.told = True
         try:
             read = translate_node(place.node, place.device, self.context, self._next())
         except InvalidDocument as error:
             # What cannot be read must not keep serving as if it could: the node is closed.
             self.problems[f"Node {name}"] = str(error)
             place.translated = None
-            if before is None:
-                return []
             self._count_registrar(before, None)
-            return [NodeGone(name, self._next())]
+            return [NodeSeen(unread_node(place.node, place.device, str(error), self._next()))]
         self.problems.pop(f"Node {name}", None)
         self.notes[name] = read.notes
         node = read.node

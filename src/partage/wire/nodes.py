@@ -125,6 +125,20 @@ def translate_node(
     return TranslatedNode(result, allocatable, tuple(notes))
 
 
+def unread_node(node: Document, device: Document | None, problem: str, version: int = 0) -> Node:
+    """A node of which an amount is no quantity: closed and without devices, so that who waits for it is told why."""
+    spec = node.shape.spec if isinstance(node.shape, shapes.Node) else None
+    return Node(
+        name=node.name,
+        uid=node.metadata.uid or "",
+        labels=_labels(node, device),
+        taints=_taints(node)[0],
+        unschedulable=bool(spec and spec.unschedulable),
+        verdicts=(Verdict("", ReasonCode.QUARANTINED, f"it cannot be read: {problem}"),),
+        version=version,
+    )
+
+
 def _ordinary(allocatable: Iterable[str], context: Context) -> tuple[list[str], str]:
     """Resources that no family owns, Kubernetes' own first; and a note where some are left out."""
     ordinary = [resource for resource in allocatable if resource not in context.owners]
