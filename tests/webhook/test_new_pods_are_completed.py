@@ -276,3 +276,20 @@ def test_mutating_twice_changes_nothing_more(
     once = mutated(review(pod(*containers, schedulerName=scheduler)))
 
     assert mutated(review(once)) == once
+
+
+def test_what_another_webhook_adds_between_two_calls_is_completed_beside_the_rest() -> None:
+    """The originals of both calls are kept; what is no such annotation is replaced."""
+    once = mutated(review(pod(container("a", {"nvidia.com/gpu": "200"}))))
+    once["spec"]["containers"].append(container("b", {"nvidia.com/gpu": "300"}))
+
+    twice = mutated(review(once))
+
+    amounts = [one["resources"]["limits"]["nvidia.com/gpu"] for one in twice["spec"]["containers"]]
+    assert amounts == ["2", "3"]
+    kept = json.loads(twice["metadata"]["annotations"][names.ORIGINAL_REQUEST])
+    assert kept == {"a": {"nvidia.com/gpu": "200"}, "b": {"nvidia.com/gpu": "300"}}
+    for odd in ("[]", "{", '{"b": 5}', "9" * 5000):
+        once["metadata"]["annotations"][names.ORIGINAL_REQUEST] = odd
+        told = mutated(review(once))["metadata"]["annotations"][names.ORIGINAL_REQUEST]
+        assert json.loads(told) == {"b": {"nvidia.com/gpu": "300"}}

@@ -128,8 +128,18 @@ def _rewrite(patch: Patch, context: Context) -> None:
             patch.put((*part.path, "resources", kind, names.COUNT_NVIDIA), written)
         originals[part.name] = {names.COUNT_NVIDIA: str(value)}
     if originals:
-        text = msgspec.json.encode(originals).decode()
+        text = msgspec.json.encode({**_originals(patch.result), **originals}).decode()
         patch.put(("metadata", "annotations", names.ORIGINAL_REQUEST), text)
+
+
+def _originals(pod: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """What an earlier call wrote, before another webhook added a container; nothing where it cannot be that."""
+    given = mapping(mapping(pod.get("metadata")).get("annotations")).get(names.ORIGINAL_REQUEST)
+    try:
+        found = msgspec.json.decode(str(given or "{}"), type=dict[str, dict[str, str]])
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return {part.name: found[part.name] for part in parts(pod) if part.name in found}
 
 
 def _cards(value: object) -> int:
