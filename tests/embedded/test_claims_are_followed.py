@@ -1,12 +1,15 @@
 """ResourceClaims in `partage up`: slices of its nodes, claims allocated beside pods, and given up with their pods."""
 
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 from up_world import PODS, World, eventually, node, pod, run, running
 
-from partage.embedded import claim_slices
+from partage.apiserver import Record
+from partage.embedded import claim_slices, scheduling
+from partage.embedded.claim_places import ClaimPlaces
 from partage.embedded.fleet import SimulatedNode
 from partage.vendors.names import CLAIM_FINALIZER
 
@@ -98,6 +101,42 @@ def test_a_node_with_an_agent_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> 
         assert [one["metadata"]["name"] for one in await offered("n0")] == ["its-own"]
 
     run(_up(story, node(), node("n1")))
+
+
+def test_pods_are_tried_again_for_a_claim_that_may_help_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For one that they name, and for one that gives up devices; not for each that comes."""
+    monkeypatch.setattr(scheduling, "_FLUSH", 1000.0)
+    tried = Counter[str]()
+    open_ = ClaimPlaces.open
+
+    def counted(places: ClaimPlaces, record: Record, nodes: Sequence[str]) -> Any:
+        tried[record.name] += 1
+        return open_(places, record, nodes)
+
+    monkeypatch.setattr(ClaimPlaces, "open", counted)
+
+    async def story(w: World) -> None:
+        await made(w, ("much", wanted("100", "900Gi")), ("all", wanted("100", "80Gi")))
+        await w.create(PODS, user("waits", resourceClaimName="much"))
+        await w.refused("waits")
+        before = tried["waits"]
+        await made(w, *((f"other-{n}", wanted()) for n in range(20)))
+        await w.create(PODS, user("first", resourceClaimName="all"))
+        await w.phase("first", "Running")
+        # A few for slices, which told less of the card by then; none for each claim.
+        assert tried["waits"] < before + 10
+        before = tried["waits"]
+        await w.send("DELETE", f"{PODS}/first", {})
+        await w.send("DELETE", f"{CLAIMS}/all", {})
+
+        async def again() -> int:
+            return tried["waits"]
+
+        await until(again, lambda found: found > before)
+
+    run(_up(story))
 
 
 def test_a_claim_of_a_template_lives_with_its_pod() -> None:

@@ -152,6 +152,8 @@ ATTACKS: Final = (
             f"{_PROPOSED}::test_an_explanation_looks_at_so_many_requests_of_claims",
             f"{_PROPOSED}::test_a_claim_for_less_than_nothing_is_left_to_kube_scheduler",
             "extender/test_pods_with_claims_are_listed.py::test_a_claim_that_comes_and_goes_has_no_pod_read_again",
+            "wire/test_claims_that_wait_are_judged.py::test_requests_that_many_devices_meet_cost_little_beside_one_that_none_meets",
+            "embedded/test_claims_are_followed.py::test_pods_are_tried_again_for_a_claim_that_may_help_them",
         ),
     ),
     Attack(

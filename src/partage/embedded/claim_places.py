@@ -17,6 +17,7 @@ from partage.model.errors import InvalidDocument
 from partage.model.reason import Refusal
 from partage.sim.claims import ClaimAllocator
 from partage.vendors.names import CLAIM_FINALIZER
+from partage.wire.device_selectors import Selectors
 from partage.wire.documents import Document
 
 CLASSES: Final = "deviceclasses.resource.k8s.io"
@@ -36,6 +37,7 @@ class ClaimPlaces:
         self._server = server
         self._books = books
         self._read: dict[tuple[str, str], tuple[int, Document]] = {}
+        self._selectors: Selectors | None = None
 
     def open(self, pod: Record, nodes: Sequence[str]) -> Mapping[str, Results] | str:
         """On which of these nodes a pod's claims have devices, and which; a text says why on none."""
@@ -43,8 +45,9 @@ class ClaimPlaces:
         if books is None:
             return "the scheduler service is not there"
         try:
-            allocator = ClaimAllocator(books.engine, self._documents())
+            allocator = ClaimAllocator(books.engine, self._documents(), self._selectors)
             found = allocator.places(decoded("Pod", pod.value), nodes)
+            self._selectors = allocator.selectors
         except InvalidDocument as error:
             return str(error)
         return f"{found.code}: {found.message}" if isinstance(found, Refusal) else found

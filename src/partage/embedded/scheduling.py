@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from partage.apiserver import ApiError, ApiServer, Change, Record, User
+from partage.embedded.claim_lives import CLAIMS, claims_of
 from partage.embedded.claim_places import KINDS, ClaimPlaces, Results
 from partage.embedded.rooms import Rooms, Survey, without_devices
 from partage.embedded.watching import follow, is_over, now, tell, write_status
@@ -252,9 +253,18 @@ class KubeScheduler:
         if change.before is not None:
             self._again(self._pending.values())
 
-    async def _offered(self, _change: Change) -> None:
-        """Claims, classes or slices changed: pods that wait for claims are worth another try."""
-        self._again(one for one in self._pending.values() if _claims(one.record))
+    async def _offered(self, change: Change) -> None:
+        """A claim, class or slice changed: pods that it may help are worth another try."""
+        waiting = (one for one in self._pending.values() if _claims(one.record))
+        if change.record.resource == CLAIMS and not _released(change):
+            claim = change.record
+            waiting = (
+                one
+                for one in waiting
+                if one.record.namespace == claim.namespace
+                and claim.name in (name for _, name in claims_of(one.record.value))
+            )
+        self._again(waiting)
 
     async def _pod(self, change: Change) -> None:
         record = change.record
@@ -469,6 +479,15 @@ class KubeScheduler:
 def _claims(record: Record) -> bool:
     """Whether a pod names ResourceClaims."""
     return bool(record.value["spec"].get("resourceClaims"))
+
+
+def _released(change: Change) -> bool:
+    """Whether a claim had devices and has them no more."""
+    before, after = (
+        bool(one is not None and (one.value.get("status") or {}).get("allocation"))
+        for one in (change.before, change.record if change.kind != "DELETED" else None)
+    )
+    return before and not after
 
 
 def _gist(record: Record) -> tuple[Any, ...]:

@@ -130,12 +130,18 @@ _Chosen = list[tuple[_Slot, Offer, dict[str, int]]]
 class ClaimAllocator:
     """Allocates claims of pods as Kubernetes would, over documents and one engine's ledger."""
 
-    def __init__(self, engine: Engine, documents: Iterable[Document]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        documents: Iterable[Document],
+        selectors: Selectors | None = None,
+    ) -> None:
         """Take in what is allocated. Raises `InvalidDocument`: an amount of a slice is none.
 
         Args:
             engine: with the nodes, pods and allocated claims of the same documents.
             documents: those of `CLAIM_KINDS` count.
+            selectors: of an earlier allocator, with what was judged by them; None makes new ones when they are needed.
         """
         by: dict[str, list[Document]] = defaultdict(list)
         for document in documents:
@@ -163,7 +169,7 @@ class ClaimAllocator:
         self._use = _Use()
         for claim in by["ResourceClaim"]:
             self._count(claim)
-        self._selectors: Selectors | None = None
+        self._selectors = selectors
         self._tries = 0
 
     def _published(self) -> Iterator[Document]:
@@ -185,6 +191,11 @@ class ClaimAllocator:
         ledger = self._engine.ledger
         index = ledger.index.get(name)
         return None if index is None else ledger.nodes[index]
+
+    @property
+    def selectors(self) -> Selectors | None:
+        """What judges selectors, once one had to be."""
+        return self._selectors
 
     # --- one pod -----------------------------------------------------------------------------
 

@@ -19,6 +19,8 @@ LONGEST: Final = 10 * 1024
 MOST_STEPS: Final = 400_000
 """Of all evaluations for one question: some seconds of one processor."""
 _MOST_AT_ONCE: Final = 20_000
+_MOST_KNOWN: Final = 10_000
+"""Answers that are remembered."""
 _PLAIN: Final = re.compile(
     r"""\bdevice\.(?:driver\b|allowMultipleAllocations\b|(attributes|capacity)\[\s*(["'])([^"'\\]*)\2\s*\]
     (?:\.(\w+)\b(?!\s*\()|\[\s*(["'])([^"'\\]*)\5\s*\]))""",
@@ -53,8 +55,11 @@ class Selectors:
         self._known: dict[tuple[str, object], bool | str] = {}
 
     def begin(self) -> None:
-        """Begin another question, which may take as much again; what is known stays known."""
+        """Begin another question, which may take as much again; what is known stays known, unless it is too much."""
         self._left = self._steps
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+            self._compiled.clear()
 
     def judge(self, expression: str, device: DeviceView) -> bool | str:
         """Whether an expression is true for a device; a text says why there is no answer."""
