@@ -361,6 +361,13 @@ def without(name: str, option: str) -> Callable[[WORLD], None]:
     return apply
 
 
+def named_as(resource: str) -> Callable[[WORLD], None]:
+    """Another driver's class that pods may ask for by the name of a resource."""
+    spec = {"extendedResourceName": resource}
+    one = {"metadata": {"name": "gpu.nvidia.com"}, "spec": spec}
+    return lambda given: given["DeviceClass"].append(one)
+
+
 def gated(given: WORLD) -> None:
     """A control plane that has a gate off."""
     command = ["kube-apiserver", "--feature-gates=Other=true,DRAConsumableCapacity=false"]
@@ -370,6 +377,8 @@ def gated(given: WORLD) -> None:
 OFFERING: dict[str, tuple[Callable[[WORLD], object], list[str]]] = {
     "sound": (lambda _: None, []),
     "no class": (lambda given: given["DeviceClass"].pop(), ["claims-class-missing"]),
+    "names taken": (named_as("nvidia.com/gpu"), ["claims-class-takes-name"]),
+    "names of others": (named_as("example.com/gpu"), []),
     "not counted": (without("service", "--claims"), ["claims-uncounted"]),
     "not asked": (
         lambda given: given["ValidatingWebhookConfiguration"][0]["webhooks"].pop(),

@@ -407,6 +407,12 @@ def facts_of(
         validating=objects.get("ValidatingWebhookConfiguration"),
         runtimes=None if runtimes is None else frozenset(named(one) for one in runtimes),
         classes=None if classes is None else frozenset(named(one) for one in classes),
+        taken=tuple(
+            (named(one), name)
+            for one in classes or ()
+            if (name := str((one.get("spec") or {}).get("extendedResourceName")))
+            in books.cluster_cache.context.owners
+        ),
         slices=objects.get("ResourceSlice"),
         templates=None if templates is None else [one for one in templates if _translated(one)],
         denied=denied,

@@ -18,6 +18,7 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
     scheduling.rights,
     admission.webhooks,
     claims.parts,
+    claims.resources,
     claims.gates,
     claims.slices,
     nodes.devices,
@@ -37,7 +38,7 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
 
 
 _INSTALLED: Final = frozenset(
-    {scheduling.extender, admission.webhooks, claims.parts, claims.slices}
+    {scheduling.extender, admission.webhooks, claims.parts, claims.resources, claims.slices}
 )
 """Of parts that `partage up` has in its own process."""
 

@@ -64,6 +64,18 @@ def parts(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
+def resources(facts: ClusterFacts) -> Iterator[Finding]:
+    """No DeviceClass has a name by which pods ask for Partage's devices: two would decide about one request."""
+    for name, resource in facts.taken:
+        yield error(
+            "claims-class-takes-name",
+            f"DeviceClass {name}",
+            f"its extendedResourceName is {resource}, by which pods ask Partage: kube-scheduler (from 1.36) wants a device of "
+            "the class for such a pod too, and no node of Partage fits it (cannot fit resource)",
+            "give the class another extendedResourceName, or none",
+        )
+
+
 def gates(facts: ClusterFacts) -> Iterator[Finding]:
     """No feature gate is off, by a part's options, that offering cards to claims stands on."""
     if not any("--dra" in given for _, given in _run(facts, "agent")):

@@ -57,6 +57,7 @@ class ClusterFacts:
         faults: pods whose requests break a rule, with the rule.
         refused: ConfigMaps that were refused, with the reason.
         unread: ConfigMaps in namespaces that the service does not read, with the namespaces that it does.
+        taken: DeviceClasses that have a name by which pods ask for our devices, and that name.
         unrecorded: bound pods that ask for devices and have no record.
         known: nodes whose devices the books know.
         embedded: whether this is `partage up`, whose scheduler and admission are in its process.
@@ -72,6 +73,7 @@ class ClusterFacts:
     validating: Sequence[Object] | None = ()
     runtimes: frozenset[str] | None = frozenset()
     classes: frozenset[str] | None = frozenset()
+    taken: tuple[tuple[str, str], ...] = ()
     slices: Sequence[Object] | None = ()
     templates: Sequence[Object] | None = ()
     denied: tuple[str, ...] = ()

@@ -126,7 +126,7 @@ def translate_node(
 
 
 def unread_node(node: Document, device: Document | None, problem: str, version: int = 0) -> Node:
-    """A node of which an amount is no quantity: closed and without devices, so that who waits for it is told why."""
+    """A node of which an amount is no quantity: closed and without devices, with the reason for its pods."""
     spec = node.shape.spec if isinstance(node.shape, shapes.Node) else None
     return Node(
         name=node.name,
