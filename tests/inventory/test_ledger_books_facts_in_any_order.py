@@ -1,6 +1,7 @@
 """What the books say follows from the facts, whatever the order they came in."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -53,6 +54,17 @@ def test_a_nameless_record_never_joins_a_named_ghost(order: tuple[int, int]) -> 
     ghosts = [c for c in ledger.cards(GPU, 0) if c.device.minor == 9]
     assert sorted(c.device.uuid for c in ghosts) == ["", "GPU-X"]
     assert all(c.closed is ReasonCode.UNHEALTHY for c in ghosts)
+
+
+def test_cards_without_a_uuid_that_are_over_booked_are_told_apart() -> None:
+    """By their numbers; each is told with the pods on it."""
+    cards = [replace(card(minor), uuid="") for minor in range(2)]
+    pods = [held(name, grant(0, ""), grant(1, "")) for name in "abc"]
+
+    ledger = ledger_of(make_node(devices=cards), pods=pods)
+
+    everybody = ("default/a", "default/b", "default/c")
+    assert ledger.overbooked("a") == {"gpu 0": everybody, "gpu 1": everybody}
 
 
 def test_a_record_that_names_one_card_twice_is_given_back_once() -> None:

@@ -106,7 +106,7 @@ class Ledger(Columns):
         return self._tenants.get((type_, index, row), {})
 
     def overbooked(self, uid: str) -> dict[str, tuple[str, ...]]:
-        """Devices of a pod that are booked beyond their means: UUID to the pods on them."""
+        """Devices of a pod that are booked beyond their means: UUID, or number without one, to the pods on them."""
         entry = self._entries.get(uid)
         index = None if entry is None else self.index.get(entry.allocation.node)
         found: dict[str, tuple[str, ...]] = {}
@@ -120,7 +120,9 @@ class Ledger(Columns):
                 uids = self._tenants.get((charge.type, index, row), ())
                 pods = (self._entries[uid].allocation for uid in uids)
                 device = self._rows[index][charge.type][row]
-                found[device.uuid] = tuple(sorted(one.holder for one in pods))
+                found[device.uuid or f"{device.type} {device.minor}"] = tuple(
+                    sorted(one.holder for one in pods)
+                )
         return found
 
     def host_left(self, index: int, names: Iterable[str]) -> dict[str, int]:
