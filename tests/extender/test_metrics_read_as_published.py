@@ -24,6 +24,8 @@ def _scrape(site: Running) -> Samples:
     for family in text_string_to_metric_families(body.decode()):
         assert family.name not in seen, "a family is written in two pieces"
         seen.add(family.name)
+        series = [(one.name, *sorted(one.labels.items())) for one in family.samples]
+        assert len(series) == len(set(series)), f"{family.name} has two series that are alike"
         for sample in family.samples:
             found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
     return found
@@ -152,6 +154,22 @@ def test_series_of_pods_are_written_where_asked_for() -> None:
     }
     assert found["gpu_core_allocated"] == [(qgpu, 25)]
     assert found["gpu_mem_allocated"] == [(qgpu, 4096)]
+
+
+def test_instances_of_one_card_are_one_series_of_their_container() -> None:
+    """The HAMi document's pod has two instances of 10 GiB on one card: twice the same series would be read once."""
+    registered = """[{"id":"GPU-0","count":10,"devmem":40960,"devcore":100,
+        "type":"NVIDIA A100-SXM4-40GB","mode":"mig","health":true}]"""
+    annotations = {"hami.io/node-nvidia-register": registered}
+    asked = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8000"}
+    with Running(node(annotations=annotations), pod_series=True) as site:
+        site.run(site.world.place(pod("web", asked)))
+        found = _scrape(site)
+
+    card = found["hami_gpu_memory_allocated_bytes"][0][1]
+    assert [value for _, value in found["hami_vgpu_memory_allocated_bytes"]] == [card]
+    assert [value for _, value in found["vGPUCoreAllocated"]] == [57]
+    assert [value for _, value in found["gpu_mem_allocated"]] == [card / 2**20]
 
 
 def test_cards_beyond_the_bound_have_no_series(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ series of MIG instances are in `exposition_mig`. Source: docs/sources/hami.md 8.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
@@ -19,6 +19,7 @@ from typing import ClassVar, Final
 from partage.extender.books import Books
 from partage.extender.exposition_mig import foreign_series, label_text, mig_series
 from partage.inventory.card import Card
+from partage.model.allocation import Grant
 from partage.model.device import MILLI, DeviceType
 from partage.model.node import Node
 from partage.wire.outcomes import said
@@ -289,23 +290,26 @@ def _containers(books: Books, index: int, card: Card) -> int:
 
 
 def _pod_rows(books: Books, node: Node) -> Iterator[_PodRow]:
+    """A row for each container and card: several instances of one card are one row, as no two series may be alike."""
     for held in books.engine.ledger.on_node(node.name):
         entry = books.cluster_cache.pod(held.uid)
         names = [c.name for c in entry.view.containers] if entry else []
+        parts: defaultdict[tuple[str, str], list[Grant]] = defaultdict(list)
         for grant in held.grants:
             if grant.type is DeviceType.GPU:
-                position = names.index(grant.container) if grant.container in names else 0
-                yield _PodRow(
-                    label_text(node.name),
-                    label_text(held.namespace),
-                    label_text(held.name),
-                    label_text(grant.container),
-                    position,
-                    label_text(grant.uuid),
-                    grant.minor,
-                    grant.core_milli // _PERCENT,
-                    grant.memory_bytes,
-                )
+                parts[grant.container, grant.uuid].append(grant)
+        for (container, uuid), grants in parts.items():
+            yield _PodRow(
+                label_text(node.name),
+                label_text(held.namespace),
+                label_text(held.name),
+                label_text(container),
+                names.index(container) if container in names else 0,
+                label_text(uuid),
+                grants[0].minor,
+                sum(one.core_milli for one in grants) // _PERCENT,
+                sum(one.memory_bytes for one in grants),
+            )
 
 
 def _quotas(books: Books) -> bytes:
