@@ -25,6 +25,7 @@ from partage.embedded.hardware import (
     unhealthy_devices,
     with_health,
 )
+from partage.embedded.owners import with_owners_here
 from partage.embedded.watching import STRATEGIC, follow, now, owner, tell
 from partage.model.errors import InvalidDocument, InvalidRecord
 from partage.vendors import names
@@ -47,6 +48,7 @@ class Agents:
         self._server = server
         self._simulated = {node.name: node for node in simulated}
         self._said: dict[str, str] = {}
+        server.admission.mutators.append(self._owned)
         server.admission.validators.append(self._judged)
 
     async def register(self) -> None:
@@ -107,6 +109,12 @@ class Agents:
         if described is not None:
             manifest["metadata"]["ownerReferences"] = [owner(described.value, KIND, API_VERSION)]
         await self._server.create("nodes", manifest, user=_user(node.name))
+
+    def _owned(self, asked: Review) -> dict[str, Any] | None:
+        """A Device is its Node's, also one that a page or another cluster's kubectl printed, with that Node's UID."""
+        if asked.kind.resource != DEVICES or asked.object is None:
+            return None
+        return with_owners_here(self._server, asked.object, "")
 
     async def _judged(self, asked: Review) -> None:
         """A description that cannot be followed is refused at once, and one of nodes that would be refused."""

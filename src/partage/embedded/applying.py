@@ -12,6 +12,7 @@ from typing import Any, Final
 from partage.apiserver import ApiError, ApiServer, User
 from partage.embedded.admitting import unacted
 from partage.embedded.manifests import Manifest
+from partage.embedded.owners import with_owners_here
 from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.wire import permit, record
@@ -85,6 +86,7 @@ async def _apply(server: ApiServer, manifest: Manifest, user: User, outcome: Out
     if namespace and server.store.get("namespaces", "", namespace) is None:
         await server.create("namespaces", {"metadata": {"name": namespace}})
         await server.settle()
+    value = with_owners_here(server, value, namespace) or value
     if manifest.kind == "Pod" and is_state(manifest):
         await _adopt(server, value, namespace, user)
     else:

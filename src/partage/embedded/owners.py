@@ -1,0 +1,40 @@
+"""References to owners in documents that came from another cluster.
+
+A reference counts by its owner's UID, and what is brought here gets a new one. An API server deletes what knows only owners
+that are not there: a Device as `kubectl get` printed it, a dumped pod of a ReplicaSet.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from partage.apiserver import ApiServer
+
+_REFERENCES: Final = "ownerReferences"
+
+
+def with_owners_here(
+    server: ApiServer, value: Mapping[str, Any], namespace: str
+) -> dict[str, Any] | None:
+    """The document with references to the owners of the same names here, and to no others; None where that is so already."""
+    head = value.get("metadata")
+    listed = head.get(_REFERENCES) if isinstance(head, dict) else None
+    if not isinstance(head, dict) or not isinstance(listed, list):
+        return None
+    left = [one for given in listed for one in _here(server, given, namespace)]
+    if left == listed:
+        return None
+    others = {key: one for key, one in head.items() if key != _REFERENCES}
+    return {**value, "metadata": others | ({_REFERENCES: left} if left else {})}
+
+
+def _here(server: ApiServer, given: Any, namespace: str) -> Iterator[Any]:
+    if not isinstance(given, dict):
+        yield given  # the API server says what is wrong with it
+        return
+    for kind in server.registry:
+        if (kind.api_version, kind.kind) == (given.get("apiVersion"), given.get("kind")):
+            place = namespace if kind.namespaced else ""
+            found = server.store.get(kind.resource, place, str(given.get("name")))
+            if found is not None:
+                yield {**given, "uid": found.uid}
+            return
