@@ -161,6 +161,12 @@ def test_metax_may_be_empty(data: dict[str, str]) -> None:
             Policy(Strategy.SPREAD, Strategy.BINPACK),
             id="apart",
         ),
+        pytest.param(
+            {"policy": "Spread"}, Policy(Strategy.SPREAD, Strategy.SPREAD), id="as qGPU's page"
+        ),
+        pytest.param(
+            {"node_policy": "Binpack"}, Policy(Strategy.BINPACK, Strategy.PARTAGE), id="one of two"
+        ),
         pytest.param({}, None, id="none"),
     ],
 )

@@ -89,12 +89,12 @@ class Policy:
 
     @staticmethod
     def parse(name: str) -> "Policy":
-        """The policy called `name`: `binpack`, or `spread/binpack` for nodes and cards apart.
+        """The policy called `name`, in any case: `binpack`, or `spread/binpack` for nodes and cards apart.
 
         Raises:
             InvalidValue: no such policy.
         """
-        node, slash, card = name.partition("/")
+        node, slash, card = name.lower().partition("/")
         try:
             return Policy(Strategy(node), Strategy(card if slash else node))
         except ValueError:

@@ -293,7 +293,7 @@ def _permit(field: str, given: _Permit) -> PermitRule:
 
 def _strategy(text: str) -> Strategy:
     try:
-        return Strategy(text.strip())
+        return Strategy(text.strip().lower())
     except ValueError:
         raise InvalidValue(f"{text.strip()!r} is not one of {', '.join(Strategy)}") from None
 

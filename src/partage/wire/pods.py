@@ -332,10 +332,10 @@ def _strategy(
     text = view.annotations.get(key)
     if text is None:
         return None
-    if text not in tuple(allowed):
+    if text.lower() not in tuple(allowed):
         faults.add(f"annotation {key}: {text!r} is not one of {', '.join(allowed)}")
         return None
-    return Strategy(text)
+    return Strategy(text.lower())
 
 
 def _notes(spec: shapes.PodSpec, context: Context) -> list[str]:
