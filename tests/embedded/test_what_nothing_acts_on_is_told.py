@@ -20,6 +20,7 @@ ACTED_ON = {
     "resourcequotas": "the API server",
     "deployments.apps": "workloads",
     "replicasets.apps": "workloads",
+    "statefulsets.apps": "workloads",
     "jobs.batch": "workloads",
     "leases.coordination.k8s.io": "their readers",
     "priorityclasses.scheduling.k8s.io": "the API server",
@@ -47,9 +48,6 @@ BODIES: dict[str, dict[str, Any]] = {
     },
     "daemonsets.apps": {"spec": {"selector": SELECTOR, "template": TEMPLATE}},
     "replicationcontrollers": {"spec": {"selector": {"app": "web"}, "template": TEMPLATE}},
-    "statefulsets.apps": {
-        "spec": {"selector": SELECTOR, "template": TEMPLATE, "serviceName": "web"}
-    },
     "endpointslices.discovery.k8s.io": {"addressType": "IPv4", "endpoints": []},
     "ingressclasses.networking.k8s.io": {"spec": {"controller": "example.com/c"}},
     "ingresses.networking.k8s.io": {

@@ -1,11 +1,13 @@
-"""Deployments and Jobs in the embedded cluster, and what it says of other workloads."""
+"""Deployments, StatefulSets and Jobs in the embedded cluster, and what it says of other workloads."""
 
 from typing import Any
 
 import pytest
 from up_world import PODS, World, eventually, node, run, running
 
+from partage.apiserver import Record
 from partage.embedded.replicas import Rollout, rollout
+from partage.embedded.sets import turn
 
 APPS = "/apis/apps/v1/namespaces/default"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
@@ -83,23 +85,176 @@ def test_a_deployment_grows_rolls_and_goes() -> None:
     run(story())
 
 
-@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet"])
-def test_a_workload_that_nothing_acts_on_says_so(kind: str) -> None:
+def test_a_workload_that_nothing_acts_on_says_so() -> None:
     """It is stored; an event says that no pods come of it."""
 
     async def story() -> None:
         async with running([node()]) as w:
-            await w.create(f"{APPS}/{kind.lower()}s", workload(kind, SHARE))
+            await w.create(f"{APPS}/daemonsets", workload("DaemonSet", SHARE))
             found = await eventually(
                 lambda: w.get("/api/v1/namespaces/default/events"),
                 lambda found: [one for one in found["items"] if one["reason"] == "NotActedUpon"],
             )
             (event,) = [one for one in found["items"] if one["reason"] == "NotActedUpon"]
-            assert event["involvedObject"]["kind"] == kind
+            assert event["involvedObject"]["kind"] == "DaemonSet"
             assert "makes no pods of it" in event["message"]
             assert not (await w.get(PODS))["items"]
 
     run(story())
+
+
+def test_a_stateful_set_keeps_names_and_order() -> None:
+    """One pod after another, by number; a new template replaces the last first; a smaller set loses its last."""
+    path = f"{APPS}/statefulsets/web"
+
+    async def settled(w: World, number: int) -> list[str]:
+        done = await eventually(
+            lambda: w.get(path),
+            lambda found: (
+                (told := found.get("status", {}))
+                and told["observedGeneration"] == found["metadata"]["generation"]
+                and [told.get(key) for key in ("replicas", "readyReplicas", "updatedReplicas")]
+                == [number] * 3
+            ),
+        )
+        assert done["status"]["currentRevision"] == done["status"]["updateRevision"]
+        found = await running_pods(w)
+        assert {one["metadata"]["labels"]["controller-revision-hash"] for one in found} == {
+            done["status"]["updateRevision"]
+        }
+        return sorted(one["metadata"]["name"] for one in found)
+
+    async def told(w: World, reason: str) -> list[str]:
+        found = await w.get("/api/v1/namespaces/default/events")
+        mine = [one for one in found["items"] if one["reason"] == reason]
+        return [
+            one["message"]
+            for one in sorted(mine, key=lambda one: int(one["metadata"]["resourceVersion"]))
+        ]
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            claims = [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]
+            stateful = workload(
+                "StatefulSet", SHARE, replicas=3, serviceName="web", volumeClaimTemplates=claims
+            )
+            await w.create(f"{APPS}/statefulsets", stateful)
+            assert await settled(w, 3) == ["web-0", "web-1", "web-2"]
+            assert await told(w, "SuccessfulCreate") == [
+                f"create Pod web-{number} in StatefulSet web successful" for number in range(3)
+            ]
+            pod = await w.pod("web-1")
+            assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("web-1", "web")
+            assert {"claimName": "data-web-1"} in [
+                one.get("persistentVolumeClaim") for one in pod["spec"]["volumes"]
+            ]
+            assert pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"] == "1"
+
+            image = {"name": "main", "image": "busybox:2", "resources": {"limits": SHARE}}
+            await w.patch(path, {"spec": {"template": {"spec": {"containers": [image]}}}})
+            await settled(w, 3)
+            assert (await w.pod("web-0"))["spec"]["containers"][0]["image"] == "busybox:2"
+            assert await told(w, "SuccessfulDelete") == [
+                f"delete Pod web-{number} in StatefulSet web successful" for number in (2, 1, 0)
+            ]
+
+            await w.patch(path, {"spec": {"replicas": 1}})
+            assert await settled(w, 1) == ["web-0"]
+            before = (await w.pod("web-0"))["metadata"]["uid"]
+            await w.send("DELETE", f"{PODS}/web-0", {})
+            await w.until("web-0", lambda pod: pod["metadata"]["uid"] != before)
+            assert await settled(w, 1) == ["web-0"]
+
+            await w.send("DELETE", path, {})
+            await eventually(lambda: w.get(PODS), lambda found: not found["items"])
+
+    run(story())
+
+
+def test_a_stateful_set_waits_for_the_pod_before() -> None:
+    """The second pod finds no card: the third is not made, and with `Parallel` it is."""
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as w:
+            for name, policy in (("web", "OrderedReady"), ("all", "Parallel")):
+                stateful = workload("StatefulSet", WHOLE, replicas=3, podManagementPolicy=policy)
+                stateful["metadata"]["name"] = name
+                stateful["spec"]["selector"] = {"matchLabels": {"app": name}}
+                stateful["spec"]["template"]["metadata"]["labels"] = {"app": name}
+                await w.create(f"{APPS}/statefulsets", stateful)
+            found = await eventually(lambda: w.get(PODS), lambda one: len(one["items"]) == 5)
+            assert sorted(one["metadata"]["name"] for one in found["items"]) == [
+                "all-0",
+                "all-1",
+                "all-2",
+                "web-0",
+                "web-1",
+            ]
+
+    run(story())
+
+
+def record(name: str, *, serves: bool = True, of: str = "r2", phase: str = "Running") -> Record:
+    """A pod of a set."""
+    ready = {"type": "Ready", "status": "True" if serves else "False"}
+    labels = {"controller-revision-hash": of}
+    value = {
+        "metadata": {"uid": name, "labels": labels},
+        "status": {"phase": phase, "conditions": [ready]},
+    }
+    return Record("pods", "default", name, value, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "pods", "made", "gone"),
+    [
+        pytest.param({"replicas": 2}, {}, [0], [], id="the first"),
+        pytest.param({"replicas": 2}, {0: {"serves": False}}, [], [], id="waits"),
+        pytest.param({"replicas": 2}, {0: {}}, [1], [], id="the next"),
+        pytest.param({"replicas": 2, "ordinals": {"start": 4}}, {4: {}}, [5], [], id="from 4"),
+        pytest.param({"replicas": 1}, {0: {}, 1: {}, 2: {}}, [], [2], id="the last goes"),
+        pytest.param({"replicas": 0}, {0: {"serves": False}}, [], [0], id="none is left"),
+        pytest.param({"replicas": 2}, {0: {"phase": "Failed"}, 1: {}}, [], [0], id="one failed"),
+        pytest.param({"replicas": 2}, {0: {"of": "r1"}, 1: {"of": "r1"}}, [], [1], id="rolls"),
+        pytest.param({"replicas": 2}, {0: {"of": "r1"}, 1: {}}, [], [0], id="rolls on"),
+        pytest.param(
+            {"replicas": 2, "updateStrategy": {"rollingUpdate": {"partition": 1}}},
+            {0: {"of": "r1"}, 1: {}},
+            [],
+            [],
+            id="partition",
+        ),
+        pytest.param(
+            {"replicas": 1, "updateStrategy": {"type": "OnDelete"}},
+            {0: {"of": "r1"}},
+            [],
+            [],
+            id="on delete",
+        ),
+        pytest.param(
+            {"replicas": 2, "podManagementPolicy": "Parallel"},
+            {0: {"of": "r1"}, 1: {"serves": False}},
+            [],
+            [],
+            id="parallel waits to roll",
+        ),
+        pytest.param(
+            {"replicas": 1, "podManagementPolicy": "Parallel"},
+            {0: {}, 1: {}, 2: {}},
+            [],
+            [2, 1],
+            id="parallel shrinks",
+        ),
+    ],
+)
+def test_a_stateful_sets_next_step(
+    spec: dict[str, Any], pods: dict[int, dict[str, Any]], made: list[int], gone: list[int]
+) -> None:
+    """What is made and what goes, as apps/v1 has it."""
+    step = turn(spec, {n: record(f"web-{n}", **of) for n, of in pods.items()}, "r2")
+
+    assert list(step.made) == made
+    assert [pod.name for pod in step.gone] == [f"web-{number}" for number in gone]
 
 
 def test_a_job_runs_to_its_completions() -> None:

@@ -30,7 +30,6 @@ UNACTED: Final[Mapping[str, str]] = {
     "cronjobs.batch": _NO_PODS,
     "daemonsets.apps": _NO_PODS,
     "replicationcontrollers": _NO_PODS,
-    "statefulsets.apps": _NO_PODS,
     "endpoints": _NO_TRAFFIC,
     "endpointslices.discovery.k8s.io": _NO_TRAFFIC,
     "ingressclasses.networking.k8s.io": _NO_TRAFFIC,

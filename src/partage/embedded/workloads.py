@@ -1,4 +1,4 @@
-"""Stand-ins for the controllers of workloads that people try with: Deployments, ReplicaSets, Jobs.
+"""Stand-ins for the controllers of workloads that people try with: Deployments, ReplicaSets, StatefulSets, Jobs.
 
 Each change of a workload, or of what it owns, puts it on a list; one at a time is compared with
 what it should have, and the difference is created or deleted. Other workloads are stored, and an event says
@@ -26,20 +26,25 @@ from partage.embedded.replicas import (
     surplus,
     template_hash,
 )
+from partage.embedded.sets import ordinal, set_pod, set_status, turn
 from partage.embedded.watching import follow, now, owner, tell
 
 _LOG: Final = logging.getLogger("partage.embedded")
 _DEPLOYMENTS: Final = "deployments.apps"
 _REPLICA_SETS: Final = "replicasets.apps"
+_STATEFUL_SETS: Final = "statefulsets.apps"
 _JOBS: Final = "jobs.batch"
 _KINDS: Final = {
     "Deployment": _DEPLOYMENTS,
     "ReplicaSet": _REPLICA_SETS,
+    "StatefulSet": _STATEFUL_SETS,
     "Job": _JOBS,
 }
-_ABOVE: Final = {"pods": _REPLICA_SETS, _REPLICA_SETS: _DEPLOYMENTS}
+_ABOVE: Final = {"pods": (_REPLICA_SETS, _STATEFUL_SETS), _REPLICA_SETS: (_DEPLOYMENTS,)}
 """Whose selector may pick an object without a controller."""
-_MAKES: Final = {_DEPLOYMENTS: ("Deployment", "apps/v1"), _REPLICA_SETS: ("ReplicaSet", "apps/v1")}
+_MAKES: Final = {
+    resource: (kind, "apps/v1") for kind, resource in _KINDS.items() if resource != _JOBS
+}
 _USER: Final = User("system:serviceaccount:kube-system:workload-controller")
 _TELLERS: Final = {
     resource: User(f"system:serviceaccount:kube-system:{kind.lower()}-controller")
@@ -50,7 +55,7 @@ _TOLD: Final = 10
 """Pods of one step that an event of their own tells of; a genuine cluster combines the others."""
 _AGAIN: Final = 5.0
 """Seconds after which what was refused is tried again."""
-_OTHERS: Final = ("statefulsets.apps", "daemonsets.apps", "cronjobs.batch")
+_OTHERS: Final = ("daemonsets.apps", "cronjobs.batch")
 _SHOWN: Final = "deployment.kubernetes.io/revision"
 _NOT_COPIED: Final = frozenset({_SHOWN, "kubectl.kubernetes.io/last-applied-configuration"})
 
@@ -67,6 +72,7 @@ class Workloads:
         self._work: Mapping[str, Callable[[Record], Awaitable[None]]] = {
             _DEPLOYMENTS: self._deployment,
             _REPLICA_SETS: self._replica_set,
+            _STATEFUL_SETS: self._stateful_set,
             _JOBS: self._job,
         }
 
@@ -86,10 +92,11 @@ class Workloads:
         by = controller(record)
         if by is not None and (resource := _KINDS.get(by.get("kind", ""))):
             self._look((resource, record.namespace, by["name"]))
-        elif by is None and (above := _ABOVE.get(record.resource)):
-            for one in self._server.store.all(above, record.namespace):
-                if selects(selector(one), record):
-                    self._look((above, one.namespace, one.name))
+        elif by is None:
+            for above in _ABOVE.get(record.resource, ()):
+                for one in self._server.store.all(above, record.namespace):
+                    if selects(selector(one), record):
+                        self._look((above, one.namespace, one.name))
 
     async def _saw_other(self, change: Change) -> None:
         """Say that nothing will come of a workload, or its author waits for pods."""
@@ -137,7 +144,7 @@ class Workloads:
         if self._server.store.get(by.resource, by.namespace, by.name) is not None:
             pod = await self._server.create("pods", made, by.namespace, _USER)
             if number < _TOLD:
-                await self._tell(by, "SuccessfulCreate", f"Created pod: {pod.name}")
+                await self._tell(by, "SuccessfulCreate", _step(by, "Created", pod))
         await asyncio.sleep(0)
 
     async def _tell(self, about: Record, reason: str, message: str) -> None:
@@ -156,9 +163,29 @@ class Workloads:
             for number, pod in enumerate(gone):
                 await self._delete(pod)
                 if number < _TOLD:
-                    await self._tell(record, "SuccessfulDelete", f"Deleted pod: {pod.name}")
+                    await self._tell(record, "SuccessfulDelete", _step(record, "Deleted", pod))
         finally:  # it says what it has though it may have no more
             await self._tell_replicas(record)
+
+    async def _stateful_set(self, record: Record) -> None:
+        pods = {
+            number: pod
+            for pod in await self._own("pods", record)
+            if (number := ordinal(record, pod)) is not None
+        }
+        revision = f"{record.name}-{template_hash(record.value['spec']['template'])}"
+        step = turn(record.value["spec"], pods, revision)
+        try:
+            for number in step.made:
+                await self._create(set_pod(record.value, number, revision), record, number)
+            for pod in step.gone:
+                if pod.metadata.get("deletionTimestamp"):
+                    continue  # it is on its way out
+                await self._delete(pod)
+                await self._tell(record, "SuccessfulDelete", _step(record, "Deleted", pod))
+        finally:
+            status = set_status(record.value, active(self._pods(record)), revision)
+            await self._tell_status(record, status)
 
     async def _tell_replicas(self, record: Record) -> None:
         pods = active(self._pods(record))
@@ -256,7 +283,10 @@ class Workloads:
 
     async def _own(self, resource: str, record: Record) -> list[Record]:
         """Those of a kind that a workload controls, once it has taken what is its own and let go what is not."""
-        found = claim(record, self._server.store.all(resource, record.namespace))
+        there = self._server.store.all(resource, record.namespace)
+        if record.resource == _STATEFUL_SETS:
+            there = [one for one in there if ordinal(record, one) is not None]
+        found = claim(record, there)
         mine = owner(record.value, *_MAKES[record.resource])
         for one in found.taken:
             others = one.metadata.get("ownerReferences") or ()
@@ -296,6 +326,13 @@ class Workloads:
                 sub="status",
                 user=_USER,
             )
+
+
+def _step(by: Record, done: str, pod: Record) -> str:
+    """What was done to a pod, as the controller of that kind says it."""
+    if by.resource == _STATEFUL_SETS:
+        return f"{done.lower()[:-1]} Pod {pod.name} in StatefulSet {by.name} successful"
+    return f"{done} pod: {pod.name}"
 
 
 def _shown(record: Record) -> int:
