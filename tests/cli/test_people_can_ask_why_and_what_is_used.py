@@ -52,18 +52,76 @@ def test_a_waiting_pod_gets_reason_numbers_and_next_step() -> None:
     assert "answered by the engine, over the manifests given" in result.stderr
 
 
-@pytest.mark.parametrize("examples", ["claims", "mixed", "hami", "koordinator", "metax", "qgpu"])
-def test_explain_says_of_manifests_what_schedule_says(examples: str) -> None:
-    """The same places and the same reasons, pod by pod, as the pods get their places in the same order."""
-    folder = str(Path(MIXED).parent / examples)
-    for pod in json.loads(ask("schedule", folder, "-o", "json").stdout)["pods"]:
+def agree(source: str, *, without_devices: frozenset[str] = frozenset()) -> None:
+    """`explain` and `schedule` say the same of each pod of manifests."""
+    for pod in json.loads(ask("schedule", source, "-o", "json").stdout)["pods"]:
         name = f"{pod['namespace']}/{pod['name']}"
-        result = ask("explain", name, "-f", folder, "-o", "json")
+        if pod["name"] in without_devices:
+            continue
+        result = ask("explain", name, "-f", source, "-o", "json")
         found = json.loads(result.stdout)
         assert found["node"] == pod["node"], name
         assert found["allocations"] == pod["allocations"], name
         assert found["reason"] == pod["reason"], name
         assert result.exit_code == (3 if pod["reason"] else 0), name
+
+
+@pytest.mark.parametrize("examples", ["claims", "mixed", "hami", "koordinator", "metax", "qgpu"])
+def test_explain_says_of_manifests_what_schedule_says(examples: str) -> None:
+    """The same places and the same reasons, pod by pod, as the pods get their places in the same order."""
+    agree(str(Path(MIXED).parent / examples))
+
+
+SGPU = {
+    "koordinator.sh/gpu.shared": "1",
+    "koordinator.sh/gpu-core": "10",
+    "koordinator.sh/gpu-memory": "1Gi",
+    "metax-tech.com/sgpu": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("others", "limits", "code"),
+    [
+        pytest.param((), {"cpu": "7"}, "NodeResources", id="too much CPU"),
+        pytest.param((), {"cpu": "5"}, None, id="enough"),
+        pytest.param(({"cpu": "4"},), {"cpu": "4"}, "NodeResources", id="one before takes it"),
+        pytest.param(
+            ({"cpu": "4", "on": "host04"},), {"cpu": "4"}, "NodeResources", id="one that runs"
+        ),
+        pytest.param(({"cpu": "4", "on": "other"},), {"cpu": "4"}, None, id="elsewhere"),
+        pytest.param((), SGPU, "NodeResources", id="no plugin of the vendor"),
+        pytest.param((), {"example.com/dongle": "1"}, "NodeResources", id="foreign"),
+    ],
+)
+def test_explain_counts_beside_devices_what_schedule_counts(
+    tmp_path: Path, others: tuple[dict[str, str], ...], limits: dict[str, str], code: str | None
+) -> None:
+    """CPU, memory, and names of the vendors' plugins, of pods without devices too; also for another pod like it."""
+
+    def pod(name: str, limits: dict[str, str], node: str = "") -> dict[str, Any]:
+        container = {"name": "main", "image": "x", "resources": {"limits": limits}}
+        spec = {"containers": [container]} | ({"nodeName": node} if node else {})
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+    card = {"koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory-ratio": "10"}
+    before = [
+        pod(f"other{number}", {"cpu": one["cpu"]}, one.get("on", ""))
+        for number, one in enumerate(others)
+    ]
+    asking = pod("asks", limits if limits is SGPU else card | limits)
+    file = tmp_path / "all.yaml"
+    host04 = Path(MIXED).parent.joinpath("koordinator/host04.yaml").read_text(encoding="utf-8")
+    file.write_text(f"{host04}\n---\n{yaml.safe_dump_all([*before, asking])}", encoding="utf-8")
+
+    agree(str(file), without_devices=frozenset(one["metadata"]["name"] for one in before))
+    found = json.loads(ask("explain", "asks", "-f", str(file), "-o", "json").stdout)
+    assert (found["reason"] or {}).get("code") == code
+    if not code:
+        assert found["another"]["message"] == (
+            "NodeResources: 0/1 nodes: 1 insufficient node resources "
+            f"(cpu: asked {limits['cpu']}, free {6 - int(limits['cpu'])} on host04)"
+        )
 
 
 def test_a_pod_that_gets_a_place_is_not_called_bound() -> None:

@@ -13,6 +13,7 @@ from partage.dashboard.workloads import pods_document
 from partage.extender.books import Books
 from partage.extender.claims_told import with_claims
 from partage.extender.explain import explain
+from partage.model.pod import Pod
 from partage.model.reason import Refusal
 from partage.sim.claims import ClaimAllocator
 from partage.wire.documents import Document
@@ -25,7 +26,13 @@ class BookViews:
     """Views of books in this process."""
 
     def __init__(
-        self, books: Books, claimants: Mapping[str, Document], allocator: Made, *, settled: bool
+        self,
+        books: Books,
+        claimants: Mapping[str, Document],
+        allocator: Made,
+        asked: Mapping[str, Pod],
+        *,
+        settled: bool,
     ) -> None:
         """Views.
 
@@ -33,10 +40,12 @@ class BookViews:
             claimants: pods that name claims, by `namespace/name`.
             allocator: allocates claims, and judges those that wait in lists of pods too; or makes what does, once
                 an explanation needs it.
+            asked: pods with what they ask beside devices, by `namespace/name`, where the books know what nodes have of that.
             settled: every pod had its turn, and those that wait are not asked anew.
         """
         self._books, self._settled = books, settled
         self._claimants, self._allocator = claimants, allocator
+        self._asked = asked
 
     async def overview(self) -> dict[str, Any]:
         """See `Views`."""
@@ -71,8 +80,10 @@ class BookViews:
     async def explain(self, namespace: str, name: str) -> dict[str, Any] | None:
         """See `Views`."""
         document = self._claimants.get(f"{namespace}/{name}")
+        asked = self._asked.get(f"{namespace}/{name}")
+        host = asked.host if asked else None
         if document is None:
-            return explain(self._books, namespace, name, settled=self._settled)
+            return explain(self._books, namespace, name, settled=self._settled, host=host)
         if not isinstance(self._allocator, ClaimAllocator):
             self._allocator = await self._allocator()
         allocator = self._allocator
@@ -80,7 +91,9 @@ class BookViews:
             read(self._books, document),
             lambda pod, _work: allocator.decide(pod, document, keep=False),
         )
-        found = explain(self._books, namespace, name, settled=self._settled, claimant=claimant)
+        found = explain(
+            self._books, namespace, name, settled=self._settled, claimant=claimant, host=host
+        )
         if found is None:
             return None
         held, asks = allocator.held(document), allocator.asks(document)

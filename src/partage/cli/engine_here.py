@@ -1,6 +1,8 @@
 """The engine in this process, over objects of a cluster or over manifests: books as the service would make them."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from partage.cli.answering import Asked
 from partage.cli.book_views import BookViews, read
@@ -14,6 +16,8 @@ from partage.extender.ports import Hooks
 from partage.extender.rebuild import filled
 from partage.kube.client import Client
 from partage.kube.config import Config
+from partage.model.errors import InvalidDocument
+from partage.model.pod import Pod
 from partage.model.reason import Refusal
 from partage.scheduler.events import BindSucceeded, NodeSeen
 from partage.sim.claims import ClaimAllocator
@@ -23,6 +27,7 @@ from partage.wire.device_pools import bare_node, node_told
 from partage.wire.device_requests import claims_named
 from partage.wire.documents import Document
 from partage.wire.near_names import near_names
+from partage.wire.pods import translate_pod
 from partage.wire.workloads import with_pods
 
 Offers = Callable[[], Awaitable[tuple[list[Document], tuple[str, ...]]]]
@@ -82,12 +87,13 @@ async def _over(
         placing: pods get their places in the order of `partage schedule`, so that both say the same.
     """
     books = await _books(documents, written=written)
+    pods = [one for one in documents if one.kind == "Pod"]
+    asked = _asked(books, pods) if placing else {}
     if written:
         seen = map(books.cluster_cache.as_read, books.engine.ledger.index)
         closed, told_of_twins = twins_closed(one for one in seen if one is not None)
         books.digest(map(NodeSeen, closed))
         notes = (*notes, *told_of_twins)
-    pods = [one for one in documents if one.kind == "Pod"]
     claimants = {f"{one.namespace}/{one.name}": one for one in pods if claims_named(one)}
 
     async def allocator() -> ClaimAllocator:
@@ -99,14 +105,14 @@ async def _over(
     claims = await allocator() if written and claimants else None
     placed = None
     if placing:
-        placed = _placed(books, pods, claimants, claims)
+        placed = _placed(books, asked, claimants, claims)
     else:
         for entry in list(waiting_pods(books)):
             decision = books.engine.evaluate(entry.pod)
             if isinstance(decision, Refusal):
                 books.refuse(entry, decision, 0.0)
     return Asked(
-        BookViews(books, claimants, claims or allocator, settled=placing),
+        BookViews(books, claimants, claims or allocator, asked, settled=placing),
         told,
         namespace,
         placed=placed,
@@ -135,9 +141,26 @@ async def _books(documents: Sequence[Document], *, written: bool) -> Books:
     return await filled(books, [*documents, *more], seed=None if written else 0)
 
 
+def _asked(books: Books, pods: Sequence[Document]) -> dict[str, Pod]:
+    """Pods with what they ask beside devices too, by name, in the order written. Tells the books what bound ones take of it."""
+    found: dict[str, Pod] = {}
+    for document in pods:
+        try:
+            pod = translate_pod(document, books.cluster_cache.context).pod
+        except InvalidDocument:
+            continue  # the books say so
+        found[pod.key] = pod
+    taken = {name: Counter({"pods": 0}) for name in books.engine.ledger.index}
+    for pod in found.values():
+        if pod.node in taken and not pod.finished:
+            taken[pod.node].update(pod.host)
+    books.digest(books.cluster_cache.take(taken))
+    return found
+
+
 def _placed(
     books: Books,
-    pods: Sequence[Document],
+    asked: Mapping[str, Pod],
     claimants: Mapping[str, Document],
     claims: ClaimAllocator | None,
 ) -> frozenset[str]:
@@ -145,29 +168,25 @@ def _placed(
 
     Args:
         books: the pods that find no place are refused in them.
+        asked: all pods, in the order written; those without devices take room beside them.
         claimants: those that name ResourceClaims, by namespace and name.
         claims: decides about these; None where there are none.
     """
-    waiting = list(waiting_pods(books))
-    seen = {entry.pod.uid for entry in waiting}
-    waiting += [
-        entry
-        for entry in (read(books, one) for one in claimants.values())
-        if entry.pod.uid not in seen and not (entry.pod.node or entry.pod.finished)
-    ]
-    order = {document.identity[1:]: place for place, document in enumerate(pods)}
-    waiting.sort(
-        key=lambda one: (-one.pod.priority, order.get((one.pod.namespace, one.pod.name), 0))
-    )
+    entries = {entry.pod.key: entry for entry in waiting_pods(books)}
+    for key, document in claimants.items():
+        entries.setdefault(key, read(books, document))
+    waiting = [pod for pod in asked.values() if pod.node is None and not pod.finished]
     placed = set()
-    for entry in waiting:
-        pod, claimant = entry.pod, claimants.get(entry.pod.key)
+    for wanted in sorted(waiting, key=lambda pod: -pod.priority):
+        entry, claimant = entries.get(wanted.key), claimants.get(wanted.key)
+        pod = replace(entry.pod, host=wanted.host) if entry is not None else wanted
         if claims is not None and claimant is not None:
             decision = claims.decide(pod, claimant, keep=True)
         else:
             decision = books.engine.schedule(pod)
         if isinstance(decision, Refusal):
-            books.refuse(entry, decision, 0.0)
+            if entry is not None:
+                books.refuse(entry, decision, 0.0)
         else:
             books.engine.handle(BindSucceeded(pod.uid))
             placed.add(pod.key)

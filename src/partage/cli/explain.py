@@ -394,7 +394,7 @@ def _print_policy(console: Console, found: Document, in_force: str) -> None:
         console.print(
             Text(
                 f"another pod like it would go to node {another['node']}{same}, the best of "
-                f"{another['nodes']} with room"
+                f"{another['nodes']} with room for its devices"
             )
         )
     elif another:

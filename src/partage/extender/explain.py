@@ -43,6 +43,7 @@ def explain(
     settled: bool = False,
     now: float | None = None,
     claimant: tuple[PodEntry, Callable[[Pod, Work], Placement | Refusal]] | None = None,
+    host: Mapping[str, int] | None = None,
 ) -> dict[str, Any] | None:
     """The explanation of a pod; None for a pod that is not known or asks for no device.
 
@@ -51,6 +52,7 @@ def explain(
         now: seconds on the clock of the books; what is searched for then counts for the pod's namespace, so that
             its users do not ask for more than the decisions that it may have. None counts nothing.
         claimant: the pod, where it names ResourceClaims, and who decides about it and them.
+        host: what the pod asks beside devices, where the books know what nodes have left of that.
 
     `state` is `waiting`, `held` (its place is kept while kube-scheduler decides), `reserved`,
     `unknown` (its Binding was never answered), `bound`, or `finished`.
@@ -61,6 +63,8 @@ def explain(
     if entry is None:
         return None
     pod, ledger = entry.pod, books.engine.ledger
+    if host is not None:
+        pod = replace(pod, host=host)
     allocation = ledger.allocation(pod.uid)
     suspicion = ledger.suspicion(pod.uid)
     state: State | None = books.engine.states.get(pod.uid)
