@@ -126,6 +126,26 @@ def test_hamis_defaults_are_written_where_hami_reads(limits: Json, expected: Jso
     assert _resources(result)["limits"] == expected
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"nvidia.com/gpu": "-1", "nvidia.com/gpumem": "1000"},
+        {"nvidia.com/gpu": "many", "nvidia.com/gpumem": "1000"},
+        {
+            "nvidia.com/gpu": "1",
+            "nvidia.com/gpumem-percentage": "100",
+            "nvidia.com/gpucores": "-5",
+        },
+    ],
+    ids=["negative count", "no number", "negative cores"],
+)
+def test_no_default_stands_for_a_broken_amount(limits: Json) -> None:
+    """It stays as its author wrote it, so it is refused: nobody gets a card for less than none."""
+    result = mutated(review(pod(container(limits=limits))))
+
+    assert _resources(result)["limits"] == limits
+
+
 def test_a_lone_count_gets_hamis_cores_only_from_hamis_scheduler() -> None:
     """For everybody else it would become another protocol's request."""
     limits = {"nvidia.com/gpu": "1"}

@@ -178,10 +178,10 @@ def _hami_defaults(patch: Patch, read: TranslatedPod, context: Context) -> None:
 
 
 def _hami_container(patch: Patch, part: Part, view: ContainerView, hami: HamiSettings) -> None:
-    asked = {name for name in view.names if name}
-    amounts = asked & {hami.memory_name, hami.percentage_name, hami.cores_name}
+    asked = set(part.resources("limits"))  # a broken amount too: it is refused, and not replaced
+    amounts = asked & {hami.memory_name, hami.percentage_name, hami.cores_name} - {""}
     count = view.ask(hami.count_name)
-    if count is None and amounts and hami.default_count > 0:
+    if hami.count_name not in asked and amounts and hami.default_count > 0:
         count = decimal(hami.default_count)
         _ask(patch, part, hami.count_name, str(count))
     if count is not None and hami.cores_name and hami.cores_name not in asked:
