@@ -31,14 +31,16 @@ def is_own(error: BaseException) -> bool:
 class Rounds:
     """The rounds of one loop, `with` each; what passes by itself ends a round and not the loop.
 
+    Beside what `passes`, these are the errors of `kinds`: the API server's, for a loop that writes there.
+
     Attributes:
         failed: rounds in a row that came to nothing.
         problem: why the last one did; empty where it did not.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, *kinds: type[Exception]) -> None:
         """No round was made; `what` names the loop for people."""
-        self._what = what
+        self._what, self._kinds = what, kinds
         self.failed = 0
         self.problem = ""
 
@@ -55,7 +57,7 @@ class Rounds:
         if error is None:
             self.failed, self.problem = 0, ""
             return False
-        if not passes(error):
+        if not (passes(error) or isinstance(error, self._kinds)):
             return False
         told = str(error) or type(error).__name__
         if told != self.problem:

@@ -7,16 +7,15 @@ have been made anew.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from partage.agent.reporting import DEVICES
+from partage.agent.trouble import Rounds
 from partage.kube.client import Client, PatchKind
 from partage.kube.clock import sleep_until
 from partage.kube.errors import KubeError, NotFound
 
-_LOG: Final = logging.getLogger("partage.daemon")
 _LOOK: Final = 30.0
 """Seconds between two looks at the object while nothing happens."""
 
@@ -39,7 +38,6 @@ class ForeignReport:
         self._node = node
         self._told = told
         self._news = asyncio.Event()
-        self._problem = ""
 
     def changed(self) -> None:
         """A look at a card said something else than the one before."""
@@ -47,16 +45,12 @@ class ForeignReport:
 
     async def run(self) -> None:
         """Keep it until cancelled; what the API server refuses is tried again."""
+        rounds = Rounds("others' instances cannot be reported", KubeError)
         while True:
             self._news.clear()
-            try:
+            with rounds:
                 await self.once()
-                self._problem = ""
-            except KubeError as error:
-                if str(error) != self._problem:
-                    self._problem = str(error)
-                    _LOG.warning("others' instances cannot be reported: %s", error)
-            await self._next()
+            await sleep_until(self._client.clock, _LOOK, self._news)
 
     async def once(self) -> bool:
         """Compare, and write where it differs; whether anything was written. Raises `KubeError`."""
@@ -74,7 +68,3 @@ class ForeignReport:
         body = {"metadata": {"uid": metadata.get("uid"), "annotations": changes}}
         await self._client.patch(DEVICES, self._node, body, kind=PatchKind.MERGE, into=Body)
         return True
-
-    async def _next(self) -> None:
-        """Wait for news, or for the time to look again."""
-        await sleep_until(self._client.clock, _LOOK, self._news)

@@ -26,6 +26,7 @@ from partage.agent.dra.ordering import Room, arranged
 from partage.agent.dra.slices import API_VERSION, Offered, resource_slices, slice_name
 from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes
+from partage.agent.trouble import Rounds
 from partage.kube.client import Client
 from partage.kube.clock import sleep_until
 from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
@@ -114,7 +115,6 @@ class Publisher:
         self._uid = ""
         self._kept: _Kept | None = None
         self._news = asyncio.Event()
-        self._problem = ""
 
     def take(
         self, node: Node, left: Mapping[int, Room], totals: Mapping[int, int] | None = None
@@ -137,18 +137,13 @@ class Publisher:
 
     async def run(self) -> None:
         """Publish until cancelled; what the API server refuses is tried again."""
+        rounds = Rounds("ResourceSlices cannot be published", KubeError)
         while True:
             self._news.clear()
-            try:
-                wrote = 0 if self._node is None else await self.once(self._node, self._left)
-                self._problem = ""
-                if wrote:
+            with rounds:
+                if self._node is not None and await self.once(self._node, self._left):
                     await self._client.clock.sleep(_ROUND)
-            except KubeError as error:
-                if str(error) != self._problem:
-                    self._problem = str(error)
-                    _LOG.warning("ResourceSlices cannot be published: %s", error)
-            await self._next()
+            await sleep_until(self._client.clock, _LOOK, self._news)
 
     async def once(self, node: Node, left: Mapping[int, Room] | None = None) -> int:
         """Compare, and write what differs; how many slices were written or deleted.
@@ -291,10 +286,6 @@ class Publisher:
             await self._client.delete(SLICES, one.metadata.name, uid=one.metadata.uid)
         except NotFound:
             _LOG.debug("ResourceSlice %s has gone already", one.metadata.name)
-
-    async def _next(self) -> None:
-        """Wait for news, or for the time to look again."""
-        await sleep_until(self._client.clock, _LOOK, self._news)
 
 
 def as_sent(stored: Any) -> Any:
