@@ -21,7 +21,6 @@ import msgspec
 from partage.apiserver import ApiError, ApiServer, DeleteOptions, Record
 from partage.daemon.binding import ApiBinder
 from partage.embedded.scheduling import Choice, KubeScheduler, Ports
-from partage.extender.attempts import CLOSED, PLACE_LOST
 from partage.extender.ports import Binding, Outcome
 from partage.kube.client import Client
 from partage.kube.election import LeaseSettings
@@ -282,7 +281,7 @@ class ExtenderSeam:
             if left:
                 return Choice(left[0], 1)
         if answer.get("Error"):
-            return Choice(code=CLOSED, message=answer["Error"])
+            return Choice(code=wire.CLOSED, message=answer["Error"])
         return Choice(code="Refused", message=str(answer.get("FailedNodes") or ""))
 
     async def bind(self, record: Record, choice: Choice) -> str:
@@ -377,7 +376,7 @@ class PluggedKubeScheduler(KubeScheduler):
             )
         reserved = await seat.ask(wire.Reserve(0, *about, nodes[0]))
         if reserved.code:
-            return Choice(code=PLACE_LOST, message=f"{reserved.code}: {reserved.message}")
+            return Choice(code=wire.PLACE_LOST, message=f"{reserved.code}: {reserved.message}")
         return Choice(nodes[0], attempt)
 
     async def bind(self, record: Record, choice: Choice) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.extender.attempts import STALE, Attempts
+from partage.extender.attempts import Attempts
 from partage.extender.service import SchedulerService
 from partage.model.errors import InvalidDocument
 from partage.serving.unix import Link, UnixServer
@@ -196,7 +196,7 @@ class _Talk:
     def _failed(self, question: wire.Question) -> None:
         """A fault of ours, told in full in the log: kube-scheduler tries the pod again after a while."""
         _LOG.exception("a question of kube-scheduler failed: %s", type(question).__name__)
-        self._answer(wire.Answer(question.id, code=STALE, message=_FAILED))
+        self._answer(wire.Answer(question.id, code=wire.STALE, message=_FAILED))
 
     def _asked(self, question: wire.Question) -> None:
         attempts = self._server._attempts  # noqa: SLF001 # one module, two classes

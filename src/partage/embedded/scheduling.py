@@ -25,7 +25,7 @@ from partage.embedded.claim_lives import CLAIMS, claims_of
 from partage.embedded.claim_places import KINDS, ClaimPlaces, Results
 from partage.embedded.rooms import Rooms, Survey, without_devices
 from partage.embedded.watching import follow, is_over, now, tell, write_status
-from partage.extender.attempts import CHANGED, CLOSED, PLACE_LOST, STALE, Attempts
+from partage.extender.attempts import Attempts
 from partage.extender.ports import Outcome
 from partage.kube.bodies import binding
 from partage.model.errors import InvalidDocument
@@ -43,7 +43,7 @@ _FLUSH: Final = 15.0
 """Seconds after which a pending pod is tried again though nothing is known to have happened."""
 _BACKOFF: Final = 0.2
 _LONGEST: Final = 5.0
-_NOT_REFUSED: Final = frozenset({CHANGED, CLOSED, PLACE_LOST, STALE})
+_NOT_REFUSED: Final = frozenset({wire.CHANGED, wire.CLOSED, wire.PLACE_LOST, wire.STALE})
 """Codes of answers after which kube-scheduler tries the pod again by itself, after a while."""
 
 

@@ -32,12 +32,12 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
+from partage.extender.asking_pods import claimant_of, pod_of
 from partage.extender.books import Books
 from partage.extender.node_offers import (
     MOST_PROPOSED,
@@ -50,20 +50,16 @@ from partage.extender.node_offers import (
 )
 from partage.extender.ports import Answered, Binding, Outcome
 from partage.extender.preemption import Planner, may_preempt, to_be_gone
+from partage.extender.reservations import Attempt, Lost, Reservations
 from partage.extender.service import SchedulerService
-from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.reason import ReasonCode, Refusal
 from partage.placement.work import MOST, Work
 from partage.scheduler.engine import State
-from partage.scheduler.events import BindFailed, HoldEnded, Placement, RoomKept
-from partage.scheduler.preemption import Plan
+from partage.scheduler.events import HoldEnded, Placement
 from partage.wire import plugin as wire
-from partage.wire.claim_requests import MOST_BYTES, request_of_claims
-from partage.wire.documents import outdated
-from partage.wire.extender import BindArgs, decode_claim, decode_pod
-from partage.wire.pods import translate_pod
-from partage.wire.translation import PodEntry
+from partage.wire.extender import BindArgs, decode_claim
+from partage.wire.plugin import CHANGED, CLOSED, NOT_BOUND, PLACE_LOST, PROVISIONAL, STALE
 
 _LOG = logging.getLogger("partage.extender")
 
@@ -75,55 +71,11 @@ _PLANNED_AGAIN: Final = 10.0
 """Seconds for which pods that ask alike are not planned for again where nothing helped one of them."""
 _TURN: Final = 0.004
 """Seconds after which others have their turn while plans are made."""
-_SENT_AWAY: Final = 10.0
-"""Seconds after which what the API server says of a group's victims and nominations must be known."""
 _MOST: Final = 20_000
 """Attempts that are remembered; kube-scheduler binds far fewer at a time."""
 
-CLOSED: Final = "EngineNotReady"
-STALE: Final = "StaleAttempt"
-CHANGED: Final = "PodChanged"
-PROVISIONAL: Final = "Provisional"
-PLACE_LOST: Final = "PlaceLost"
-NOT_BOUND: Final = "NotBound"
-"""Codes beside those of refusals; docs/reference/plugin.md lists them."""
-
 
 _Answering = TypeVar("_Answering", bound=Callable[..., wire.Answer])
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """One attempt.
-
-    Attributes:
-        number: kube-scheduler's.
-        entry: the pod as it was decided about.
-        travelled: the pod came with the question; no watch has shown it yet.
-        planned: those on which less important pods could make room, and who.
-        more: others could too.
-        place: what `reserve` took; remembered after `unreserve`.
-        reserved: the place is in the ledger now.
-        provisional: others still run there; it can never be bound.
-        outcome: set by `bound` while the Binding is on its way.
-        claimed: the pod asks by claims; there is nothing to reserve or bind.
-        wide: every node that fits was proposed, of which kube-scheduler chooses.
-        narrowed: as wide, but of each domain the best alone.
-    """
-
-    number: int
-    entry: PodEntry
-    travelled: bool
-    nodes: frozenset[str] = frozenset()
-    planned: Mapping[str, Plan] = field(default_factory=dict)
-    more: bool = False
-    place: Allocation | None = None
-    reserved: bool = False
-    provisional: bool = False
-    outcome: asyncio.Future[Answered] | None = None
-    claimed: bool = False
-    wide: bool = False
-    narrowed: bool = False
 
 
 def _measured(verb: str) -> Callable[[_Answering], _Answering]:
@@ -157,12 +109,11 @@ class Attempts:
         self._service = service
         self._may_bind = may_bind
         self._planner = Planner(service.clock, _PLANNED_AGAIN, _TURN)
-        self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
+        self._attempts: OrderedDict[str, Attempt] = OrderedDict()
         self._rejected = RejectedNodes()
+        self._places = Reservations(service, self._rejected)
         self._pools: set[str] | None = None
-        self._sent_away: dict[str, float] = {}
         self._several_until = 0.0
-        self._proposal = ""
         self._books: Books | None = None
         service.forget.append(self._gone)
 
@@ -177,8 +128,8 @@ class Attempts:
                 genuine kube-scheduler filters afterwards.
         """
         books, now = self._current(), self._service.clock.monotonic()
-        self._end_proposal()
-        self._heed_facts(books, now)
+        self._places.end_proposal()
+        self._places.heed_facts(books, now)
         if question.taken:
             _take_in(books, {one.node: _amounts(one) for one in question.taken})
         if question.pools is not None:
@@ -195,7 +146,7 @@ class Attempts:
         if question.claims:
             return self._for_claims(books, question, now)
         try:
-            entry, travelled = self._entry(books, question)
+            entry, travelled = pod_of(books, question)
         except InvalidDocument as error:
             return _refused(question, ReasonCode.INVALID_REQUEST, str(error))
         if entry is None:
@@ -206,11 +157,11 @@ class Attempts:
         if known is not None:
             if known.outcome is not None or question.uid in self._service.bindings.busy:
                 return _refused(question, STALE, "the pod's Binding is on its way")
-            self._release(known)
+            self._places.release(known)
             if known.planned and not question.nominated and not books.nomination(question.uid):
                 # kube-scheduler's own rules could not make room there.
                 self._rejected.add(question.uid, known.planned, now)
-        attempt = _Attempt(question.attempt, entry, travelled)
+        attempt = Attempt(question.attempt, entry, travelled)
         self._remember(question.uid, attempt)
         try:
             return self._proposed(books, question, attempt, now, fitting)
@@ -284,13 +235,16 @@ class Attempts:
         past = _past(books, attempt)
         if past:
             return _refused(question, CHANGED, past)
-        if self._proposal == question.uid:
-            self._proposal = ""
+        if self._places.proposed == question.uid:
+            self._places.proposed = ""
+        node = question.node
         if attempt.place is not None:
-            return self._again(books, attempt, question)
-        if question.node not in attempt.nodes | attempt.planned.keys():
-            return _refused(question, PLACE_LOST, f"node {question.node} was not proposed")
-        return self._take(books, attempt, question)
+            lost = self._places.take_again(books, attempt, node)
+        elif node in attempt.nodes | attempt.planned.keys():
+            lost = self._places.take(books, attempt, node, simulated=question.simulated)
+        else:
+            lost = Lost(PLACE_LOST, f"node {node} was not proposed")
+        return wire.Answer(question.id) if lost is None else _refused(question, *lost)
 
     def unreserve(self, question: wire.Unreserve) -> wire.Answer:
         """Release what `reserve` took."""
@@ -298,9 +252,9 @@ class Attempts:
         self._service.pending.withdrawn(books, question.uid, now, question.attempt)
         attempt = self._attempts.get(question.uid)
         if attempt is not None and attempt.number == question.attempt:
-            if self._proposal == question.uid:
-                self._end_proposal()
-            self._release(attempt)
+            if self._places.proposed == question.uid:
+                self._places.end_proposal()
+            self._places.release(attempt)
         return wire.Answer(question.id)
 
     @_measured("another")
@@ -313,7 +267,7 @@ class Attempts:
         if attempt.claimed:
             self._rejected.add(question.uid, set(question.rejected) & attempt.nodes, now)
             return wire.Answer(question.id, again=True)
-        self._end_proposal()
+        self._places.end_proposal()
         pod, allowance, ledger = attempt.entry.pod, books.cycle.allowance, books.engine.ledger
         if attempt.wide:
             # What is rejected beside all others now need not be the next time.
@@ -367,9 +321,9 @@ class Attempts:
         if place is None or place.node != question.node:
             return _refused(question, PLACE_LOST, f"nothing is reserved on node {question.node}")
         if not attempt.reserved:
-            lost = self._again(books, attempt, question)
-            if lost.code:
-                return lost
+            lost = self._places.take_again(books, attempt, question.node)
+            if lost is not None:
+                return _refused(question, *lost)
         attempt.outcome = asyncio.get_running_loop().create_future()
         attempt.outcome.add_done_callback(lambda _: None)
         try:
@@ -412,7 +366,7 @@ class Attempts:
         """
         books = self._current()
         self._pools = None
-        self._end_proposal()
+        self._places.end_proposal()
         self._service.pending.clear(books, self._service.clock.monotonic())
         for attempt in list(self._attempts.values()):
             if attempt.outcome is not None:
@@ -421,7 +375,7 @@ class Attempts:
                         Answered(Outcome.UNKNOWN, "kube-scheduler disconnected")
                     )
             else:
-                self._release(attempt)
+                self._places.release(attempt)
 
     def forget(self) -> None:
         """Another run of kube-scheduler begins: its attempts count from anew."""
@@ -434,7 +388,7 @@ class Attempts:
         """The books were made anew: what is reserved is reserved in them too."""
         self._current()
 
-    def _of(self, question: wire.Preempt | wire.Reserve | wire.Bind) -> _Attempt | wire.Answer:
+    def _of(self, question: wire.Preempt | wire.Reserve | wire.Bind) -> Attempt | wire.Answer:
         """The attempt that a question is about, or why nothing may follow from it now."""
         attempt = self._attempts.get(question.uid)
         if attempt is None and self._service.books.cluster_cache.is_gone(question.uid):
@@ -447,26 +401,11 @@ class Attempts:
 
     # --- proposing -----------------------------------------------------------------------------
 
-    def _entry(self, books: Books, question: wire.Propose) -> tuple[PodEntry | None, bool]:
-        """The pod, and whether it came with the question."""
-        known = books.cluster_cache.document(question.uid)
-        if bytes(question.pod):
-            document = decode_pod(bytes(question.pod))
-            if document.metadata.uid != question.uid:
-                raise InvalidDocument(f"the pod that came has not the uid {question.uid}")
-            if not outdated(document, known):
-                if not books.cluster_cache.translation.concerns(document):
-                    return None, True
-                return books.cluster_cache.translation.read(document), True
-        if known is None or _newer(question.version, known.metadata.resource_version or ""):
-            return None, bool(bytes(question.pod))
-        return books.cluster_cache.pod(question.uid), False
-
     def _proposed(
         self,
         books: Books,
         question: wire.Propose,
-        attempt: _Attempt,
+        attempt: Attempt,
         now: float,
         fitting: Sequence[str] | None,
     ) -> wire.Answer:
@@ -517,7 +456,7 @@ class Attempts:
                 message=decision.message,
                 preempt=preempt,
             )
-        self._proposal = question.uid
+        self._places.proposed = question.uid
         self._service.left(question.uid)
         books.counts["plugin proposed"] += 1
         nodes = offered(engine, pod, question, decision.allocation.node, beside)
@@ -529,7 +468,7 @@ class Attempts:
     def _for_claims(self, books: Books, question: wire.Propose, now: float) -> wire.Answer:
         """Nodes where a pod's claims are best; `skip` where kube-scheduler has to look at all nodes by itself."""
         uid, left_out = question.uid, self._rejected.count(question.uid, now)
-        entry = _claimant(books, question)
+        entry = claimant_of(books, question)
         work = books.cycle.allowed(entry.pod, now) if entry is not None else None
         rejected = left_out > (0 if question.wide else PROPOSED)
         if entry is None or work is None or rejected:
@@ -546,7 +485,7 @@ class Attempts:
         books.counts["plugin proposed for claims"] += 1
         nodes = frozenset(found)
         self._remember(
-            uid, _Attempt(question.attempt, entry, travelled=True, nodes=nodes, claimed=True)
+            uid, Attempt(question.attempt, entry, travelled=True, nodes=nodes, claimed=True)
         )
         scores = list(found.values()) if question.wide else []
         return wire.Answer(question.id, nodes=list(found), scores=scores)
@@ -562,112 +501,25 @@ class Attempts:
             claims = [decode_claim(bytes(one)) for one in question.claims]
         except InvalidDocument as error:
             return _refused(question, ReasonCode.INVALID_REQUEST, str(error))
-        if self._proposal == question.uid:
+        if self._places.proposed == question.uid:
             # It asks by names too: its place on that node is chosen anew, beside its claims.
-            self._end_proposal()
+            self._places.end_proposal()
         now = self._service.clock.monotonic()
         self._service.pending.said(books, question.uid, question.attempt, claims, now)
         return wire.Answer(question.id)
 
-    def _may_preempt(self, books: Books, attempt: _Attempt) -> bool:
+    def _may_preempt(self, books: Books, attempt: Attempt) -> bool:
         """Whether it is worth asking who could make room."""
         waiting = books.waiting.get(attempt.entry.pod.uid)
         if waiting is None or not self._preempts:
             return False
         return may_preempt(books, waiting) and not self._planner.in_vain(attempt.entry.pod)
 
-    def _end_proposal(self) -> None:
-        """The proposal that was not reserved ends."""
-        uid, self._proposal = self._proposal, ""
-        books = self._service.books
-        if uid and books.engine.states.get(uid) is State.HELD:
-            books.take([HoldEnded(uid)], self._service.clock.monotonic())
-
     # --- reserving -----------------------------------------------------------------------------
-
-    def _take(self, books: Books, attempt: _Attempt, question: wire.Reserve) -> wire.Answer:
-        entry, now = attempt.entry, self._service.clock.monotonic()
-        try:
-            decision = books.cycle.reserve(entry.pod, question.node)
-        except LedgerError as error:
-            return _refused(question, STALE, str(error))
-        books.settle(now)
-        if isinstance(decision, Refusal):
-            if question.simulated and self._kept(books, attempt, question.node, now):
-                return wire.Answer(question.id)
-            books.refuse(entry, decision, now)
-            if self._service.pending.has(entry.pod.uid):
-                # Its claims have what it would need there, and would have it again.
-                self._rejected.add(entry.pod.uid, {question.node}, now)
-            return _refused(question, decision.code, decision.message)
-        attempt.place, attempt.reserved = decision.allocation, True
-        return wire.Answer(question.id)
-
-    def _kept(self, books: Books, attempt: _Attempt, node: str, now: float) -> bool:
-        """Whether the place is that of pods which are leaving; then it is kept, provisionally."""
-        uid = attempt.entry.pod.uid
-        if books.nomination(uid) == node:
-            books.cycle.nominate(attempt.entry.pod, node, now, books.leaving(node))
-        elif node in attempt.planned:
-            # kube-scheduler sends those away now; the next pods of the group count on none of it.
-            books.make_room(attempt.entry, attempt.planned[node], now)
-        else:
-            return False
-        attempt.provisional = True
-        return True
-
-    def _again(
-        self, books: Books, attempt: _Attempt, question: wire.Reserve | wire.Bind
-    ) -> wire.Answer:
-        """Take exactly the place that was taken before, or fail the attempt."""
-        place, now = attempt.place, self._service.clock.monotonic()
-        if place is None or place.node != question.node:
-            where = place.node if place is not None else "no node"
-            return _refused(question, PLACE_LOST, f"its place is on {where}")
-        engine, uid = books.engine, attempt.entry.pod.uid
-        taken: Placement | Refusal | None = None
-        try:
-            books.take([RoomKept(attempt.entry.pod, place.node, place.grants)], now)
-            if engine.keeps(uid, place.node) and engine.ledger.allocation(uid) == place:
-                taken = books.cycle.reserve(attempt.entry.pod, place.node)
-        except LedgerError as error:
-            return _refused(question, STALE, str(error))
-        if isinstance(taken, Placement):
-            attempt.reserved = True
-            return wire.Answer(question.id)
-        books.take([HoldEnded(uid)], now)
-        return _refused(question, PLACE_LOST, "others took its place; schedule the pod again")
-
-    def _release(self, attempt: _Attempt) -> None:
-        """Give the ledger back what an attempt holds of it, unless its Binding is on its way."""
-        uid, now = attempt.entry.pod.uid, self._service.clock.monotonic()
-        if attempt.outcome is not None or uid in self._service.bindings.busy:
-            return
-        books = self._service.books
-        state = books.engine.states.get(uid)
-        if attempt.reserved and state is State.RESERVED:
-            books.take([BindFailed(uid)], now)
-        elif attempt.provisional and uid in books.making_room:
-            # Its victims are being sent away. Until watches show that, and for which pod, no
-            # other may be sent away for it.
-            self._sent_away.setdefault(uid, now + _SENT_AWAY)
-        elif attempt.provisional and state in (State.HELD, State.CLEARING):
-            books.take([HoldEnded(uid)], now)
-        attempt.reserved = attempt.provisional = False
-
-    def _heed_facts(self, books: Books, now: float) -> None:
-        """Room that a group's pods were to get is kept by what the API server says, after a while."""
-        for uid in [uid for uid, end in self._sent_away.items() if now >= end]:
-            del self._sent_away[uid]
-            if uid in books.making_room:
-                books.give_up(uid, now)
-                entry = books.cluster_cache.pod(uid)
-                if entry is not None:
-                    books.pod_seen(entry, now)  # it is nominated by now, or no pod went for it
 
     # --- binding -------------------------------------------------------------------------------
 
-    async def _changed(self, books: Books, attempt: _Attempt) -> str:
+    async def _changed(self, books: Books, attempt: Attempt) -> str:
         """Why the pod is not the one that was decided about; empty when it is."""
         pod = attempt.entry.pod
         entry = books.cluster_cache.pod(pod.uid)
@@ -685,7 +537,7 @@ class Attempts:
     async def _bound(
         self,
         books: Books,
-        attempt: _Attempt,
+        attempt: Attempt,
         question: wire.Bind,
         reply: Callable[[wire.Answer], None],
     ) -> wire.Answer | None:
@@ -741,8 +593,7 @@ class Attempts:
                 attempt.reserved = False
                 if _past(books, attempt):
                     continue
-                question = wire.Reserve(0, uid, attempt.number, attempt.place.node)
-                if self._again(books, attempt, question).code:
+                if self._places.take_again(books, attempt, attempt.place.node) is not None:
                     _LOG.info("pod %s lost its place", attempt.entry.pod.key)
             elif books.cluster_cache.document(uid) is None:
                 self._gone(uid)
@@ -754,12 +605,12 @@ class Attempts:
             del self._attempts[uid]
         self._rejected.forget(uid)
 
-    def _remember(self, uid: str, attempt: _Attempt) -> None:
+    def _remember(self, uid: str, attempt: Attempt) -> None:
         self._attempts.pop(uid, None)
         self._attempts[uid] = attempt
         while len(self._attempts) > _MOST:
             _, oldest = self._attempts.popitem(last=False)
-            self._release(oldest)
+            self._places.release(oldest)
 
 
 def _amounts(one: wire.Taken) -> Mapping[str, int]:
@@ -772,35 +623,11 @@ def _take_in(books: Books, taken: Mapping[str, Mapping[str, int]]) -> None:
         books.engine.handle(event)
 
 
-def _claimant(books: Books, question: wire.Propose) -> PodEntry | None:
-    """A pod that asks by claims as one that asks by the engine's request; None where that cannot be said."""
-    translation = books.cluster_cache.translation
-    if sum(map(len, question.claims)) > MOST_BYTES:
-        return None
-    try:
-        document = decode_pod(bytes(question.pod))
-        claims = [decode_claim(bytes(one)) for one in question.claims]
-        if document.metadata.uid != question.uid or translation.concerns(document):
-            return None
-        translated = translate_pod(document, translation.context)
-    except InvalidDocument:
-        return None
-    request = request_of_claims(document, claims)
-    if request is None:
-        return None
-    return PodEntry(replace(translated.pod, request=request), translated.view)
-
-
-def _past(books: Books, attempt: _Attempt) -> str:
+def _past(books: Books, attempt: Attempt) -> str:
     """Why the pod cannot be placed any more; empty when it can."""
     if not attempt.travelled and books.cluster_cache.pod(attempt.entry.pod.uid) is None:
         return f"pod {attempt.entry.pod.key} is gone"
     return books.cluster_cache.past(attempt.entry)
-
-
-def _newer(one: str, other: str) -> bool:
-    """Whether a resourceVersion is newer than another; those that are no numbers never are."""
-    return one.isdecimal() and other.isdecimal() and int(one) > int(other)
 
 
 def _refused(

@@ -27,6 +27,14 @@ PROTOCOL: Final = 1
 MAX_FRAME: Final = 8 * 2**20
 """Bytes of one frame. The largest one is a proposal of every node: 5,000 names of 253 bytes."""
 
+CLOSED: Final = "EngineNotReady"
+STALE: Final = "StaleAttempt"
+CHANGED: Final = "PodChanged"
+PROVISIONAL: Final = "Provisional"
+PLACE_LOST: Final = "PlaceLost"
+NOT_BOUND: Final = "NotBound"
+"""Codes of answers beside those of refusals; docs/reference/plugin.md lists them."""
+
 
 class _Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What all messages have in common: absent fields stand for their defaults."""
