@@ -98,10 +98,9 @@ class Plane:
 
     def __init__(self, cards: int, nodes: int) -> None:
         self.extras: dict[str, tuple[Ints, Ints]] = {}
-        self.amounts: Ints = np.zeros((_AMOUNTS, 0, 0), np.int64)
-        self.open: Bools = np.zeros((0, 0), np.bool_)
-        self.closed: NDArray[np.int8] = np.zeros((0, 0), np.int8)
-        self.grow(cards, nodes)
+        self.open: Bools = np.zeros((cards, nodes), np.bool_)
+        self.closed: NDArray[np.int8] = np.zeros((cards, nodes), np.int8)
+        self.lay_out(np.zeros((_AMOUNTS, cards, nodes), np.int64))
 
     @property
     def cards(self) -> int:
@@ -113,17 +112,11 @@ class Plane:
         have = self.open.shape
         if cards <= have[0] and nodes <= have[1]:
             return
-        shape = (max(cards, have[0]), max(nodes, have[1]))
-
-        def grown(old: NDArray[T]) -> NDArray[T]:
-            new = np.zeros((*old.shape[:-2], *shape), old.dtype)
-            new[..., : have[0], : have[1]] = old
-            return new
-
-        self.open, self.closed = grown(self.open), grown(self.closed)
+        wanted = (max(cards, have[0]), max(nodes, have[1]))
+        self.open, self.closed = _grown(self.open, wanted), _grown(self.closed, wanted)
         for unit, (total, free) in self.extras.items():
-            self.extras[unit] = (grown(total), grown(free))
-        self.lay_out(grown(self.amounts))
+            self.extras[unit] = (_grown(total, wanted), _grown(free, wanted))
+        self.lay_out(_grown(self.amounts, wanted))
 
     def first(self, cards: int) -> "Plane":
         """The columns of so many positions, to be read; what stands in the others is not looked at."""
@@ -166,3 +159,10 @@ class Plane:
             free[:, node] = 0
             if not total.any() and not free.any():
                 del self.extras[unit]  # a node may have named it once, and another one each time
+
+
+def _grown(old: NDArray[T], wanted: tuple[int, int]) -> NDArray[T]:
+    """A larger array with the same in its corner."""
+    new = np.zeros((*old.shape[:-2], *wanted), old.dtype)
+    new[..., : old.shape[-2], : old.shape[-1]] = old
+    return new
