@@ -129,7 +129,7 @@ def test_a_refusal_of_the_library_is_reported(world: World) -> None:
 def test_a_running_process_is_looked_at(world: World) -> None:
     """The kernel's own tables tell what is mapped."""
     tenant = world.tenant()
-    running = tenant.start("memory", "plain", "1048576", "dlsym", "hold")
+    running = tenant.start("memory", "plain", str(64 * MIB), "dlsym", "hold")
     assert running.stdout is not None
     while not running.stdout.readline().startswith("total"):
         pass
@@ -156,7 +156,7 @@ def test_a_file_mounted_over_the_library_is_not_the_library(world: World) -> Non
     other = world.folder / "other.so"
     shutil.copyfile(tenant.library, other)
     mount = f"mount --bind {other} {tenant.library}; exec env LD_PRELOAD={tenant.library} $0 $@"
-    program = [str(tenant.programs / "memory"), "plain", "1048576", "dlsym", "hold"]
+    program = [str(tenant.programs / "memory"), "plain", str(64 * MIB), "dlsym", "hold"]
     environment = {**os.environ, **tenant.environment}
     del environment["LD_PRELOAD"]
     with subprocess.Popen(
