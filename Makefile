@@ -73,7 +73,7 @@ flood: venv ## 400 pods (PARTAGE_FLOOD) at 64 places of eight cards at once, hal
 	tests/cluster/build
 	PARTAGE_CLUSTER=1 PARTAGE_FLOOD=$${PARTAGE_FLOOD:-400} $(BIN)/python -m pytest -n0 -s tests/cluster/test_claims_and_pods_flood_the_same_cards.py
 
-failover: venv ## Kill the leader five times under load (FAILOVER_KILLS, SOAK_SEAM): how long nobody is served, and where the seconds go
+failover: venv ## Kill the leader five times under load (FAILOVER_KILLS, SOAK_SEAM): how long no pod is served, and where the seconds go
 	PYTHONPATH=tests/tools $(BIN)/python tests/faults/failover.py --kills $${FAILOVER_KILLS:-5} --seam $${SOAK_SEAM:-plugin}
 
 soak-laws: venv ## The laws, random interleavings and comparisons with the originals, far longer than CI tries them (PARTAGE_SEQUENCES, PARTAGE_CASES, PARTAGE_SEED)
@@ -105,7 +105,7 @@ try: venv ## Two genuine nodes with the chart installed from the images, as root
 test-pods: venv ## Images and a cluster of pods: what an operator types, as root on Debian (not in the gate)
 	@tests/pods/run
 
-lock: venv ## Take up new versions: write requirements/*.txt anew from pyproject.toml
+lock: venv ## Take up new versions: write requirements/*.txt again from pyproject.toml
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --custom-compile-command 'make lock' --python-version 3.11 pyproject.toml --extra fast --extra plot --extra solver --group dev -o requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --custom-compile-command 'make lock' --python-version 3.13 pyproject.toml --extra fast --extra node --extra nvidia --extra solver --extra trace -o requirements/image.txt

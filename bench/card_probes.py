@@ -6,7 +6,7 @@
 
 `bench/gpu.py` runs it and prints the lines as a table. Each line is one JSON object: `probe`, `assumption`, `holds` (true,
 false, or null where only a figure is wanted or the driver has no such function) and `measured`. Needs the driver and Python
-3.8, and no library of ours: it asks the bare driver. A probe that hangs or falls is told by the line that is missing; the
+3.8, and no library of ours: it asks the bare driver. A probe that hangs or falls is known by the line that is missing; the
 caller goes on behind it with `--after`. With `--under` it is itself a tenant (of `bench/gpu.py`), and asks what the library makes of
 its work on this card, by the book that the library keeps beside itself. `--timed` prints the median ns of a launch's call on an ordinary or the per-thread stream.
 """
@@ -537,7 +537,7 @@ def pieces(cuda: Cuda) -> Answer:
 
 
 def module(cuda: Cuda) -> Answer:
-    """A module's memory is taken by its load, given back by its unload, and taken again by the next."""
+    """A module's memory is taken by its load, released by its unload, and taken again by the next."""
     before = cuda.free()
     first = cuda.module(LARGE)
     loaded = before - cuda.free()
@@ -1349,7 +1349,7 @@ def main() -> None:
                 line["holds"], line["measured"] = probes[name](cuda)
             except Absent as error:
                 line["holds"], line["measured"] = None, f"not asked: {error}"
-            except Exception as error:  # noqa: BLE001 # whatever a card that nobody has seen may do
+            except Exception as error:  # noqa: BLE001 # whatever a card that was never tried may do
                 line["holds"], line["measured"] = None, f"failed: {type(error).__name__}: {error}"
         print(json.dumps(line), flush=True)
     return None

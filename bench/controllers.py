@@ -26,7 +26,7 @@ CARDS = 8
 Manifest = dict[str, Any]
 
 
-class Nobody:
+class Silent:
     """Hears no event, because there is none."""
 
     def normal(self, regarding: Regarding, reason: str, message: str) -> None:
@@ -135,7 +135,7 @@ async def measure(nodes: int, pods: int, runs: int) -> None:
     facts = [documents([make(i) for i in range(nodes)]) for make in (node, device)]
     bound = documents([pod(i, nodes) for i in range(pods)])
     async with Client(Config(ClusterConfig("http://127.0.0.1:1"))) as client:
-        controllers = Controllers(client, Nobody())
+        controllers = Controllers(client, Silent())
         started = time.process_time()
         for document in facts[0]:
             controllers.changed(document)

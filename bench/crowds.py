@@ -33,7 +33,7 @@ from partage.embedded.fleet import node_of
 
 MODEL = "A100-SXM4-80GB"
 LONG = 0.1
-"""Seconds of processor time of a step that is told."""
+"""Seconds of processor time of a step that is named."""
 
 
 def hard(shape: str, seed: int) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Instant:
         return Answered(Outcome.DONE)
 
     async def read(self, _namespace: str, _name: str) -> Document | None:
-        """Nobody is there."""
+        """No answer comes."""
         return None
 
 

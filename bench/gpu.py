@@ -197,7 +197,7 @@ class Clocks(threading.Thread):
 
 
 def clock(begin: int, end: int) -> float | None:
-    """MHz of the multiprocessors between two moments; None where nobody tells."""
+    """MHz of the multiprocessors between two moments; None where it is unknown."""
     seen = [one["mhz"] for one in RECORD["clocks"] if "mhz" in one and begin <= one["at"] <= end]
     return statistics.mean(seen) if len(seen) > 1 else None
 
@@ -441,7 +441,7 @@ class Driver:
 
 
 def opened_driver() -> ctypes.CDLL:
-    """The driver's library, which programs are told of too where it lies beside the loader's path.
+    """The driver's library, which programs find too where it lies beside the loader's path.
 
     Raises:
         OSError: there is none.
@@ -1178,7 +1178,7 @@ def part(what: str, measure: Callable[[], object]) -> None:
     PART[0] = what
     try:
         measure()
-    except Exception as error:  # noqa: BLE001 # whatever a card that nobody has seen may do
+    except Exception as error:  # noqa: BLE001 # whatever a card that was never tried may do
         told = str(error) or type(error).__name__
         row(what, f"failed: {told}", "", "", judged(False, what))
     for process in tuple(RUNNING):

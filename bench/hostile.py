@@ -1,6 +1,6 @@
 """What pods that are made to be hard cost: CPU of each verb, in a cluster that could hold them.
 
-Each shape is a new class of request in every round. A work unit's cost is told too, since the gate
+Each shape is a new class of request in every round. A work unit's cost is shown too, since the gate
 counts units only (`partage.placement.work`).
 
     python bench/hostile.py [--nodes 5000] [--used] [--only NAME] [--rounds 3]
@@ -152,7 +152,7 @@ def shapes(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:  # noqa: PLR0915 
         container(f"s{i}", hami(1, 100 + seed + i, 12), restartPolicy="Always") for i in range(60)
     ]
     yield "60 sidecars and init", pod(one, initContainers=[*side, last])
-    nobody = json.dumps(
+    unknown = json.dumps(
         {
             "rdma": {
                 "allocateStrategy": "ApplyForAll",
@@ -162,7 +162,7 @@ def shapes(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:  # noqa: PLR0915 
     )
     same = json.dumps({"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"})
     both = [container("a", {"koordinator.sh/gpu": "500", "koordinator.sh/rdma": "100"})]
-    yield "joint, nobody's function", pod(both, {JOINT: same, HINT: nobody})
+    yield "joint, an unknown function", pod(both, {JOINT: same, HINT: unknown})
     some = json.dumps(
         {
             "rdma": {"vfSelector": {"matchLabels": {"type": "general"}}},

@@ -4,7 +4,7 @@
 
 Containers have rooms, accounts and seats as the agent makes them. Their processes are genuine ones with files
 open; a folder of links beside genuine procfs says to which container each belongs. Beside them are
-processes of nobody's. Counted is the processor time of the agent's own thread and the kernel's part of it.
+processes that hold nothing. Counted is the processor time of the agent's own thread and the kernel's part of it.
 """
 
 import argparse
@@ -162,7 +162,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--containers", type=int, nargs="+", default=[16, 100])
     parser.add_argument("--processes", type=int, default=4, help="of each container (4)")
-    parser.add_argument("--others", type=int, default=300, help="processes of nobody's (300)")
+    parser.add_argument(
+        "--others", type=int, default=300, help="processes that hold nothing (300)"
+    )
     given = parser.parse_args()
     if not LIBRARY.exists():
         sys.exit("make native")

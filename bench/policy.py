@@ -7,7 +7,7 @@ are in it are not done again: the command can be stopped and called again. Print
 one table over the traces, means over the seeds, and what is not met.
 
 Modes: `cold` learns from the pods that arrive; `history` knows the trace's own table of pods
-beforehand; `wrong` is told another trace's table; `empty` is told one pod of each of two kinds.
+beforehand; `wrong` gets another trace's table; `empty` gets one pod of each of two kinds.
 
 The traces are public and not part of this repository: PARTAGE_OPENB names their folder.
 """
@@ -97,7 +97,7 @@ def measured(run: Run) -> Result:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where traces and results are, and how the policy is told to choose."""
+    """Where traces and results are, and how the policy is to choose."""
 
     data: Path
     results: Path

@@ -1,4 +1,4 @@
-"""A list of 100,000 pods, twice: at the start, and again when all watches are told 410.
+"""A list of 100,000 pods, twice: at the start, and again when all watches get 410.
 
 Scenario 13 of the fault tests at its size: 5,000 nodes of 8 cards, 80,000 pods that hold half a
 card each and 20,000 without devices, some 4.5 kB a pod, from an API server in a process of its

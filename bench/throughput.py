@@ -520,8 +520,8 @@ async def in_parallel(works: Iterable[Any]) -> None:
 def shortest_slices() -> None:
     """Have this process and all it starts run as soon as they are woken (Linux 6.12 and newer).
 
-    On a machine that others keep busy, each hop between processes otherwise waits for somebody
-    else's time slice to end, which no machine of its own would make it wait for.
+    On a machine that others keep busy, each hop between processes otherwise waits for another
+    one's time slice to end, which no machine of its own would make it wait for.
     """
     attributes = struct.pack("IIQiIQQQ", 48, 0, 0, os.nice(0), 0, SLICE, 0, 0)
     ctypes.CDLL(None).syscall(SCHED_SETATTR, 0, attributes, 0)

@@ -3,11 +3,11 @@
     python bench/up.py [--nodes 100] [--cards 8] [--pods 1000] [--releases 200]
 
 First so many pods are created at once, four shapes in turn, and the time until every one of them
-has a node is told, with the Bindings that had to be tried again; nothing may be given out twice,
+has a node is printed, with the Bindings that had to be tried again; nothing may be given out twice,
 which is recomputed from the pods' own records. Then the cluster is filled up, so many whole-card
 pods wait, and one after another a pod is deleted: the time from its last moment in the API server
 to the next Binding is measured. The share of a plain API server's own work (creating as many pods
-with nobody listening) is told beside it, because figures of a loaded machine only compare within
+with none listening) is printed beside it, because figures of a loaded machine only compare within
 one run.
 """
 

@@ -11,7 +11,7 @@ import (
 	"partage.io/kube-scheduler/protocol"
 )
 
-// mostBudgetsOfOne and mostBudgetsOfAll are how many bytes of disruption budgets travel, of one namespace and together. Whoever
+// mostBudgetsOfOne and mostBudgetsOfAll are how many bytes of disruption budgets travel, of one namespace and together. A user who
 // may make budgets may make them of a megabyte each; a frame that became too large would end preemption for all.
 const (
 	mostBudgetsOfOne = 64 << 10

@@ -243,7 +243,7 @@ func TestClaimsThatAreTooLargeToTellAreLeftAndNodesAreToldOfAllTheSame(t *testin
 		t.Error(status)
 	}
 	if asked := engine.last(protocol.VerbPropose); len(asked.Taken) != 2 {
-		t.Errorf("told of %v", asked.Taken)
+		t.Errorf("heard of %v", asked.Taken)
 	}
 }
 

@@ -303,7 +303,7 @@ func (e *engine) out() error {
 	return err
 }
 
-// checkPeer makes sure that the engine's own user listens, and not somebody who took its place.
+// checkPeer makes sure that the engine's own user listens, and not another one that took its place.
 func checkPeer(conn net.Conn, user uint32) error {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {

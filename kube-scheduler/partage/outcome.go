@@ -10,7 +10,7 @@ import (
 	"partage.io/kube-scheduler/protocol"
 )
 
-// outcomeOf says what an error tells about a Binding: carried out, refused, or nobody knows.
+// outcomeOf says what an error tells about a Binding: carried out, refused, or unknown.
 func outcomeOf(err error) string {
 	if err == nil {
 		return protocol.OutcomeDone

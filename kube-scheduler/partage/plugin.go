@@ -230,7 +230,7 @@ func (s *shared) sayLeading() {
 		return protocol.Question{Verb: protocol.VerbLeading, Leading: &leading}
 	})
 	if err != nil && !errors.Is(err, errAway) {
-		klog.Background().Error(err, "The engine could not be told who leads")
+		klog.Background().Error(err, "The engine does not know who leads")
 	}
 }
 
@@ -294,7 +294,7 @@ func (s *shared) forget(pod *v1.Pod) {
 // Name is the plugin's name.
 func (p *Plugin) Name() string { return Name }
 
-// PreFilter asks the engine for nodes. Pods without devices are told apart before the socket is touched.
+// PreFilter asks the engine for nodes. Pods without devices are recognized before the socket is touched.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (result *fwk.PreFilterResult, status *fwk.Status) {
 	defer guard(&status)
 	words := p.shared.words.Load()
@@ -404,7 +404,7 @@ func (p *Plugin) propose(ctx context.Context, pod *v1.Pod, number int64, inGroup
 
 // preempt asks where less important pods could make room for a pod that the engine refused. It gives
 // nil where there is no such node. kube-scheduler's own preemption then finds that its filters pass
-// once those pods are gone, adds whom its own resources need, and sends them away. Where nobody could
+// once those pods are gone, adds whom its own resources need, and evicts them. Where the engine could not
 // say who has to go, kube-scheduler tries the pod again in a while: no push would come for it.
 func (p *Plugin) preempt(ctx context.Context, pod *v1.Pod, number int64, refused protocol.Answer) (*attempt, error) {
 	if !refused.Preempt {
@@ -497,8 +497,8 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	if made == nil {
-		// The engine found no place for its devices, and nobody who could make room: PreFilter said of every node that
-		// it cannot be helped. Plugins that come later hear of it all the same: a group's gives back what its other pods hold.
+		// The engine found no place for its devices, and no pod that could make room: PreFilter said of every node that
+		// it cannot be helped. Plugins that come later hear of it all the same: a group's releases what its other pods hold.
 		if pod.Status.NominatedNodeName == "" {
 			return nil, fwk.NewStatus(fwk.Unschedulable)
 		}
@@ -510,7 +510,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		if err != nil || len(nodes) > 0 {
 			return nil, fwk.NewStatus(fwk.Unschedulable)
 		}
-		// kube-scheduler's own filters reject all of them, whoever goes.
+		// kube-scheduler's own filters reject all of them, whichever pods go.
 	}
 	answer, err := p.shared.timed(ctx, protocol.Question{
 		Verb: protocol.VerbAnother, UID: string(pod.UID), Attempt: made.number, Rejected: made.names,
@@ -635,7 +635,7 @@ func (p *Plugin) sayAllocated(ctx context.Context, pod *v1.Pod, number int64, no
 		}
 	}
 	if err != nil && !errors.Is(err, errAway) {
-		klog.FromContext(ctx).Error(err, "The engine could not be told what was allocated", "pod", klog.KObj(pod))
+		klog.FromContext(ctx).Error(err, "The engine does not know what was allocated", "pod", klog.KObj(pod))
 	}
 	return err == nil && len(allocated) > 0
 }
@@ -652,7 +652,7 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	if err := p.shared.engine.tell(protocol.Question{
 		Verb: protocol.VerbUnreserve, UID: string(pod.UID), Attempt: made.number,
 	}); err != nil && !errors.Is(err, errAway) {
-		klog.FromContext(ctx).Error(err, "The engine could not be told to release", "pod", klog.KObj(pod))
+		klog.FromContext(ctx).Error(err, "The engine was not asked to release", "pod", klog.KObj(pod))
 	}
 }
 
@@ -780,7 +780,7 @@ func attemptOf(state fwk.CycleState) *attempt {
 	return made
 }
 
-// refusal is what PreFilter says: that nobody's leaving would help, since the engine was asked who could make room.
+// refusal is what PreFilter says: that no pod's end would help, since the engine was asked who could make room.
 func refusal(answer protocol.Answer) *fwk.Status {
 	if answer.Code == protocol.CodeStale {
 		// Nothing is known to change that kube-scheduler would be told of: it tries the pod again in a while.

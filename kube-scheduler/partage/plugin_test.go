@@ -457,7 +457,7 @@ func TestRefusalsSayWhyAndAreTriedAgainWhenPushed(t *testing.T) {
 	if _, status := p.PostFilter(context.Background(), framework.NewCycleState(), nominated, nil); status.Code() != fwk.UnschedulableAndUnresolvable {
 		t.Error("kube-scheduler takes the nomination away", status)
 	}
-	engine.push(protocol.Answer{Activate: []string{"somebody else"}})
+	engine.push(protocol.Answer{Activate: []string{"another pod"}})
 	engine.push(protocol.Answer{Activate: []string{string(pod.UID)}})
 	until(t, "activated", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return len(h.activated) == 1 })
 }
@@ -588,7 +588,7 @@ func TestRoomIsMadeWhereTheEngineSays(t *testing.T) {
 		state := framework.NewCycleState()
 		_, status = p.PreFilter(ctx, state, pod, nil)
 		if status.Code() != fwk.UnschedulableAndUnresolvable || status.Message() != "InsufficientCards: no card is free" {
-			t.Error("somebody may be sent away in vain", none, status)
+			t.Error("a pod may be evicted for nothing", none, status)
 		}
 	}
 	if len(h.activated) != 3 {
@@ -597,7 +597,7 @@ func TestRoomIsMadeWhereTheEngineSays(t *testing.T) {
 }
 
 func TestWithoutTheEnginePlainPodsGoOnAndOthersWait(t *testing.T) {
-	s := newShared(filepath.Join(t.TempDir(), "nobody"), uint32(os.Getuid()))
+	s := newShared(filepath.Join(t.TempDir(), "absent"), uint32(os.Getuid()))
 	p := &Plugin{handle: &handle{}, shared: s}
 	ctx := context.Background()
 	if _, status := p.PreFilter(ctx, framework.NewCycleState(), &v1.Pod{}, nil); !status.IsSkip() {
@@ -614,7 +614,7 @@ func TestWithoutTheEnginePlainPodsGoOnAndOthersWait(t *testing.T) {
 func TestACandidateComesToTheElectionAtOnceWithAnEngineAndLaterWithout(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	s := newShared(filepath.Join(t.TempDir(), "nobody"), uint32(os.Getuid()))
+	s := newShared(filepath.Join(t.TempDir(), "absent"), uint32(os.Getuid()))
 	if s.engine.await(ctx, time.Millisecond) || s.engine.isConnected() {
 		t.Error("there is no engine")
 	}
@@ -629,7 +629,7 @@ func TestACandidateComesToTheElectionAtOnceWithAnEngineAndLaterWithout(t *testin
 
 // Two tell it where the Lease is got just when the engine connects.
 func TestWhatIsToldLastOfTheLeaseIsTrue(t *testing.T) {
-	s := newShared(filepath.Join(t.TempDir(), "nobody"), uint32(os.Getuid()))
+	s := newShared(filepath.Join(t.TempDir(), "absent"), uint32(os.Getuid()))
 	ours, theirs := net.Pipe()
 	defer ours.Close()
 	defer theirs.Close()

@@ -112,7 +112,7 @@ func wide(spec *v1.PodSpec) bool {
 	return len(spec.ResourceClaims) > 0
 }
 
-// mostDomains is the number of labels that domains are told apart by; for a pod with more, every node counts.
+// mostDomains is the number of labels that domains are distinguished by; for a pod with more, every node counts.
 const mostDomains = 2
 
 // domains gives the labels by whose values kube-scheduler's rules tell nodes apart for a pod that is wide,

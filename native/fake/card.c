@@ -29,7 +29,7 @@
 #define CONTEXTS 640
 #define LINKS 2048
 #define EVENTS FAKE_EVENTS
-#define NOBODY UINT32_MAX
+#define NO_CLIENT UINT32_MAX
 #define SLICE 2000000ull
 
 /* until: when a pause that began is over; awaited: an event that must be over first, of any context of the client */
@@ -56,7 +56,7 @@ static struct card cards[FAKE_CARDS];
 static struct link links[LINKS];
 static struct event events[CLIENTS][EVENTS];
 static uint32_t card_count = 1, link_count;
-static bool pauses, awaits; /* any was made: else nobody looks for them */
+static bool pauses, awaits; /* any was made: else none is looked for */
 static bool by_work;        /* what marks show */
 
 static uint64_t now(void)
@@ -156,7 +156,7 @@ static uint64_t first_end(uint32_t index, uint64_t until)
     return until;
 }
 
-/* Has nobody anything on the card, not even something that waits? */
+/* Is nothing on the card, not even something that waits? */
 static bool is_idle(uint32_t index)
 {
     for (uint32_t i = 0; i < CONTEXTS; i++)
@@ -316,7 +316,7 @@ static void serve(struct link *link, const struct request *request)
 {
     struct request checked = *request;
     checked.card %= FAKE_CARDS;
-    if (link->client == NOBODY && request->kind != ASK_HELLO) return;
+    if (link->client == NO_CLIENT && request->kind != ASK_HELLO) return;
     if (request->kind != ASK_KERNEL && request->kind != ASK_MARK && request->kind != ASK_PAUSE &&
         request->kind != ASK_AWAIT)
         for (uint32_t i = 0; i < card_count; i++) advance(i, now());
@@ -345,11 +345,11 @@ static void close_link(uint32_t i)
 {
     struct link *link = &links[i];
     close(link->file);
-    if (link->client != NOBODY && --clients[link->client].links == 0) end_client(link->client);
+    if (link->client != NO_CLIENT && --clients[link->client].links == 0) end_client(link->client);
     links[i] = links[--link_count];
 }
 
-/* When the model next changes, for those who wait; -1: nobody does. */
+/* When the model next changes, for those who wait; -1: none waits. */
 static int64_t next_change(void)
 {
     int64_t least = -1;
@@ -418,7 +418,7 @@ int main(int argc, char **argv)
             if (files[i].revents) receive(i);
         if (files[count].revents & POLLIN) {
             int file = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
-            if (file >= 0) links[link_count++] = (struct link){.file = file, .client = NOBODY};
+            if (file >= 0) links[link_count++] = (struct link){.file = file, .client = NO_CLIENT};
         }
         wake_waiting();
     }

@@ -6,7 +6,7 @@
 #include "link.h"
 #include <pthread.h>
 
-/* A lock that is free in a child, whoever held it at the fork: a driver is not what a child may hang in. */
+/* A lock that is free in a child, whichever thread held it at the fork: a driver is not what a child may hang in. */
 #define FAKE_LOCK(name)                                                                                  \
     static pthread_mutex_t name = PTHREAD_MUTEX_INITIALIZER;                                             \
     static void name##_renew(void) { pthread_mutex_init(&name, NULL); }                                  \
@@ -50,7 +50,7 @@ void fake_give(CUdevice device, uint64_t bytes);
 uint64_t fake_address(uint64_t bytes);
 /* A context ended, and what lay in its blocks. */
 void fake_forget_blocks(CUcontext context);
-/* Gives back what is noted under a key; takes it from its pool. */
+/* Releases what is noted under a key; takes it from its pool. */
 CUresult fake_release(uint64_t key);
 /* One reference to a handle more or less. */
 CUresult fake_refer(uint64_t handle, int64_t by);

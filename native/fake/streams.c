@@ -3,7 +3,7 @@
  *
  * As the documentation of cuThreadExchangeStreamCaptureMode has it: a thread whose mode is global makes no potentially
  * unsafe call while it captures itself, or while another thread captures in global mode; one whose mode is thread-local
- * while it captures itself; a relaxed one may. Captures in relaxed mode forbid nobody anything. What the documentation
+ * while it captures itself; a relaxed one may. Captures in relaxed mode forbid nothing. What the documentation
  * leaves open counts as unsafe here: queries, waits, and all that takes, gives or measures memory outside a stream. A
  * call that was not allowed fails, and with it the captures that it could have spoilt.
  */
@@ -87,7 +87,7 @@ CUresult cuStreamDestroy_v2(CUstream stream)
     pthread_mutex_lock(&lock);
     if (stream->first) end(stream->first);
     pthread_mutex_unlock(&lock);
-    stream->over = 1; /* not freed: who uses it is told */
+    stream->over = 1; /* not freed: a later use is an error */
     return CUDA_SUCCESS;
 }
 

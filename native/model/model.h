@@ -25,7 +25,7 @@ struct model {
     uint64_t switch_ns; /* that a change of context keeps the card */
     uint64_t slice_ns;  /* of a context while another has work */
     uint64_t call_ns;   /* of the host for each call of the driver */
-    uint64_t flush_ns;  /* what was submitted begins this much later, unless somebody asks for it */
+    uint64_t flush_ns;  /* what was submitted begins this much later, unless it is asked for */
     uint32_t gathers;   /* or so many submissions have come together; 0: nothing else begins it */
     uint64_t wake_ns;   /* that a sleeper wakes late, at most */
     uint32_t channel;   /* submissions that a context takes before a call waits */
@@ -117,7 +117,7 @@ void process_open(struct process *process, uint32_t cards, uint32_t seat, struct
 /* What cuLaunchKernel and cuGraphLaunch do (`graph` not 0), through the gate or not. */
 void process_launch(struct process *process, uint32_t card, uint32_t stream, uint64_t graph, uint64_t function,
                     struct submission work);
-/* Ends: its seats are given back, and the agent says nothing of them any more. Its threads launch nothing after that. */
+/* Ends: its seats are released, and the agent says nothing of them any more. Its threads launch nothing after that. */
 void process_close(struct process *process);
 /* Of no device time: a wait for an event, a function of the host. */
 void process_part(struct process *process, uint32_t card, uint32_t stream, struct submission work);

@@ -2,7 +2,7 @@
  * The container's account: which of its processes use cards, and how much memory each counted.
  *
  * A process is its pid and start time, and the program that it runs: what it had before exec is gone. A place whose
- * owner is gone counts for nothing and is taken by the next process; nobody has to clean up, so a kill at any
+ * owner is gone counts for nothing and is taken by the next process; no cleaning up is needed, so a kill at any
  * instruction leaves nothing behind. Who cannot be asked after is there.
  */
 #ifndef PARTAGE_ACCOUNT_H

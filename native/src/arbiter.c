@@ -5,7 +5,7 @@
 
 /* Whose turn it is, as the latest claim says. */
 struct turn {
-    uint32_t author, holder; /* indices; SEATS: nobody */
+    uint32_t author, holder; /* indices; SEATS: none */
     uint64_t stamp, until;
 };
 

@@ -22,7 +22,7 @@
 #define QUANTUM_NS (20 * MS)     /* device time of a turn while few others wait */
 #define QUANTUM_MIN_NS (4 * MS)  /* and while many do */
 #define ROUND_NS (64 * MS)       /* a round of all waiting aims at this */
-#define LEASE_NS (30 * MS)       /* a turn that nobody renews ends after this */
+#define LEASE_NS (30 * MS)       /* a turn that is not renewed ends after this */
 #define GRACE_NS (4 * MS)        /* a turn that was handed over is taken up within this */
 #define RANK_DELAY_NS (MS / 2)   /* the n-th in the queue takes a free turn after n of these */
 #define NEXT_NS (MS / 2)         /* who is next looks this often whether the turn is free */

@@ -40,7 +40,7 @@ static bool reserve(struct card *card, uint64_t bytes)
     return false;
 }
 
-/* Keeps the books of an array that was made, or gives back what was counted for it. */
+/* Keeps the books of an array that was made, or releases what was counted for it. */
 static CUresult keep(struct card *card, enum kind kind, CUresult result, uint64_t key, uint64_t bytes, unsigned flags)
 {
     if (result != CUDA_SUCCESS) {

@@ -283,7 +283,7 @@ static bool ran_dry(const struct gate *gate, struct batch *batch, uint64_t now)
 
 /*
  * Ends a batch whose stream is dry. Marked now, the end would count the idle time since: the launches' own span is taken,
- * less what others were counted for meanwhile; and those that were under way before it are told.
+ * less what others were counted for meanwhile; and those that were under way before it are informed.
  */
 static void estimate(struct gate *gate, struct batch *batch, uint64_t now)
 {
@@ -378,7 +378,7 @@ void batch_close_old(struct gate *gate, uint64_t age, uint64_t now)
     }
 }
 
-/* What of a batch that is over no other was counted for; those that have begun and are not counted yet are told of it. */
+/* What of a batch that is over no other was counted for; those that have begun and are not counted yet learn of it. */
 static uint64_t fresh_time(struct gate *gate, struct batch *batch, uint64_t *whole)
 {
     int64_t span, since;

@@ -15,7 +15,7 @@ static void at_end(void)
     for (uint32_t i = 0; all && i < all->limits.count; i++) gate_shut(&all->cards[i].gate);
     /* Destructors that still come may call the driver, which may be gone when they do: of itself the library does not. */
     driver_leave();
-    /* What they give back must not be taken from the next owner's count. */
+    /* What they release must not be taken from the next owner's count. */
     static struct place gone;
     struct place *place = all ? atomic_exchange(&all->place, &gone) : NULL;
     if (place) place_leave(place, &all->self);
@@ -221,7 +221,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return result;
 }
 
-/* A reset ends all of it, but nobody's hold: who retained it has to release it still. */
+/* A reset ends all of it, but no hold: who retained it has to release it still. */
 static CUresult let_go(CUresult (*real)(CUdevice), CUdevice device, bool reset)
 {
     struct entry entry = {0};

@@ -10,7 +10,7 @@
 #define CHECK_NS 200000ull       /* launches pass unasked for this long */
 #define DRAIN_PATIENCE (250 * MS) /* work that is late by this is passed by: it may wait for what is held back */
 #define HOST_PATIENCE (20 * MS)  /* the same where a function of the host is among it: that may want the launching thread's lock */
-#define LEFT_MOST (2000 * MS)    /* nobody waits longer than this for work to end when it should */
+#define LEFT_MOST (2000 * MS)    /* no launch waits longer than this for work to end when it should */
 #define IDLE_NS (5 * MS)         /* without work for this long: it rests */
 #define SHORT_NS (MS / 2)        /* work that is waited for alone: its mark would take some percent of what takes less */
 #define LINGER_NS (20 * MS)      /* launches beside a kernel that stays pass for this long when the turn has ended */
@@ -24,7 +24,7 @@ static struct arbiter *arbiters(struct gate *gate, int i)
     return i == 0 ? (gate->has_inner ? &gate->inner : NULL) : &gate->outer;
 }
 
-/* Wakes who waits for the container's turn to end; processes of the container wait there as well. */
+/* Wakes what waits for the container's turn to end; processes of the container wait there as well. */
 static void ring(struct gate *gate) { bell_ring(&gate->outer.own->bell); }
 
 static void pass_all(struct gate *gate, uint64_t now)
@@ -123,7 +123,7 @@ static bool has_turn(struct gate *gate, const struct ticket *ticket, uint64_t no
         if (!arbiter) continue;
         if (arbiter_holds(arbiter, now)) {
             if (arbiter_keep(arbiter, now, gate->pending) || lingers(gate, ticket->stays, now)) continue;
-            /* What was launched while nobody waited is left to the driver, which shares the card: no turn lasts as long. */
+            /* What was launched while no other waited is left to the driver, which shares the card: no turn lasts as long. */
             if (drains(gate, now, wait) && !gate->backlog) return false;
             gate->held_since = 0;
             arbiter_pass(arbiter, now);
@@ -157,7 +157,7 @@ static bool is_ahead(const struct gate *gate, uint64_t expected, uint64_t now)
 
 /*
  * Small launches of other threads would fill up for ever what may be launched ahead, and a large one never have room. So
- * none passes the one that has waited longest, once that is long; while nothing runs, nobody is in its way.
+ * none passes the one that has waited longest, once that is long; while nothing runs, nothing is in its way.
  */
 static bool is_overtaking(const struct gate *gate, const struct ticket *ticket, uint64_t now)
 {
@@ -216,7 +216,7 @@ static bool may_pass(struct gate *gate, const struct ticket *ticket, uint64_t no
     return true;
 }
 
-/* Sleeps with the lock given back until who has the turn passes it on; `own` is the own bell before that was asked. */
+/* Sleeps with the lock released until who has the turn passes it on; `own` is the own bell before that was asked. */
 static void sleep_for(struct gate *gate, uint32_t own, uint32_t rings, uint64_t now, uint64_t ns)
 {
     uint32_t whose = arbiter_bell(&gate->outer, now);
@@ -227,7 +227,7 @@ static void sleep_for(struct gate *gate, uint32_t own, uint32_t rings, uint64_t 
     lock_take(&gate->lock, LOCK_GATE);
 }
 
-/* What is known of a function; NULL for none, and of those that are more than are told apart. */
+/* What is known of a function; NULL for none, and of those beyond the number that is kept. */
 static struct function_cost *cost_of(struct gate *gate, uint64_t function)
 {
     uint64_t at = (function * 0x9e3779b97f4a7c15ull) >> 51;
@@ -241,7 +241,7 @@ static struct function_cost *cost_of(struct gate *gate, uint64_t function)
 
 /*
  * Does the driver share the card, so that launches are neither counted nor held back? Asked now and then: turns begin that soon
- * after somebody came with a quota or another priority, and end as soon after it went. What was launched until then runs on.
+ * after a sharer came with a quota or another priority, and end as soon after it went. What was launched until then runs on.
  */
 static bool is_free(struct gate *gate)
 {
@@ -293,7 +293,7 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
     if (alone) *cost = (struct function_cost){function, 0, false};
     ticket->gate = gate;
     ticket->called = alone || gate->pending == 0 ? clock_now() : 0;
-    /* Nobody waits: graphs are measured one by one now and then only, as marks between short ones cost much. */
+    /* No other waits: graphs are measured one by one now and then only, as marks between short ones cost much. */
     if (gate->alone && graph && !alone && batch_knows(gate, graph) && !batch_is_sample(gate)) graph = GRAPH_KNOWN;
     batch_mix(gate, context, stream);
     ticket->batch = batch_open(gate, context, stream, graph, alone || ticket->stays, now);
@@ -307,7 +307,7 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
         gate->pending += ticket->expected;
         gate->backlog |= gate->alone && gate->pending > 2 * AHEAD_NS;
     } else {
-        batch_charge(gate, ticket->expected, now); /* nobody will measure it */
+        batch_charge(gate, ticket->expected, now); /* it will not be measured */
     }
     if (gate->pending == ticket->expected) gate->last_launch = now; /* the device was idle until now */
     gate->last_work = ticket->passed = now;

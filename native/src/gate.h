@@ -124,7 +124,7 @@ void gate_forget(struct gate *gate, CUcontext context, CUstream stream, bool all
 void gate_forget_graph(struct gate *gate, uint64_t graph);
 /* One round of the watch: counts what ended, rests, passes or renews the turn. ns until the next; 0: there is no work. */
 uint64_t gate_watch(struct gate *gate);
-/* The process ends: gives back its turns. */
+/* The process ends: releases its turns. */
 void gate_shut(struct gate *gate);
 
 #endif

@@ -194,7 +194,7 @@ static void await(CUstream stream)
     driver_step_back(mode);
 }
 
-/* The same, after having others give back what they do not use. */
+/* The same, after having others release what they do not use. */
 static bool obtain(struct card *card, uint64_t need, uint64_t fresh, CUstream stream, uint64_t *held)
 {
     if (hold(card, need, fresh, held)) return true;

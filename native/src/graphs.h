@@ -17,7 +17,7 @@ bool graphs_admit(CUgraphExec exec, CUstream stream, struct graphs_hold *kept);
 void graphs_settle(const struct graphs_hold *kept);
 /* May an allocation of so many bytes be part of a graph? */
 bool graphs_may_add(struct card *card, uint64_t bytes);
-/* The count of graphs brought up to date, their unused memory given back if `trim`. */
+/* The count of graphs brought up to date, their unused memory released if `trim`. */
 void graphs_refresh(struct card *card, bool trim);
 /* An instance whose entry went with its context. */
 void graphs_ended(const struct entry *entry);

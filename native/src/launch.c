@@ -141,7 +141,7 @@ void launch_capture_ended(const struct entry *entry)
 
 /*
  * Counted before the driver begins, and all that is open is ended before: its end marked later would become part of the
- * capture, or be refused on the legacy stream and end it. To end it each gate's lock is taken, so whoever made calls of
+ * capture, or be refused on the legacy stream and end it. To end it each gate's lock is taken, so a thread that made calls of
  * ours without stepping aside is done with them.
  */
 static void begins(void)

@@ -19,13 +19,13 @@ bool memory_reserve(struct card *card, uint64_t bytes);
 void memory_return(struct card *card, uint64_t bytes);
 /*
  * Counts what is known by an estimate alone (contexts, modules) until the agent has measured the process, beside what it
- * measured before; false: past the cap. And gives back what was so counted of what is not there after all.
+ * measured before; false: past the cap. And releases what was so counted of what is not there after all.
  */
 bool memory_estimate(struct card *card, uint64_t bytes);
 void memory_unestimate(struct card *card, uint64_t bytes);
 /* Counts what cannot be refused any more. */
 void memory_force(struct card *card, uint64_t bytes);
-/* Gives back what an entry counted. */
+/* Releases what an entry counted. */
 void memory_release(const struct entry *entry);
 /* Bytes in use and the cap of a card; false if the card has no cap. */
 bool memory_view(struct card *card, uint64_t *used, uint64_t *most);

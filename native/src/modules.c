@@ -1,4 +1,4 @@
-/* Modules and libraries: nobody knows before what they take, so it is measured. */
+/* Modules and libraries: what they take is not known before, so it is measured. */
 #include "cards.h"
 #include "contexts.h"
 #include "driver.h"

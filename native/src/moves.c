@@ -3,7 +3,7 @@
  *
  * A fill runs as a kernel of the driver's. A copy within the card does so too, or on a copy engine, as the driver sees fit
  * (it takes a hint to leave the multiprocessors alone, so by default it need not), and either way it takes the card's
- * memory from whoever has the turn. So both are launches of the gate. Copies from and to the host are not: the link
+ * memory from the one that has the turn. So both are launches of the gate. Copies from and to the host are not: the link
  * bounds them, and they are made to run beside work.
  */
 #include "driver.h"

@@ -113,7 +113,7 @@ static CUresult count_pool(struct card *card, CUpool pool, CUdeviceptr *pointer,
     bool good = ask_pool(pool, CU_POOL_RESERVED_CURRENT, &reserved) && memory_bring(card, KIND_POOL, key, reserved, false);
     lock_give(&pools, LOCK_POOLS);
     if (good || result != CUDA_SUCCESS) return result;
-    /* The pool grew by more than was asked, and past the cap: give back, then say what the driver would. */
+    /* The pool grew by more than was asked, and past the cap: release, then say what the driver would. */
     int mode = driver_step_aside();
     CALL(cuMemFreeAsync, *pointer, stream);
     CALL(cuStreamSynchronize, stream);

@@ -13,7 +13,7 @@
 #include "arbiter.h"
 
 #define FOLDER_BYTES 1024
-#define SCAN_NS (10 * MS)   /* seats that nobody had are looked at so often */
+#define SCAN_NS (10 * MS)   /* seats that none had are looked at so often */
 #define REOPEN_NS (100 * MS) /* and those that could not be opened */
 
 struct seats {
@@ -24,7 +24,7 @@ struct seats {
     const struct terms_page *said;  /* the agent's, for the kernel as well */
     struct { uint64_t terms[SEATS], files[SEATS]; } page; /* its copy */
     uint64_t mapped[SEATS];         /* which of its files a seat had when it was mapped */
-    bool known[SEATS];            /* somebody has it, or had */
+    bool known[SEATS];            /* it is taken, or was */
     bool by_file;                 /* the kernel does not copy from mappings here */
     uint32_t index;
     uint64_t seen, scanned, opened; /* when it was last done, ns */

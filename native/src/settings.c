@@ -78,7 +78,7 @@ static CUresult set_known(struct card *card, int limit, size_t value)
     return result;
 }
 
-/* Counts what was measured; with nothing to measure, what the setting took is given back. False: past the cap. */
+/* Counts what was measured; with nothing to measure, what the setting took is released. False: past the cap. */
 static bool charge(struct card *card, int limit, size_t value, uint64_t bytes, bool force)
 {
     lock_take(&settings, LOCK_SETTINGS);

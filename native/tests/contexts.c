@@ -76,7 +76,7 @@ static int make_for(const char *how)
     return 0;
 }
 
-/* Contexts of a process that the agent measures meanwhile: until one is refused, given back, and the primary one too. */
+/* Contexts of a process that the agent measures meanwhile: until one is refused, released, and the primary one too. */
 static int make_measured(void)
 {
     CUcontext made[16];
@@ -100,7 +100,7 @@ static int make_measured(void)
     return 0;
 }
 
-/* A pool that holds what nobody uses makes room for a context. */
+/* A pool that holds what is not used makes room for a context. */
 static int make_beside_a_pool(void)
 {
     CUdeviceptr pointer;

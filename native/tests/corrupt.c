@@ -55,7 +55,7 @@ static void turns(struct seat *seats)
     }
 }
 
-/* However the seats were left, whoever has work gets the card within bounded time. */
+/* However the seats were left, a sharer that has work gets the card within bounded time. */
 static int recovers(struct seat *seats)
 {
     _Atomic uint64_t clock = 0;

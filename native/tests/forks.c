@@ -3,7 +3,7 @@
  * launches, small allocations, the first call of all, lookups of functions. Each child then does all of it for itself.
  *
  * Usage: forks all COUNT           prints "forked N hung N failed N", and ends with the first that is not well; where it
- *                                  stood is told on standard error
+ *                                  stood goes to standard error
  *        forks lookup COUNT        the same with lookups alone, which the loader has a lock of its own for
  *        forks first PIPE LIMITS   once, while a thread opens the library, which reads PIPE in place of its limits; the
  *                                  child puts the file LIMITS there and goes on
@@ -186,7 +186,7 @@ static void *open_library(void *unused)
     return NULL;
 }
 
-/* The thread waits in the library for the pipe's other end, which nobody opens. */
+/* The thread waits in the library for the pipe's other end, which is never opened. */
 static int first(const char *pipe, const char *limits)
 {
     pthread_t thread;

@@ -74,7 +74,7 @@ static void open_pool(const char *path)
     if (strcmp(path, "newpool") == 0) must(driver->new_pool(&pool, &props), "cuMemPoolCreate");
 }
 
-/* What a pool or the graphs keep for another time, given back. */
+/* What a pool or the graphs keep for another time, released. */
 static void close_pool(const char *path)
 {
     must(driver->set_current(context), "cuCtxSetCurrent");

@@ -310,7 +310,7 @@ static int destroy_unused_pool(void)
     return 0;
 }
 
-/* Memory that is given back after the library said that the process ends. */
+/* Memory that is released after the library said that the process ends. */
 static CUdeviceptr last;
 
 static void give_late(void)

@@ -284,7 +284,7 @@ static void within(const char *what, uint64_t is, uint64_t most, bool at_least)
 
 /*
  * Two are busy, a third wakes, sleeps and wakes again, at many points of the others' turns. After 50 ms it has its
- * guarantee of them (or a whole turn, where that is less), and from then on nobody is further from its part of the card,
+ * guarantee of them (or a whole turn, where that is less), and from then on no sharer is further from its part of the card,
  * at any moment, than one turn, the work launched ahead of it and ten wake-ups (1 ms), or its part of two turns of the
  * others; neither are the two when it has left. It sleeps long enough that what it had ahead of its quota is paid: a turn
  * is 400 ms of 5 %.
@@ -344,7 +344,7 @@ static void torn_look(void)
     failures += !taken || doubled;
 }
 
-/* Beside a liar nobody keeps its share, but nobody starves. */
+/* Beside a liar no sharer keeps its share, but none starves. */
 static void beside_a_liar(uint64_t seconds)
 {
     struct tenant three[3] = {{.policy = POLICY_BURST_SHARE, .quota = 400}, {.policy = POLICY_BURST_SHARE, .quota = 400},

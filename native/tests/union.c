@@ -116,7 +116,7 @@ static void add(struct gate *gate, uint32_t index)
     ends[index] = next_end[stream] = free_at[stream] + span;
     batch->count = 1;
     batch->last = moment;
-    free_at[stream] = ends[index]; /* it has work, so nobody estimates */
+    free_at[stream] = ends[index]; /* it has work, so nothing is estimated */
     batch_close(gate, batch, moment);
 }
 

@@ -63,7 +63,7 @@ async function offer() {
     choices = (await read("api/overview")).body;
     if (view === shown.view) filter();
   } catch {
-    // the view itself tells that nobody answers
+    // the view itself says that no answer comes
   }
 }
 
@@ -154,7 +154,7 @@ function tell(body, state) {
   else if (body.names === true) signIn.hidden = true;
 }
 
-/** Whether what is shown is true now: `gone` where nobody answers, `stale` where another one knows better. */
+/** Whether what is shown is true now: `gone` where no answer comes, `stale` where another one knows better. */
 function connected(state) {
   live.dataset.state = state;
   live.textContent = state === "gone" ? "No answer" : "Live";

@@ -72,7 +72,7 @@ function sentence(one) {
   return `${used}. ${tenants.join("; ") || "No pod is on it"}. ${one.closed_detail}`;
 }
 
-/** Everybody on a card in the order in which both lanes show them: by place, where instances have one. */
+/** All that is on a card in the order in which both lanes show them: by place, where instances have one. */
 function ordered(one) {
   const others = one.axis ? one.foreign.map((i) => ({ others: true, protocol: "", state: "bound", core_milli: 0, memory_bytes: 0, mig: [i] })) : [];
   const start = (tenant) => (tenant.mig.length ? Math.min(...tenant.mig.map((i) => i.start)) : Infinity);
@@ -109,7 +109,7 @@ function lane(letter, kind, parts, axis, least) {
 
 const holders = (node) => many(node.pods, "pod") + (node.claims ? `, ${many(node.claims, "claim")}` : "");
 
-/** A node's cards as a picture to send to somebody. */
+/** A node's cards as a picture to send to others. */
 export function pictureOf(node) {
   const [width, wide, top] = [1200, 565, 76];
   const shapes = [words(20, 34, node.name, { size: 20, bold: true }),

@@ -38,7 +38,7 @@ function reasons({ waiting_by_code: codes, pods: { waiting_by_claims: claims = 0
 const waitFor = (code, text) => (code ? filtered("pods", { state: "waiting", code }, code)
   : text === CLAIMS ? filtered("pods", { state: "waiting", protocol: "claim" }, text) : text);
 
-/** What somebody should look at, or that there is nothing. */
+/** What an operator should look at, or that there is nothing. */
 function attention(seen) {
   const { attention: found } = seen;
   const problems = Object.entries(seen.problems);

@@ -63,7 +63,7 @@ function head([title, kind, order], sorting) {
     h("button", { type: "button", class: "sort", onClick: () => go(next) }, title, h("span", { "aria-hidden": "true" }, on ? (turned ? " ▲" : " ▼") : "")));
 }
 
-/** A form; its state is in the address, so that a view can be sent to somebody else. A field is [name, label] for text, or [name, label, choices]. */
+/** A form; its state is in the address, so that a view can be sent to others. A field is [name, label] for text, or [name, label, choices]. */
 export function filters(query, go, fields) {
   const names = fields.map(([name]) => name);
   const change = (form) => {

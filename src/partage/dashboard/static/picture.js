@@ -1,4 +1,4 @@
-// Pictures to send to somebody: a description of boxes and texts, written as SVG or painted as PNG.
+// Pictures to send to others: a description of boxes and texts, written as SVG or painted as PNG.
 import { h } from "./draw.js";
 
 const FONT = "system-ui, sans-serif";

@@ -110,12 +110,12 @@ function nearness({ cards, message }) {
 function refusal(pod) {
   const { reason } = pod;
   const all = Object.values(reason.counts).reduce((sum, n) => sum + n, 0);
-  const told = Object.keys(reason.nodes).length;
+  const shown = Object.keys(reason.nodes).length;
   return [
     h("div", { class: "reason" }, h("p", {}, h("strong", {}, `${reason.code}: `), reason.message),
       pod.next ? h("p", {}, h("strong", {}, "Try: "), pod.next.replaceAll("`", ""), ".") : null),
-    told ? h("section", { class: "panel stacked" }, h("h2", {}, "Why not there, the nearest first"), refused(groups(reason)),
-      all > told ? h("p", { class: "quiet" }, `${count(told)} of ${many(all, "node")} are looked at one by one; all of them by code: `,
+    shown ? h("section", { class: "panel stacked" }, h("h2", {}, "Why not there, the nearest first"), refused(groups(reason)),
+      all > shown ? h("p", { class: "quiet" }, `${count(shown)} of ${many(all, "node")} are looked at one by one; all of them by code: `,
         Object.entries(reason.counts).map(([code, n]) => `${count(n)} ${code}`).join(", "), ".") : null) : null,
   ];
 }
@@ -191,7 +191,7 @@ class Ways extends Component {
   }
 }
 
-/** Why a pod waits, as a picture to send to somebody. */
+/** Why a pod waits, as a picture to send to others. */
 function pictureOf(pod) {
   const shapes = [words(20, 36, `${pod.namespace}/${pod.name} waits`, { size: 20, bold: true })];
   let y = 66;
