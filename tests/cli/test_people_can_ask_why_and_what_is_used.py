@@ -52,6 +52,41 @@ def test_a_waiting_pod_gets_reason_numbers_and_next_step() -> None:
     assert "answered by the engine, over the manifests given" in result.stderr
 
 
+def test_the_nearest_nodes_are_told_first(tmp_path: Path) -> None:
+    """Nodes that lack room, then what keeps pods from a node, then what the pod says; those of one reason in a row, of wide each."""
+    node = {"apiVersion": "v1", "kind": "Node", "status": {"allocatable": {"nvidia.com/gpu": "2"}}}
+    documents = [{**node, "metadata": {"name": f"other-{number:02}"}} for number in range(20)] + [
+        {
+            **node,
+            "metadata": {"name": "tainted", "labels": {"pool": "a"}},
+            "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]},
+        },
+        {**node, "metadata": {"name": "small", "labels": {"pool": "a"}}},
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p"},
+            "spec": {
+                "nodeSelector": {"pool": "a"},
+                "containers": [
+                    {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "3"}}}
+                ],
+            },
+        },
+    ]
+    file = tmp_path / "all.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+
+    def firsts(*more: str) -> list[str]:
+        lines = ask("explain", "p", "-f", str(file), *more).stdout.splitlines()
+        start = next(at for at, line in enumerate(lines) if line.startswith("NODE"))
+        return [line.partition("  ")[0] for line in lines[start + 1 : lines.index("", start)]]
+
+    assert [one for one in firsts() if one] == ["small", "tainted", "other-00 and 19 more"]
+    wide = [one for one in firsts("-o", "wide") if one]
+    assert wide == ["small", "tainted", *(f"other-{number:02}" for number in range(20))]
+
+
 def agree(source: str, *, without_devices: frozenset[str] = frozenset()) -> None:
     """`explain` and `schedule` say the same of each pod of manifests."""
     for pod in json.loads(ask("schedule", source, "-o", "json").stdout)["pods"]:

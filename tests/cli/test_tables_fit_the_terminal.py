@@ -31,8 +31,8 @@ COMMANDS = {
     "why": ["explain", "waiting/too-big-for-t4", "-f", EXAMPLES],
     "decisions": ["schedule", f"{EXAMPLES}/mixed"],
 }
-SPARE = {"PROTOCOL", "koordinator", "hami", "qgpu", "claim"}
-"""What a narrow `top pods` does without."""
+SPARE = {"PROTOCOL", "koordinator", "hami", "qgpu", "claim", "SHARERS"}
+"""What a narrow `top pods` and `top cards` do without."""
 NAME = re.compile(r"[a-z0-9…/-]+")
 
 
@@ -212,11 +212,48 @@ def test_long_names_leave_numbers_their_room(name: str, manifests: str) -> None:
 
 @pytest.mark.parametrize("name", ["pods", "decisions"])
 def test_names_keep_both_ends(name: str, manifests: str) -> None:
-    """Of namespace, pod and node."""
+    """Of namespace, pod and node; each has a line of its own."""
     narrow = shown(LONG[name](manifests), 80)
 
-    assert is_cut(POD, narrow)
+    namespace, _slash, pod = POD.partition("/")
+    assert is_cut(f"{namespace}/", narrow)
+    assert is_cut(pod, narrow)
     assert is_cut(A100, narrow)
+
+
+def narrow_table(width: int, *rows: tuple[str, str, str]) -> list[str]:
+    """Lines of a table of pods on a terminal so wide."""
+    table = PlainTable("POD", "CARD", "STATE")
+    for row in rows:
+        table.add_row(*row)
+    console = screen()
+    console.width = width
+    with console.capture() as captured:
+        console.print(table)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", captured.get())
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def test_a_namespace_stands_above_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where both have no room beside each other, so that a name can be copied; a card's number stays beside its kind."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+
+    lines = narrow_table(
+        41, ("team/short", "gpu 0,1", "bound"), ("team/serve-5f7c9d-x2x4z", "gpu 1, rdma 0", "ok")
+    )
+
+    assert lines == [
+        "POD                      CARD     STATE",
+        "team/short               gpu 0,1  bound",
+        "team/serve-5f7c9d-x2x4z  gpu 1,   ok",
+        "                         rdma 0",
+    ]
+    pod = ("team-of-many-words/serve-5f7c9d-x2x4z", "gpu 1, rdma 0", "waiting: CardNotIdle")
+    assert narrow_table(40, pod) == [
+        "POD               CARD    STATE",
+        "team-of…y-words/  gpu 1,  waiting:",
+        "serve-5f…d-x2x4z  rdma 0  CardNotIdle",
+    ]
 
 
 @pytest.mark.parametrize("name", ["pods", "nodes", "cards", "inspect"])

@@ -60,7 +60,7 @@ OTHERS = [
     )
     for path in sorted(ROOT.glob(pattern))
     if path.is_file()
-    and path.suffix not in {".json", ".md", ".png", ".svg", ".woff2"}
+    and path.suffix not in {".json", ".md", ".png", ".pyc", ".svg", ".woff2"}
     and not str(path.relative_to(ROOT)).startswith((".venv", "build"))
 ]
 """Sources in other languages, scripts and settings."""

@@ -22,8 +22,10 @@ from partage.cli.parameters import Sectioned
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
 from partage.model.quantity import brief
+from partage.model.reason import ReasonCode
 from partage.vendors import names
 from partage.vendors.traits import ROWS
+from partage.wire.advice import ROOM
 from partage.wire.outcomes import core_text
 
 HAS_A_PLACE: Final = 0
@@ -66,7 +68,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
 } | {key: text for row in ROWS for key, text in row.annotations.items()}
 """What the annotations mean that Partage, or a plugin that it serves, writes on a pod."""
 _FEW: Final = 10
-"""Nodes of a refusal that the table shows; wide shows all."""
+"""Rows for nodes of a refusal that the table shows; wide shows all."""
 _LONG: Final = 60
 _MAKERS: Final = frozenset(
     f"{name}{more}"
@@ -236,9 +238,11 @@ def _print_refusal(console: Console, found: Document, *, wide: bool) -> None:
         return
     console.print()
     table = PlainTable("NODE", "CARD", "CODE", "ASKED", "FREE", "WHY")
-    shown = list(nodes.items()) if wide else list(nodes.items())[:_FEW]
-    for name, why in shown:
-        table.add_row(name, "", why["code"], "", "", why["message"])
+    groups = _groups(nodes, wide=wide)
+    shown = [name for alike, _why in groups for name in alike]
+    for alike, why in groups:
+        node = f"{alike[0]} and {len(alike) - 1} more" if len(alike) > 1 else alike[0]
+        table.add_row(node, "", why["code"], "", "", why["message"])
         for minors, card in _alike(why["cards"]):
             table.add_row(
                 "",
@@ -259,7 +263,7 @@ def _print_refusal(console: Console, found: Document, *, wide: bool) -> None:
         console.print(Text(f"{len(shown)} of {counted} nodes; {more}", style="dim"))
     if found.get("claims"):
         console.print()
-        _print_claims(console, [one for one in found["claims"] if one["node"] in dict(shown)])
+        _print_claims(console, [one for one in found["claims"] if one["node"] in set(shown)])
 
 
 def _print_claims(console: Console, claims: list[Document]) -> None:
@@ -281,6 +285,33 @@ def _print_claims(console: Console, claims: list[Document]) -> None:
 def _held(grant: Document) -> str:
     how = str(_MODES.get(grant["mode"], grant["mode"]))
     return f"{how} {grant['mig']['profile']} at {grant['mig']['start']}" if grant["mig"] else how
+
+
+def _groups(nodes: Document, *, wide: bool) -> list[tuple[list[str], Document]]:
+    """Nodes by what keeps the pod from each, the nearest to fit first; those without a word on their cards together if it is the same.
+
+    Args:
+        wide: all of them, each by itself.
+    """
+    found: dict[tuple[str, ...], tuple[list[str], Document]] = {}
+    for name, why in nodes.items():
+        alone = wide or why["cards"]
+        key = (name,) if alone else (why["code"], why["message"])
+        found.setdefault(key, ([], why))[0].append(name)
+    groups = sorted(found.values(), key=lambda one: _distance(one[1]))
+    return groups if wide else groups[:_FEW]
+
+
+def _distance(why: Document) -> tuple[int, float]:
+    """By what a node is not the one: its room or its cards, itself, or what the pod says of nodes; then how much its best card lacks."""
+    parts = [
+        one["free"] / one["asked"]
+        for one in why["cards"]
+        if one["asked"] and one["free"] is not None and one["free"] < one["asked"]
+    ]
+    close = why["cards"] or why["code"] in ROOM
+    kind = 0 if close else 2 if why["code"] == ReasonCode.NODE_AFFINITY else 1
+    return kind, -max(parts, default=-1.0)
 
 
 def _alike(cards: list[Document]) -> list[tuple[list[str], Document]]:

@@ -1,8 +1,8 @@
 """Tables for people: aligned, in colour on a terminal only, no blanks at the ends of lines.
 
 A terminal gets tables as wide as it is. Bars and empty columns go first, then names of models get short, texts are folded
-between words, names are cut in their middle, and columns that a table names as the least go; last, amounts are folded
-between words too. Numbers are never broken. Figures that have no room beside each other stand below each other.
+between words, a namespace stands above its name, names are cut in their middle, and columns that a table names as the least go;
+last, amounts are folded between words too. Numbers, and a card's kind and number, are never broken. Figures that have no room beside each other stand below each other.
 Where output is no terminal nothing of this is done: a row is a line, and every name is whole.
 """
 
@@ -34,6 +34,7 @@ _AMOUNTS: Final = frozenset(
     {"CARD", "PHASE", "CODE", "PROTOCOL", "COMPUTE", "MEMORY", "PODS", "SHARERS", "ASKED", "FREE"}
 )
 """Columns of numbers and single words."""
+_CARD: Final = "CARD"
 _MODELS: Final = frozenset({"CARDS", "MODEL"})
 _FILLED: Final = "█"
 _EMPTY: Final = "░"
@@ -118,6 +119,8 @@ class _Column:
             return max(_word(self.header), max(map(_longest, cells), default=0))
         if self.header in _NAMES:
             return min(self.width, (self.width, _WORD, _SHORT, _SHORT, _LEAST)[step])
+        if self.header == _CARD and step:
+            return max(map(_longest, map(_card_lines, self.texts)))
         if self.header in _AMOUNTS and step < 3:
             return self.width
         return min(self.width, max(map(_word, self.texts)), self.width if step < 4 else _LEAST)
@@ -220,6 +223,8 @@ def _lines(console: Console, cell: Cell, column: _Column) -> list[str]:
         return [_padded(_coloured(console, cell), cell_len(text), column)]
     if column.header in _NAMES:
         cell = _changed(cell, lambda words: _short_names(words, column.width))
+    if column.header == _CARD:
+        cell = _changed(cell, _card_lines)
     folded = _rich(cell).wrap(console, column.width, overflow="fold")
     for line in folded:
         line.rstrip()
@@ -258,7 +263,10 @@ def _fitted(
 def _narrowed(columns: Sequence[_Column], width: int, step: int) -> list[_Column]:
     """The columns, the widest of them narrower until all fit, or none can be; `step` as `_Column.least` has it."""
     least = [column.least(step) for column in columns]
-    widths = [column.width for column in columns]
+    widths = [
+        narrow if column.header == _CARD else column.width
+        for column, narrow in zip(columns, least, strict=True)
+    ]
     over = _total(columns) - width
     while over > 0:
         widest = max(range(len(widths)), key=lambda n: (widths[n] > least[n], widths[n]))
@@ -297,8 +305,13 @@ def _changed(cell: Cell, change: Callable[[str], str]) -> Cell:
     return change(cell)
 
 
+def _card_lines(text: str) -> str:
+    """Cards of one kind a line."""
+    return text.replace(", ", ",\n")
+
+
 def _short_names(text: str, width: int) -> str:
-    """The text without the middle of words that are longer than the width; of a namespace a third of it stays."""
+    """The text without the middle of words that are longer than the width; a namespace that has no room beside its name is above it."""
     return " ".join(_short_name(word, width) for word in text.split(" "))
 
 
@@ -307,9 +320,7 @@ def _short_name(name: str, width: int) -> str:
         return name
     namespace, slash, own = name.rpartition("/")
     if slash:
-        part = max(width // 3, width - 1 - cell_len(own))
-        namespace = _short_name(namespace, part)
-        return f"{namespace}/{_short_name(own, width - 1 - cell_len(namespace))}"
+        return f"{_short_name(namespace, width - 1)}/\n{_short_name(own, width)}"
     end = (width - 1) // 2
     return f"{set_cell_size(name, width - 1 - end)}{_CUT}{set_cell_size(name[::-1], end)[::-1]}"
 

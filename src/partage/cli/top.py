@@ -324,6 +324,7 @@ def _print_cards(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
         "INSTANCES",
         "STATE",
         *more,
+        spare={"SHARERS"},
     )
     for node in nodes:
         name = node["name"]

@@ -44,7 +44,7 @@ def load_config(
     if environ.get("KUBECONFIG") or context:
         looked = ", ".join(map(str, paths)) or "nowhere"
         raise ConfigError(
-            f"no kubeconfig found; looked at {looked}; correct KUBECONFIG or take it away"
+            f"no kubeconfig found; looked at {looked}; correct KUBECONFIG or unset it"
         )
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return in_cluster(environ, service_account)
