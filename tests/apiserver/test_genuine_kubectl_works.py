@@ -228,9 +228,10 @@ def test_what_is_not_served_ends_with_one_line(binary: Path, tmp_path: Path) -> 
         assert "ephemeral containers are disabled for this cluster" in told
         told = await kubectl("logs", "web", "--previous", code=1)
         assert 'previous terminated container "main" in pod "web" not found' in told
-        assert "could not find the requested resource" in await kubectl(
-            "create", "token", "default", code=1
-        )
+        told = await kubectl("create", "token", "default", code=1)
+        assert "this API server issues no tokens" in told
+        told = await kubectl("create", "token", "absent", code=1)
+        assert 'serviceaccounts "absent" not found' in told
 
     play(binary, tmp_path, scene)
 

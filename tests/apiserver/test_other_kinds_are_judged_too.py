@@ -7,6 +7,8 @@ from apiserver_world import World, config, ok, run
 
 CORE = "/api/v1/namespaces/default"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+SCALERS = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers"
+TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
@@ -236,6 +238,31 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         "/apis/scheduling.k8s.io/v1/priorityclasses",
         {"preemptionPolicy": "X"},
         "preemptionPolicy: Unsupported value",
+    ),
+    "autoscaler's most": (
+        SCALERS,
+        {"spec": {"scaleTargetRef": TARGET}},
+        "spec.maxReplicas: Required value: must be set and greater than 0",
+    ),
+    "autoscaler's negative most": (
+        SCALERS,
+        {"spec": {"maxReplicas": -1, "scaleTargetRef": TARGET}},
+        "spec.maxReplicas: Invalid value: -1: must be greater than or equal to 1",
+    ),
+    "autoscaler's bounds": (
+        SCALERS,
+        {"spec": {"minReplicas": 3, "maxReplicas": 2, "scaleTargetRef": TARGET}},
+        "must be greater than or equal to `minReplicas`",
+    ),
+    "autoscaler's least": (
+        SCALERS,
+        {"spec": {"minReplicas": 0, "maxReplicas": 2, "scaleTargetRef": TARGET}},
+        "spec.minReplicas: Invalid value: 0: must be greater than or equal to 1",
+    ),
+    "autoscaler's target": (
+        SCALERS,
+        {"spec": {"maxReplicas": 2, "scaleTargetRef": {"kind": "Deployment", "name": "web"}}},
+        'spec.scaleTargetRef.apiVersion: Invalid value: "": apiVersion must specify API group',
     ),
     "role binding": (
         "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
@@ -534,5 +561,61 @@ def test_kubectl_finds_what_it_reads_without_looking() -> None:
         port = service["spec"]["ports"][0]["nodePort"]
         assert 30000 <= port <= 32767
         assert f"80:{port}/TCP" in table["rows"][0]["cells"]
+
+    run(story)
+
+
+def test_an_autoscaler_is_stored_and_shown() -> None:
+    """With the defaults of Kubernetes; what it would measure is unknown."""
+
+    async def story(w: World) -> None:
+        metrics = [
+            {"type": "Pods", "pods": {"metric": {"name": "m"}, "target": {"averageValue": "9"}}}
+        ]
+        for name, more in (("plain", {}), ("own", {"metrics": metrics * 3})):
+            spec = {"maxReplicas": 2, "scaleTargetRef": TARGET, **more}
+            ok(await w.post(SCALERS, {"metadata": {"name": name}, "spec": spec}), 201)
+
+        accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
+        rows = ok(await w.get(SCALERS, accept=accept))["rows"]
+        assert [row["cells"][:6] for row in rows] == [
+            ["own", "Deployment/web", "<unknown>/9, <unknown>/9 + 1 more...", 1, 2, 0],
+            ["plain", "Deployment/web", "cpu: <unknown>/80%", 1, 2, 0],
+        ]
+
+    run(story)
+
+
+def test_one_class_alone_is_the_default() -> None:
+    """Beside it a second one is refused, at creation and at an update; itself may change."""
+
+    async def story(w: World) -> None:
+        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        first = {"metadata": {"name": "first"}, "value": 1, "globalDefault": True}
+        ok(await w.post(path, first), 201)
+        ok(await w.post(path, {"metadata": {"name": "other"}, "value": 1}), 201)
+        refused = [
+            await w.post(path, {**first, "metadata": {"name": "second"}}),
+            await w.patch(f"{path}/other", {"globalDefault": True}),
+        ]
+
+        why = "PriorityClass first is already marked as default. Only one default can exist"
+        assert [(one.code, why in one.message) for one in refused] == [(403, True)] * 2
+        ok(await w.patch(f"{path}/first", {"description": "of mine"}))
+
+    run(story)
+
+
+def test_critical_classes_are_there() -> None:
+    """As in every cluster; one that is deleted is one no more."""
+
+    async def story(w: World) -> None:
+        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        items = ok(await w.get(path))["items"]
+
+        assert {one["metadata"]["name"]: one["value"] for one in items} == {
+            "system-cluster-critical": 2_000_000_000,
+            "system-node-critical": 2_000_001_000,
+        }
 
     run(story)

@@ -20,15 +20,21 @@ HERE = Path(__file__).parent / "kubectl_commands"
 MANIFESTS = yaml.safe_load((HERE / "manifests.yaml").read_text())
 PATIENCE = 240
 
-NOT_SERVED = "kinds of which nothing would come in a simulated cluster are not served"
+NO_TOKENS = "a server that asks no client for a token issues none"
+NOT_SERVED = "kinds that have no use without other parts of Kubernetes are not served"
 DIFFERENT = {
     "-n team logs two": "no kubelet is asked, so a log needs no node",
     "-n team debug one --image=busybox": "simulated pods run no processes to look at",
     "-n team apply -f - <pod-bad-quantity": "the field is named too",
-    "-n team apply -f - <hpa": NOT_SERVED,
-    "-n team autoscale deployment web --min=1 --max=3": NOT_SERVED,
-    "-n team create token bob": NOT_SERVED,
-    "-n team create token nobody": NOT_SERVED,
+    "-n team create token bob": NO_TOKENS,
+    "-n team apply -f - <hpa-old": "HorizontalPodAutoscalers are served in their newest version alone",
+    "get cs": NOT_SERVED,
+    "get csr": NOT_SERVED,
+    "get apiservices": NOT_SERVED,
+    "get podtemplates -n team": NOT_SERVED,
+    "get --raw /metrics": "the server counts nothing about itself",
+    "-n team certificate approve nope": NOT_SERVED,
+    "-n team get pods --token=nope": "everyone is let in",
     "apply -f - <crd-unknown": "schemas within a CustomResourceDefinition may hold anything",
     "get resourceslices --field-selector=spec.nope=1": "the kind is not named once more",
     "get pods --as=somebody": "everyone who is let in may do everything",

@@ -68,6 +68,12 @@ BODIES: dict[str, dict[str, Any]] = {
     "storageclasses.storage.k8s.io": {"provisioner": "example.com/p"},
     "clusterrolebindings.rbac.authorization.k8s.io": {"roleRef": {**ROLE, "kind": "ClusterRole"}},
     "rolebindings.rbac.authorization.k8s.io": {"roleRef": {**ROLE, "kind": "Role"}},
+    "horizontalpodautoscalers.autoscaling": {
+        "spec": {
+            "maxReplicas": 3,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        }
+    },
     "limitranges": {"spec": {"limits": [{"type": "Container", "max": {"cpu": "1"}}]}},
     "poddisruptionbudgets.policy": {"spec": {"minAvailable": 1, "selector": SELECTOR}},
     "runtimeclasses.node.k8s.io": {"handler": "h"},
@@ -94,7 +100,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 def path_of(kind: Kind) -> str:
     """Where objects of a kind are created."""
-    root = f"/apis/{kind.group}/v1" if kind.group else "/api/v1"
+    root = f"/apis/{kind.api_version}" if kind.group else "/api/v1"
     return (
         f"{root}/namespaces/default/{kind.plural}" if kind.namespaced else f"{root}/{kind.plural}"
     )

@@ -10,6 +10,7 @@ _CORE: Final = "io.k8s.api.core.v1."
 _PREFIXES: Final = {
     "": _CORE,
     "apps": "io.k8s.api.apps.v1.",
+    "autoscaling": "io.k8s.api.autoscaling.v2.",
     "batch": "io.k8s.api.batch.v1.",
     "coordination.k8s.io": "io.k8s.api.coordination.v1.",
     "scheduling.k8s.io": "io.k8s.api.scheduling.v1.",
@@ -26,6 +27,8 @@ _PREFIXES: Final = {
     "resource.k8s.io": "io.k8s.api.resource.v1.",
     "apiextensions.k8s.io": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.",
 }
+_VERSIONS: Final = {"autoscaling": "v2"}
+"""Of the groups whose version is not v1."""
 
 # Scope letters: N namespaced, C cluster. Marks: `status`, `scale` and others are subresources,
 # `+gen` counts generations, words after `~` are fields for selectors.
@@ -35,7 +38,7 @@ Pod                  pods                   N po            all              sta
 Namespace            namespaces             C ns            -                status finalize ~ status.phase
 ConfigMap            configmaps             N cm            -
 Secret               secrets                N -             -                ~ type
-ServiceAccount       serviceaccounts        N sa            -
+ServiceAccount       serviceaccounts        N sa            -                token
 Service              services               N svc           all              status ~ spec.clusterIP spec.type
 Endpoints            endpoints              N ep            -
 Event                events                 N ev            -                ~ involvedObject.kind involvedObject.namespace involvedObject.name involvedObject.uid involvedObject.apiVersion involvedObject.resourceVersion involvedObject.fieldPath reason reportingComponent source type
@@ -51,6 +54,7 @@ apps/DaemonSet       daemonsets             N ds            all              sta
 apps/ControllerRevision controllerrevisions N -             -
 batch/Job            jobs                   N -             all              status +gen ~ status.successful
 batch/CronJob        cronjobs               N cj            all              status +gen
+autoscaling/HorizontalPodAutoscaler horizontalpodautoscalers N hpa all status
 coordination.k8s.io/Lease leases            N -             -
 scheduling.k8s.io/PriorityClass priorityclasses C pc        -                +gen
 admissionregistration.k8s.io/MutatingWebhookConfiguration mutatingwebhookconfigurations C - api-extensions +gen
@@ -85,6 +89,7 @@ _SUBS: Final = {
     "attach": ("PodAttachOptions", "", "v1", ("create", "get")),
     "portforward": ("PodPortForwardOptions", "", "v1", ("create", "get")),
     "finalize": ("Namespace", "", "v1", ("update",)),
+    "token": ("TokenRequest", "authentication.k8s.io", "v1", ("create",)),
 }
 
 
@@ -100,7 +105,7 @@ def _rows() -> Iterator[Kind]:
         group, _slash, kind = name.rpartition("/")
         yield Kind(
             group=group,
-            version="v1",
+            version=_VERSIONS.get(group, "v1"),
             kind=kind,
             plural=plural,
             singular=kind.lower(),
@@ -109,7 +114,9 @@ def _rows() -> Iterator[Kind]:
             short=tuple(short.split(",")) if short != "-" else (),
             categories=(categories,) if categories != "-" else (),
             subresources=tuple(
-                subresource(sub, kind, group, "v1") for sub in subs if not sub.startswith("+")
+                subresource(sub, kind, group, _VERSIONS.get(group, "v1"))
+                for sub in subs
+                if not sub.startswith("+")
             ),
             generation="+gen" in subs,
             selectable=tuple(fields.split()),

@@ -279,6 +279,26 @@ def _node_selector(value: Value, _now: float) -> str:
     return ",".join(f"{key}={text}" for key, text in labels.items()) or _NONE
 
 
+def _scaled(value: Value, _now: float) -> str:
+    target = (value.get("spec") or {}).get("scaleTargetRef") or {}
+    return f"{target.get('kind')}/{target.get('name')}"
+
+
+def _metrics(value: Value, _now: float) -> str:
+    """What an autoscaler aims at; nothing is measured, so the current values are unknown."""
+    told = []
+    for one in (value.get("spec") or {}).get("metrics") or ():
+        kind = str(one.get("type") or "")
+        of = one.get(f"{kind[:1].lower()}{kind[1:]}") or {}
+        target = of.get("target") or {}
+        percent = target.get("averageUtilization")
+        aim = target.get("averageValue") or target.get("value")
+        name = f"{of['name']}: " if "name" in of else ""
+        told.append(f"{name}{_UNKNOWN}/{aim if percent is None else f'{percent}%'}")
+    more = f" + {len(told) - 2} more..." if len(told) > 2 else ""
+    return ", ".join(told[:2]) + more or _NONE
+
+
 _REPLICAS: Final = ("spec", "replicas")
 
 
@@ -425,6 +445,15 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
             "Active", lambda v, _now: len((v.get("status") or {}).get("active") or ()), "integer"
         ),
         Column("Last Schedule", _last_schedule),
+        AGE,
+    ),
+    "horizontalpodautoscalers.autoscaling": (
+        NAME,
+        Column("Reference", _scaled),
+        Column("Targets", _metrics),
+        Column("MinPods", _at("spec", "minReplicas")),
+        Column("MaxPods", _at("spec", "maxReplicas"), "integer"),
+        Column("Replicas", _at("status", "currentReplicas", absent=0), "integer"),
         AGE,
     ),
     "poddisruptionbudgets.policy": (

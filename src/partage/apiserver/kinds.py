@@ -81,6 +81,13 @@ class Kind:
         """Every field it can be selected by."""
         return ("metadata.name", "metadata.namespace", *self.selectable)
 
+    @property
+    def unknown_field(self) -> str:
+        """What to say of another field; built-in kinds that have none of their own name the two that all have."""
+        if self.selectable or self.definition is not None:
+            return "field label not supported: %s"
+        return '"%s" is not a known field selector: only "metadata.name", "metadata.namespace"'
+
     def outward(self, value: dict[str, Any]) -> dict[str, Any]:
         """A stored document as this version shows it."""
         if self.convert is not None:

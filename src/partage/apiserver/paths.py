@@ -123,6 +123,6 @@ def selection_of(call: Call, query: Mapping[str, str]) -> Selection:
         fields = f"{fields},metadata.name={call.name}" if fields else f"metadata.name={call.name}"
     return Selection(
         parse_selector(query.get("labelSelector", "").strip()),
-        FieldSelector.parse(fields, call.kind.fields()),
+        FieldSelector.parse(fields, call.kind.fields(), call.kind.unknown_field),
         call.kind.convert,
     )

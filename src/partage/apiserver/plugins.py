@@ -11,8 +11,7 @@ from partage.apiserver.storage import Store
 IMMORTAL: Final = ("default", "kube-public", "kube-system")
 _WAIT: Final = 300
 _TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_SYSTEM: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-_CLASSES: Final = "priorityclasses.scheduling.k8s.io"
+CLASSES: Final = "priorityclasses.scheduling.k8s.io"
 
 
 class Plugins:
@@ -75,13 +74,11 @@ class Plugins:
         name = spec.get("priorityClassName", "")
         value, policy = 0, "PreemptLowerPriority"
         if name:
-            found = self._store.get(_CLASSES, "", name)
-            if found is None and name not in _SYSTEM:
+            found = self._store.get(CLASSES, "", name)
+            if found is None:
                 raise Refused(f"no PriorityClass with name {name} was found")
-            value = _SYSTEM.get(name, 0)
-            if found is not None:
-                value = found.value.get("value", 0)
-                policy = found.value.get("preemptionPolicy", policy)
+            value = found.value.get("value", 0)
+            policy = found.value.get("preemptionPolicy", policy)
         else:
             chosen = self._default_class()
             if chosen is not None:
@@ -102,9 +99,20 @@ class Plugins:
                 f"priority admission controller computed {policy} from the given PriorityClass name"
             )
 
+    def default_class(self, review: Review) -> None:
+        """Only one class is the global default. Raises `Refused`."""
+        if review.kind.resource != CLASSES or not (review.object or {}).get("globalDefault"):
+            return
+        for record in self._store.all(CLASSES):
+            if record.value.get("globalDefault") and record.name != review.name:
+                raise Refused(
+                    f"PriorityClass {record.name} is already marked as default. Only one default "
+                    "can exist"
+                )
+
     def _default_class(self) -> Mapping[str, Any] | None:
         """The class for pods that name none: the global default with the lowest value."""
-        chosen = [r.value for r in self._store.all(_CLASSES) if r.value.get("globalDefault")]
+        chosen = [r.value for r in self._store.all(CLASSES) if r.value.get("globalDefault")]
         return min(chosen, key=lambda value: value.get("value", 0)) if chosen else None
 
     def disruption(self, namespace: str, labels: Mapping[str, str]) -> ApiError | None:

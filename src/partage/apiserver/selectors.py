@@ -98,8 +98,11 @@ class FieldSelector:
 
     @staticmethod
     @lru_cache(maxsize=512)
-    def parse(text: str, known: tuple[str, ...]) -> "FieldSelector":
+    def parse(text: str, known: tuple[str, ...], refusal: str) -> "FieldSelector":
         """The selector that a query parameter writes, such as `spec.nodeName=n1`.
+
+        Args:
+            refusal: what to say of a field that is not known; `%s` stands for it.
 
         Raises:
             ApiError: 400, not a selector, or a field that this kind cannot be selected by.
@@ -113,7 +116,7 @@ class FieldSelector:
                 raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
             path = match[1]
             if path not in known:
-                raise bad_request(f"field label not supported: {path}")
+                raise bad_request(refusal % path)
             want = re.sub(r"\\([\\,=])", r"\1", match[3])
             found.append((path, match[2] != "!=", want))
         return FieldSelector(tuple(found))

@@ -21,7 +21,7 @@ from partage.apiserver.deleting import DeleteOptions, delete
 from partage.apiserver.janitor import Janitor
 from partage.apiserver.kinds import Registry
 from partage.apiserver.metadata import Ambient
-from partage.apiserver.plugins import Plugins
+from partage.apiserver.plugins import CLASSES, Plugins
 from partage.apiserver.podparts import LogProvider, LogRequest, bind
 from partage.apiserver.router import Router
 from partage.apiserver.status import unknown_path
@@ -36,6 +36,13 @@ from partage.serving.listener import end_listening
 from partage.serving.local import is_here
 
 _NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
+_CRITICAL: Final = {
+    "system-cluster-critical": (
+        2_000_000_000,
+        "run in the cluster, but can be moved to another node if necessary",
+    ),
+    "system-node-critical": (2_000_001_000, "not be moved from their current node"),
+}
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _TIDY_AFTER: Final = 0.2
 _SAVE_EVERY: Final = 5.0
@@ -113,7 +120,7 @@ class ApiServer:
             self.settings.relaxed_names,
         )
         self.admission.mutators.append(plugins.pod)
-        self.admission.validators.append(plugins.namespace)
+        self.admission.validators.extend((plugins.namespace, plugins.default_class))
         self._webhooks = Webhooks(self.store, self._around.uid)
         self.admission.remote = self._webhooks
         self._closing = asyncio.Event()
@@ -277,10 +284,15 @@ class ApiServer:
         return f"http://{shown}:{address[1]}"
 
     async def furnish(self) -> None:
-        """Creates the namespaces that every cluster has."""
+        """Creates the namespaces and priority classes that every cluster has."""
         for name in _NAMESPACES:
             if self.store.get("namespaces", "", name) is None:
                 await self.create("namespaces", {"metadata": {"name": name}})
+        for name, (value, why) in _CRITICAL.items():
+            if self.store.get(CLASSES, "", name) is None:
+                text = f"Used for system critical pods that must {why}."
+                head = {"metadata": {"name": name}, "value": value, "description": text}
+                await self.create(CLASSES, head)
         await self.settle()
 
     async def stop(self) -> None:

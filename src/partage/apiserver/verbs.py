@@ -277,6 +277,11 @@ class Verbs:
     async def _part(self, exchange: Exchange, call: Call) -> web.StreamResponse:
         method = exchange.request.method
         part = call.sub
+        if part == "token":
+            must_get(self.cluster, call)
+            raise bad_request(
+                "this API server issues no tokens: clients do without, and those that it knows were set at its start"
+            )
         if part in _UNSUPPORTED:
             pod = must_get(self.cluster, call)
             if not pod.value["spec"].get("nodeName"):

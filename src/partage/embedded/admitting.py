@@ -43,6 +43,7 @@ UNACTED: Final[Mapping[str, str]] = {
     "clusterroles.rbac.authorization.k8s.io": _NO_RIGHTS,
     "rolebindings.rbac.authorization.k8s.io": _NO_RIGHTS,
     "roles.rbac.authorization.k8s.io": _NO_RIGHTS,
+    "horizontalpodautoscalers.autoscaling": "nothing is measured here, and replicas stay as they are",
     "limitranges": "pods get no defaults and no bounds of it",
     "poddisruptionbudgets.policy": "nothing counts the disruptions that it allows",
     "runtimeclasses.node.k8s.io": "nothing is executed here",

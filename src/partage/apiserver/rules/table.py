@@ -172,6 +172,11 @@ RULES: Final[Mapping[str, Rules]] = {
         check_update=workloads.check_job_update,
     ),
     "cronjobs.batch": Rules(fill=workloads.fill_cron_job, check=workloads.check_cron_job),
+    "horizontalpodautoscalers.autoscaling": Rules(
+        fill=workloads.fill_autoscaler,
+        begin=_begin_empty,
+        check=workloads.check_autoscaler,
+    ),
     "leases.coordination.k8s.io": Rules(check=objects.check_lease),
     "resourceclaims.resource.k8s.io": Rules(
         fill=objects.fill_claim,

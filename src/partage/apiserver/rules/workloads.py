@@ -39,6 +39,37 @@ def fill_deployment(value: dict[str, Any]) -> None:
     _template(spec)
 
 
+def fill_autoscaler(value: dict[str, Any]) -> None:
+    """Fills in a HorizontalPodAutoscaler, in place."""
+    spec = fill(value, "spec", minReplicas=1)
+    if not spec.get("metrics"):
+        target = {"type": "Utilization", "averageUtilization": 80}
+        spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
+
+
+def check_autoscaler(value: Mapping[str, Any], problems: Problems) -> None:
+    """Reports bounds that leave no number of replicas, and a target without a kind or a name."""
+    spec = value.get("spec") or {}
+    least, most = spec.get("minReplicas", 1), spec.get("maxReplicas", 0)
+    if least < 1:
+        problems.invalid("spec.minReplicas", least, "must be greater than or equal to 1")
+    if most == 0:
+        problems.required("spec.maxReplicas", "must be set and greater than 0")
+    elif most < 0:
+        problems.invalid("spec.maxReplicas", most, "must be greater than or equal to 1")
+    if most < least:
+        why = "must be greater than or equal to `minReplicas`"
+        problems.invalid("spec.maxReplicas", most, why)
+    target = spec.get("scaleTargetRef") or {}
+    for name in ("kind", "name"):
+        if not target.get(name):
+            problems.required(f"spec.scaleTargetRef.{name}")
+    version = target.get("apiVersion", "")
+    if "/" not in version:
+        why = "apiVersion must specify API group"
+        problems.invalid("spec.scaleTargetRef.apiVersion", version, why)
+
+
 def fill_replica_set(value: dict[str, Any]) -> None:
     """Fills in a ReplicaSet, in place."""
     _template(fill(value, "spec", replicas=1))
