@@ -17,6 +17,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from partage.cli import tables
 from partage.cli.main import main
 from partage.cli.tables import PlainTable, screen
 from partage.cli.top import holders
@@ -254,6 +255,21 @@ def test_a_namespace_stands_above_its_name(monkeypatch: pytest.MonkeyPatch) -> N
         "team-of…y-words/  gpu 1,  waiting:",
         "serve-5f…d-x2x4z  rdma 0  CardNotIdle",
     ]
+
+
+def test_a_fleet_is_drawn_as_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`inspect` of all nodes: their cards are aligned, and a text that comes again is measured and drawn once."""
+    drawn: list[object] = []
+    real = tables._lines
+    monkeypatch.setattr(tables, "_lines", lambda *given: (drawn.append(given[1]), real(*given))[1])
+
+    lines = shown(["inspect", "-f", EXAMPLES, "-o", "wide"], 200)
+
+    heads = {line for line in lines if line.startswith("CARD")}
+    cards = sum(line.startswith(("gpu ", "rdma ")) for line in lines)
+    assert len(heads) == 1
+    assert cards > 20
+    assert sum(str(one) == "idle" for one in drawn) == 1
 
 
 @pytest.mark.parametrize("name", ["pods", "nodes", "cards", "inspect"])

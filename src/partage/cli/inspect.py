@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 import click
-from rich.console import Group, RenderableType
 from rich.text import Text
 
 from partage.cli.answering import Asked
@@ -25,6 +25,10 @@ from partage.dashboard.queries import NodeQuery
 from partage.model.allocation import CLAIM
 from partage.model.quantity import brief
 from partage.wire.outcomes import core_text, part_text
+
+_IDLE: Final = Styled("idle", "dim")
+_ALIKE: Final = 4096
+"""Amounts whose texts are kept: a fleet has many cards, and few amounts."""
 
 Document = dict[str, Any]
 
@@ -65,61 +69,63 @@ def inspect(node: str, **given: Any) -> None:
         return
     wide = given["output"] == "wide"
     with paper(wide=wide) as console:
-        console.print(Group(*_nodes(nodes, wide=wide, every=every)))
+        console.print(_table(nodes, wide=wide, every=every))
     told(asked)
 
 
-def _nodes(nodes: list[Document], *, wide: bool, every: bool) -> Iterator[RenderableType]:
-    """The nodes, with an empty line around those of more than one line."""
+def _table(nodes: list[Document], *, wide: bool, every: bool) -> PlainTable:
+    """The nodes, with an empty line around those of more than one line; their cards are aligned with each other."""
+    columns = ("CARD", "", "COMPUTE", "MEMORY", "POD", "HOW", *(("UUID",) if wide else ()))
+    table = PlainTable(*columns, headed=False)
     long = False
-    for number, one in enumerate(nodes):
-        parts = [*_node(one, wide=wide, every=every)]
-        if number and (long or len(parts) > 1):
-            yield Line()
-        yield from parts
-        long = len(parts) > 1
+    for number, node in enumerate(nodes):
+        cards = [card for card in node["cards"] if every or _shown(card)]
+        idle: Counter[str] = Counter(node["devices"])
+        idle.subtract(card["type"] for card in cards)
+        others = [f"{count} x {type_}" for type_, count in idle.items() if count > 0]
+        title, remarks = _title(node, [] if cards else others), [*_remarks(node, wide=wide)]
+        before, long = long, bool(remarks or cards)
+        if number and (before or long):
+            table.add_line(Line())
+        table.add_line(title)
+        for line in remarks:
+            table.add_line(line)
+        if cards:
+            table.add_line()
+            _add_cards(table, cards, others, wide=wide)
+    return table
 
 
-def _node(node: Document, *, wide: bool, every: bool) -> Iterator[RenderableType]:
-    cards = [card for card in node["cards"] if every or _shown(card)]
-    idle: Counter[str] = Counter(node["devices"])
-    idle.subtract(card["type"] for card in cards)
-    others = [f"{count} x {type_}" for type_, count in idle.items() if count > 0]
+def _title(node: Document, idle: list[str]) -> Line:
+    """What a node is, whether it takes pods, and its idle devices where there are no others."""
     kind = node["model"] or node["vendor"] or ("unknown model" if node["cards"] else "no devices")
-    alone = () if cards or not others else ("  ", Styled(f"idle: {', '.join(others)}", "dim"))
+    alone = ("  ", Styled(f"idle: {', '.join(idle)}", "dim")) if idle else ()
     style = "bold green" if node["state"] == "ok" else "bold red"
-    yield Line(Styled(node["name"], "bold"), f"  {kind}  ", Styled(node["state"], style), *alone)
+    return Line(Styled(node["name"], "bold"), f"  {kind}  ", Styled(node["state"], style), *alone)
+
+
+def _remarks(node: Document, *, wide: bool) -> Iterator[Text]:
     for taint in node.get("taints", ()) if wide else ():
         yield Text(f"taint {taint}", style="dim")
     for one in node.get("objections", ()):
         yield Text(f"{one['protocol']}: {one['code']}: {one['message']}", style="yellow")
     for note in node.get("notes", ()):
         yield Text(note, style="dim")
-    if not cards:
-        return
-    table = PlainTable("CARD", "", "COMPUTE", "MEMORY", "POD", "HOW", *(("UUID",) if wide else ()))
+
+
+def _add_cards(table: PlainTable, cards: list[Document], others: list[str], *, wide: bool) -> None:
     for card in cards:
-        used = card["core_milli"]
-        part = used["used"] / used["total"] if used["total"] else 0.0
-        state = card_state(card) if card["closed"] else ""
+        core, memory = card["core_milli"], card["memory_bytes"]
         table.add_row(
             f"{card['type']} {card['minor']}",
-            Styled(bar(part), "cyan"),
-            part_text(used),
-            part_text(card["memory_bytes"], memory=True),
-            Styled("idle" if not card["tenants"] else "", "dim"),
-            state,
+            *_used(core["used"], core["total"], memory["used"], memory["total"]),
+            "" if card["tenants"] else _IDLE,
+            card_state(card) if card["closed"] else "",
             *([card["uuid"]] if wide else []),
         )
         for tenant in card["tenants"]:
-            table.add_row(
-                "",
-                "",
-                core_text(tenant["core_milli"]),
-                brief(tenant["memory_bytes"]),
-                _who(tenant),
-                _how(tenant),
-            )
+            amounts = _given(tenant["core_milli"], tenant["memory_bytes"])
+            table.add_row("", "", *amounts, _who(tenant), _how(tenant))
         for one in card["foreign"]:
             table.add_row(
                 "",
@@ -130,8 +136,22 @@ def _node(node: Document, *, wide: bool, every: bool) -> Iterator[RenderableType
                 f"{one['profile']} at {one['start']}",
             )
     for other in others:
-        table.add_row(other, "", "", "", Styled("idle", "dim"))
-    yield table
+        table.add_row(other, "", "", "", _IDLE)
+
+
+@lru_cache(maxsize=_ALIKE)
+def _used(core: int, cores: int, memory: int, memories: int) -> tuple[Cell, str, str]:
+    """The cells for what is used of a card's compute and memory, of what it has."""
+    return (
+        Styled(bar(core / cores if cores else 0.0), "cyan"),
+        part_text({"used": core, "total": cores}),
+        part_text({"used": memory, "total": memories}, memory=True),
+    )
+
+
+@lru_cache(maxsize=_ALIKE)
+def _given(core: int, memory: int) -> tuple[str, str]:
+    return core_text(core), brief(memory)
 
 
 def _shown(card: Document) -> bool:

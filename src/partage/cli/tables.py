@@ -158,12 +158,17 @@ class PlainTable:
             keys: so many columns say what a row is about, and the others are figures; 0 for a table of other things.
             spare: columns that a narrow terminal does without.
         """
-        self._headers, self._headed, self._keys, self._spare = columns, headed, keys, spare
+        self._headers, self._keys, self._spare = columns, keys, spare
         self._rows: list[tuple[Cell, ...]] = []
+        self._between: dict[int, list[RenderableType | None]] = {0: [None]} if headed else {}
 
     def add_row(self, *cells: Cell) -> None:
         """One more; cells that are left out at its end are empty."""
         self._rows.append(cells + ("",) * (len(self._headers) - len(cells)))
+
+    def add_line(self, line: RenderableType | None = None) -> None:
+        """What stands between the rows before and those to come; without anything the headings."""
+        self._between.setdefault(len(self._rows), []).append(line)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Its lines."""
@@ -179,21 +184,45 @@ class PlainTable:
         else:
             whole = isinstance(console, _Paper) and console.wide
             parts = [_fitted(columns, options.max_width, self._spare, whole=whole)]
-        drawn = (self._drawn(console, part) for part in parts)
-        yield Segment(_Drawn("\n".join(drawn)))
+        for number, part in enumerate(parts):
+            if number:
+                yield Segment(_Drawn("\n"))
+            yield from self._drawn(console, options, part)
 
-    def _drawn(self, console: Console, columns: Sequence[_Column]) -> str:
-        drawn = []
-        for column in columns:
-            head: list[Cell] = [Styled(column.header, _HEAD)] if self._headed else []
-            lines = {cell: _lines(console, cell, column) for cell in {*head, *column.cells}}
-            drawn.append([lines[cell] for cell in (*head, *column.cells)])
+    def _drawn(
+        self, console: Console, options: ConsoleOptions, columns: Sequence[_Column]
+    ) -> RenderResult:
+        lines = [
+            {cell: _lines(console, cell, column) for cell in set(column.cells)}
+            for column in columns
+        ]
         blanks = [" " * (column.width + _GAP) for column in columns]
-        return "".join(
-            f"{''.join(part or blank for part, blank in zip(line, blanks, strict=True)).rstrip()}\n"
-            for row in zip(*drawn, strict=True)
-            for line in zip_longest(*row, fillvalue="")
-        )
+
+        def row(cells: Sequence[list[str]]) -> str:
+            if max(map(len, cells), default=0) < 2:  # the usual row, without a second line
+                return "".join([one[0] for one in cells]).rstrip() + "\n"
+            return "".join(
+                f"{''.join(part or blank for part, blank in zip(line, blanks, strict=True)).rstrip()}\n"
+                for line in zip_longest(*cells, fillvalue="")
+            )
+
+        heads = [_lines(console, Styled(column.header, _HEAD), column) for column in columns]
+        pending: list[str] = []
+        rows = zip(*(column.cells for column in columns), strict=True)
+        for number in range(len(self._rows) + 1):
+            for one in self._between.get(number, ()):
+                if one is None:
+                    pending.append(row(heads))
+                    continue
+                yield Segment(_Drawn("".join(pending)))
+                pending.clear()
+                yield from console.render(one, options)
+            if number < len(self._rows):
+                cells = next(rows)
+                pending.append(
+                    row([known[cell] for known, cell in zip(lines, cells, strict=True)])
+                )
+        yield Segment(_Drawn("".join(pending)))
 
 
 def _rich(cell: Cell) -> Text:
