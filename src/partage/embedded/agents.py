@@ -25,7 +25,7 @@ from partage.embedded.hardware import (
     unhealthy_devices,
     with_health,
 )
-from partage.embedded.owners import with_owners_here
+from partage.embedded.owners import references, with_owners_here
 from partage.embedded.watching import STRATEGIC, follow, now, owner, tell
 from partage.model.errors import InvalidDocument, InvalidRecord
 from partage.vendors import names
@@ -114,6 +114,8 @@ class Agents:
         """A Device is its Node's, also one that a page or another cluster's kubectl printed, with that Node's UID."""
         if asked.kind.resource != DEVICES or asked.object is None:
             return None
+        if asked.old is not None and references(asked.old) == references(asked.object):
+            return None  # of a Node that goes at this moment: its Device goes with it
         return with_owners_here(self._server, asked.object, "")
 
     async def _judged(self, asked: Review) -> None:

@@ -12,12 +12,17 @@ from partage.apiserver import ApiServer
 _REFERENCES: Final = "ownerReferences"
 
 
+def references(value: Mapping[str, Any]) -> Any:
+    """Who owns an object, as it is written."""
+    head = value.get("metadata")
+    return head.get(_REFERENCES) if isinstance(head, dict) else None
+
+
 def with_owners_here(
     server: ApiServer, value: Mapping[str, Any], namespace: str
 ) -> dict[str, Any] | None:
     """The document with references to the owners of the same names here, and to no others; None where that is so already."""
-    head = value.get("metadata")
-    listed = head.get(_REFERENCES) if isinstance(head, dict) else None
+    head, listed = value.get("metadata"), references(value)
     if not isinstance(head, dict) or not isinstance(listed, list):
         return None
     left = [one for given in listed for one in _here(server, given, namespace)]
