@@ -24,7 +24,7 @@ from kube_scheduler_config import (
 from own_fields import own_fields, own_slices
 from panels import DASHBOARDS, dashboard
 
-from partage.embedded.definitions import DEFINITIONS, DEVICES
+from partage.embedded.definitions import DEFINITIONS, DEVICES, ELASTIC_GPUS
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation
@@ -47,33 +47,6 @@ NAMESPACES: Final = {
 """Profiles, and the namespace that each is installed into."""
 _MOUNT: Final = "/etc/partage"
 _PLACEHOLDER: Final = "@RESOURCES@"
-_ELASTICGPU: Final[dict[str, Any]] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "gpus.elasticgpu.io"},
-    "spec": {
-        "group": "elasticgpu.io",
-        "scope": "Cluster",
-        "names": {"plural": "gpus", "singular": "gpu", "kind": "GPU", "listKind": "GPUList"},
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "deprecated": True,
-                "deprecationWarning": "elasticgpu.io is kept for old versions of qGPU; Partage does not read it",
-                "subresources": {"status": {}},
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "description": "One GPU as old versions of qGPU describe it. Partage neither writes nor reads it.",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
-    },
-}
 
 
 def files() -> dict[str, str]:
@@ -96,14 +69,14 @@ def files() -> dict[str, str]:
     plugged = kube_scheduler_config(
         None, left_to_the_ledger(FAMILIES, Settings()), ["partage-scheduler"]
     )
-    devices = next(one for one in DEFINITIONS if one["metadata"]["name"] == DEVICES)
+    defined = {one["metadata"]["name"]: one for one in DEFINITIONS}
     made = {
         "admission.json": admission,
         "own-fields.json": {**own_fields(), "slices": own_slices()},
         "kube-scheduler.json": beside,
         "kube-scheduler-plugin.json": plugged,
-        "devices.json": devices,
-        "elasticgpu.json": _ELASTICGPU,
+        "devices.json": defined[DEVICES],
+        "elasticgpu.json": defined[ELASTIC_GPUS],
     }
     rules = yaml.safe_load((HERE / "observability" / "alerts.yaml").read_text(encoding="utf-8"))
     made |= {"alerts.json": rules} | {f"{uid}.json": dashboard(uid) for uid in DASHBOARDS}

@@ -150,6 +150,28 @@ def test_the_author_of_what_nothing_acts_on_is_warned() -> None:
     run(story())
 
 
+def test_the_definition_that_qgpus_page_keeps_is_kept() -> None:
+    """Old versions' GPU objects are taken and given back, and whoever writes or reads one hears that they are out of use."""
+    path = "/apis/elasticgpu.io/v1alpha1/gpus"
+    card = {
+        "apiVersion": "elasticgpu.io/v1alpha1",
+        "kind": "GPU",
+        "metadata": {"name": "n0-00", "labels": {"elasticgpu.io/node": "n0"}},
+        "spec": {"index": 0, "uuid": "GPU-0", "model": "T4", "memory": 1, "nodeName": "n0"},
+    }
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            (said,) = await warned(w, "POST", path, card)
+            assert "kept for old versions of qGPU; Partage does not read it" in said
+            found = await w.get(f"{path}/n0-00")
+            assert found["spec"] == card["spec"]
+            body = {"status": {"state": "Healthy"}}
+            (_said,) = await warned(w, "PATCH", f"{path}/n0-00/status", body)
+
+    run(story())
+
+
 def test_a_pod_with_a_claim_of_a_volume_that_is_not_there_is_warned_of() -> None:
     """It runs all the same; one whose claim is there gets no such warning."""
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}

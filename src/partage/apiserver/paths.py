@@ -1,12 +1,12 @@
 """From a request's path and query to the call it stands for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from partage.apiserver.admission import User
 from partage.apiserver.calls import Call
-from partage.apiserver.kinds import Registry
+from partage.apiserver.kinds import Kind, Registry
 from partage.apiserver.listing import Selection
 from partage.apiserver.selectors import FieldSelector, parse_selector
 from partage.apiserver.status import bad_request, invalid_options, unknown_path
@@ -52,6 +52,13 @@ def target_of(parts: Sequence[str]) -> Target | None:
     return Target(group, version, resource, namespace, name, sub, watch)
 
 
+def _deprecation(kind: Kind) -> Iterator[str]:
+    """What the definition of a custom resource says of a version that is deprecated."""
+    version = kind.definition or {}
+    if version.get("deprecated"):
+        yield version.get("deprecationWarning") or f"{kind.api_version} {kind.kind} is deprecated"
+
+
 def call_for(registry: Registry, target: Target, query: Mapping[str, str], user: User) -> Call:
     """The call that a request stands for.
 
@@ -81,7 +88,7 @@ def call_for(registry: Registry, target: Target, query: Mapping[str, str], user:
     if not manager.isprintable():
         raise invalid_options(options, "fieldManager: Invalid value: should be printable")
     return Call(
-        warnings=list(_DEPRECATED.get(kind.resource, ())),
+        warnings=[*_DEPRECATED.get(kind.resource, ()), *_deprecation(kind)],
         kind=kind,
         namespace=target.namespace,
         name=target.name,

@@ -1,4 +1,4 @@
-"""The custom resources there are: Koordinator's Device, and simulated nodes.
+"""The custom resources there are: Koordinator's Device, simulated nodes, and the GPU that qGPU's page keeps.
 
 Source: the MetaX document and the Koordinator document print Devices of `scheduling.koordinator.sh/v1alpha1`, cluster-scoped,
 fetched as `kubectl get device <node>`. Types are those of Koordinator's own definition. No field is required and unknown ones
@@ -13,6 +13,9 @@ DEVICES: Final = "devices.scheduling.koordinator.sh"
 
 SIMULATED_NODES: Final = "simulatednodes.partage.io"
 """The resource of simulated nodes."""
+
+ELASTIC_GPUS: Final = "gpus.elasticgpu.io"
+"""What old versions of qGPU wrote, whose definition the qGPU document keeps."""
 
 Schema = dict[str, Any]
 
@@ -210,5 +213,33 @@ _SIMULATED_NODE: Final = _definition(
     ("Count", "integer", ".spec.count"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )
-DEFINITIONS: Final = (_DEVICE, _SIMULATED_NODE)
+_ELASTIC_GPU: Final[Schema] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": ELASTIC_GPUS},
+    "spec": {
+        "group": "elasticgpu.io",
+        "scope": "Cluster",
+        "names": {"plural": "gpus", "singular": "gpu", "kind": "GPU", "listKind": "GPUList"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "deprecated": True,
+                "deprecationWarning": "elasticgpu.io is kept for old versions of qGPU; Partage does not read it",
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "description": "One GPU as old versions of qGPU describe it. Partage neither writes nor reads it.",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+
+DEFINITIONS: Final = (_DEVICE, _SIMULATED_NODE, _ELASTIC_GPU)
 """What the embedded cluster defines before anything is applied to it."""
