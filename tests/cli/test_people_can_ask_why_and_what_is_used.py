@@ -330,6 +330,12 @@ def test_the_same_is_said_to_programs() -> None:
             id="other-namespace",
         ),
         pytest.param(
+            ("explain", "team-vision/already-runnnig", "-f", MIXED),
+            4,
+            "there is team-vision/already-running",
+            id="misspelt",
+        ),
+        pytest.param(
             ("explain", "a/b", "-n", "c", "-f", MIXED), 2, "say one", id="two-namespaces"
         ),
         pytest.param(("inspect", "nope", "-f", MIXED), 4, "partage top nodes", id="no-node"),

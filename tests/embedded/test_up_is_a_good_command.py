@@ -92,6 +92,17 @@ def test_a_file_without_documents_is_named(tmp_path: Path, option: str) -> None:
     assert result.stderr.startswith(f"partage up: {file}: no document there; give a file")
 
 
+def test_nodes_of_a_file_without_any_are_no_surprise(tmp_path: Path) -> None:
+    """Exit code 2 where `--nodes` names a file of pods: the usual nodes started instead."""
+    file = tmp_path / "pods.yaml"
+    file.write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n", encoding="utf-8")
+
+    result = CliRunner().invoke(up, ["--no-examples", "--nodes", str(file)])
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"partage up: {file}: no node there; give --nodes documents")
+
+
 def test_a_node_that_is_refused_is_told(tmp_path: Path) -> None:
     """Exit code 2 and one line with the rule: this model makes no label."""
     file = tmp_path / "nodes.yaml"

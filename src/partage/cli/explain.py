@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Final
 
 import click
@@ -70,6 +71,8 @@ _MEANINGS: Final[Mapping[str, str]] = {
 _FEW: Final = 10
 """Rows for nodes of a refusal that the table shows; wide shows all."""
 _LONG: Final = 60
+_CLOSE: Final = 0.85
+"""A name so like the one that was typed is suggested."""
 _MAKERS: Final = frozenset(
     f"{name}{more}"
     for name, ends in {
@@ -157,7 +160,9 @@ def _missing(asked: Asked, key: str) -> str:
     kind, _, name = key.partition("/")
     if kind in _MAKERS:
         return f"{kind} {name} is no pod; name one of those that it makes: kubectl get pods lists them"
-    other = sorted(pod for pod in asked.pods or () if pod.endswith("/" + key.partition("/")[2]))
+    known = asked.pods or ()
+    other = sorted(pod for pod in known if pod.endswith("/" + key.partition("/")[2]))
+    other = other or get_close_matches(key, known, n=1, cutoff=_CLOSE)
     hint = f"; there is {', '.join(other)}" if other else ""
     rule = "there is no pod" if asked.pods is not None else "there is no pod with devices"
     return f"{rule} {key}{hint}. Check the name, and the namespace with -n"

@@ -154,6 +154,11 @@ def _found(
     for paths, one in given:
         if not (one.simulated or one.objects):
             raise empty(map(str, paths))
+        if paths is nodes and not one.describe_nodes:
+            told = ", ".join(map(str, paths))
+            raise InvalidDocument(
+                f"{told}: no node there; give --nodes documents of kind Node or SimulatedNode, and others with -f"
+            )
     found = [one for _, one in given]
     simulated = tuple(node for one in found for node in one.simulated)
     names = [node.name for node in simulated]
