@@ -124,6 +124,30 @@ def test_nodes_that_say_the_same_are_one_row_and_near_misses_come_first() -> Non
     run(story())
 
 
+def test_nodes_that_a_pod_does_not_want_come_last() -> None:
+    """However many they are: before them is the one that it wants, whose card is not idle."""
+
+    async def story() -> None:
+        nodes = [node(f"n{number}", cards=1) for number in range(5)]
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with running(nodes) as world, browsing(Path(folder)) as page:
+                label = {"metadata": {"labels": {"pool": "a"}}}
+                await world.patch("/api/v1/nodes/n3", label)
+                where = {"nodeSelector": {"pool": "a"}}
+                share = {"koordinator.sh/gpu-core": 20, "koordinator.sh/gpu-memory-ratio": 10}
+                await world.create(PODS, pod("holds", share, **where))
+                await world.phase("holds", "Running")
+                await world.create(PODS, pod("waits", {"koordinator.sh/gpu": 100}, **where))
+                await world.refused("waits")
+                view = "#/pod/default/waits"
+                await page.open(f"{world.cluster.addresses.dashboard}/{view}", shown(view))
+
+                rows = await page.value(GROUPS)
+                assert rows[:2] == ["n3", "4 nodes: n0, n1, n2, n4"]
+
+    run(story())
+
+
 def test_the_overview_shows_an_hour_or_a_day() -> None:
     """Lines with words for those who do not see them; the choice is in the address, and a pod says since when it waits."""
     keys = ("core_milli", "memory_bytes", "idle", "waiting")

@@ -97,7 +97,13 @@ function groups(reason) {
     group.nodes.push(name);
     group.cards.push(...node.cards);
   }
-  return [...found.values()].map((group) => ({ ...group, cards: alike(group.cards) })).sort((a, b) => nearness(b) - nearness(a) || b.nodes.length - a.nodes.length);
+  return [...found.values()].map((group) => ({ ...group, cards: alike(group.cards) })).sort((a, b) => apart(a) - apart(b) || nearness(b) - nearness(a) || b.nodes.length - a.nodes.length);
+}
+
+/** By what nodes are not the one: their room or cards, themselves, or what the pod says of nodes; as `partage explain` has it. */
+function apart({ cards, code }) {
+  if (cards.length || code === "NodeResources") return 0;
+  return code === "NodeAffinity" ? 2 : 1;
 }
 
 /** How much of what was asked is there: on the best card, or by cards that fit; of the rest the largest group. */
