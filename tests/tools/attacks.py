@@ -77,7 +77,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "fields nested 9,000 levels deep; hundreds of pods of a megabyte",
-        "all is read, in small pages, but what is too deep",
+        "everything is read, in small pages, except what is too deep",
         (
             "kube/test_odd_objects_stop_no_list.py",
             f"{_LISTS}::test_large_objects_come_in_smaller_pages",
@@ -85,7 +85,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "conditions on a label that differs on each node, numbers too; requests that each rule out a few nodes",
+        "conditions on a label that differs on each node, or compares numbers; requests that each rule out a few nodes",
         "the scheduler asks all nodes at once, and looks at each once",
         (
             f"{_HARD}::test_conditions_on_labels_are_asked_of_all_nodes_at_once",
@@ -114,7 +114,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "preemption beside many small pods, and plans without an end",
-        "as few victims as will do, or none; planning pauses after a decision's work",
+        "as few victims as are needed, or none; planning pauses after the work of one decision",
         (
             "laws/test_a_plan_asks_no_more_than_a_decision_at_a_time.py",
             f"{_ROOM}::test_rows_of_pods_for_which_nothing_helps_leave_time_to_others",
@@ -138,7 +138,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "disruption budgets of a megabyte each, so that preemption ends for all",
-        "pods of the namespace are spared, and others are preempted for as before",
+        "pods of that namespace are not evicted; preemption of others goes on as before",
         (
             "extender/test_the_plugin_finds_room_that_others_can_make.py::test_a_budget_that_compares_thousands_of_values_lets_nobody_go",
         ),
@@ -160,7 +160,7 @@ ATTACKS: Final = (
         "tenant",
         "important pods, created and deleted so that others are evicted; nominations that hold cards for pods that never "
         "come, or victims that never end",
-        "at most 240 victims a minute for a namespace; at most two minutes, or ten",
+        "at most 240 victims a minute for a namespace; cards are held for two minutes, while victims end for ten",
         (
             f"{_BURST}::test_victims_of_a_namespace_are_bounded_a_minute",
             f"{_BURST}::test_the_plugin_offers_nobody_beyond_the_bound",
@@ -359,7 +359,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "questions about claims that there are not, for which the leader waits",
+        "questions about claims that do not exist, for which the leader waits",
         "addresses take turns, with half of what is passed on each",
         (
             "daemon/test_claims_of_a_cluster_are_counted.py::test_questions_of_a_stranger_leave_room_for_the_api_server",
@@ -412,7 +412,7 @@ ATTACKS: Final = (
         "neighbour",
         "the agent's sockets for the kubelet and the runtime, as another user of the node; another program in PATH with "
         "the name of a kubeconfig's plugin; a link in `/tmp` in place of a folder for tenants",
-        "only root may open them, whatever the umask; the program beside the file runs; the container is refused",
+        "only root may open them, whatever the umask; the program beside the kubeconfig runs; the container is refused",
         (
             "agent/test_root_alone_speaks_to_the_agent.py",
             f"{_CHART}::test_what_another_user_put_in_its_place_is_not_opened",
