@@ -297,3 +297,21 @@ def test_a_reader_may_leave_early() -> None:
         assert process.stderr is not None
         assert process.stderr.read() == b""
         assert process.wait(60) in (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["up", "--port", "x"], "'x' is not a valid whole number"),
+        (["scheduler", "--port", "x"], "'x' is not a valid whole number"),
+        (["webhook", "--port", "x"], "'x' is not a valid whole number"),
+        (["top", "--interval", "x"], "'x' is not a valid number"),
+    ],
+    ids=lambda one: one[0] if isinstance(one, list) else "",
+)
+def test_a_number_is_called_one(command: list[str], says: str) -> None:
+    """Of what is none; what is within no bounds was called a range."""
+    result = CliRunner().invoke(main, command)
+
+    assert result.exit_code == 2
+    assert says in result.stderr

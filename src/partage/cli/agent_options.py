@@ -19,7 +19,7 @@ from partage.agent.isolation.providers import (
 )
 from partage.agent.nri.plugin import PluginOptions
 from partage.agent.reporting import ReportingSettings
-from partage.cli.parameters import health_port, option, options
+from partage.cli.parameters import Real, Whole, health_port, option, options
 from partage.daemon.agent import AgentOptions, IsolationOptions
 from partage.daemon.instances import InstanceOptions
 from partage.daemon.mps import MpsDaemon
@@ -102,7 +102,7 @@ reporting_options = options(
     ),
     option(
         "--period",
-        type=click.FloatRange(0.1, 3600),
+        type=Real(0.1, 3600),
         default=_REPORTING.period,
         metavar="SECONDS",
         help="Seconds between two readings of the node's devices.",
@@ -136,7 +136,7 @@ runtime_options = options(
     ),
     option(
         "--deadline",
-        type=click.FloatRange(0.1, 60),
+        type=Real(0.1, 60),
         default=_NRI.deadline,
         metavar="SECONDS",
         help="After this long a container is refused. Below the runtime's own time-out of 2 s, after "
@@ -271,7 +271,7 @@ service_options = options(
     option("--host", default=_USUAL.host, help="Address for health, metrics."),
     option(
         "--port",
-        type=click.IntRange(0, 65535),
+        type=Whole(0, 65535),
         metavar="N",
         default=9445,
         help="Port of these; 0 takes any that is free.",

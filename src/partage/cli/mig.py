@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from partage.cli.ending import end
-from partage.cli.parameters import Sectioned, option, options, output_option
+from partage.cli.parameters import Sectioned, Whole, option, options, output_option
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
 from partage.model.errors import UNREADABLE, InvalidDocument, InvalidValue, PartageError
@@ -74,7 +74,7 @@ class _Mix(click.ParamType[tuple[float, ...]]):
     help=f"Model of the cards: {', '.join(MIG_CARDS)}; or a name that its driver reports.",
 )
 @click.option(
-    "--cards", type=click.IntRange(1, 100_000), required=True, metavar="N", help="How many cards."
+    "--cards", type=Whole(1, 100_000), required=True, metavar="N", help="How many cards."
 )
 @click.option(
     "--sequences",
@@ -98,14 +98,14 @@ class _Mix(click.ParamType[tuple[float, ...]]):
     option("--seed", type=int, default=42, metavar="S", help="Of chance."),
     option(
         "--arrivals",
-        type=click.IntRange(1, 10_000_000),
+        type=Whole(1, 10_000_000),
         default=20_000,
         metavar="N",
         help="Requests that come.",
     ),
     option(
         "--warmup",
-        type=click.IntRange(0),
+        type=Whole(0),
         default=2_000,
         metavar="N",
         help="The first requests, which are not counted.",

@@ -15,6 +15,18 @@ FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 """A file that exists."""
 
 
+class Whole(click.IntRange):
+    """A whole number within bounds."""
+
+    name = "whole number"
+
+
+class Real(click.FloatRange):
+    """A number within bounds."""
+
+    name = "number"
+
+
 class PolicyType(click.ParamType[Policy]):
     """A policy's name on the command line."""
 
@@ -83,7 +95,7 @@ def option(*names: str, **given: Any) -> Callable[[_F], _F]:
 
 health_port = click.option(
     "--health-port",
-    type=click.IntRange(1, 65535),
+    type=Whole(1, 65535),
     metavar="N",
     help="Port for the probes alone, so that no caller of another port keeps them waiting.",
 )

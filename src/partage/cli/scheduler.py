@@ -17,7 +17,9 @@ from partage.cli.logs import start_logging
 from partage.cli.parameters import (
     FILE,
     PolicyType,
+    Real,
     Sectioned,
+    Whole,
     cluster_options,
     config_options,
     health_port,
@@ -65,7 +67,7 @@ _serving = options(
     option("--host", default="0.0.0.0", help="Address to listen on."),  # noqa: S104 # a service
     option(
         "--port",
-        type=click.IntRange(0, 65535),
+        type=Whole(0, 65535),
         metavar="N",
         default=8443,
         help="Port to listen on; 0 takes any that is free.",
@@ -93,7 +95,7 @@ _serving = options(
     ),
     click.option(
         "--read-port",
-        type=click.IntRange(1, 65535),
+        type=Whole(1, 65535),
         metavar="N",
         help="Second port for everything but the verbs: probes, metrics, debug API, explanations. It answers plain HTTP, "
         "and TLS where the service has certificates; tokens of other machines by TLS alone.",
@@ -182,7 +184,7 @@ _deciding = options(
     ),
     option(
         "--agent-silence",
-        type=click.FloatRange(0),
+        type=Real(0),
         default=SilenceSettings().limit,
         metavar="SECONDS",
         help="Place no new pod with devices on a node whose agent has not renewed its Lease for so long; "
@@ -190,7 +192,7 @@ _deciding = options(
     ),
     option(
         "--audit",
-        type=click.FloatRange(1),
+        type=Real(1),
         default=60.0,
         metavar="SECONDS",
         help="Between two comparisons of the books with the pods of the API server.",
@@ -204,7 +206,7 @@ _deciding = options(
     ),
     option(
         "--record-size",
-        type=click.IntRange(1),
+        type=Whole(1),
         default=256,
         metavar="MIB",
         help="A record of this size is renamed to FILE.1, in place of the one before, and a "
@@ -225,7 +227,7 @@ _plugin = options(
     click.option(
         "--plugin-user",
         "plugin_users",
-        type=click.IntRange(0),
+        type=Whole(0),
         multiple=True,
         metavar="UID",
         help="User id of the container of kube-scheduler. May be repeated. Default: our own.",
@@ -267,7 +269,7 @@ _leading = options(
     ),
     option(
         "--lease-duration",
-        type=click.IntRange(3),
+        type=Whole(3),
         default=15,
         metavar="SECONDS",
         help="Others wait this long after the last renewal they saw; a leader that cannot renew "

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from partage.cli.ending import end
 from partage.cli.mig import mig
-from partage.cli.parameters import Sectioned, option, options, output_option
+from partage.cli.parameters import Real, Sectioned, Whole, option, options, output_option
 from partage.cli.repack import repack
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
@@ -63,7 +63,7 @@ simulate.add_command(repack)
     option("--seed", type=int, default=42, metavar="S", help="Of the order in which they come."),
     option(
         "--load",
-        type=click.IntRange(1, 1000),
+        type=Whole(1, 1000),
         default=TUNED,
         metavar="PERCENT",
         help="Compute that a drawn sequence asks in all, of the cluster's.",
@@ -92,34 +92,34 @@ simulate.add_command(repack)
     ),
     click.option(
         "--rate",
-        type=click.FloatRange(0, min_open=True),
+        type=Real(0, min_open=True),
         metavar="R",
         help="With --departures poisson: arrivals an hour, instead of --offered.",
     ),
     option(
         "--lifetime",
-        type=click.FloatRange(0, min_open=True),
+        type=Real(0, min_open=True),
         default=1.0,
         metavar="H",
         help="With --departures poisson: mean lifetime in hours.",
     ),
     click.option(
         "--arrivals",
-        type=click.IntRange(1),
+        type=Whole(1),
         metavar="N",
         help="With --departures poisson: pods that come; the sequence begins again where it ends. "
         "Default: twice the sequence.",
     ),
     option(
         "--offered",
-        type=click.FloatRange(0, min_open=True),
+        type=Real(0, min_open=True),
         default=100.0,
         metavar="PERCENT",
         help="With --departures poisson: compute asked for on average, of the cluster's.",
     ),
     option(
         "--speed",
-        type=click.FloatRange(0, min_open=True),
+        type=Real(0, min_open=True),
         default=1.0,
         metavar="F",
         help="With --departures trace: let pods come F times closer together; lifetimes stay.",

@@ -12,7 +12,7 @@ from rich.text import Text
 from partage.cli.answering import Asked
 from partage.cli.asked import answer_options, answered, told
 from partage.cli.idle import idle_shares
-from partage.cli.parameters import Sectioned, option
+from partage.cli.parameters import Real, Sectioned, option
 from partage.cli.structured import structured
 from partage.cli.tables import Cell, PlainTable, Styled, bar, paper, print_waiting
 from partage.cli.watching import watched
@@ -62,7 +62,7 @@ Document = dict[str, Any]
 )
 @option(
     "--interval",
-    type=click.FloatRange(0.5, 3600),
+    type=Real(0.5, 3600),
     default=2.0,
     metavar="SECONDS",
     help="Between two looks of --watch.",

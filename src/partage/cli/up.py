@@ -16,7 +16,7 @@ from rich.text import Text
 
 from partage.cli import loop
 from partage.cli.ending import end
-from partage.cli.parameters import output_option
+from partage.cli.parameters import Whole, output_option
 from partage.cli.patience import patience
 from partage.cli.reading import empty
 from partage.cli.tables import PlainTable, Styled, given, paper, print_waiting
@@ -35,7 +35,7 @@ _PATIENCE: Final = 5.0
 """Seconds that the first decisions may take before what is known is printed."""
 _RARELY: Final = 50_000
 _MOST_BYTES: Final = 2**22
-_PORT: Final = click.IntRange(0, 65535)
+_PORT: Final = Whole(0, 65535)
 
 
 @click.command()

@@ -17,6 +17,7 @@ from partage.cli.logs import start_logging
 from partage.cli.parameters import (
     FILE,
     Sectioned,
+    Whole,
     cluster_options,
     config_options,
     health_port,
@@ -45,7 +46,7 @@ _serving = options(
     option("--host", default="0.0.0.0", help="Address to listen on."),  # noqa: S104 # a service
     option(
         "--port",
-        type=click.IntRange(0, 65535),
+        type=Whole(0, 65535),
         metavar="N",
         default=9443,
         help="Port to listen on; 0 takes any that is free.",

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from partage.cli.asked import noted
 from partage.cli.ending import end
-from partage.cli.parameters import output_option, strict_option
+from partage.cli.parameters import Real, output_option, strict_option
 from partage.cli.patience import patience
 from partage.cli.reading import batches, named
 from partage.cli.structured import structured
@@ -54,7 +54,7 @@ _COPIES: Final = re.compile(r"(?P<name>.+)=(?P<count>[0-9]{1,6})")
 )
 @click.option(
     "--share",
-    type=click.FloatRange(0, 100, min_open=True, max_open=True),
+    type=Real(0, 100, min_open=True, max_open=True),
     metavar="PERCENT",
     help="Let every pod that asks for one whole card ask for this part of its compute and memory.",
 )

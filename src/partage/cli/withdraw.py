@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from partage.cli.ending import end
-from partage.cli.parameters import cluster_options, option
+from partage.cli.parameters import Real, cluster_options, option
 from partage.cli.patience import patience
 from partage.daemon.withdrawing import Outcome
 from partage.daemon.withdrawing import withdraw as take_back
@@ -23,7 +23,7 @@ LEFT: Final = 3
 @cluster_options
 @option(
     "--wait",
-    type=click.FloatRange(0, 3600),
+    type=Real(0, 3600),
     default=0.0,
     metavar="SECONDS",
     help="How long Partage's own pods may take to end.",
