@@ -54,7 +54,7 @@ _Static_assert(sizeof(struct seat) == 128, "layout of a seat");
  * What the agent says of the sharers of a card: the policy, priority and quota of each (terms_pack), and bit 56 where the
  * seat was given; and how many files the seat has had. When that number changes, the seat is another file under the same
  * name, and what was mapped before is a former tenant's. 0 is an older agent's, whose seats keep their files.
- * Read-only to all of them, so that none is believed to have more than was granted.
+ * Read-only to all of them, so that no tenant can claim more than it was granted.
  */
 struct terms_page {
     _Atomic uint64_t terms[SEATS];
@@ -166,8 +166,8 @@ static inline uint32_t terms_quota(uint64_t terms)
 }
 
 /*
- * A claim: when it was made, in units of 64 ns, and the index + 1 of who has the turn from then on (0: nobody).
- * Of all claims the latest counts. One that nobody can have made yet counts for nothing.
+ * A claim: when it was made, in units of 64 ns, and the index + 1 of who has the turn from then on (0: none).
+ * Of all claims the latest counts. One from the future counts for nothing.
  */
 #define CLAIM_UNIT 64ull
 static inline uint64_t claim_pack(uint64_t stamp_ns, uint32_t holder_plus_one)

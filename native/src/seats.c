@@ -172,7 +172,7 @@ void seats_wait(const struct seats *seats, uint32_t whose, uint32_t seen, uint64
 {
     struct timespec span = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
     const struct seat *seat = whose == seats->index ? seats->own : whose < SEATS ? seats->maps[whose] : NULL;
-    /* The kernel may end a thread's sleep as much later as its slack says: 50 us, if nobody asked for less. */
+    /* The kernel may end a thread's sleep as much later as its slack says: 50 us, unless less was asked for. */
     long slack = ns < SLACK_NS ? prctl(PR_GET_TIMERSLACK) : 0;
     if (slack > 1) prctl(PR_SET_TIMERSLACK, 1ul);
     /* The kernel reads the word, and says so where it cannot. */
