@@ -101,6 +101,13 @@ def policies() -> dict[str, Json]:
     }
 
 
+@cache
+def compiled(expression: str) -> celpy.Runner:
+    """A rule, read once for all that it is asked about."""
+    environment = celpy.Environment()
+    return environment.program(environment.compile(expression))
+
+
 def refused(
     user: str, after: Json | None, before: Json | None, resource: str, *, dry: bool = False
 ) -> list[str]:
@@ -124,8 +131,7 @@ def refused(
     }
 
     def holds(expression: str) -> bool:
-        environment = celpy.Environment()
-        return bool(environment.program(environment.compile(expression)).evaluate(bound))
+        return bool(compiled(expression).evaluate(bound))
 
     spec = policies()[name]
     listed = [
