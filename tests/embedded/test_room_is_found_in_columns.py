@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn import sampled
 from partage.embedded.rooms import Rooms
 from partage.model.node import Node
 from partage.model.pod import Pod
@@ -32,12 +33,12 @@ CONSTRAINTS = [
     NodeConstraint(terms=()),
 ]
 AMOUNTS = st.one_of(st.integers(0, 8), st.just(2**40))
-HOSTS = st.dictionaries(st.sampled_from(["cpu", "memory", "pods"]), AMOUNTS, max_size=3)
+HOSTS = st.dictionaries(sampled(["cpu", "memory", "pods"]), AMOUNTS, max_size=3)
 NODES = st.builds(
     Node,
-    name=st.sampled_from(NAMES),
-    labels=st.sampled_from([{}, {"zone": "a"}, {"zone": "b"}]),
-    taints=st.sampled_from([(), (Taint("k", "v", "NoSchedule"),)]),
+    name=sampled(NAMES),
+    labels=sampled([{}, {"zone": "a"}, {"zone": "b"}]),
+    taints=sampled([(), (Taint("k", "v", "NoSchedule"),)]),
     unschedulable=st.booleans(),
     allocatable=HOSTS,
 )
@@ -47,15 +48,15 @@ PODS = st.builds(
     namespace=st.just("default"),
     name=st.just("asks"),
     host=HOSTS,
-    constraint=st.sampled_from(CONSTRAINTS),
-    tolerations=st.sampled_from([(), (Toleration("k"),), (Toleration(""),)]),
+    constraint=sampled(CONSTRAINTS),
+    tolerations=sampled([(), (Toleration("k"),), (Toleration(""),)]),
 )
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("node"), NODES),
-        st.tuples(st.just("gone"), st.sampled_from(NAMES)),
-        st.tuples(st.just("place"), st.sampled_from("abcd"), st.sampled_from(NAMES), HOSTS),
-        st.tuples(st.just("leave"), st.sampled_from("abcd")),
+        st.tuples(st.just("gone"), sampled(NAMES)),
+        st.tuples(st.just("place"), sampled("abcd"), sampled(NAMES), HOSTS),
+        st.tuples(st.just("leave"), sampled("abcd")),
         st.tuples(st.just("ask"), PODS),
     ),
     max_size=60,

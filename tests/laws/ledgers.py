@@ -2,6 +2,7 @@
 
 from hypothesis import strategies as st
 
+from drawn import sampled
 from fakes.builders import GIB
 from partage.inventory.card import Suspicion
 from partage.inventory.ledger import Ledger
@@ -25,37 +26,37 @@ _INSTANCES = (
 @st.composite
 def grants(draw: st.DrawFn, node: str) -> Grant:
     """A grant that a record may tell: on a card that is there, or gone, or known by minor only."""
-    type_ = draw(st.sampled_from([DeviceType.GPU, DeviceType.GPU, DeviceType.RDMA]))
+    type_ = draw(sampled([DeviceType.GPU, DeviceType.GPU, DeviceType.RDMA]))
     minor = draw(st.integers(0, 4))
     kind = "GPU" if type_ is DeviceType.GPU else "NIC"
     known = [f"{node}-{kind}-{minor}"] * 6 + ["", f"{node}-{kind}-{(minor + 1) % 4}", "lost"]
-    mode = draw(st.sampled_from([GrantMode.SHARE] * 4 + [GrantMode.WHOLE, GrantMode.MIG]))
-    mig = draw(st.sampled_from([None, *_INSTANCES])) if mode is GrantMode.MIG else None
+    mode = draw(sampled([GrantMode.SHARE] * 4 + [GrantMode.WHOLE, GrantMode.MIG]))
+    mig = draw(sampled([None, *_INSTANCES])) if mode is GrantMode.MIG else None
     return Grant(
-        container=draw(st.sampled_from("ab")),
+        container=draw(sampled("ab")),
         type=type_,
         minor=minor,
-        uuid=draw(st.sampled_from(known)),
-        core_milli=draw(st.sampled_from([0, 100, 500, 1000])),
-        memory_bytes=draw(st.sampled_from([0, GIB, 5 * GIB, 16 * GIB])),
+        uuid=draw(sampled(known)),
+        core_milli=draw(sampled([0, 100, 500, 1000])),
+        memory_bytes=draw(sampled([0, GIB, 5 * GIB, 16 * GIB])),
         mode=mode,
         mig=mig,
-        phase=draw(st.sampled_from([Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR])),
-        extras=draw(st.sampled_from([(), (), (("npu-core", 3),)])),
-        exclusive=draw(st.sampled_from([False] * 5 + [True])),
-        sharers=draw(st.sampled_from([None, None, 16, 2])),
-        function=draw(st.sampled_from([None, (0, f"{node}-{minor}.0")])),
-        fence=draw(st.sampled_from([None] * 5 + list(Scope))),
-        slots=draw(st.sampled_from([1, 1, 1, 0])),
+        phase=draw(sampled([Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR])),
+        extras=draw(sampled([(), (), (("npu-core", 3),)])),
+        exclusive=draw(sampled([False] * 5 + [True])),
+        sharers=draw(sampled([None, None, 16, 2])),
+        function=draw(sampled([None, (0, f"{node}-{minor}.0")])),
+        fence=draw(sampled([None] * 5 + list(Scope))),
+        slots=draw(sampled([1, 1, 1, 0])),
     )
 
 
 @st.composite
 def allocations(draw: st.DrawFn, uid: str, names: list[str]) -> Allocation:
     """What one pod holds on one of the nodes."""
-    node = draw(st.sampled_from(names))
+    node = draw(sampled(names))
     given = draw(st.lists(grants(node), max_size=3))
-    host = draw(st.sampled_from([{}, {"cpu": 900, "pods": 1}, {"example.com/x": 1}]))
+    host = draw(sampled([{}, {"cpu": 900, "pods": 1}, {"example.com/x": 1}]))
     return Allocation(uid, "default", uid, node, tuple(given), host)
 
 
@@ -70,7 +71,7 @@ def ledgers(draw: st.DrawFn, nodes: list[Node], most: int = 5) -> Ledger:
         ledger.apply(draw(allocations(f"pod-{i}", names)))
     if draw(st.integers(0, 4)) == 0:
         ledger.suspect("s", Suspicion(names[0], (DeviceType.GPU,), "edited"))
-    for i in range(draw(st.sampled_from([0, 0, 1, 2]))):
-        may_use = MayUse(draw(st.sampled_from(list(DeviceType))), draw(st.integers(1, 3)))
+    for i in range(draw(sampled([0, 0, 1, 2]))):
+        may_use = MayUse(draw(sampled(list(DeviceType))), draw(st.integers(1, 3)))
         ledger.suspect(f"u{i}", Suspicion(names[0], (), "no record", (may_use,)))
     return ledger

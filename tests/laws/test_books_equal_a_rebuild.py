@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from ledgers import grants
 from worlds import nodes, pods
 
+from drawn import sampled
 from partage.model.allocation import Allocation
 from partage.model.device import Device
 from partage.model.node import Node
@@ -86,7 +87,7 @@ class Scheduling(RuleBasedStateMachine):
 
     # --- the cluster ---------------------------------------------------------------------------
 
-    @rule(data=st.data(), name=st.sampled_from(NAMES))
+    @rule(data=st.data(), name=sampled(NAMES))
     def a_node_comes_or_changes(self, data: st.DataObject, name: str) -> None:
         """A node appears, or is another one altogether."""
         self.network.append(self.server.put_node(data.draw(nodes(name))))
@@ -95,7 +96,7 @@ class Scheduling(RuleBasedStateMachine):
     @rule(data=st.data())
     def devices_change(self, data: st.DataObject) -> None:
         """Cards go away, come back, fail or get other numbers."""
-        name = data.draw(st.sampled_from(sorted(self.server.nodes)))
+        name = data.draw(sampled(sorted(self.server.nodes)))
         node = self.server.nodes[name]
         kept = [d for d in node.devices if data.draw(st.integers(0, 3))]
         if data.draw(st.booleans()):
@@ -108,24 +109,24 @@ class Scheduling(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_node_goes(self, data: st.DataObject) -> None:
         """A node is deleted while its pods may still be there."""
-        name = data.draw(st.sampled_from(sorted(self.server.nodes)))
+        name = data.draw(sampled(sorted(self.server.nodes)))
         del self.server.nodes[name]
         self.network.append(NodeGone(name, self.server.next()))
 
-    @rule(data=st.data(), name=st.sampled_from(NAMES))
+    @rule(data=st.data(), name=sampled(NAMES))
     def a_bound_pod_comes_from_elsewhere(self, data: st.DataObject, name: str) -> None:
         """A pod that another scheduler bound: with a record, a bad one, or none."""
         self.count += 1
         pod = data.draw(pods(f"foreign-{self.count}"))
         given = tuple(data.draw(st.lists(grants(name), max_size=2)))
-        record = data.draw(st.sampled_from([Record(given), Record((), "", "malformed"), None]))
+        record = data.draw(sampled([Record(given), Record((), "", "malformed"), None]))
         self.network.append(self.server.put_pod(replace(pod, node=name, record=record)))
 
     @precondition(lambda self: self.server.pods)
-    @rule(data=st.data(), end=st.sampled_from(["finished", "gone", "gone", "record"]))
+    @rule(data=st.data(), end=sampled(["finished", "gone", "gone", "record"]))
     def a_pod_ends_or_changes(self, data: st.DataObject, end: str) -> None:
         """A pod finishes or is deleted, or its record becomes unreadable."""
-        uid = data.draw(st.sampled_from(sorted(self.server.pods)))
+        uid = data.draw(sampled(sorted(self.server.pods)))
         pod = self.server.pods[uid]
         if end == "finished":
             self.network.append(self.server.put_pod(replace(pod, finished=True)))
@@ -164,10 +165,10 @@ class Scheduling(RuleBasedStateMachine):
         self.engine.audit()
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data(), end=st.sampled_from(["bind", "bind", "again", "time"]))
+    @rule(data=st.data(), end=sampled(["bind", "bind", "again", "time"]))
     def a_hold_ends(self, data: st.DataObject, end: str) -> None:
         """A held pod is bound to the node it was kept on or to another, or filtered again."""
-        uid = data.draw(st.sampled_from(sorted(self.held)))
+        uid = data.draw(sampled(sorted(self.held)))
         pod = self.held[uid]
         if end == "time" or self.engine.states.get(uid) is not State.HELD:
             del self.held[uid]
@@ -176,7 +177,7 @@ class Scheduling(RuleBasedStateMachine):
             self.engine.hold(pod)
         else:
             del self.held[uid]
-            node = data.draw(st.sampled_from(NAMES))
+            node = data.draw(sampled(NAMES))
             decision = self.engine.place_on(pod, node)
             if isinstance(decision, Placement):
                 assert decision.allocation.node == node
@@ -189,11 +190,11 @@ class Scheduling(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         taken=st.booleans(),
-        answer=st.sampled_from(["truth", "truth", "unknown"]),
+        answer=sampled(["truth", "truth", "unknown"]),
     )
     def a_binding_is_answered(self, data: st.DataObject, taken: bool, answer: str) -> None:  # noqa: FBT001
         """The server takes or refuses a Binding, and says so or times out."""
-        uid = data.draw(st.sampled_from(sorted(self.binding)))
+        uid = data.draw(sampled(sorted(self.binding)))
         event = self.server.bind(self.binding.pop(uid)) if taken else None
         if event is not None:
             self.network.append(event)

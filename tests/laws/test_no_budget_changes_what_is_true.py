@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from worlds import PROTOCOLS, device_requests, node_lists, nodes, pod_requests, pods
 
+from drawn import sampled
 from fakes.builders import GIB, card, make_node
 from partage.inventory import plane
 from partage.inventory.ledger import Ledger
@@ -53,8 +54,8 @@ ENOUGH = 30_000
 
 SIZES = st.tuples(
     st.integers(1, 3),
-    st.sampled_from([0, 100, 240, 300, 340, 510, 700, 1000]),
-    st.sampled_from([0, 1, 2, 3, 5, 8]),
+    sampled([0, 100, 240, 300, 340, 510, 700, 1000]),
+    sampled([0, 1, 2, 3, 5, 8]),
 )
 
 
@@ -104,8 +105,8 @@ def _columns(ledger: Ledger, request: PodRequest) -> tuple[list[np.ndarray], lis
 def requests(draw: st.DrawFn) -> PodRequest:
     """Requests of a few containers of all kinds, several of which ask the same."""
     kinds = draw(st.lists(st.one_of(device_requests(), SIZES.map(_plain)), min_size=1, max_size=3))
-    chosen = draw(st.lists(st.sampled_from(kinds), min_size=2, max_size=6))
-    protocol = draw(st.sampled_from(PROTOCOLS))
+    chosen = draw(st.lists(sampled(kinds), min_size=2, max_size=6))
+    protocol = draw(sampled(PROTOCOLS))
     return PodRequest(_groups(chosen, [protocol] * len(chosen)))
 
 
@@ -254,8 +255,8 @@ def test_equal_nodes_are_searched_once() -> None:
 @given(
     listed=st.lists(nodes("node"), min_size=1, max_size=3),
     sizes=st.lists(SIZES, min_size=1, max_size=6),
-    more=st.sampled_from([{}, {"sharers": 2}, {"exclusive": True}, {"unused": True}]),
-    at_a_time=st.sampled_from([1, 2**21]),
+    more=sampled([{}, {"sharers": 2}, {"exclusive": True}, {"unused": True}]),
+    at_a_time=sampled([1, 2**21]),
 )
 def test_first_tries_agree_with_the_columns(
     listed: list[Node],
@@ -282,42 +283,40 @@ def test_first_tries_agree_with_the_columns(
 @given(st.data())
 def test_columns_of_labels_agree_with_the_plain_rule(data: st.DataObject) -> None:
     """Every operator, on labels and on names, taints and tolerations; as nodes come, change and go."""
-    words = st.sampled_from(["a", "b", "1", "2", "07", "-3", "n0", "n1", "x"])
-    keys = st.sampled_from(["zone", "size", "kubernetes.io/hostname", "metadata.name", "none"])
+    words = sampled(["a", "b", "1", "2", "07", "-3", "n0", "n1", "x"])
+    keys = sampled(["zone", "size", "kubernetes.io/hostname", "metadata.name", "none"])
 
     def requirement(key: st.SearchStrategy[str]) -> st.SearchStrategy[Requirement]:
         listed = st.builds(
             lambda k, o, v: Requirement(k, o, tuple(v)),
             key,
-            st.sampled_from([Operator.IN, Operator.NOT_IN]),
+            sampled([Operator.IN, Operator.NOT_IN]),
             st.lists(words, min_size=1, max_size=3),
         )
         bare = st.builds(
             lambda k, o: Requirement(k, o, ()),
             key,
-            st.sampled_from([Operator.EXISTS, Operator.DOES_NOT_EXIST]),
+            sampled([Operator.EXISTS, Operator.DOES_NOT_EXIST]),
         )
         compared = st.builds(
             lambda k, o, v: Requirement(k, o, (v,)),
             key,
-            st.sampled_from([Operator.GT, Operator.LT]),
-            st.sampled_from(["-1", "0", "1", "5"]),
+            sampled([Operator.GT, Operator.LT]),
+            sampled(["-1", "0", "1", "5"]),
         )
         return st.one_of(listed, bare, compared)
 
     labels = st.lists(requirement(keys), max_size=3).map(tuple)
-    fields = st.lists(requirement(st.sampled_from(["metadata.name", "other"])), max_size=2).map(
-        tuple
-    )
+    fields = st.lists(requirement(sampled(["metadata.name", "other"])), max_size=2).map(tuple)
     terms = st.builds(NodeTerm, labels, fields)
-    effects = st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule"])
-    taints = st.builds(Taint, st.sampled_from(["k", "l"]), st.sampled_from(["", "v"]), effects)
+    effects = sampled(["NoSchedule", "NoExecute", "PreferNoSchedule"])
+    taints = st.builds(Taint, sampled(["k", "l"]), sampled(["", "v"]), effects)
     tolerations = st.builds(
         Toleration,
-        st.sampled_from(["", "k", "l", "node.kubernetes.io/unschedulable"]),
-        st.sampled_from(["Equal", "Exists"]),
-        st.sampled_from(["", "v"]),
-        st.sampled_from(["", "NoSchedule", "NoExecute"]),
+        sampled(["", "k", "l", "node.kubernetes.io/unschedulable"]),
+        sampled(["Equal", "Exists"]),
+        sampled(["", "v"]),
+        sampled(["", "NoSchedule", "NoExecute"]),
     )
 
     def node(name: str, version: int) -> Node:

@@ -7,6 +7,7 @@ from ledgers import allocations
 from worlds import node_lists, pods
 
 from answers import feasible
+from drawn import sampled
 from fakes.builders import make_pod, share
 from partage.model.node import Node
 from partage.model.policy import Policy
@@ -29,9 +30,9 @@ def prices(draw: st.DrawFn) -> Prices:
     steps = chance.exponential(10.0, (len(MODELS), UNITS + 1, PAIRS.shape[0]))
     steps[:, 0] = 0.0
     reserves = (
-        Reserve(2, 1000, 1024, (), draw(st.sampled_from([0.0, 0.5, 9.0])), 1000),
-        Reserve(1, 0, 0, MODELS[:1], draw(st.sampled_from([0.0, 2.0])), 500),
-        Reserve(0, 2000, 0, (), draw(st.sampled_from([0.0, 3.0])), 2000),
+        Reserve(2, 1000, 1024, (), draw(sampled([0.0, 0.5, 9.0])), 1000),
+        Reserve(1, 0, 0, MODELS[:1], draw(sampled([0.0, 2.0])), 500),
+        Reserve(0, 2000, 0, (), draw(sampled([0.0, 3.0])), 2000),
     )
     return Prices(
         MODELS, PAIRS, steps.cumsum(axis=1), np.array([0.5, 1.5]), ((2, 0.4),), 500.0, reserves
@@ -71,13 +72,13 @@ def test_scores_and_flags_kept_up_to_date_are_those_of_a_fresh_scan(data: st.Dat
 
     for i in range(data.draw(st.integers(1, 8))):
         held = list(engine.ledger.allocations())
-        step = data.draw(st.sampled_from(["schedule", "schedule", "gone", "fact"]))
+        step = data.draw(sampled(["schedule", "schedule", "gone", "fact"]))
         if step == "gone" and held:
-            engine.handle(PodGone(data.draw(st.sampled_from(held)).uid))
+            engine.handle(PodGone(data.draw(sampled(held)).uid))
         elif step == "fact":
             engine.ledger.apply(data.draw(allocations(f"fact-{i}", names)))
         elif step == "schedule":
-            engine.evaluate(data.draw(st.sampled_from(wishes)))
+            engine.evaluate(data.draw(sampled(wishes)))
             found = engine.evaluate(pod := data.draw(pods(f"pod-{i}")))
             if isinstance(found, Placement) and pod.uid not in engine.ledger:
                 engine.ledger.apply(found.allocation)

@@ -10,6 +10,7 @@ from typing import Final
 
 from hypothesis import strategies as st
 
+from drawn import sampled
 from fakes.builders import GIB
 from partage.model.cutting import Cutting, Geometry, arrangements
 from partage.model.device import (
@@ -108,23 +109,23 @@ Draw = Callable[[st.SearchStrategy[object]], object]
 
 
 def _rarely(value: object, usual: object = None) -> st.SearchStrategy[object]:
-    return st.sampled_from([usual] * 5 + [value])
+    return sampled([usual] * 5 + [value])
 
 
 def _topologies() -> st.SearchStrategy[Topology]:
     return st.builds(
         lambda numa, switch: Topology(numa, f"{numa}{switch}"),
         st.integers(0, 1),
-        st.sampled_from("ab"),
+        sampled("ab"),
     )
 
 
 @st.composite
 def gpus(draw: st.DrawFn, node: str, minor: int, *, known: bool) -> Device:
     """One card."""
-    vendor = draw(st.sampled_from(["", "nvidia", "nvidia", "huawei"]))
-    mode = draw(st.sampled_from([SliceMode.SHARE] * 4 + [SliceMode.MIG, SliceMode.EITHER]))
-    cutting = None if mode is SliceMode.SHARE else draw(st.sampled_from(CUTTINGS))
+    vendor = draw(sampled(["", "nvidia", "nvidia", "huawei"]))
+    mode = draw(sampled([SliceMode.SHARE] * 4 + [SliceMode.MIG, SliceMode.EITHER]))
+    cutting = None if mode is SliceMode.SHARE else draw(sampled(CUTTINGS))
     if cutting is None and mode is SliceMode.EITHER:
         mode = SliceMode.SHARE
     return Device(
@@ -132,18 +133,18 @@ def gpus(draw: st.DrawFn, node: str, minor: int, *, known: bool) -> Device:
         minor,
         f"{node}-GPU-{minor}",
         vendor=vendor,
-        model=draw(st.sampled_from(["NVIDIA A100", "Tesla T4"])),
+        model=draw(sampled(["NVIDIA A100", "Tesla T4"])),
         healthy=draw(_rarely(False, True)),
         cordoned=draw(_rarely(True, False)),
-        core_milli=draw(st.sampled_from([1000, 1000, 1000, 2000])),
-        memory_bytes=draw(st.sampled_from([8 * GIB, 16 * GIB, 24 * GIB + 1])),
-        slots=draw(st.sampled_from([100, 100, 16, 2])),
+        core_milli=draw(sampled([1000, 1000, 1000, 2000])),
+        memory_bytes=draw(sampled([8 * GIB, 16 * GIB, 24 * GIB + 1])),
+        slots=draw(sampled([100, 100, 16, 2])),
         extras=(("npu-core", 8),) if vendor == "huawei" else (),
-        labels={"speed": draw(st.sampled_from(["fast", "slow"]))},
+        labels={"speed": draw(sampled(["fast", "slow"]))},
         topology=draw(_topologies()) if known else None,
         mode=mode,
         cutting=cutting,
-        foreign=draw(st.sampled_from(FOREIGN)),
+        foreign=draw(sampled(FOREIGN)),
         doubt=draw(_rarely("nobody can tell what is on it", "")),
         hidden_from=draw(_rarely(frozenset({"hami"}), frozenset())),
         vendor_cut=vendor == "huawei",
@@ -158,7 +159,7 @@ def nics(draw: st.DrawFn, node: str, minor: int, *, known: bool) -> Device:
         minor,
         f"{node}-NIC-{minor}",
         healthy=draw(_rarely(False, True)),
-        labels={"speed": draw(st.sampled_from(["fast", "slow"]))},
+        labels={"speed": draw(sampled(["fast", "slow"]))},
         topology=draw(_topologies()) if known else None,
         functions=tuple(
             VirtualFunction(i, f"{node}-{minor}.{i}", {"type": "general"})
@@ -177,11 +178,11 @@ def nodes(draw: st.DrawFn, name: str, version: int = 0) -> Node:
     tables = {1: tuple(Partition((i,)) for i in range(count)), 2: _pairs(draw, count)}
     return Node(
         name,
-        labels={"zone": draw(st.sampled_from(["a", "b"]))},
+        labels={"zone": draw(sampled(["a", "b"]))},
         taints=draw(_rarely((Taint("maintenance", "", "NoSchedule"),), ())),
         unschedulable=draw(_rarely(True, False)),
         allocatable=draw(
-            st.sampled_from(
+            sampled(
                 [
                     {},
                     {"cpu": 4000, "memory": 8 * GIB, "pods": 6},
@@ -206,7 +207,7 @@ def _pairs(draw: st.DrawFn, count: int) -> tuple[Partition, ...]:
     return (
         tuple(
             Partition(pair, score=draw(st.integers(1, 2)))
-            for pair in draw(st.lists(st.sampled_from(pairs), max_size=3, unique=True))
+            for pair in draw(st.lists(sampled(pairs), max_size=3, unique=True))
         )
         if pairs
         else ()
@@ -235,18 +236,18 @@ def device_requests(draw: st.DrawFn, type_: DeviceType = DeviceType.GPU) -> Devi
         return DeviceRequest(
             type_,
             draw(st.integers(1, 2)),
-            draw(st.sampled_from([10, 500, 1000])),
+            draw(sampled([10, 500, 1000])),
             every=bool(every),
             filter=CardFilter(
                 selector=draw(_rarely(_FAST)),
-                functions=None if every else draw(st.sampled_from([None, _GENERAL, Selector()])),
+                functions=None if every else draw(sampled([None, _GENERAL, Selector()])),
             ),
             scope_exclusive=draw(_rarely(draw(st.sampled_from(Scope)))),
         )
     if draw(st.booleans()):
         return draw(plain_requests())
-    count = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    scope = draw(_rarely(draw(st.sampled_from([Scope.NODE, Scope.NUMA, Scope.PCIE]))))
+    count = draw(sampled([1, 1, 1, 2, 3]))
+    scope = draw(_rarely(draw(sampled([Scope.NODE, Scope.NUMA, Scope.PCIE]))))
     fence = draw(_rarely(draw(st.sampled_from(Scope))))
     wanted = draw(card_filters())
     if draw(st.integers(0, 3)) == 0:
@@ -262,19 +263,19 @@ def device_requests(draw: st.DrawFn, type_: DeviceType = DeviceType.GPU) -> Devi
             instances=fence is None and draw(st.booleans()),
         )
     npu = draw(_rarely(True, False))
-    memory = draw(st.sampled_from(["none", "bytes", "milli"]))
-    amount = draw(st.sampled_from([1, 2, 5, 8]))
+    memory = draw(sampled(["none", "bytes", "milli"]))
+    amount = draw(sampled([1, 2, 5, 8]))
     return DeviceRequest(
         type_,
         count,
-        0 if npu else draw(st.sampled_from([0, 50, 200, 500, 1000])),
+        0 if npu else draw(sampled([0, 50, 200, 500, 1000])),
         memory_bytes=amount * GIB if memory == "bytes" else 0,
         memory_milli=amount * 125 if memory == "milli" else 0,
         unused=bool(draw(_rarely(True, False))),
         exclusive=bool(draw(_rarely(True, False))),
         claims_core=bool(draw(_rarely(True, False))),
-        sharers=draw(st.sampled_from([None, None, 16, 2, 1])),
-        registrar=draw(st.sampled_from(["", "hami"])),
+        sharers=draw(sampled([None, None, 16, 2, 1])),
+        registrar=draw(sampled(["", "hami"])),
         extras=(("npu-core", draw(st.integers(1, 4))),) if npu else (),
         core_unit="npu-core" if npu else "",
         instances=not npu and fence is None and draw(st.booleans()),
@@ -287,7 +288,7 @@ def device_requests(draw: st.DrawFn, type_: DeviceType = DeviceType.GPU) -> Devi
 
 def plain_requests() -> st.SearchStrategy[DeviceRequest]:
     """What most pods ask: a whole card or a share of one, without conditions."""
-    return st.sampled_from(
+    return sampled(
         [
             DeviceRequest(DeviceType.GPU, 1, 1000, memory_milli=1000, whole=True),
             DeviceRequest(DeviceType.GPU, 2, 1000, memory_milli=1000, whole=True),
@@ -326,7 +327,7 @@ def card_filters(draw: st.DrawFn) -> CardFilter:
         use_uuids=draw(_rarely(uuids, ())),  # type: ignore[arg-type]
         avoid_uuids=draw(_rarely(uuids[:1], ())),  # type: ignore[arg-type]
         vendors=draw(_rarely(("nvidia",), ())),  # type: ignore[arg-type]
-        modes=draw(st.sampled_from([()] * 4 + [(SliceMode.SHARE,), (SliceMode.MIG,)])),  # type: ignore[arg-type]
+        modes=draw(sampled([()] * 4 + [(SliceMode.SHARE,), (SliceMode.MIG,)])),  # type: ignore[arg-type]
         selector=draw(_rarely(_FAST)),  # type: ignore[arg-type]
     )
 
@@ -336,12 +337,12 @@ def pod_requests(draw: st.DrawFn, most: int = 3) -> PodRequest:
     """Up to `most` groups, INIT ones last; at times GPU and RDMA together."""
     groups: list[RequestGroup] = []
     for i in range(draw(st.integers(0, most))):
-        phase = draw(st.sampled_from([Phase.MAIN] * 4 + [Phase.SIDECAR, Phase.INIT]))
-        type_ = draw(st.sampled_from([DeviceType.GPU] * 4 + [DeviceType.RDMA]))
+        phase = draw(sampled([Phase.MAIN] * 4 + [Phase.SIDECAR, Phase.INIT]))
+        type_ = draw(sampled([DeviceType.GPU] * 4 + [DeviceType.RDMA]))
         request = draw(device_requests(type_))
         groups.append(
             RequestGroup(
-                draw(st.sampled_from(PROTOCOLS)),
+                draw(sampled(PROTOCOLS)),
                 request,
                 draw(_containers(i, phase, request)),
                 phase,
@@ -358,8 +359,8 @@ def pod_requests(draw: st.DrawFn, most: int = 3) -> PodRequest:
         joint,
         partition=draw(_rarely(PartitionAsk())),
         node_strategy=draw(_rarely(draw(st.sampled_from(Strategy)))),
-        card_order=draw(st.sampled_from([CardOrder()] * 3 + [draw(_card_orders())])),
-        scoring=draw(st.sampled_from([Scoring(), *(Scoring(**{name: True}) for name in _SCORED)])),
+        card_order=draw(sampled([CardOrder()] * 3 + [draw(_card_orders())])),
+        scoring=draw(sampled([Scoring(), *(Scoring(**{name: True}) for name in _SCORED)])),
     )
 
 
@@ -395,11 +396,11 @@ def _containers(
 def _card_orders() -> st.SearchStrategy[CardOrder]:
     return st.builds(
         CardOrder,
-        st.sampled_from([None, *Strategy]),
+        sampled([None, *Strategy]),
         st.booleans(),
         st.booleans(),
         st.booleans(),
-        st.sampled_from([None, CardWeights(1, 2, 3)]),
+        sampled([None, CardWeights(1, 2, 3)]),
     )
 
 
@@ -412,16 +413,14 @@ def pods(draw: st.DrawFn, uid: str) -> Pod:
         "default",
         f"name-of-{uid}",
         request=draw(pod_requests()),
-        host=draw(
-            st.sampled_from([{}, {"cpu": 1000, "pods": 1}, {"memory": GIB}, {"example.com/x": 1}])
-        ),
+        host=draw(sampled([{}, {"cpu": 1000, "pods": 1}, {"memory": GIB}, {"example.com/x": 1}])),
         constraint=draw(
-            st.sampled_from(
+            sampled(
                 [NodeConstraint()] * 4
                 + [NodeConstraint(terms=(wish,)), NodeConstraint(preferred=((70, wish),))]
             )
         ),
-        quota=draw(st.sampled_from([{}, {"requests.example.com/gpu": 2}])),
+        quota=draw(sampled([{}, {"requests.example.com/gpu": 2}])),
     )
 
 

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from answers import feasible
+from drawn import sampled
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
 from partage.model.pod import Pod
@@ -36,9 +37,9 @@ requests = st.one_of(
         core_milli=st.integers(0, 1000),
         memory_bytes=st.integers(0, 16).map(lambda n: n * GIB),
         unused=st.booleans(),
-        exclusive=st.sampled_from([False, False, True]),
+        exclusive=sampled([False, False, True]),
         claims_core=st.booleans(),
-        sharers=st.sampled_from([None, None, 2]),
+        sharers=sampled([None, None, 2]),
     ),
     st.builds(
         DeviceRequest,
@@ -65,7 +66,7 @@ hosts = st.fixed_dictionaries(
     },
 )
 LABEL = NodeTerm((Requirement("zone", Operator.IN, ("a",)),))
-constraints = st.sampled_from(
+constraints = sampled(
     [
         NodeConstraint(),
         NodeConstraint(Selector(LABEL.labels)),
@@ -77,7 +78,7 @@ constraints = st.sampled_from(
 @st.composite
 def nodes(draw: st.DrawFn, name: str) -> Node:
     """A node of any size, with or without told resources."""
-    model = draw(st.sampled_from(["T4", "G2"]))
+    model = draw(sampled(["T4", "G2"]))
     devices = tuple(
         Device(
             DeviceType.GPU,
@@ -85,14 +86,14 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
             f"{name}/{i}",
             model=model,
             memory_bytes=16 * GIB,
-            healthy=draw(st.sampled_from([True, True, True, False])),
+            healthy=draw(sampled([True, True, True, False])),
         )
         for i in range(draw(st.integers(0, 8)))
     )
     room = {"cpu": draw(st.integers(1, 96)) * 1000, "memory": 128 * GIB, "pods": 10}
-    room |= draw(st.sampled_from([{}, {"example.com/licence": 2}]))
-    told = draw(st.sampled_from([True, True, True, False]))
-    zone = {"zone": draw(st.sampled_from(["a", "b"]))}
+    room |= draw(sampled([{}, {"example.com/licence": 2}]))
+    told = draw(sampled([True, True, True, False]))
+    zone = {"zone": draw(sampled(["a", "b"]))}
     return Node(name, labels=zone, allocatable=room if told else {}, devices=devices)
 
 
@@ -110,11 +111,11 @@ def pods(draw: st.DrawFn, name: str) -> Pod:
 def prices(draw: st.DrawFn) -> Prices:
     """Tables as a learner could make them: worth grows with what is left; some models unknown."""
     chance = np.random.default_rng(draw(st.integers(0, 999)))
-    models = draw(st.sampled_from([("G2", "T4"), ("T4",), ("P100",)]))
+    models = draw(sampled([("G2", "T4"), ("T4",), ("P100",)]))
     pairs = np.array([(core, gib) for core in (0.0, 5.0, 16.0) for gib in (0.0, 1.5, 8.0)])
     steps = chance.exponential(10.0, (len(models), UNITS + 1, len(pairs)))
     steps[:, 0] = 0.0
-    needs = st.sampled_from([0.0, 0.01, 0.5, 9.0])
+    needs = sampled([0.0, 0.01, 0.5, 9.0])
     reserves = (
         Reserve(2, 1000, 1024, (), draw(needs), 1000),
         Reserve(1, 0, 0, models[:1], draw(needs), 500),
@@ -132,12 +133,12 @@ def prices(draw: st.DrawFn) -> Prices:
     )
 
 
-@given(st.sampled_from(list(STRATEGIES)), st.data())
+@given(sampled(list(STRATEGIES)), st.data())
 def test_any_history_leads_to_the_same_scores_and_places(
     strategy: Strategy, data: st.DataObject
 ) -> None:
     """Compiled loops and NumPy give every node the same value, after any events."""
-    cards = st.sampled_from([strategy, Strategy.FGD, Strategy.PARTAGE])
+    cards = sampled([strategy, Strategy.FGD, Strategy.PARTAGE])
     policy = Policy(strategy, data.draw(cards))
     fast, plain = Engine(policy, CompiledScorers()), Engine(policy)
     known = [data.draw(pods(f"kind-{i}")) for i in range(2)]
@@ -150,7 +151,7 @@ def test_any_history_leads_to_the_same_scores_and_places(
             engine.handle(event)
 
     for step in range(data.draw(st.integers(1, 8))):
-        base = data.draw(st.sampled_from(known) | pods("new"))
+        base = data.draw(sampled(known) | pods("new"))
         pod = Pod(
             f"p{step}", "d", "p", request=base.request, host=base.host, constraint=base.constraint
         )
@@ -161,7 +162,7 @@ def test_any_history_leads_to_the_same_scores_and_places(
         assert np.maximum(mine, -1).tolist() == np.maximum(theirs, -1).tolist()
         assert feasible(fast, pod) == feasible(plain, pod)
         events = [NodeSeen(data.draw(nodes("n0"))), NodeGone("n1"), PodGone(f"p{step}")]
-        for event in data.draw(st.lists(st.sampled_from(events), max_size=1)):
+        for event in data.draw(st.lists(sampled(events), max_size=1)):
             for engine in (fast, plain):
                 engine.handle(event)
     fast.audit()
