@@ -6,6 +6,7 @@ laws are about.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 from hypothesis import strategies as st
@@ -112,6 +113,7 @@ def _rarely(value: object, usual: object = None) -> st.SearchStrategy[object]:
     return sampled([usual] * 5 + [value])
 
 
+@cache
 def _topologies() -> st.SearchStrategy[Topology]:
     return st.builds(
         lambda numa, switch: Topology(numa, f"{numa}{switch}"),
@@ -120,6 +122,7 @@ def _topologies() -> st.SearchStrategy[Topology]:
     )
 
 
+@cache
 @st.composite
 def gpus(draw: st.DrawFn, node: str, minor: int, *, known: bool) -> Device:
     """One card."""
@@ -151,6 +154,7 @@ def gpus(draw: st.DrawFn, node: str, minor: int, *, known: bool) -> Device:
     )
 
 
+@cache
 @st.composite
 def nics(draw: st.DrawFn, node: str, minor: int, *, known: bool) -> Device:
     """One network card."""
@@ -168,6 +172,7 @@ def nics(draw: st.DrawFn, node: str, minor: int, *, known: bool) -> Device:
     )
 
 
+@cache
 @st.composite
 def nodes(draw: st.DrawFn, name: str, version: int = 0) -> Node:
     """One node with up to four cards and two network cards."""
@@ -222,12 +227,14 @@ def _links(draw: st.DrawFn, cards: list[Device]) -> dict[tuple[str, str], int]:
     }
 
 
+@cache
 @st.composite
 def node_lists(draw: st.DrawFn, most: int = 3) -> list[Node]:
     """Some nodes with different names."""
     return [draw(nodes(f"node-{i}")) for i in range(draw(st.integers(1, most)))]
 
 
+@cache
 @st.composite
 def device_requests(draw: st.DrawFn, type_: DeviceType = DeviceType.GPU) -> DeviceRequest:
     """One request of a type; everything that a request can say occurs."""
@@ -315,6 +322,7 @@ def plain_requests() -> st.SearchStrategy[DeviceRequest]:
     )
 
 
+@cache
 @st.composite
 def card_filters(draw: st.DrawFn) -> CardFilter:
     """Mostly no filter at all."""
@@ -332,6 +340,7 @@ def card_filters(draw: st.DrawFn) -> CardFilter:
     )
 
 
+@cache
 @st.composite
 def pod_requests(draw: st.DrawFn, most: int = 3) -> PodRequest:
     """Up to `most` groups, INIT ones last; at times GPU and RDMA together."""
@@ -381,6 +390,7 @@ def _positioned(draw: st.DrawFn, groups: list[RequestGroup]) -> list[RequestGrou
     ]
 
 
+@cache
 @st.composite
 def _containers(
     draw: st.DrawFn, position: int, phase: Phase, request: DeviceRequest
@@ -404,6 +414,7 @@ def _card_orders() -> st.SearchStrategy[CardOrder]:
     )
 
 
+@cache
 @st.composite
 def pods(draw: st.DrawFn, uid: str) -> Pod:
     """A pending pod."""
