@@ -1,7 +1,9 @@
 """What a pod's author and its predecessor leave behind does not make a grant larger than it is."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+import pytest
 from msgspec import structs
 
 from partage.agent.container_edits import HostFacts, Instance
@@ -82,3 +84,34 @@ def test_a_card_that_has_another_identity_now_is_the_same() -> None:
     assert isinstance(found, Refusal)
     assert "held by team/old" in found.message
     assert isinstance(beside, Injected)
+
+
+@pytest.mark.parametrize("protocol", ["koordinator", "hami"])
+def test_a_card_that_has_another_number_now_is_found_by_its_identity(protocol: str) -> None:
+    """After a boot that the first card did not survive: its neighbour has its number, and its files."""
+    there = replace(CARD, uuid="GPU-1")
+    place = Place(Node("n1", devices=(there,)), Settings(), FAMILIES, PLACE.host)
+    lost, kept = (
+        structs.replace(SHARE, minor=n, uuid=f"GPU-{n}", protocol=protocol) for n in range(2)
+    )
+
+    found = inject(_pod(kept), Container("c", "p", "main"), place, ())
+    other = inject(_pod(lost), Container("c", "p", "main"), place, ())
+
+    assert isinstance(found, Injected)
+    assert found.given.files[0] == "/dev/nvidia0"
+    assert found.given.env["NVIDIA_VISIBLE_DEVICES"] in {"0", "GPU-1"}
+    assert found.allocation is not None
+    assert found.allocation.grants == (kept,)
+    assert isinstance(other, Refusal)
+    assert "UnknownDevice" in other.message
+
+
+def test_an_identity_that_two_cards_have_is_neither() -> None:
+    """By its number alone the record says which of them was meant."""
+    twice = replace(CARD, minor=1)
+    place = Place(Node("n1", devices=(twice, CARD)), Settings(), FAMILIES, PLACE.host)
+
+    found = inject(_pod(structs.replace(SHARE, minor=1)), Container("c", "p", "main"), place, ())
+
+    assert isinstance(found, Refusal)

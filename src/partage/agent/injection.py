@@ -16,6 +16,8 @@ from functools import lru_cache, reduce
 from itertools import islice
 from typing import Final
 
+from msgspec import structs
+
 from partage.agent.container_edits import (
     MARK,
     SILENT,
@@ -313,9 +315,10 @@ def _with_record(
     refusal = conflict(allocation, place, held)
     if refusal is not None:
         return refusal
+    numbered = _numbered(allocation, place)
     known = environment(container)
     removed = tuple(key for key in known if key in _WIDENING or key.startswith(MARK))
-    mine = [grant for grant in allocation.grants if grant.container == container.name]
+    mine = [grant for grant in numbered.grants if grant.container == container.name]
     past = _past(pod, container, place, mine)
     if past:
         return Refusal(Rule.TAMPERED, f"its {past} asks for cards past its record; leave it out")
@@ -324,7 +327,7 @@ def _with_record(
     made = _instances(pod, mine, place)
     if isinstance(made, Refusal):
         return made
-    placed = PlacedPod(_view(pod, allocation, place), PodRequest(), allocation, place.node, 0)
+    placed = PlacedPod(_view(pod, allocation, place), PodRequest(), numbered, place.node, 0)
     # What was found ready is given: asked once more, it might be gone meanwhile.
     host = replace(place.host, instance=lambda _pod, card, mig: made.get((card, mig), Instance()))
     try:
@@ -449,8 +452,8 @@ def conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -
         )
     others = [one for one in held if one.uid != allocation.uid]
     for charge in charges_of(allocation.grants):
-        device = place.devices.get(charge.uuid)
-        if device is None or (device.type, device.minor) != (charge.type, charge.minor):
+        device = _device_of(charge, place)
+        if device is None:
             return Refusal(
                 Rule.UNKNOWN_DEVICE,
                 f"its record names {charge.type} {charge.minor} {charge.uuid!r}, which node "
@@ -472,6 +475,31 @@ def conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -
                 f"{', '.join(holders)}: {why}",
             )
     return None
+
+
+def _device_of(one: Charge | Grant, place: Place) -> Device | None:
+    """The device that a record names, by its identity; None where the node does not have it, or several of it.
+
+    Its number may be another one now: after a boot that one card did not survive, those behind it have others.
+    """
+    device = place.devices.get(one.uuid)
+    if device is None or device.type is not one.type:
+        return None
+    same = sum(other.uuid == one.uuid for other in place.node.devices)
+    return device if device.minor == one.minor or same == 1 else None
+
+
+def _numbered(allocation: Allocation, place: Place) -> Allocation:
+    """What a record holds, with the numbers that its devices have now."""
+    grants = tuple(
+        one
+        if (device := _device_of(one, place)) is None or device.minor == one.minor
+        else structs.replace(one, minor=device.minor)
+        for one in allocation.grants
+    )
+    return (
+        structs.replace(allocation, grants=grants) if grants != allocation.grants else allocation
+    )
 
 
 def _is_of(charge: Charge, device: Device, place: Place) -> bool:
