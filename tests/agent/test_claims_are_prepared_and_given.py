@@ -27,6 +27,7 @@ from partage.agent.nri.messages import (
 )
 from partage.cli.agent import agent
 from partage.daemon.agent import IsolationOptions
+from partage.model.node import Node
 from partage.vendors import names
 
 
@@ -186,6 +187,25 @@ def test_a_claim_that_was_allocated_anew_gets_what_it_holds_now(folder: Path) ->
             given = await world.given(world.env((device,)))
             assert given["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
             await world.prepared(world.claim("other", share(0, 100, "80Gi")))
+
+    run(folder, story)
+
+
+def test_a_claim_has_the_card_that_has_its_number_now(folder: Path) -> None:
+    """After a boot the driver numbers cards otherwise: slices, scheduler and claim mean the same one."""
+
+    async def story(world: World) -> None:
+        claim = world.claim("half", share(0, 60, "20Gi"))
+        async with world.agent(mig=False):
+            before = await world.given(world.env(await world.prepared(claim)))
+        first, second = NODE.devices
+        world.node = Node("n", devices=(replace(second, minor=0), replace(first, minor=1)))
+        async with world.agent(mig=False):
+            after = await world.given(world.env(await world.prepared(claim)))
+            assert "CardFull" in await world.refused(world.claim("more", share(0, 60, "1Gi")))
+            await world.prepared(world.claim("other", share(1, 60, "1Gi")))
+        name = "NVIDIA_VISIBLE_DEVICES"
+        assert (before[name], after[name]) == ("GPU-0", "GPU-1")
 
     run(folder, story)
 

@@ -80,7 +80,7 @@ class ClaimAdmission:
         who = f"ResourceClaim {mine.namespace}/{mine.name}"
         with self.lock:
             known = self.claims.prepared.get(mine.uid)
-            if known is None or known.parts != found.parts:
+            if known is None or known.parts != found.parts or self._has_moved(mine):
                 # Containers of a claim whose file is damaged run on.
                 holder = self._holder(mine.uid, mine.grants if known is None else ())
                 if holder:
@@ -188,6 +188,16 @@ class ClaimAdmission:
                     told = f"{asked} {what} of {card.type} {card.minor} ({card.uuid}), which has {total}"
                     return Refusal(Rule.CARD_FULL, told)
         return conflict(mine, place, self.held(mine.uid))
+
+    def _has_moved(self, mine: Allocation) -> bool:
+        """Whether a claim's devices, which it has by number, are other cards now, and no container has the earlier ones."""
+        cards = {one.uuid for one in mine.grants}
+        before = [
+            {grant.uuid for grant in one.grants}
+            for one in self.claims.allocations
+            if one.uid == mine.uid
+        ]
+        return before != [cards] and not self._holder(mine.uid)
 
     def _holder(self, uid: str, beside: Sequence[Grant] = ()) -> str:
         """A container that has something of a claim, beside these grants; empty where none has."""
