@@ -1,6 +1,7 @@
 """Amounts of running shares change: by what was reserved before, to no more than a card has, whoever ends at any step."""
 
 import asyncio
+import copy
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from adjusting_world import GIB, AdjustingWorld, dying
 from world import document, pod
 
 from fakes.clock import InstantClock
+from partage.agent.nri.messages import Container
 from partage.extender.adjustments import Adjustments
 from partage.extender.ports import Answered, Outcome
 from partage.scheduler.engine import State
@@ -263,6 +265,34 @@ async def test_what_runs_keeps_its_amounts_though_its_pod_is_gone(tmp_path: Path
     await world.adjusting.look()
 
     assert world.keeper.journal.adjusted == adjusted
+    world.keeper.journal.close()
+
+
+async def test_a_record_of_a_restored_backup_raises_nothing_that_another_pod_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is of a day when the pod had more; who has come since is not in it, and runs."""
+    world = await one_pod(tmp_path, "compute=10,memory=1Gi")
+    backup = copy.deepcopy(world.store.pods["p0"])
+    await settle(world)
+    assert await world.come("p1", 90, 15)
+    backup["metadata"]["annotations"].pop(names.ADJUST)
+    world.store.pods = {"p0": backup}
+    world.store.put(backup)
+    monkeypatch.setattr(world, "check", lambda: None)  # it goes by the records
+    world.seen = len(world.store.history) - 1
+
+    await world.adjusting.look()
+
+    amounts = {one[0]: one[2:] for one in world.enforced()}
+    assert amounts == {"p0": (GIB, 100), "p1": (15 * GIB, 900)}
+    conditions = world.store.pods["p0"]["status"]["conditions"]
+    assert "is held by" in conditions[0]["message"]
+    world.keeper.remove(Container(world.containers.pop("p1"), "s-p1", "main"))
+    world.adjusting._again.clear()
+    world.seen = len(world.store.history) - 1
+    await world.adjusting.look()
+    assert next(world.enforced())[2:] == (4 * GIB, 300)
     world.keeper.journal.close()
 
 

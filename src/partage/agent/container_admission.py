@@ -26,6 +26,7 @@ from partage.agent.injection import (
     Place,
     Refusal,
     Rule,
+    conflict,
     environment,
     inject,
     recorded,
@@ -173,6 +174,18 @@ class Keeper:
         return next(
             (one.allocation.grants for one in self.books.all if one.allocation.uid == uid), None
         )
+
+    def beside(self, uid: str, grants: Grants) -> str:
+        """Why what else is held here leaves too little for these amounts of a pod; empty where it leaves enough.
+
+        Who raises a record has reserved it, but the record may be of a restored backup.
+        """
+        others = [one for one in self._held(uid, claimed=True) if one.uid != uid]
+        mine = next((one.allocation for one in self.books.all if one.allocation.uid == uid), None)
+        if mine is None:
+            return ""
+        found = conflict(msgspec.structs.replace(mine, grants=grants), self._place(), others)
+        return "" if found is None else found.message
 
     def rooms_of(self, uid: str) -> dict[str, Room]:
         """Rooms of a pod's containers, by the runtime's identity."""

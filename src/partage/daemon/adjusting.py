@@ -145,6 +145,9 @@ class Adjusting:
                 return None
             why, now = lowered, held if lowered else aimed.lowered
             grants = most(aimed.grants, now)
+        full = "" if within(grants, now) else self._keeper.beside(uid, grants)
+        if full:
+            why, grants = why or full, now
         answer = None
         if why:
             answer = "False", _IN_USE, why
