@@ -102,6 +102,11 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"spec": {"hard": {"pods": "1500m"}}},
         'spec.hard[pods]: Invalid value: "1500m": must be an integer',
     ),
+    "quota of less than nothing": (
+        f"{CORE}/resourcequotas",
+        {"spec": {"hard": {"requests.nvidia.com/gpu": "-1"}}},
+        'spec.hard[requests.nvidia.com/gpu]: Invalid value: "-1": must be greater than or equal to 0',
+    ),
     "quota's scope": (
         f"{CORE}/resourcequotas",
         {"spec": {"hard": {"pods": "1"}, "scopes": ["Odd"]}},

@@ -155,7 +155,9 @@ def check_quota(value: Mapping[str, Any], problems: Problems) -> None:
     check_amounts(plain, "spec.hard", problems)
     for name, text in hard.items():
         counted = "/" in name or name.partition(".")[0] in _COUNTED
-        if counted and amount(text).milli() % 1000:
+        if name not in plain and amount(text).nano < 0:
+            problems.invalid(f"spec.hard[{name}]", text, "must be greater than or equal to 0")
+        elif counted and amount(text).milli() % 1000:
             problems.invalid(f"spec.hard[{name}]", text, "must be an integer")
     scopes = (value.get("spec") or {}).get("scopes") or []
     if any(one not in _SCOPES for one in scopes):
