@@ -139,6 +139,10 @@ def test_a_card_that_cannot_be_cut_has_its_shares_alone() -> None:
                 "validRange": {"min": "1Mi", "max": "15Gi", "step": "1Mi"},
             },
         },
+        "sharers": {
+            "value": "100",
+            "requestPolicy": {"default": "1", "validValues": ["1"]},
+        },
     }
     assert part["metadata"]["ownerReferences"][0]["uid"] == "u-1"
 
@@ -303,11 +307,12 @@ def test_cards_that_the_driver_cannot_give_are_left_out() -> None:
     assert slices([own, unknown, units, network], inventory=inventory) == []
 
 
-def test_sharers_are_counted_where_they_are_few() -> None:
-    """A card with a most of sharers has a third amount, of which everyone takes one."""
-    capacity = named(slices([card(0, slots=10)]))["gpu-0"]["capacity"]
+@pytest.mark.parametrize("slots", [10, 100])
+def test_sharers_are_counted_from_the_first_on(slots: int) -> None:
+    """A third amount, of which everyone takes one: pods that come later may bring a limit for all that are there."""
+    capacity = named(slices([card(0, slots=slots)]))["gpu-0"]["capacity"]
     assert capacity["sharers"] == {
-        "value": "10",
+        "value": str(slots),
         "requestPolicy": {"default": "1", "validValues": ["1"]},
     }
 

@@ -44,6 +44,8 @@ LAYOUT = Layout(
 )  # fmt: skip
 SCHEDULERS = ("partage-scheduler", "default-scheduler")
 """Pods with claims come to each in turn: one has nodes proposed, the cluster's own knows no more than slices and claims."""
+SHARE_CLASS = "share.gpu.partage.io"
+CLASS_RESOURCE = f"deviceclass.resource.kubernetes.io/{SHARE_CLASS}"
 SHARE = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2048", "nvidia.com/gpucores": "10"}
 pytestmark = [
     pytest.mark.timeout(2400),
@@ -129,6 +131,7 @@ def of_claim(item: dict[str, Any]) -> list[tuple[int, int, int]]:
             Quantity.parse(one["consumedCapacity"]["memory"]).nano // 10**9,
         )
         for one in allocation.get("devices", {}).get("results", [])
+        if not one.get("adminAccess")
     ]
 
 
@@ -197,11 +200,7 @@ def emptied(stack: Stack, path: str) -> bool:
 
 def test_no_card_is_over_its_means_at_any_moment(big: Stack) -> None:
     """All places are taken, by both; as many go, and others come; then all go, and the whole node is offered again."""
-    exactly = {
-        "deviceClassName": "share.gpu.partage.io",
-        "capacity": {"requests": {"cores": "10", "memory": "2Gi"}},
-    }
-    request = {"devices": {"requests": [{"name": "card", "exactly": exactly}]}}
+    request = {"devices": exactly(share("10", "2Gi"))}
     template = {"metadata": {"name": "flood"}, "spec": {"spec": request}}
     big.plane.call("POST", f"{API}/namespaces/default/resourceclaimtemplates", template)
     history, since = History(big), big.revision()
@@ -209,9 +208,7 @@ def test_no_card_is_over_its_means_at_any_moment(big: Stack) -> None:
         followers = [threads.submit(history.follow, path, since) for path in (PODS, CLAIMS)]
         try:
             held = flooded(big)
-            for path in (f"{PODS}?gracePeriodSeconds=0", CLAIMS):
-                eventually("all are gone", partial(emptied, big, path), SLOW)
-            eventually("the whole node is offered", lambda: whole(big), SLOW)
+            gone(big)
         finally:
             history.ended.set()
         for one in followers:
@@ -228,12 +225,7 @@ def flooded(stack: Stack) -> list[int]:
     """Take all places, twice, by both; how many places each had, both times."""
     for number in range(EACH):
         stack.create(pod(f"named-{number}", SHARE))
-        claimant = pod(f"claims-{number}", {}, schedulerName=SCHEDULERS[number % 2])
-        claimant["spec"] |= {
-            "resourceClaims": [{"name": "card", "resourceClaimTemplateName": "flood"}]
-        }
-        claimant["spec"]["containers"][0]["resources"] = {"claims": [{"name": "card"}]}
-        stack.create(claimant)
+        stack.create(claiming("flood", number))
     eventually("every place is taken", lambda: sum(holders(stack)) >= PLACES, SLOW)
     first = holders(stack)
     bound = [one["metadata"]["name"] for one in listed(stack, PODS) if one["spec"].get("nodeName")]
@@ -249,3 +241,90 @@ def flooded(stack: Stack) -> list[int]:
         SLOW,
     )
     return [*first, *holders(stack)]
+
+
+def share(cores: str, memory: str, **more: Any) -> dict[str, Any]:
+    """What is asked of a device."""
+    amounts = {"cores": cores, "memory": memory}
+    return {"deviceClassName": SHARE_CLASS, "capacity": {"requests": amounts}, **more}
+
+
+def exactly(*asked: dict[str, Any], **constraint: str) -> dict[str, Any]:
+    """A claim's devices, one request for each; all bound by a constraint, if one is given."""
+    requests = [{"name": f"r{n}", "exactly": one} for n, one in enumerate(asked)]
+    return {"requests": requests} | ({"constraints": [constraint]} if constraint else {})
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "every": exactly(share("3", "300Mi", allocationMode="All")),
+    "two": exactly(share("5", "1Gi", count=2)),
+    "apart": exactly(*[share("5", "1Gi")] * 2, distinctAttribute="gpu.partage.io/uuid"),
+    "odd": exactly(share("3.3", "1500001")),
+    "least": exactly(share("1m", "1")),
+    "bears": exactly(share("5", "1Gi", tolerations=[{"operator": "Exists"}])),
+    "watches": exactly(share("1", "1Mi", adminAccess=True)),
+    "either": {
+        "requests": [
+            {
+                "name": "r",
+                "firstAvailable": [
+                    {"name": "large", **share("5", "900Gi")},
+                    {"name": "small", **share("5", "1Gi")},
+                ],
+            }
+        ]
+    },
+}
+
+
+def test_claims_of_every_shape_share_the_cards_with_pods(big: Stack) -> None:
+    """And pods that ask for a class by the name of a resource: whole cards, as many as by a protocol's names."""
+    label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
+    merge = "application/merge-patch+json"
+    big.plane.call("PATCH", "/api/v1/namespaces/default", label, kind=merge)
+    history, since = History(big), big.revision()
+    with ThreadPoolExecutor() as threads:
+        followers = [threads.submit(history.follow, path, since) for path in (PODS, CLAIMS)]
+        try:
+            for name, devices in SHAPES.items():
+                template = {"metadata": {"name": name}, "spec": {"spec": {"devices": devices}}}
+                big.plane.call(
+                    "POST", f"{API}/namespaces/default/resourceclaimtemplates", template
+                )
+                for number in range(2):
+                    big.create(claiming(name, number))
+                    big.create(pod(f"beside-{name}-{number}", SHARE))
+            eventually("all have a place", lambda: places(big) == 4 * len(SHAPES), SLOW)
+            gone(big)
+            for number in range(CARDS):
+                scheduler = {"schedulerName": SCHEDULERS[number % 2]}
+                big.create(pod(f"class-{number}", {CLASS_RESOURCE: "1"}, **scheduler))
+                big.create(pod(f"card-{number}", {"nvidia.com/gpu": "1"}))
+            eventually("every card is taken", lambda: sum(holders(big)) == CARDS, SLOW)
+            gone(big)
+        finally:
+            history.ended.set()
+        for one in followers:
+            one.result()
+    assert history.over() == []
+    assert set(history.most.values()) == {1000, 16 * 2**30}, history.most
+
+
+def claiming(template: str, number: int) -> dict[str, Any]:
+    """A pod with a claim of a template."""
+    made = pod(f"{template}-{number}", {}, schedulerName=SCHEDULERS[number % 2])
+    made["spec"] |= {"resourceClaims": [{"name": "card", "resourceClaimTemplateName": template}]}
+    made["spec"]["containers"][0]["resources"] = {"claims": [{"name": "card"}]}
+    return made
+
+
+def places(stack: Stack) -> int:
+    """How many pods are bound."""
+    return sum(bool(one["spec"].get("nodeName")) for one in listed(stack, PODS))
+
+
+def gone(stack: Stack) -> None:
+    """Wait until nothing is left, and the whole node is offered."""
+    for path in (f"{PODS}?gracePeriodSeconds=0", CLAIMS):
+        eventually("all are gone", partial(emptied, stack, path), SLOW)
+    eventually("the whole node is offered", lambda: whole(stack), SLOW)

@@ -95,6 +95,21 @@ async def test_what_does_not_fit_is_refused_with_its_numbers_and_leaves_nothing(
 
 
 @run
+async def test_a_card_that_takes_no_further_sharer_says_so() -> None:
+    """Amounts are left of it; pods of HAMi's protocol that are on it bring a limit of ten."""
+    world, _store = await _started()
+    for number in range(10):
+        tenth = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "100", "nvidia.com/gpucores": "1"}
+        world.create(pod(f"web-{number}", tenth))
+        assert await world.bind(f"web-{number}") == ""
+
+    told = [_review(world, share(name, cores="5"), dry_run=True) for name in ("gpu-0", "gpu-1")]
+
+    (full,) = filter(None, told)
+    assert full.endswith("5% and 10Gi asked, 90% and 15.0Gi free, for no further sharer beside 10")
+
+
+@run
 async def test_what_is_not_ours_is_let_through_and_a_rehearsal_keeps_nothing() -> None:
     """Other drivers' claims, access for administrators, and a dry run."""
     world, _store = await _started()

@@ -394,6 +394,22 @@ def test_an_amount_that_no_device_has_is_not_said_to_fit_with_less_of_others() -
     assert "sharers 1 asked, 0 left" in told
 
 
+def test_access_for_administrators_is_not_counted_and_needs_room_for_a_share() -> None:
+    """As Kubernetes' allocator has it: a request that names no amounts asks for all of a card."""
+    watches = _of(1, "1Mi", adminAccess=True)
+    outcome = _run(
+        _node(cards=1),
+        _asking("most", _of(99, "39Gi")),
+        _asking("first", watches),
+        _asking("second", watches),
+        _asking("all", _request(adminAccess=True)),
+        _asking("rest", _of(1, "1Gi")),
+    )
+
+    assert _places(outcome).keys() == {"most", "first", "second", "rest"}
+    assert "cores 100% asked" in _told(outcome, "all")
+
+
 def test_requests_that_many_devices_meet_cost_little_beside_one_that_none_meets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

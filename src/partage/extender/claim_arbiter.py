@@ -342,6 +342,8 @@ def _short(engine: Engine, fact: Pod, grants: Sequence[Grant]) -> str:
             told.append(f"{share_name(grant.minor)} is not there")
             continue
         why = f", {card.closed_detail or card.closed.value}" if card.closed is not None else ""
+        if card.closed is None and grant.mig is None and card.slots_free < 1:
+            why = f", for no further sharer beside {card.tenants}"
         asked = (
             f"{grant.mig.profile} at {grant.mig.start}"
             if grant.mig is not None

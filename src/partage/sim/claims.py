@@ -507,9 +507,8 @@ class ClaimAllocator:
                 f"taint {told}:{taint.effect} is not tolerated",
                 fits=f"with a toleration of {taint.key}",
             )
-        if ask.admin:
-            return None
-        if self._use.devices[offer.key] and not offer.view.shared:
+        # Access for administrators is not counted, and granted where the allocator would find room for a share.
+        if self._use.devices[offer.key] and not offer.view.shared and not ask.admin:
             return _Miss(3.0, ReasonCode.CARD_NOT_IDLE, "another claim holds it")
         short = list(self._short(ask, offer))
         if short:
@@ -519,7 +518,7 @@ class ClaimAllocator:
             told = "; ".join(one.why for one in short)
             most = max(short, key=lambda one: one.far)
             return replace(most, why=told, fits=f"with at most {fits}" if fits else "")
-        if self._use.devices[offer.key]:
+        if self._use.devices[offer.key] and offer.view.shared:
             return None  # it has its counters already
         for counter, amount in offer.counters.items():
             left = self._pools.counters.get(counter, 0) - self._use.counters[counter]

@@ -25,7 +25,7 @@ from typing import Any, Final
 from partage.agent.device_document import LOST, owner
 from partage.agent.discovery.found import Found, Inventory
 from partage.model.cutting import Cutting
-from partage.model.device import MILLI, UNLIMITED_SLOTS, Device, DeviceType, SliceMode
+from partage.model.device import MILLI, Device, DeviceType, SliceMode
 from partage.model.mig import ENGINES, MigAxis, MigProfile, MigSlice
 from partage.model.node import Node
 from partage.model.quantity import binary
@@ -199,9 +199,9 @@ class _Card:
             "cores": _divided(str(cores), str(most), "1", least="0"),
             "memory": _divided(str(binary(memory)), str(binary(memory)), str(binary(MIB))),
         }
-        if self.device.slots < UNLIMITED_SLOTS:
-            one = {"default": "1", "validValues": ["1"]}
-            capacity["sharers"] = {"value": str(self.device.slots), "requestPolicy": one}
+        # Always: else a claim would not count beside pods that bring a limit later.
+        one = {"default": "1", "validValues": ["1"]}
+        capacity["sharers"] = {"value": str(self.device.slots), "requestPolicy": one}
         return {
             "name": share_name(self.device.minor),
             "attributes": self._attributes("share", self.total),
