@@ -1,17 +1,25 @@
 """What pods hold of a card is withdrawn from what claims are offered of it, never less than that."""
 
+import json
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from claim_documents import AXIS, GIB, card, node
-from partage.agent.dra.withdrawn import HELD, left_for_claims
+from partage.agent.dra.withdrawn import HELD, held_by_pods, left_for_claims, without_unknown
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType, SliceMode
 from partage.model.mig import MigSlice
 from partage.model.node import Node
+from partage.vendors import names
+from partage.vendors.settings import Settings
+from partage.wire.context import Context
+from partage.wire.documents import Document, decode
+from partage.wire.translation import Translation
 
 
 def held(minor: int = 0, core: int = 300, memory: int = 10 * GIB, **more: object) -> Grant:
@@ -108,3 +116,55 @@ def test_a_card_offers_no_more_than_the_books_have_left(grants: list[Grant]) -> 
             assert card_.slots == mine.slots_free
         elif card_.mode is SliceMode.MIG and not card_.doubt:
             assert {one.instance for one in card_.foreign} == set(mine.instances)
+
+
+def pods(*manifests: dict[str, Any]) -> list[Document]:
+    """Pods of the node, as the API server has them."""
+    lines = b"\n".join(json.dumps(one).encode() for one in manifests)
+    return list(decode("pods.json", lines).documents)
+
+
+def whole(name: str, **annotations: str) -> dict[str, Any]:
+    """A running pod that asks for a card by Koordinator's names."""
+    container = {"name": "main", "resources": {"limits": {"koordinator.sh/gpu": "100"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ns", "uid": name, "annotations": annotations},
+        "spec": {"nodeName": "n1", "containers": [container]},
+        "status": {"phase": "Running"},
+    }
+
+
+def offered(*manifests: dict[str, Any], claims: Iterable[Allocation] = ()) -> list[int] | None:
+    """Numbers of the cards of two that claims may use beside pods; None where nothing is known to be free."""
+    there = node("n1", card(0), card(1))
+    found = held_by_pods(pods(*manifests), there, Translation(Context.of(Settings())))
+    if found is None:
+        return None
+    known = without_unknown(there, [*found.allocations, *claims], found.unknown)
+    left = left_for_claims(known, found.allocations)
+    return [one.minor for one in left.devices if not one.doubt]
+
+
+def test_pods_that_another_scheduler_placed_are_withdrawn_too() -> None:
+    """As the service counts them; else claims would be allocated on their cards, and refused, again and again."""
+    amounts = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"}
+    record = json.dumps({"gpu": [{"minor": 0, "resources": amounts}]})
+    theirs = whole("theirs", **{names.DEVICE_ALLOCATED: record})
+
+    assert offered(theirs) == [1]
+    assert offered({**theirs, "status": {"phase": "Succeeded"}}) == [0, 1]
+    assert offered(whole("odd", **{names.DEVICE_ALLOCATED: "{"})) is None
+    assert offered(whole("odd", **{names.ALLOCATION: "{"})) is None
+
+
+def test_a_pod_without_a_record_closes_the_card_that_the_service_closes() -> None:
+    """As many idle ones as it asks for, and none that a claim holds; pods without devices close nothing."""
+    plain = {**whole("plain"), "spec": {"nodeName": "n1", "containers": [{"name": "main"}]}}
+    mine = Allocation("c", "ns", "c", "n1", (held(),))
+
+    assert offered(plain) == [0, 1]
+    assert offered(whole("bare"), plain) == [1]
+    assert offered(whole("bare"), claims=[mine]) == [0]
+    assert offered(whole("bare"), whole("another")) == []

@@ -20,17 +20,21 @@ from partage.agent.dra.ordering import rooms
 from partage.agent.dra.plugin import DriverFiles, DriverPlugin, Health
 from partage.agent.dra.prepared import Claims, Prepared
 from partage.agent.dra.publishing import CLAIMS, Publisher
-from partage.agent.dra.withdrawn import held_by_pods, left_for_claims
+from partage.agent.dra.withdrawn import held_by_pods, left_for_claims, without_unknown
 from partage.agent.injection import Place, Rule
 from partage.agent.mig.plan import Wanted
 from partage.agent.notes import Code
 from partage.agent.trouble import Rounds
 from partage.daemon.agent import AgentDaemon
 from partage.daemon.node_pods import pods_of
+from partage.daemon.watched import as_document
 from partage.kube.client import Client
 from partage.kube.errors import KubeError, NotFound
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidDocument
+from partage.vendors.settings import Settings
+from partage.wire.context import Context
+from partage.wire.translation import Translation
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _LOOK: Final = 0.25
@@ -91,7 +95,7 @@ class ResourceDriver:
         self._damaged = ""
         self._say_damaged()
         self._place: Place | None = None
-        self._node = node
+        self._translation = Translation(Context.of(Settings()))
         # Claims that the kubelet wants since the last look for lost ones.
         self._asked: set[str] = set()
         self._pods = pods_of(client, node, self._offer)
@@ -139,6 +143,10 @@ class ResourceDriver:
 
     def _take(self, place: Place) -> None:
         self._place = place
+        registrar = {place.node.registrar} - {""}
+        context = Context.of(place.settings, place.families, registrars=registrar)
+        if context != self._translation.context:
+            self._translation.reset(context)
         self._offer()
         ill = {
             one.minor: one.health_detail or "unhealthy"
@@ -158,8 +166,12 @@ class ResourceDriver:
         """Offer what pods leave, the card first that claims leave the least of; nothing before all pods were listed."""
         if self._place is not None and self._pods.synced.is_set():
             node = self._place.node
-            held = held_by_pods(self._pods.objects.values(), self._node)
+            pods = (as_document("Pod", one) for one in self._pods.objects.values())
+            found = held_by_pods(pods, node, self._translation)
+            held = None if found is None else found.allocations
             all_held = None if held is None else [*held, *self._claims.allocations]
+            if found is not None:
+                node = without_unknown(node, all_held or (), found.unknown)
             self._publisher.take(
                 left_for_claims(node, held),
                 rooms(node, left_for_claims(node, all_held)),

@@ -5,14 +5,18 @@ instances that pods hold by their records, and with nothing where a pod has all 
 the way of a slice to a scheduler, and no promise: that no card is given twice is for the ledger and the agent to see to.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from partage.model.allocation import Allocation, Charge, charges_of, together
 from partage.model.device import MILLI, Device, DeviceType, ForeignInstance, SliceMode
+from partage.model.errors import InvalidDocument
 from partage.model.node import Node
-from partage.wire import record, shapes
+from partage.model.pod import Pod
+from partage.model.reason import ReasonCode
+from partage.wire.documents import Document
+from partage.wire.translation import PodEntry, Translation
 
 HELD: Final = "held-by-pods"
 """Why a claim gets nothing of a card, as the value of its taint."""
@@ -20,20 +24,66 @@ _LEAST: Final = MILLI // 100
 _MIB: Final = 2**20
 
 
-def held_by_pods(pods: Iterable[shapes.Pod], node: str) -> list[Allocation] | None:
-    """What pods that are bound to a node hold of it, until their containers have ended.
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What pods hold of a node.
+
+    Attributes:
+        allocations: by their records, ours or those of the scheduler that placed them.
+        unknown: of pods that ask for devices and have no record, by UID.
+    """
+
+    allocations: list[Allocation]
+    unknown: Mapping[str, Pod]
+
+
+def held_by_pods(pods: Iterable[Document], node: Node, translation: Translation) -> Held | None:
+    """What pods that are bound to a node hold of it, until their containers have ended: as the service's books have it.
 
     None where one's record cannot be trusted: then no card is known to be free.
     """
-    found = []
-    for uid, pod, read in record.on_node(pods, node):
-        if read.problem:
+    found, unknown = [], {}
+    for document in pods:
+        entry: PodEntry | None
+        try:
+            if not translation.concerns(document):
+                continue
+            entry = translation.read(document, nodes=lambda _: node)
+        except InvalidDocument:
+            entry = translation.by_record(document, 0)
+        if entry is None or entry.pod.node != node.name or entry.pod.finished:
+            continue
+        pod, record = entry.pod, entry.pod.record
+        if record is not None and record.problem:
             return None
-        metadata = pod.metadata or shapes.Metadata()
-        found.append(
-            Allocation(uid, metadata.namespace or "", metadata.name or "", node, read.grants)
-        )
-    return found
+        if record is not None:
+            found.append(Allocation(pod.uid, pod.namespace, pod.name, node.name, record.grants))
+        elif pod.request.may_use:
+            unknown[pod.uid] = pod
+    return Held(found, unknown)
+
+
+def without_unknown(node: Node, held: Iterable[Allocation], unknown: Mapping[str, Pod]) -> Node:
+    """The node with those cards closed that the service closes, as it is not known which of them pods use.
+
+    Args:
+        held: by pods and by claims.
+        unknown: see `Held`.
+    """
+    if not unknown:
+        return node
+    from partage.scheduler.facts import rebuild  # noqa: PLC0415 # with NumPy, and seldom needed
+
+    ledger = rebuild([node], unknown.values())
+    for allocation in held:
+        ledger.apply(allocation)
+    cards = ledger.cards(DeviceType.GPU, 0)
+    closed = {one.device.minor for one in cards if one.closed is ReasonCode.QUARANTINED}
+    devices = (
+        _closed(one) if one.type is DeviceType.GPU and one.minor in closed else one
+        for one in node.devices
+    )
+    return replace(node, devices=tuple(devices))
 
 
 def left_for_claims(node: Node, held: Iterable[Allocation] | None) -> Node:
