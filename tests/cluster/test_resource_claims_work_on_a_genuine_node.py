@@ -113,7 +113,7 @@ def test_a_container_has_the_share_that_the_scheduler_allocated(cuda: Node) -> N
         assert not any(value for key, value in seen.items() if key.startswith("PARTAGE_DEVICES_"))
         assert f"nvidia{minor}" in says(cuda, found, "main", "ls", "/dev").split()
         assert f"nvidia{1 - minor}" not in says(cuda, found, "main", "ls", "/dev").split()
-        assert result["consumedCapacity"] == {"cores": "60", "memory": "4Gi"}
+        assert result["consumedCapacity"] == {"cores": "60", "memory": "4Gi", "sharers": "1"}
         cards[name] = minor
     assert sorted(cards.values()) == [0, 1]
     stack.create(user("third", "third"))
@@ -387,7 +387,11 @@ def test_a_claim_without_amounts_is_the_whole_card_and_pods_may_share_it(cuda: N
         stack.create(user(name, "whole"))
     seen = [environment(cuda, running(stack, name), "main") for name in ("one", "other")]
     assert len({one["NVIDIA_VISIBLE_DEVICES"] for one in seen}) == 1
-    assert allocated(stack, "whole")["consumedCapacity"] == {"cores": "100", "memory": "16Gi"}
+    assert allocated(stack, "whole")["consumedCapacity"] == {
+        "cores": "100",
+        "memory": "16Gi",
+        "sharers": "1",
+    }
 
 
 def test_selectors_choose_by_what_is_known_of_a_card(cuda: Node) -> None:
