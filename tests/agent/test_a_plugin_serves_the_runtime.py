@@ -257,7 +257,7 @@ def test_a_plugin_comes_back_and_is_told_everything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("calls", [True, False], ids=["calls", "changes of state"])
 def test_starts_and_ends_are_heard_by_either_form(tmp_path: Path, *, calls: bool) -> None:
-    """NRI 0.12 has calls for them, and asks by the earlier form whoever does not know those."""
+    """NRI 0.12 has calls for both, and uses the earlier event for a plugin that does not answer them."""
 
     async def test() -> None:
         decisions = Decisions()

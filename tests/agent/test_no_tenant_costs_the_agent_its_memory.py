@@ -586,7 +586,7 @@ def test_attempts_without_an_end_leave_others_their_looks() -> None:
 
 
 def test_looks_that_take_long_are_few() -> None:
-    """Where others wait meanwhile, the time of a tenant's looks has a bound, and is given back as time passes."""
+    """Where others wait, a tenant's looks may take so much time together; time that passes gives it back."""
     now = 0.0
 
     def slow() -> str:

@@ -13,7 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -191,6 +191,20 @@ def holders(stack: Stack) -> tuple[int, int]:
     return pods, sum(bool(of_claim(one)) for one in listed(stack, CLAIMS))
 
 
+@contextmanager
+def followed(stack: Stack) -> Iterator[History]:
+    """What happens to pods and claims meanwhile, change by change."""
+    history, since = History(stack), stack.revision()
+    with ThreadPoolExecutor() as threads:
+        followers = [threads.submit(history.follow, path, since) for path in (PODS, CLAIMS)]
+        try:
+            yield history
+        finally:
+            history.ended.set()
+        for one in followers:
+            one.result()
+
+
 def emptied(stack: Stack, path: str) -> bool:
     """Whether a collection is empty; what is there is deleted, as far as the API server comes in its time."""
     with suppress(OSError):
@@ -203,16 +217,9 @@ def test_no_card_is_over_its_means_at_any_moment(big: Stack) -> None:
     request = {"devices": exactly(share("10", "2Gi"))}
     template = {"metadata": {"name": "flood"}, "spec": {"spec": request}}
     big.plane.call("POST", f"{API}/namespaces/default/resourceclaimtemplates", template)
-    history, since = History(big), big.revision()
-    with ThreadPoolExecutor() as threads:
-        followers = [threads.submit(history.follow, path, since) for path in (PODS, CLAIMS)]
-        try:
-            held = flooded(big)
-            gone(big)
-        finally:
-            history.ended.set()
-        for one in followers:
-            one.result()
+    with followed(big) as history:
+        held = flooded(big)
+        gone(big)
     assert history.over() == []
     print(f"\n{2 * EACH} pods; by names, by claims: {held}; {len(history.told)} changes")  # noqa: T201 # a record
     assert min(*held) > 0, held
@@ -282,30 +289,21 @@ def test_claims_of_every_shape_share_the_cards_with_pods(big: Stack) -> None:
     label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
     merge = "application/merge-patch+json"
     big.plane.call("PATCH", "/api/v1/namespaces/default", label, kind=merge)
-    history, since = History(big), big.revision()
-    with ThreadPoolExecutor() as threads:
-        followers = [threads.submit(history.follow, path, since) for path in (PODS, CLAIMS)]
-        try:
-            for name, devices in SHAPES.items():
-                template = {"metadata": {"name": name}, "spec": {"spec": {"devices": devices}}}
-                big.plane.call(
-                    "POST", f"{API}/namespaces/default/resourceclaimtemplates", template
-                )
-                for number in range(2):
-                    big.create(claiming(name, number))
-                    big.create(pod(f"beside-{name}-{number}", SHARE))
-            eventually("all have a place", lambda: places(big) == 4 * len(SHAPES), SLOW)
-            gone(big)
-            for number in range(CARDS):
-                scheduler = {"schedulerName": SCHEDULERS[number % 2]}
-                big.create(pod(f"class-{number}", {CLASS_RESOURCE: "1"}, **scheduler))
-                big.create(pod(f"card-{number}", {"nvidia.com/gpu": "1"}))
-            eventually("every card is taken", lambda: sum(holders(big)) == CARDS, SLOW)
-            gone(big)
-        finally:
-            history.ended.set()
-        for one in followers:
-            one.result()
+    with followed(big) as history:
+        for name, devices in SHAPES.items():
+            template = {"metadata": {"name": name}, "spec": {"spec": {"devices": devices}}}
+            big.plane.call("POST", f"{API}/namespaces/default/resourceclaimtemplates", template)
+            for number in range(2):
+                big.create(claiming(name, number))
+                big.create(pod(f"beside-{name}-{number}", SHARE))
+        eventually("all have a place", lambda: places(big) == 4 * len(SHAPES), SLOW)
+        gone(big)
+        for number in range(CARDS):
+            scheduler = {"schedulerName": SCHEDULERS[number % 2]}
+            big.create(pod(f"class-{number}", {CLASS_RESOURCE: "1"}, **scheduler))
+            big.create(pod(f"card-{number}", {"nvidia.com/gpu": "1"}))
+        eventually("every card is taken", lambda: sum(holders(big)) == CARDS, SLOW)
+        gone(big)
     assert history.over() == []
     assert set(history.most.values()) == {1000, 16 * 2**30}, history.most
 

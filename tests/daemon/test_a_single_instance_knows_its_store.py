@@ -1,4 +1,4 @@
-"""An instance without a Lease looks at the store's version, and binds only while it is told."""
+"""An instance without a Lease looks at the store's version, and binds only while the API server answers."""
 
 import asyncio
 import contextlib

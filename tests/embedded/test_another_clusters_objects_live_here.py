@@ -8,33 +8,11 @@ import pytest
 import yaml
 from up_world import DEVICES, PODS, World, eventually, from_files, node, run, running
 
+from published.manifests003 import DEVICE
+
 APPS = "/apis/apps/v1/namespaces/default"
 LISTS = ("/api/v1/nodes", DEVICES, f"{APPS}/deployments", f"{APPS}/replicasets", PODS)
 NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "host04"}}
-PRINTED = """
-apiVersion: scheduling.koordinator.sh/v1alpha1
-kind: Device
-metadata:
-  name: host04
-  ownerReferences:
-  - apiVersion: v1
-    blockOwnerDeletion: true
-    controller: true
-    kind: Node
-    name: host04
-    uid: 09c4f912-6026-467a-85d2-6b2147c9557e
-  uid: 5a498e1f-1357-4518-b74c-cab251d6c18c
-spec:
-  devices:
-  - health: true
-    id: GPU-04cea5cd-966f-7116-1d58-1ac34421541b
-    minor: 0
-    resources:
-      kubernetes.io/gpu-core: "100"
-      kubernetes.io/gpu-memory: 16Gi
-      kubernetes.io/gpu-memory-ratio: "100"
-    type: gpu
-"""
 WEB = """
 apiVersion: apps/v1
 kind: Deployment
@@ -63,7 +41,8 @@ def test_a_printed_device_serves_its_node(first: str) -> None:
 
     async def story() -> None:
         async with running([]) as w:
-            device = yaml.safe_load(PRINTED)
+            device = yaml.safe_load(DEVICE)
+            del device["metadata"]["resourceVersion"]  # which no server creates an object with
             both = [("/api/v1/nodes", NODE), (DEVICES, device)]
             for path, one in both if first == "Node" else reversed(both):
                 await w.create(path, one)
@@ -71,7 +50,7 @@ def test_a_printed_device_serves_its_node(first: str) -> None:
                 lambda: w.get("/api/v1/nodes/host04"),
                 lambda one: one["status"]["allocatable"].get("kubernetes.io/gpu"),
             )
-            assert found["status"]["allocatable"]["kubernetes.io/gpu-memory"] == "16Gi"
+            assert found["status"]["allocatable"]["kubernetes.io/gpu-memory"] == "32Gi"
             mine = [found["metadata"]["uid"]] if first == "Node" else []
             assert await owners(w, f"{DEVICES}/host04") == mine
 

@@ -151,7 +151,7 @@ def test_the_author_of_what_nothing_acts_on_is_warned() -> None:
 
 
 def test_the_definition_that_qgpus_page_keeps_is_kept() -> None:
-    """Old versions' GPU objects are taken and given back, and whoever writes or reads one hears that they are out of use."""
+    """GPU objects of old versions are stored and read; each write and read has a warning that they are out of use."""
     path = "/apis/elasticgpu.io/v1alpha1/gpus"
     card = {
         "apiVersion": "elasticgpu.io/v1alpha1",

@@ -257,6 +257,12 @@ def test_a_stateful_sets_next_step(
     assert [pod.name for pod in step.gone] == [f"web-{number}" for number in gone]
 
 
+def test_a_stateful_set_of_any_size_makes_some_pods_at_a_time() -> None:
+    """All its pods may be made at once by its policy; other workloads have their turn meanwhile."""
+    spec = {"replicas": 2**31 - 1, "podManagementPolicy": "Parallel"}
+    assert turn(spec, {}, "r").made == tuple(range(500))
+
+
 def test_a_job_runs_to_its_completions() -> None:
     """One after another on one card, then it is complete."""
 

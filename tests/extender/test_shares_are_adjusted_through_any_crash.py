@@ -271,7 +271,7 @@ async def test_what_runs_keeps_its_amounts_though_its_pod_is_gone(tmp_path: Path
 async def test_a_record_of_a_restored_backup_raises_nothing_that_another_pod_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is of a day when the pod had more; who has come since is not in it, and runs."""
+    """The record is older than another pod on the card, which runs: the amounts do not rise over it."""
     world = await one_pod(tmp_path, "compute=10,memory=1Gi")
     backup = copy.deepcopy(world.store.pods["p0"])
     await settle(world)

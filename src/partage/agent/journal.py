@@ -257,7 +257,7 @@ class Journal:
             try:
                 os.fsync(self._file)
             except (OSError, ValueError):
-                # Else what has failed could not be mounted again; of what is there by then another may have the lock.
+                # A file that stays open would keep the failed file system mounted. Another agent may lock the next one first.
                 self._let_go()
                 self._unlock()
             self._rewrite(entries, self._adjusted)

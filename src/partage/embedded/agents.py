@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from partage.apiserver import ApiError, ApiServer, Change, Record, Refused, Review, User
+from partage.apiserver import ApiError, ApiServer, Change, Record, Refused, Review
 from partage.embedded.definitions import DEVICES, SIMULATED_NODES
 from partage.embedded.fleet import API_VERSION, KIND, SimulatedNode, simulated_nodes
 from partage.embedded.hardware import (
@@ -26,7 +26,7 @@ from partage.embedded.hardware import (
     with_health,
 )
 from partage.embedded.owners import references, with_owners_here
-from partage.embedded.watching import STRATEGIC, follow, now, owner, tell
+from partage.embedded.watching import STRATEGIC, follow, node_user, now, owner, tell
 from partage.model.errors import InvalidDocument, InvalidRecord
 from partage.vendors import names
 
@@ -108,7 +108,7 @@ class Agents:
         manifest = node_manifest(node)
         if described is not None:
             manifest["metadata"]["ownerReferences"] = [owner(described.value, KIND, API_VERSION)]
-        await self._server.create("nodes", manifest, user=_user(node.name))
+        await self._server.create("nodes", manifest, user=node_user(node.name))
 
     def _owned(self, asked: Review) -> dict[str, Any] | None:
         """A Device is its Node's, also one that a page or another cluster's kubectl printed, with that Node's UID."""
@@ -127,7 +127,7 @@ class Agents:
             # They differ in their numbers alone, and the last one has the longest name.
             for node in nodes[-1:]:
                 await self._server.create(
-                    "nodes", node_manifest(node), user=_user(node.name), dry_run=True
+                    "nodes", node_manifest(node), user=node_user(node.name), dry_run=True
                 )
         except InvalidDocument as error:
             raise Refused(str(error), 422) from error
@@ -155,10 +155,10 @@ class Agents:
         try:
             if known is None:
                 body = {"metadata": {"name": name}, "spec": {**spec, "acquireTime": moment}}
-                await self._server.create(_LEASES, body, _LEASE_SPACE, _user(name))
+                await self._server.create(_LEASES, body, _LEASE_SPACE, node_user(name))
             else:
                 await self._server.patch(
-                    _LEASES, _LEASE_SPACE, name, {"spec": spec}, user=_user(name)
+                    _LEASES, _LEASE_SPACE, name, {"spec": spec}, user=node_user(name)
                 )
         except ApiError:
             return  # the node is on its way out
@@ -170,7 +170,7 @@ class Agents:
         known = record.metadata.get("labels") or {}
         if lacking := {k: v for k, v in kubelet_labels(record.name).items() if k not in known}:
             body = {"metadata": {"labels": lacking}}
-            await self._server.patch("nodes", "", record.name, body, user=_user(record.name))
+            await self._server.patch("nodes", "", record.name, body, user=node_user(record.name))
         status = record.value.get("status") or {}
         allocatable = {**_ORDINARY, **(status.get("allocatable") or {})}
         moment = now(self._server)
@@ -209,7 +209,7 @@ class Agents:
             },
             sub="status",
             media=STRATEGIC,
-            user=_user(record.name),
+            user=node_user(record.name),
         )
 
     async def _report(self, name: str) -> None:
@@ -239,7 +239,7 @@ class Agents:
             return known
         manifest = device_manifest(simulated, now(self._server))
         manifest["metadata"]["ownerReferences"] = [owner(node.value, "Node", "v1")]
-        return await self._server.create(DEVICES, manifest, user=_user(node.name))
+        return await self._server.create(DEVICES, manifest, user=node_user(node.name))
 
     async def _with_health(self, node: Record, device: Record) -> Record:
         """The Device object once the node's annotation is followed."""
@@ -260,7 +260,7 @@ class Agents:
             if wanted == device.value:
                 return device
             try:
-                return await self._server.update(DEVICES, wanted, user=_user(node.name))
+                return await self._server.update(DEVICES, wanted, user=node_user(node.name))
             except ApiError as error:
                 found = self._server.store.get(DEVICES, "", node.name)
                 if error.reason != "Conflict" or found is None:
@@ -282,16 +282,16 @@ class Agents:
         }
         if parts:
             await self._server.patch(
-                "nodes", "", name, {"status": parts}, sub="status", user=_user(name)
+                "nodes", "", name, {"status": parts}, sub="status", user=node_user(name)
             )
         known = node.metadata.get("annotations") or {}
         if any(known.get(key) != value for key, value in annotations.items()):
             body = {"metadata": {"annotations": dict(annotations)}}
-            await self._server.patch("nodes", "", name, body, user=_user(name))
+            await self._server.patch("nodes", "", name, body, user=node_user(name))
 
     async def _warn(self, node: Record, reason: str, message: str) -> None:
         about: dict[str, Any] = {**node.value, "kind": "Node", "apiVersion": "v1"}
-        await tell(self._server, about, reason, message, user=_user(node.name), warning=True)
+        await tell(self._server, about, reason, message, user=node_user(node.name), warning=True)
 
 
 def _description(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,10 +307,6 @@ def _description(value: Mapping[str, Any]) -> dict[str, Any]:
         "metadata": {"name": head["name"], **kept},
         "spec": value.get("spec") or {},
     }
-
-
-def _user(name: str) -> User:
-    return User(f"system:node:{name}", ("system:nodes", "system:authenticated"))
 
 
 def _ready(record: Record) -> bool:

@@ -17,10 +17,10 @@ from partage.agent.dra.publishing import cards_in, is_as_wanted
 from partage.agent.dra.slices import Body, Offered, resource_slices
 from partage.agent.dra.withdrawn import left_for_claims
 from partage.agent.reporting import LEASE_PREFIX, ReportingSettings
-from partage.apiserver import ApiError, ApiServer, Change, Record, User
+from partage.apiserver import ApiError, ApiServer, Change, Record
 from partage.embedded.claim_lives import CLAIMS
 from partage.embedded.definitions import DEVICES
-from partage.embedded.watching import follow
+from partage.embedded.watching import follow, node_user
 from partage.extender.books import Books
 from partage.model.allocation import Allocation
 from partage.model.device import DeviceType
@@ -132,7 +132,7 @@ class Slices:
             return
         self._offered.pop(name, None)  # until the writes are seen
         generations = [one.value["spec"]["pool"]["generation"] for one in stored.values()]
-        user = _user(name)
+        user = node_user(name)
         try:
             for key, one in specs.items():
                 body = deepcopy(one)
@@ -154,7 +154,7 @@ class Slices:
         try:
             for key, one in dict(stored).items():
                 if ours.get(key) is one:
-                    await self._server.delete(SLICES, "", key, user=_user(name))
+                    await self._server.delete(SLICES, "", key, user=node_user(name))
         except ApiError:
             self._left.discard(name)  # the agent was faster: look again
 
@@ -166,10 +166,6 @@ class Slices:
         ledger = books.engine.ledger
         node = ledger.nodes[ledger.index[name]]
         return None if node is None else (node, [*ledger.on_node(name)])
-
-
-def _user(node: str) -> User:
-    return User(f"system:node:{node}", ("system:nodes", "system:authenticated"))
 
 
 def _unchanged(one: _Known, before: _Known | None) -> bool:

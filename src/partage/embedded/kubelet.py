@@ -21,7 +21,7 @@ from partage.embedded.injection import Injection, injection
 from partage.embedded.lifetimes import FOREVER, Course, course, lifetime
 from partage.embedded.pod_status import Life, back_off, failed, started
 from partage.embedded.turns import Turn, followed, length, turn_of
-from partage.embedded.watching import follow, is_over, now, tell, write_status
+from partage.embedded.watching import follow, is_over, node_user, now, tell, write_status
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors import names
 from partage.vendors.locks import LOCKS
@@ -312,4 +312,4 @@ async def _happens(event: asyncio.Event, seconds: float) -> bool:
 
 def _user(record: Record) -> User:
     node = (record.value.get("spec") or {}).get("nodeName", "")
-    return User(f"system:node:{node}", ("system:nodes", "system:authenticated"))
+    return node_user(node)

@@ -54,6 +54,11 @@ def is_over(pod: Record) -> bool:
     return (pod.value.get("status") or {}).get("phase") in OVER
 
 
+def node_user(node: str) -> User:
+    """Who writes what the agents of a node write: its kubelet."""
+    return User(f"system:node:{node}", ("system:nodes", "system:authenticated"))
+
+
 def owner(value: Mapping[str, Any], kind: str, version: str) -> dict[str, Any]:
     """The reference by which an object is this one's, and goes with it."""
     return {

@@ -84,11 +84,11 @@ class HeldFiles:
     def replaced(self, path: Path, descriptor: int) -> None:
         """Hold a file that has the name of another one from now on.
 
-        The other one's memory is released when the name changes again: a tenant that is gone by then may have left it open
-        somewhere. Before that it stays as it is, as a process that still maps it would fault.
+        The other file is cut to nothing when the name changes again, since a tenant may have left it open somewhere. Until then
+        it stays as it is: a process that still maps it would fault.
 
         Args:
-            descriptor: of the new file; it is closed here.
+            descriptor: of the new file; this object closes it.
         """
         with self._lock:
             self._wanted.add(path)

@@ -41,7 +41,7 @@ def make(path: Path, size: int, head: bytes = b"", *, sparse: bool = False) -> N
 
 
 def remake(path: Path, size: int) -> int:
-    """Make such a file, all zero, in place of one that exists: who has that one open or mapped keeps it.
+    """Make such a file, all zero, in place of one that exists; processes that have that one open or mapped keep it.
 
     Returns:
         A descriptor of it for writing, so that no other process ever had it open before.
