@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from up_world import PODS, World, eventually, node, run, running
 
-from partage.apiserver import Record
+from partage.apiserver import ApiServer, Record
 from partage.embedded.replicas import Rollout, rollout
 from partage.embedded.sets import turn
 
@@ -261,6 +261,36 @@ def test_a_stateful_set_of_any_size_makes_some_pods_at_a_time() -> None:
     """All its pods may be made at once by its policy; other workloads have their turn meanwhile."""
     spec = {"replicas": 2**31 - 1, "podManagementPolicy": "Parallel"}
     assert turn(spec, {}, "r").made == tuple(range(500))
+
+
+@pytest.mark.parametrize(("kind", "field"), [("ReplicaSet", "replicas"), ("Job", "parallelism")])
+def test_a_large_workload_lets_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch, kind: str, field: str
+) -> None:
+    """A pod of a small one is made long before the last of the large one's, of which none is left out."""
+    monkeypatch.setattr("partage.embedded.workloads.AT_ONCE", 10)
+    many, order, create = 300, [], ApiServer.create
+
+    async def noted(server: ApiServer, resource: str, made: Any, *more: Any, **by: Any) -> Record:
+        if resource == "pods":
+            order.append(made["metadata"]["ownerReferences"][0]["name"])
+        return await create(server, resource, made, *more, **by)
+
+    monkeypatch.setattr(ApiServer, "create", noted)
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as w:
+            small = workload("Job", WHOLE)
+            small["metadata"]["name"] = "small"
+            large = workload(kind, WHOLE, **{field: many})
+            await w.create(JOBS if kind == "Job" else f"{APPS}/replicasets", large)
+            await w.create(JOBS, small)
+            await eventually(lambda: w.get(PODS), lambda found: len(found["items"]) == many + 1)
+
+    run(story())
+
+    assert order.count("web") == many
+    assert order.index("small") < many / 2
 
 
 def test_a_job_runs_to_its_completions() -> None:

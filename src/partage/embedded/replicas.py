@@ -17,6 +17,9 @@ from partage.embedded.watching import is_over, owner
 _QUARTER: Final = "25%"
 _SAFE: Final = "bcdfghjklmnpqrstvwxz2456789"
 _HASH: Final = "pod-template-hash"
+AT_ONCE: Final = 500
+"""Pods that one step of a workload makes; their own changes have it looked at again, and other workloads have their
+turn between. Kubernetes' controllers have the same bound."""
 
 
 def owned(records: Iterable[Record], uid: str) -> list[Record]:

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from partage.apiserver import Record
-from partage.embedded.replicas import pod_of, ready
+from partage.embedded.replicas import AT_ONCE, pod_of, ready
 from partage.embedded.watching import is_over
 
 _REVISION: Final = "controller-revision-hash"
 _NAME: Final = "statefulset.kubernetes.io/pod-name"
 _INDEX: Final = "apps.kubernetes.io/pod-index"
-_AT_ONCE: Final = 500
-"""Pods that one step makes; each has the set looked at again, and other workloads have their turn between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ def turn(spec: Mapping[str, Any], pods: Mapping[int, Record], revision: str) -> 
         pod = pods.get(number)
         if pod is None:
             made.append(number)
-        if len(made) == _AT_ONCE or (ordered and not _serves(pod)):
+        if len(made) == AT_ONCE or (ordered and not _serves(pod)):
             return Turn(tuple(made), tuple(gone))
     beyond = [pods[number] for number in sorted(pods, reverse=True) if number not in wanted]
     if beyond:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, Record, User
 from partage.embedded.adoption import claim, controller, selector, selects
 from partage.embedded.replicas import (
+    AT_ONCE,
     Rollout,
     active,
     deployment_status,
@@ -156,10 +157,10 @@ class Workloads:
         pods = active(await self._own("pods", record))
         wanted = int(record.value["spec"].get("replicas", 1))
         try:
-            for number in range(wanted - len(pods)):
+            for number in range(min(wanted - len(pods), AT_ONCE)):
                 made = pod_of(record.value, "ReplicaSet", "apps/v1")
                 await self._create(made, record, number)
-            gone = surplus(pods, len(pods) - wanted) if len(pods) > wanted else ()
+            gone = surplus(pods, min(max(0, len(pods) - wanted), AT_ONCE))
             for number, pod in enumerate(gone):
                 await self._delete(pod)
                 if number < _TOLD:
@@ -268,10 +269,10 @@ class Workloads:
         pods = self._pods(record)
         status, lacking = job_status(record.value, pods, now(self._server))
         try:
-            for number in range(lacking):
+            for number in range(min(lacking, AT_ONCE)):
                 made = pod_of(record.value, "Job", "batch/v1")
                 await self._create(made, record, number)
-            for pod in surplus(active(pods), -lacking) if lacking < 0 else ():
+            for pod in surplus(active(pods), max(0, -lacking)):
                 await self._delete(pod)
         finally:
             await self._tell_status(record, status)
@@ -297,7 +298,10 @@ class Workloads:
         return owned(self._server.store.all(resource, record.namespace), record.uid)
 
     async def _delete(self, pod: Record) -> None:
-        if not pod.metadata.get("deletionTimestamp"):
+        """A pod that is not on its way out yet; others have their turn after each."""
+        await asyncio.sleep(0)
+        found = self._server.store.get("pods", pod.namespace, pod.name)
+        if found is not None and not found.metadata.get("deletionTimestamp"):
             await self._server.delete(
                 "pods", pod.namespace, pod.name, DeleteOptions(uid=pod.uid), _USER
             )
