@@ -44,7 +44,7 @@ def test_every_place_gets_the_new_version(tree: Path) -> None:
     for text in (definitions, manifests):
         assert set(re.findall(r"app\.kubernetes\.io/version: (\S+)", text)) == {"9.8.7"}
     log = (tree / "CHANGELOG.md").read_text("utf-8")
-    assert f"## [Unreleased]\n\n## [9.8.7] - {TODAY}\n\n### Added\n" in log
+    assert f"## [Unreleased]\n\n## [9.8.7] - {TODAY}\n\n" in log
 
 
 def test_a_second_release_needs_changes_and_a_higher_version(tree: Path) -> None:
