@@ -1,6 +1,6 @@
-"""What the ledger says of single cards, and what it derives from single devices and charges.
+"""Views of single cards in the ledger, and facts derived from single devices and charges.
 
-Values and pure functions; the state is the ledger's.
+Values and pure functions; the ledger owns the state.
 """
 
 from collections import Counter

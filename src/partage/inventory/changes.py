@@ -1,7 +1,7 @@
-"""Which nodes changed, in order, and which pods: how what is kept of each learns what to look at again.
+"""Logs of changed nodes and pods, in order: readers use them to update only what changed.
 
-A reader remembers the length of the log when it last looked. A log keeps the latest changes
-only; a reader that comes too late learns that, and looks at everything.
+A reader remembers the length of the log at its last look. A log keeps only the latest changes. A reader that comes too
+late learns this, and looks at everything.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""The books' columns: what every node offers, what is left of it, and how a charge is booked.
+"""The books' columns: the offer of every node, what is left of it, and how a charge is booked.
 
-`Columns` is the part of the ledger that writes columns, node by node. Which pods hold something is
-the ledger's to know; the columns follow from nodes, entries and suspicions alone.
+`Columns` is the part of the ledger that writes columns, node by node. The ledger knows which pods hold devices; the
+columns follow from nodes, entries and suspicions alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,8 +1,8 @@
-"""What the ledger says of hardware instances: which are on a card, and whether more may come.
+"""Hardware instances in the ledger: which ones a card has, and whether more are allowed.
 
-A card is in one use at a time: shares, or instances, or one pod that has all of it. Which
-instances are on a card follows from the charges on it; every combination that occurs is numbered,
-so that a column can hold it and questions about it are answered once.
+A card has one use at a time: shares, or instances, or one pod that has all of it. The charges on a card determine its
+instances. Every combination that occurs gets a number, so that a column can hold it and questions about it are answered
+once.
 """
 
 from collections.abc import Iterable, Mapping

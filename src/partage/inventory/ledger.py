@@ -1,25 +1,24 @@
-"""The ledger: who holds what of which device, as columns; the only owner of mutable state.
+"""The ledger: which pod holds how much of which device, as columns; the only owner of mutable state.
 
-Every change is an entry applied or undone, or a node seen or gone. Entries are keyed by pod UID
-and hold all that their release needs. What the columns say follows from nodes, entries and
-suspicions alone, whatever the order they came in: `validate` recomputes everything and compares.
+Every change applies or undoes an entry, or adds or removes a node. Entries are keyed by pod UID and hold everything
+that their release needs. The columns follow from nodes, entries and suspicions alone, whatever their order of arrival:
+`validate` recomputes everything and compares.
 
-The ledger never chooses. It also never forgets: a device that vanished from its node stays as a
-closed ghost while a pod is booked on it, and a pod on an unknown node waits here until the
-node is seen.
+The ledger never chooses and never forgets. A device that vanished from its node stays as a closed ghost while a pod is
+booked on it. A pod on an unknown node waits here until the node is seen.
 
 Invariants, by field:
     entries          one a pod; at most one node each.
-    planes           free = total - sum of the charges on the card, in every dimension; less what
-                     instances have that others made and no charge stands for.
+    planes           free = total - sum of the charges on the card, in every dimension; less the amounts of
+                     foreign instances for which no charge stands.
     open             never true on a card that is unhealthy, cordoned, quarantined, held
-                     exclusively, fenced by another pod, or booked beyond its means.
+                     exclusively, fenced by another pod, or overbooked.
     hosted           by node, which kinds of pod with GPUs are on it: bit 0 for one with shares,
                      bit n for one with n whole cards.
     bare             by node, whether it has no devices at all.
     changes          every node whose columns changed, in order.
-    node_changes     those of them that came, went, or offer something else than before.
-    kind_changes     grows with every kind of card that is new; its number may have been another's.
+    node_changes     the nodes that were added, removed, or changed their offer.
+    kind_changes     grows with every new kind of card; its number may have been another's.
     made_room        grows with every change that may let a refused pod in.
 """
 

@@ -1,8 +1,7 @@
 """Columns of one device type: a row a card position, a column a node.
 
-Nodes lie on the fast axis, so a kernel that asks one question of every node reads memory in
-order: the layout is worth a factor of twelve. Free amounts are kept, not
-derived; only the ledger writes them.
+Nodes lie on the fast axis, so a kernel that asks every node one question reads memory in order; this layout is twelve
+times faster. Free amounts are stored, not derived, and only the ledger writes them.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,8 @@
-"""Amounts of shares that change while their containers run: what is compared, and what comes of two.
+"""Changed amounts of shares whose containers run: comparison and combination of sets of grants.
 
-Of one pod there are several sets of grants at a time: what its record says, what is enforced, what was asked. They
-name the same places on the same cards and differ in the amounts of shares alone. What is enforced may never be more
-than the record, so all that is done here goes by the amount: the least of two, the most, whether one is within another.
+One pod has several sets of grants at a time: the recorded one, the enforced one and the requested one. They name the
+same places on the same cards and differ only in the amounts of shares. The enforced amounts must never exceed the
+record, so this module compares amounts: the least of two, the most, and whether one is within another.
 
 Source: docs/decisions/0028.
 """

@@ -1,11 +1,11 @@
-"""What a pod was given: grants for people and runtimes, charges for the ledger.
+"""What a pod got: grants for people and runtimes, charges for the ledger.
 
-A grant says which container got how much of which device. Charges are what the ledger counts: per
-device the sum over containers that run together, or the largest init container, whichever is
-more. They follow from the grants, so a record of grants is enough to rebuild the books.
+A grant is one container's amount of one device. The ledger counts charges: per device the sum over containers that run
+together, or the largest init container if that is more. Charges follow from grants, so a record of grants is enough to
+rebuild the books.
 
-These are made in every decision, by the thousand a second: `msgspec.Struct` makes them in a tenth
-of the time that a frozen dataclass takes, and they need not be looked at for cycles.
+Every decision makes these values, thousands a second. `msgspec.Struct` makes them in a tenth of the time that a frozen
+dataclass takes, and the garbage collector need not track them.
 """
 
 from collections import defaultdict

@@ -1,8 +1,8 @@
 """How one card may be cut into instances: its axis, and the bounds that an operator set.
 
-Without bounds any layout will do. A list of allowed profiles narrows what is made. A list of
-geometries narrows the layouts: what is on the card together must be part of one of them, and the
-first that serves is taken (the HAMi document: the templates are searched in order).
+Without bounds every layout is allowed. A list of allowed profiles limits the instances. A list of geometries limits the
+layouts: the instances on a card must be part of one geometry, and the first suitable one is taken (the HAMi document:
+the templates are searched in order).
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,7 @@
-"""A device as its node reports it: what it is, how much it has, where it sits.
+"""A device as its node reports it: its identity, its amounts, its position.
 
-Amounts are in base units: compute in thousandths of a card (milli), memory in bytes, slots in
-sharers. Protocol units are converted once, at the edge.
+Amounts are in base units: compute in thousandths of a card (milli), memory in bytes, slots in sharers. Protocol units
+are converted once, when they are read or written.
 """
 
 from collections.abc import Mapping

@@ -7,7 +7,7 @@
     ├── InvalidRecord         an allocation record is malformed or contradicts another
     └── LedgerError           a change that would break the ledger's laws; always a bug in the caller
 
-Expected refusals (a pod that must wait) are not errors: they are `Refusal` values.
+An expected refusal (a pod that must wait) is a `Refusal` value, not an error.
 """
 
 from typing import Final

@@ -1,11 +1,11 @@
-"""Hardware instances of a card: profiles, the axis they are cut from, and which sets are valid.
+"""Hardware instances of a card: profiles, the axis they are cut from, and the valid sets.
 
-A card is an axis of memory units with counters of engines. A profile takes a run of units from one
-of its legal starts; an instance (`MigSlice`) is a profile at a start. A set of instances is a
-layout when their runs are disjoint and every shared counter suffices. An instance never moves
-while it exists, so layouts differ by position (docs/sources/mig.md 2 and 3, the HAMi document).
+A card is an axis of memory units with counters of engines. A profile takes a run of units from one of its legal starts;
+an instance (`MigSlice`) is a profile at a start. A set of instances is a layout if their runs are disjoint and every
+shared counter suffices. An instance never moves while it exists, so layouts differ by position (docs/sources/mig.md 2
+and 3, the HAMi document).
 
-The length of the axis follows from the profiles: cards with 4, 8 and 12 units exist.
+The profiles determine the length of the axis: cards with 4, 8 and 12 units exist.
 """
 
 from collections import Counter

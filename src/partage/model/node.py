@@ -1,4 +1,4 @@
-"""A node: its labels, its room for ordinary resources, and its devices."""
+"""A node: its labels, its ordinary resources, and its devices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""What operators let pods have of what they wish beside their amounts, and how many may have it at once.
+"""The wishes beside amounts that operators grant to pods, and how many pods may have them at once.
 
-A pod's author wishes; an operator's rule says who gets it. The engine counts and decides, the decision is written
-beside the record, and the node goes by that.
+A pod's author wishes and an operator's rule decides who gets the wish. The engine counts and decides. The service
+writes the decision beside the record, and the node follows it.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A pod as the engine sees it: what it asks, where it may go, and what its records say."""
+"""A pod as the engine sees it: its request, the nodes it may use, and its records."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,7 @@
 """Kubernetes quantities as exact integers.
 
-`1500m`, `8Gi`, `1e3` and `0.5` are texts for numbers with at most nine decimals. A `Quantity`
-holds the number in billionths and how it was written, so that it can be printed the way
-Kubernetes prints it. No float is ever involved.
+`1500m`, `8Gi`, `1e3` and `0.5` are numbers with at most nine decimals. A `Quantity` holds the number in billionths and
+its notation, so it prints as Kubernetes prints it. It never uses floats.
 
 Source: apimachinery's resource.Quantity (grammar, canonical form).
 """

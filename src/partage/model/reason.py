@@ -1,7 +1,7 @@
-"""Why a pod waits: enums with numbers, turned to sentences here and nowhere else.
+"""Why a pod waits: enums with numbers. Only this module turns them into sentences.
 
-A `Refusal` holds one `NodeReason` a node, each with the `CardReason`s it came from. Codes are
-stable: programs may match on them.
+A `Refusal` holds one `NodeReason` a node, each with the `CardReason`s that caused it. Codes are stable: programs may
+match on them.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
 """What a pod asks for, in base units and without a protocol's words.
 
-A pod asks in groups: one group is one device request that serves one container (HAMi, qGPU) or
-all containers of the pod together (Koordinator). Every value here is hashable, so equal requests
-are one class to the engine.
+A pod asks in groups. One group is one device request that serves one container (HAMi, qGPU) or all containers of the
+pod together (Koordinator). Every value here is hashable, so the engine puts equal requests into one class.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
-"""Which labels a node or device must carry: Kubernetes' selectors as values.
+"""Label rules for nodes and devices: Kubernetes' selectors as values.
 
-Empty selectors match everything; a term list is an OR of ANDs. Matching is pure and total: an
-operator that needs a number never matches a label that is none.
+Empty selectors match everything; a term list is an OR of ANDs. Matching is pure and total: an operator that needs a
+number never matches a label that is not a number.
 """
 
 import re

@@ -1,13 +1,12 @@
 """The published strategies that Partage is compared with, as scores of nodes.
 
-All but the last come from "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
-Fragmentation Gradient Descent" (USENIX ATC 2023) and its public simulator; the formulas give the
-same integers, operation by operation, so that the published results are reproduced to the digit
-(docs/performance.md). They look at compute and CPU only: card memory decides what fits, not what is
-better. `fragmentation` holds the strategy that the paper proposes.
+All but the last come from "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
+Descent" (USENIX ATC 2023) and its public simulator. The formulas give the same integers, operation by operation, so
+they reproduce the published results to the digit (docs/performance.md). They consider only compute and CPU: card memory
+decides what fits, not what is better. `fragmentation` holds the strategy that the paper proposes.
 
-The published normalisation (128 cores, 8 cards) is kept on clusters of any size: larger nodes
-get lower scores, never a wrong order.
+Clusters of any size keep the published normalisation (128 cores, 8 cards): larger nodes get lower scores, never a wrong
+order.
 """
 
 from collections.abc import Mapping

@@ -1,13 +1,12 @@
-"""The default strategy on a small cluster: place where the node loses least of what usual requests could use.
+"""The default strategy on a small cluster: place where the node loses least capacity for usual requests.
 
-A node's capacity for a request is the compute that as many such pods as fit on it would take: as
-many as its cards have room for, and its CPU lasts for. Its expected capacity is the mean over the
-usual requests (a `Workload`). FGD asks only whether one more fits, so it sees that CPU runs out when
-it has run out. The loss is rounded to bins as that of prices is: among nearly equal places the
-fullest node wins, then the tightest card, then the order of nodes.
+A node's capacity for a request is the compute of as many such pods as fit on it, limited by the room on its cards and
+by its CPU. Its expected capacity is the mean over the usual requests (a `Workload`). FGD asks only whether one more pod
+fits, so it notices a lack of CPU only when none is left. The loss is rounded to bins, as losses of price value are:
+among nearly equal places the fullest node wins, then the tightest card, then the order of nodes.
 
-Memory decides what fits, not what is better. But a card whose tenants hold memory alone is whole no
-more, though all its compute is left: no request for a whole card can use it.
+Memory decides what fits, not what is better. But a card whose tenants hold only memory is no longer whole although all
+its compute is left: no request for a whole card can use it.
 """
 
 from collections.abc import Mapping

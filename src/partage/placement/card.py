@@ -1,8 +1,7 @@
 """Whether one card serves a request, and why not: the plain rules, one after another.
 
-This is the reference for the vectorised `kernel`, which must agree with it card by card. The
-order of the checks is the order in which reasons are given: what the card is, whether it is open,
-then what it has left.
+This is the reference for the vectorised `kernel`, which must agree with it card by card. Reasons are given in the order
+of the checks: first the card's properties, then whether it is open, then its free amounts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""The common case without detours: one container, shares of cards or some whole cards.
+"""A short path for the common case: one container, shares of cards or some whole cards.
 
-Most pods ask for one thing of one kind, and most nodes have no partition table. For those the
-cards are read straight from the columns. The answer is that of `pod.place`, card for card (a law
-under test); everything else is left to it.
+Most pods ask for one thing of one kind, and most nodes have no partition table. For these this module reads the cards
+straight from the columns. It gives the same answer as `pod.place`, card for card (a law under test), and leaves all
+other cases to it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,12 +1,12 @@
 """Fragmentation of nodes against the usual requests, and the strategy that lets it grow least.
 
-From "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
-Descent" (USENIX ATC 2023). A node's fragmentation is the compute, in milli, that a request drawn
-from the usual mix is expected to find and not to be able to use. FGD places a pod where that sum
-grows least. It needs the mix (a `Workload`); without one all places are equal to it.
+From "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent" (USENIX ATC 2023).
+A node's fragmentation is the compute, in milli, that is free on it but that a request drawn from the usual mix is
+expected not to be able to use. FGD places a pod where that sum grows least. It needs the mix (a `Workload`); without
+one it scores all places equally.
 
-Sums are made in the published order (shape after shape, six buckets, then bucket after bucket):
-scores are truncated to integers, and another order of the same additions flips some of them.
+Sums are made in the published order (shape after shape, six buckets, then bucket after bucket). Scores are truncated to
+integers, and another order of the same additions changes some of them.
 """
 
 from collections import Counter

@@ -1,9 +1,8 @@
-"""One try at all groups of a pod, the largest first, each with its first choice: for every node at once.
+"""One try at all groups of a pod, the largest first, each with its first choice, for every node at once.
 
-Where searching takes more work than a decision may, this tells which nodes take the pod without any
-search. It is a hint: requests that are bound to a scope, a partition or other devices are judged by
-amounts alone, and `pod.place` has the last word. For all other requests both agree (a law under
-test).
+If a search needs more work than a decision may take, this module reports which nodes take the pod without a search. It
+is a hint: requests that are bound to a scope, a partition or other devices are judged by amounts alone, and `pod.place`
+decides. For all other requests both agree (a law under test).
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """Which sets of cards may serve a request together: partitions and topology scopes.
 
-A deeper scope that holds the request is preferred to a shallower one, and among equals the one
-whose surroundings are in use already, so that idle switches and NUMA nodes stay whole
-(docs/sources/koordinator.md 3.5).
+The deepest scope that holds the request is preferred. Among equal scopes the one with surroundings already in use is
+preferred, so that idle switches and NUMA nodes stay whole (docs/sources/koordinator.md 3.5).
 """
 
 from collections import defaultdict

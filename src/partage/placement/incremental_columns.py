@@ -1,4 +1,4 @@
-"""Columns by node that follow the ledger, written again for the nodes that changed alone; and scores made of them."""
+"""Columns by node that follow the ledger and are rewritten only for changed nodes; and scores made of them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """The rules of `instances`, asked of every node at once.
 
-The ledger keeps for each card a number that says which instances are on it. What a request finds
-on such a card is worked out once for each number; after that, asking all nodes is one look-up.
+For each card the ledger keeps a number that identifies its set of instances. The answer to a request is worked out once
+for each number. After that, one look-up answers for all nodes.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,11 @@
-"""Where a hardware instance may go: on one card, card by card, and on a node.
+"""Where a hardware instance may go: on one card, and on the cards of a node.
 
-A request is served by the smallest profile that has what it asks, at the place that costs its card
-least (`placement.layouts`, the same tables that simulation uses). Where the operator listed
-geometries, the first that has room comes before all else (the HAMi document).
+The smallest sufficient profile serves a request, at the place that costs its card least (`placement.layouts`, the same
+tables that simulation uses). If the operator listed geometries, the first one with room comes before all else (the HAMi
+document).
 
-Everything about one card follows from its cutting and the instances on it, so it is worked out
-once for each combination and remembered.
+Everything about one card follows from its cutting and its instances, so it is computed once for each combination and
+remembered.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

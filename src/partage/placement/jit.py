@@ -1,7 +1,6 @@
 """Compiles loops with numba where it is installed.
 
-Importing this module imports numba, which takes half a second: only drivers that decide a lot ask
-for it.
+Importing this module imports numba, which takes half a second, so only drivers that decide a lot import it.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """The same rules as `card` and `order`, asked of every node at once.
 
-Arrays have shape (cards, nodes) or (nodes,). Each function takes `nodes`, an index array or a
-slice, so that the same code scores the whole cluster once and afterwards only nodes that changed.
-Integers throughout: the plain twins give the same numbers on any machine.
+Arrays have shape (cards, nodes) or (nodes,). Each function takes `nodes`, an index array or a slice, so the same code
+first scores the whole cluster and then only the changed nodes. All numbers are integers: the plain twins give the same
+ones on any machine.
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,10 @@
-"""Everything about one model of card that a decision on instances looks up, computed once.
+"""Tables of one model of card for decisions on instances, computed once.
 
-A *state* is a layout, numbered; state 0 is the idle card. For every state and position the tables
-say which state follows, whether an operator's configuration permits it, and what it costs: how
-much of what the card's room is worth is lost. Room is worth the memory units that it would earn
-from a stream of requests that ends by chance, all plain profiles equally likely, each put where it
-leaves the most. This refuses less than counting the maximal layouts that stay within reach, and
-needs no knowledge of what will come (docs/performance.md).
+A *state* is a layout, numbered; state 0 is the idle card. For every state and position the tables hold the next state,
+whether an operator's configuration permits it, and its cost: the loss in the worth of the card's room. Room is worth
+the memory units that it would earn from a stream of requests that ends by chance, all plain profiles equally likely,
+each put where it leaves the most. This refuses less than counting the maximal layouts that stay within reach, and needs
+no knowledge of the future (docs/performance.md).
 """
 
 from collections import Counter

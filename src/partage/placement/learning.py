@@ -1,11 +1,11 @@
-"""When the default strategy learns, from what, and reserves for what has been seen since.
+"""When the default strategy learns, from which pods, and reserves for the pods seen since.
 
-A small cluster is full before many pods have come: it gets usual requests (`capacity`), made of those
-that came and of generic ones, after nearly every pod. A larger one gets prices, which want many.
+A small cluster is full after few pods, so it gets new usual requests (`capacity`) after nearly every pod. They are made
+of the pods seen and of generic ones. A larger cluster gets prices, which need many pods.
 
-The service and replays learn by the same two steps: `Arrivals` counts pods and says what is due,
-and `tables_due` makes it, off the decision path. The driver of the engine hands the tables to it as
-an event. Prices themselves are made in `selection`.
+The service and replays learn by the same two steps: `Arrivals` counts pods and reports which tables are due, and
+`tables_due` makes them, off the decision path. The driver of the engine passes the tables to it as an event.
+`selection` makes the prices themselves.
 """
 
 from collections import Counter, deque

@@ -1,4 +1,4 @@
-"""The mix of requests that prices are learnt from, and the cluster they are learnt for."""
+"""The mix of requests from which prices are learnt, and the cluster for which they are learnt."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
 """Whether a node may host a pod at all: Kubernetes' own rules and the protocols' objections.
 
-What the pod itself excludes comes first: a taint or a cordon of such a node is nothing to act on. The rest is
-in the order in which kube-scheduler runs its filters; ordinary resources last.
+The pod's own exclusions come first: a taint or a cordon of such a node needs no action. The others follow in the order
+of kube-scheduler's filters; ordinary resources are last.
 """
 
 from collections.abc import Iterable, Mapping

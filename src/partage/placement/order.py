@@ -1,4 +1,4 @@
-"""In which order the fitting cards of a node are tried."""
+"""The order in which the fitting cards of a node are tried."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

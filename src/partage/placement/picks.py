@@ -1,8 +1,7 @@
-"""Every way to serve one group of a request on one node that is worth trying, best first.
+"""Every useful way to serve one group of a request on one node, best first.
 
-Shares and whole cards come by partition, topology, links or plain order; hardware instances where
-cards are cut into them; network cards beside the cards they go with. Where there is no way, the
-picker keeps the reason.
+Shares and whole cards are picked by partition, topology, links or plain order; hardware instances on cards that are cut
+into them; network cards beside the cards of the request. If there is no way, the picker keeps the reason.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,12 +1,11 @@
 """Places a whole pod on one node: every group of its request, card by card.
 
-This is the exact rule; vectorised kernels only narrow down which nodes it is asked about. Groups
-are placed in order, each with its best choice first; when a later group finds no room, earlier
-choices are revisited (a depth-first search), so that a pod is refused only where it does not fit.
-What the cards have left is remembered wherever the rest found no room, so equal containers are
-tried in one order only. The search counts its work and gives up at a limit; then each group gets its
-first choice once more, the largest group first. Init containers come last: they run before the
-others, so they may use the same devices again.
+This is the exact rule; vectorised kernels only select the nodes to which it is applied. Groups are placed in order,
+each with its best choice first. If a later group finds no room, earlier choices are revisited (a depth-first search),
+so a pod is refused only where it does not fit. The search remembers what the cards had left wherever the rest found no
+room, so it tries equal containers in one order only. It counts its work and gives up at a limit; then each group gets
+its first choice once more, the largest group first. Init containers are last: they run before the others, so they may
+use the same devices again.
 """
 
 from collections.abc import Container, Iterator, Mapping, Sequence

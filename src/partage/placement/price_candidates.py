@@ -1,9 +1,8 @@
-"""The price tables that a rehearsal chooses from: a fixed list, the same for every workload.
+"""The price tables from which a rehearsal chooses: a fixed list, the same for every workload.
 
-No theory says which settings give good prices for a mix: duals of the programme are degenerate, and
-tables of one mix close anything between none and 80 % of the gap to the bound. The list was drawn
-once over the range in which good ones were seen, and is kept as it is, so that a result can be
-repeated and a number in a log names a table.
+No theory gives the best settings for a mix: duals of the programme are degenerate, and tables of one mix close between
+none and 80 % of the gap to the bound. The list was drawn once over the range of the good ones seen. It is kept
+unchanged, so that a result can be repeated and a number in a log names a table.
 """
 
 from typing import Final

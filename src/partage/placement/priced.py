@@ -1,13 +1,11 @@
-"""The default strategy once it has learnt prices: place where the node loses least value.
+"""The default strategy with learnt prices: place where the node loses least value.
 
-A node's value is the least, over pairs of prices for CPU and memory, of what its free CPU and
-memory cost plus what the remainders of its cards are worth at those prices (see `prices`). The
-loss is rounded to bins, so that near-equal places are equal; among those the fullest node wins,
-then the tightest card, then the order of nodes. Prices look at compute only: card memory decides
-what fits, not what is better.
+A node's value is the least, over pairs of prices for CPU and memory, of the cost of its free CPU and memory plus the
+worth of its cards' remainders at those prices (see `prices`). The loss is rounded to bins, so near-equal places are
+equal; among those the fullest node wins, then the tightest card, then the order of nodes. Prices consider only compute:
+card memory decides what fits, not what is better.
 
-Sums are made card after card and pair after pair: a node scored alone gets the same bits as one
-scored among many.
+Sums are made card after card and pair after pair, so a node scored alone gets the same bits as one scored among many.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,12 @@
-"""Learns prices: what remainders of cards are worth for a mix of requests on an empty cluster.
+"""Learns prices: the worth of remainders of cards for a mix of requests on an empty cluster.
 
-A linear programme fills the cluster with cutting patterns of cards, so that the mix is served as
-evenly as possible; its dual values price each request, and an unbounded knapsack over those prices
-gives the worth of every remainder. Prices are averaged over scenarios, mixes drawn around the one
-that was seen, because duals of one programme are degenerate and over-fit.
+A linear programme fills the cluster with cutting patterns of cards, so that the mix is served as evenly as possible.
+Its dual values price each request, and an unbounded knapsack over those prices gives the worth of every remainder.
+Prices are averaged over scenarios, mixes drawn around the one that was seen, because duals of one programme are
+degenerate and over-fit.
 
-Runs off the decision path. Needs `highspy` (the extra `solver`); where it is missing `learn`
-raises, and the default strategy goes on without prices.
+Runs off the decision path. Needs `highspy` (the extra `solver`); without it `learn` raises, and the default strategy
+continues without prices.
 """
 
 from dataclasses import dataclass

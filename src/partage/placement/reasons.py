@@ -1,4 +1,4 @@
-"""From cards' reasons to a node's, and from nodes' to the line that a person reads."""
+"""Combines cards' reasons into a node's, and nodes' reasons into the line that a person reads."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,10 +1,9 @@
 """Rehearsals: synthetic arrivals of a mix, replayed on arrays under prices, FGD or first fit.
 
-A rehearsal runs off the decision path and changes nothing: it tells how a set of prices would do.
-Arrivals come in the mix that was seen, in random order; the cluster is the empty one, a part of
-it, or the books as they stand. Pods that kube-scheduler places go where its own scores would have them,
-whatever is rehearsed: they take CPU where cards need it, so prices that do well where the engine places every
-pod may do badly there.
+A rehearsal runs off the decision path and changes nothing: it measures a set of prices. Arrivals follow the mix that
+was seen, in random order. The cluster is the empty one, a part of it, or the current books. Pods that kube-scheduler
+places go to the nodes that its own scores prefer, whatever is rehearsed. They take CPU that cards need, so prices that
+do well where the engine places every pod may do badly there.
 """
 
 from dataclasses import dataclass

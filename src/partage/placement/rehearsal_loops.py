@@ -1,11 +1,11 @@
 """Replays arrivals on arrays alone, node by node: the loops in which rehearsals run.
 
-They take the decisions that the engine takes for such pods (a law under test): the same checks, and
-the same floating-point operations in the same order as `priced`, `slot_reservation` and
-`fragmentation`. Without numba nothing is rehearsed: a rehearsal would take minutes.
+They take the same decisions as the engine takes for such pods (a law under test): the same checks, and the same
+floating-point operations in the same order as `priced`, `slot_reservation` and `fragmentation`. Without numba nothing
+is rehearsed because a rehearsal would take minutes.
 
-Nodes stand in the order of preference. No pod leaves during a rehearsal, so a node without room
-for a request never has room for it again.
+Nodes are in the order of preference. No pod leaves during a rehearsal, so a node without room for a request never has
+room for it again.
 """
 
 from typing import Final, NamedTuple

@@ -1,4 +1,4 @@
-"""Which big requests keep slots free for themselves, and how many they are forecast to need."""
+"""Which big requests keep slots free for themselves, and how many slots their forecast needs."""
 
 from dataclasses import replace
 from typing import Final

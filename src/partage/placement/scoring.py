@@ -1,10 +1,10 @@
 """How good each node is for a request: one integer a node, higher is better, never negative.
 
-Scores are integers on purpose: near-equal places are equal, and ties go to the explicit node
-order, so that a decision is the same on every machine. Every score is below `CEILING`.
+Scores are integers on purpose: near-equal places are equal, and the explicit node order breaks ties, so a decision is
+the same on every machine. Every score is below `CEILING`.
 
-Scores are kept by class of requests, and only nodes that changed are scored again. So a score may depend on its node,
-the request and the policy's tables alone.
+Scores are kept by class of requests, and only changed nodes are scored again. So a score may depend only on its node,
+the request and the policy's tables.
 """
 
 from collections.abc import Mapping

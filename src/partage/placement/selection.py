@@ -1,14 +1,12 @@
-"""Chooses prices by rehearsal, and says when nothing beats the strategies that need none.
+"""Chooses prices by rehearsal, and reports when no prices beat the strategies that need none.
 
-The worth of a table is a stable property of it, but no theory tells it beforehand: candidates play
-the same synthetic arrivals, first all of them on a small part of the cluster, then the best on
-larger parts, and the last on the whole cluster, from the books as they stand. What a candidate
-gains is held against what it costs: kinds of pod that fail more often than under FGD are charged;
-in the last round, where both are known well, only beyond a limit, but steeply.
+The worth of a table is a stable property of it, but no theory predicts it. So candidates play the same synthetic
+arrivals: first all of them on a small part of the cluster, then the best on larger parts, and the last on the whole
+cluster, from the current books. A candidate's gain is compared with its cost: kinds of pod that fail more often than
+under FGD are charged; in the last round, where both are known well, only beyond a limit, but steeply.
 
-Follows docs/design/rehearsed-prices.md, section 2.5. Runs off the decision path and is deterministic.
-Importing this module imports numba where it is installed, which takes a second; a service that decides
-has a process of its own do it.
+Follows docs/design/rehearsed-prices.md, section 2.5. Runs off the decision path and is deterministic. Importing this
+module imports numba where it is installed, which takes a second, so a deciding service does this in a separate process.
 """
 
 from collections.abc import Callable, Mapping, Sequence

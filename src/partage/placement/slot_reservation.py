@@ -1,8 +1,8 @@
 """Keeps slots free for big requests: which nodes would lose one, and which slots are short.
 
-A slot of a reserve is room for one pod as large as its largest. While the slots that are left are
-fewer than the pods that are forecast to come need, with some margin, placements that take one
-stand behind all others; a pod that fits nowhere else still gets its place.
+A slot of a reserve is room for one pod as large as its largest. Slots are short if fewer are left than the forecast
+pods need, with some margin. Then placements that take one rank behind all others; a pod that fits nowhere else still
+gets its place.
 """
 
 from collections.abc import Mapping

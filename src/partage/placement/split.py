@@ -1,8 +1,8 @@
-"""From chosen devices to grants: which container gets how much of which.
+"""Turns chosen devices into grants: which container gets how much of which device.
 
-A group that serves one container is granted as it was asked. A group that serves several
-(Koordinator's requests are of the pod) is poured into them in their order, device after device,
-so that every grant has an owner and the sum is what the pod asked.
+A group that serves one container is granted as asked. A group that serves several (Koordinator's requests belong to the
+pod) is divided among them in their order, device after device, so that every grant has an owner and the sum is the
+pod's request.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,11 +1,11 @@
-"""What all groups of a pod need together, asked of every node at once before any search.
+"""The sum of all groups of a pod, asked of every node at once before any search.
 
-Each check is necessary, never sufficient: a node that fails one cannot host the pod, whichever cards
-are chosen. Containers that ask the same are one kind here, so the cost grows with how many different
-things a pod asks and not with how many containers ask them.
+Each check is necessary, never sufficient: a node that fails one cannot host the pod, whichever cards are chosen.
+Containers with equal requests are one kind here, so the cost grows with the number of different requests, not with the
+number of containers.
 
-Init containers and requests for all devices of a type are left out. A card that may serve by
-instances is left out too: its node always passes.
+Init containers and requests for all devices of a type are left out. A card that may serve by instances is left out too:
+its node always passes.
 """
 
 from collections.abc import Sequence

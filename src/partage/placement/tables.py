@@ -1,7 +1,7 @@
-"""What a strategy knows beyond the books: tables made from the mix of requests.
+"""Tables that a strategy uses beside the books, made from the mix of requests.
 
-Tables are made off the decision path and enter the engine as an event, so that a replay with the
-same events takes the same decisions.
+They are made off the decision path and enter the engine as an event, so a replay with the same events takes the same
+decisions.
 """
 
 from dataclasses import dataclass

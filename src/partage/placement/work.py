@@ -1,8 +1,7 @@
-"""Counted work: what a decision may cost, whatever a pod asks.
+"""Counted work: the limit on the cost of a decision, whatever a pod asks.
 
-Work is counted in cards judged for one group, and in sets of cards compared; one unit is a few
-microseconds (`bench/hostile.py` shows how many). A count never depends on a clock, so the same
-question stops at the same place on every machine.
+One unit is one card judged for one group, or one set of cards compared. It takes a few microseconds (`bench/hostile.py`
+measures it). A count never depends on a clock, so the same question stops at the same place on every machine.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""What becomes of a bound pod's wish for other amounts of its shares: what its record is to say, or why not.
+"""Decides a bound pod's wish for other amounts of its shares: the new record, or why there is none.
 
-The record says what is reserved. So more is reserved first and recorded then; and less is recorded only as far as the node
-has reported that it enforces no more.
+The record contains the reserved amounts. So an increase is reserved first and recorded then. A decrease is recorded
+only as far as the node has reported that it enforces no more.
 
 Source: docs/decisions/0028.
 """

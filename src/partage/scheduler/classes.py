@@ -1,8 +1,7 @@
-"""Request classes: pods that ask the same are scored once, and only changed nodes again.
+"""Request classes: pods with equal requests are scored once, and then only changed nodes again.
 
-A class keeps one number a node: how good it is, or -1 where the pod cannot go. Nodes that changed
-since are scored afresh before each decision; the result is the same as that of a full scan (a law
-under test).
+A class keeps one number a node: its score, or -1 if the pod cannot go there. Before each decision the nodes that
+changed are scored again. The result is the same as that of a full scan (a law under test).
 """
 
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""Chooses a place for a pod: a look at the books that changes nothing.
+"""Chooses a place for a pod: reads the books and changes nothing.
 
-Deciding, explaining, listing the nodes that would do and preemption's dry run are one rule, asked
-in different ways. `Engine` adds the events, and books what was chosen.
+Deciding, explaining, listing the suitable nodes and preemption's dry run are one rule, asked in different ways.
+`Engine` adds the events, and books the choice.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

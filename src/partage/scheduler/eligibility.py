@@ -1,12 +1,11 @@
 """Which nodes are in question for pods with the same labels, taints and protocols.
 
-What nodes say of themselves lies in columns: labels by key, taints, and protocols' verdicts. A pod's selectors are
-asked of every node at once. What that costs depends on how many conditions the pod has and not on how many nodes there
-are times how many values they compare.
+Columns hold what nodes report: labels by key, taints, and protocols' verdicts. Every node is tested against a pod's
+selectors at once. The cost depends on the number of the pod's conditions, not on the number of nodes times the number
+of values compared.
 
-Many classes of request differ in amounts only. What does not depend on amounts is judged once for
-all of them; `placement.node.objection` is the plain rule, and says why a node is out of the question where people want
-to know.
+Many classes of request differ in amounts only. Everything that does not depend on amounts is judged once for all of
+them. `placement.node.objection` is the plain rule, and gives people the reason that excludes a node.
 """
 
 from collections.abc import Callable, Hashable, Iterable

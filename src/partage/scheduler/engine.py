@@ -1,7 +1,7 @@
 """The decision engine: events in, decisions out.
 
-One engine serves live scheduling, explanation, dry run, simulation and replay, so they cannot
-disagree. A pod's way through it:
+One engine serves live scheduling, explanation, dry run, simulation and replay, so they cannot disagree. The states of a
+pod:
 
     (unknown) --hold--> HELD --place_on, schedule--> RESERVED
     (unknown) --schedule--> RESERVED --BindSucceeded, PodSeen on a node--> BOUND
@@ -12,12 +12,12 @@ disagree. A pod's way through it:
                             CLEARING --HoldEnded--> (unknown)
     any       --PodSeen finished, PodGone--> (gone)
 
-Fit and reservation are one step on the ledger. What the API server says of a bound pod is a fact
-and replaces what was reserved; so the books of bound pods always equal `rebuild` of the same
-objects, whatever came before and in whatever order.
+Fit and reservation are one step on the ledger. The API server's data of a bound pod are facts and replace its
+reservation. So the books of bound pods always equal `rebuild` of the same objects, whatever came before and in whatever
+order.
 
-The engine knows no clock, chance, network or file. Node order is the order in which nodes are
-first seen: the driver makes it explicit.
+The engine knows no clock, chance, network or file. Nodes are ordered as they were first seen; the driver makes this
+order explicit.
 """
 
 from collections import OrderedDict

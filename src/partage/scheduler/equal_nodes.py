@@ -1,8 +1,8 @@
-"""What the exact rule said of a node, for every node that is its equal.
+"""Reuses the answer of the exact rule for one node on every node that is its equal.
 
-Most nodes of a cluster are alike: of one model, idle or with the same shares taken. A search on one
-of them tells of all. What is remembered counts as if it were done again, so memory makes decisions
-cheaper and never other ones.
+Most nodes of a cluster are alike: of one model, idle or with the same shares taken. So one search answers for all of
+them. A remembered answer counts the work as if it were done again, so memory makes decisions cheaper but never
+different.
 """
 
 from collections import OrderedDict

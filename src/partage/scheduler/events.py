@@ -1,8 +1,7 @@
-"""What the engine gets, and what it asks its driver to do.
+"""The events that the engine gets, and the actions that it asks of its driver.
 
-Events carry facts and their versions; delivering one twice, late or out of order changes nothing
-but the moment at which the books are right. Actions are requests to the driver: the engine itself
-touches nothing outside.
+Events carry facts and their versions. An event that arrives twice, late or out of order changes only the moment at
+which the books are right. Actions are requests to the driver: the engine itself touches nothing outside.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Why no node can host a pod: codes for all nodes, sentences for those that people will read."""
+"""Why no node can host a pod: codes for all nodes, sentences for the nodes that people will read."""
 
 from typing import Final
 

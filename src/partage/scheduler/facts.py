@@ -1,6 +1,6 @@
-"""What the API's objects say of the books: facts of bound pods, and the ledger they imply.
+"""Reads the API's objects for the books: facts of bound pods, and the ledger that follows from them.
 
-Pure functions: the same objects always give the same books, in whatever order they come.
+Pure functions: the same objects always give the same books, whatever their order.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """Whether waiting can help a pod: would a node host it if nothing else ran there?
 
-The exact rule is asked about one node of each shape, so that the answer is that of a decision. Only a
-person's question pays for it; decisions never ask.
+The exact rule is asked about one node of each shape, so the answer is that of a decision. Only a person's question has
+this cost, because decisions never ask.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,10 @@
 """An engine that keeps a journal: every event it gets and every decision it takes, in order.
 
-The same events with the same questions in the same order lead to the same decisions, so a journal
-is all that a replay needs. What is kept are references to frozen values; the code that writes them down
-does so later and elsewhere, so that a decision pays for one call.
+The same events with the same questions in the same order lead to the same decisions, so a replay needs only a journal.
+It keeps references to frozen values. Other code writes them down later, so a decision pays for one call only.
 
-A journal may begin at any moment with the engine's state, from which `resumed` makes one that
-decides the same from then on.
+A journal may begin at any moment with the engine's state. `resumed` makes an engine from that state that decides the
+same from then on.
 """
 
 from collections.abc import Callable, Mapping

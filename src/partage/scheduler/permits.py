@@ -1,8 +1,8 @@
-"""Who goes before others on cards, by operators' rules: what is given, and what may still be.
+"""Which pods go before others on cards, by operators' rules: permits granted, and permits left.
 
-Counted is what allocations say, so books that are made anew count the same. A rule counts under its name: pods of
-each namespace, and of each node the cards on which such pods have shares. A pod for which nothing is left runs as an
-ordinary one; it waits for nothing.
+The counts come from allocations, so rebuilt books count the same. Each rule has two counts: the pods of each namespace,
+and on each node the cards on which such pods have shares. If a rule has nothing left, the pod does not wait; it runs as
+an ordinary one.
 """
 
 from collections import Counter

@@ -1,12 +1,11 @@
-"""Preemption on cards: who has to go from a node so that a more important pod gets its place.
+"""Preemption on cards: which pods leave a node so that a more important pod gets its place.
 
-The rules are Kubernetes': only pods of lower priority go; as few as will do, the least important
-first; broken disruption budgets are the last resort; of several nodes the one where that hurts
-least. What fits is the engine's own rule, asked on the ledger without the pods in question, so a
-plan never promises what a decision would refuse.
+The rules are Kubernetes': only pods of lower priority go; as few as possible, the least important first; disruption
+budgets are broken only as the last resort; of several nodes the one where that hurts least. The engine's own rule
+decides what fits, on the ledger without those pods, so a plan never promises what a decision would refuse.
 
-Everything here asks and changes nothing. What is free of a planned place is kept for the pod by
-the event `RoomKept`; who goes, and when, is the driver's work.
+This module only asks and changes nothing. The event `RoomKept` keeps the free part of a planned place for the pod. The
+driver decides which pods to evict, and when.
 """
 
 from collections import Counter

@@ -1,8 +1,7 @@
-"""Namespace quotas for device keys: what is used, and what would go beyond.
+"""Namespace quotas for device keys: the used amounts, and which requests exceed a quota.
 
-Quotas count what pods declare (`requests.koordinator.sh/gpu-core`) and, for keys that a protocol
-meters, what they were granted (`limits.nvidia.com/gpumem` in MiB; docs/sources/hami.md 4.6). An explicit 0
-blocks.
+Quotas count the amounts that pods declare (`requests.koordinator.sh/gpu-core`) and, for keys that a protocol meters,
+the amounts granted (`limits.nvidia.com/gpumem` in MiB; docs/sources/hami.md 4.6). An explicit 0 blocks.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Finds the class of a pod: by identity where the same request comes again, else by its value."""
+"""Finds the class of a pod: by identity if the same request object comes again, else by its value."""
 
 from collections import OrderedDict
 from collections.abc import Iterable

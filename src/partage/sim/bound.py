@@ -1,9 +1,9 @@
-"""A bound that no policy without migration can pass: cutting stock on the compute of cards alone.
+"""A bound that no policy without migration can exceed: cutting stock on the compute of cards alone.
 
-CPU, memory, the borders of nodes and models are left out, so the bound is generous. Every pod that
-arrives before a given load must get its place, later ones may: it holds for every policy that
-placed all of them. Solved by column generation: patterns of shares that fit one card together.
-Sizes are rounded down to hundredths of a card, which keeps it a bound.
+CPU, memory, the borders of nodes and models are left out, so the bound is generous. Every pod that arrives before a
+given load must get its place, later ones may, so the bound holds for every policy that placed all of them. Column
+generation solves it: patterns of shares that fit one card together. Sizes are rounded down to hundredths of a card, so
+it stays a bound.
 
 Needs `highspy` (the extra `solver`).
 """

@@ -1,11 +1,11 @@
-"""ResourceClaims that wait: which devices Kubernetes' allocator would give them, and why it gives none.
+"""Waiting ResourceClaims: which devices Kubernetes' allocator would give them, and why it gives none.
 
-The allocator takes the first devices that fit, in the order of the ResourceSlices, and what our ledger has no room for
-the API server does not store. Both are followed here, over documents: of each device it is known which rule keeps it
-from which request, with numbers, and the engine places the pod where its claims can be allocated. Where no slice of
-this driver is among the documents, those that the nodes' agents would publish are taken.
+The allocator takes the first devices that fit, in the order of the ResourceSlices. The API server does not store an
+allocation for which our ledger has no room. This module follows both over documents. It knows for each device which
+rule keeps it from which request, with numbers, and the engine places the pod where its claims can be allocated. If the
+documents contain no slice of this driver, it takes the slices that the nodes' agents would publish.
 
-Not followed: which of several nodes kube-scheduler's own scores prefer, devices bound to nodes by labels, and binding
+It does not follow kube-scheduler's own scores between several nodes, devices bound to nodes by labels, and binding
 conditions.
 
 Source: k8s.io/dynamic-resource-allocation v0.36.4 (`structured/internal`).

@@ -1,4 +1,4 @@
-"""Recorded mixes of requests: read before a run so that prices are known from its first pod."""
+"""Recorded mixes of requests, read before a run so that prices are known from its first pod."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""A small discrete-event kernel: virtual time and a heap of what is still to come.
+"""A small discrete-event kernel: virtual time and a heap of the events to come.
 
-Events at the same time are taken by priority (lower first), then in the order in which they were
-scheduled, so that a run never depends on how a heap breaks ties. It knows nothing of pods.
+Events at the same time are taken by priority (lower first), then in the order in which they were scheduled, so a run
+never depends on how a heap breaks ties. The kernel knows nothing of pods.
 """
 
 import heapq

@@ -1,8 +1,7 @@
-"""What a run is judged by: the paper's metrics, and waiting where pods end.
+"""The measures of a run: the paper's metrics, and waiting times if pods end.
 
-Published metrics are the authors': *arrived load* counts every request up to an event,
-refused ones included, in percent of the cluster's compute; the value at load x is the mean over
-all events whose arrived load rounds to x.
+Published metrics are the authors': *arrived load* counts every request up to an event, refused ones included, in
+percent of the cluster's compute; the value at load x is the mean over all events whose arrived load rounds to x.
 """
 
 from collections.abc import Iterable, Sequence

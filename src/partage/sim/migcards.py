@@ -1,9 +1,9 @@
 """Cards that are cut into instances under one policy: ours, and the baselines to compare it with.
 
-Ours goes by the tables that place live instances. Most baselines differ from it in one thing only,
-what a place costs, so they are tables of costs over the same states. Two are not: templates, which
-cut an idle card once and for all, and the bound that may move instances within a card. All are
-rebuilt from descriptions (docs/sources/mig.md 4 and docs/sources/hami.md 5); none is anybody's code.
+Our policy uses the same tables that place live instances. Most baselines differ from it only in the cost of a place, so
+they are tables of costs over the same states. Two are different: templates, which cut an idle card once and for all,
+and the bound that may move instances within a card. All are rebuilt from descriptions (docs/sources/mig.md 4 and
+docs/sources/hami.md 5); none is another project's code.
 """
 
 from collections import Counter

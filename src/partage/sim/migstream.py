@@ -1,7 +1,7 @@
 """Requests for instances against a number of cards: fixed sequences, and streams with departures.
 
-A stream is a Poisson process; lifetimes are exponential with mean 1, which is the unit of time.
-Chance is drawn before the policy sees anything, so every policy gets the same requests.
+A stream is a Poisson process; lifetimes are exponential with mean 1, which is the unit of time. All random numbers are
+drawn before the policy sees a request, so every policy gets the same requests.
 """
 
 import random

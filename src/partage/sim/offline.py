@@ -1,7 +1,7 @@
-"""Schedules documents without a cluster: the real engine over what the documents say.
+"""Schedules documents without a cluster: the real engine over the documents' contents.
 
-Pods that have a node are state; the others are scheduled by priority and then in the order of the
-documents. Nothing here decides: it feeds the engine and has the decisions written out.
+Pods that have a node are state. The others are scheduled by priority and then in the order of the documents. This
+module decides nothing: it feeds the engine and has the decisions written out.
 """
 
 import random

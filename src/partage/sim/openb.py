@@ -1,9 +1,9 @@
-"""The openb traces: nodes and pods as CSV, arrival sequences as NPZ, and what they mean.
+"""The openb traces: nodes and pods as CSV, arrival sequences as NPZ, and their meaning.
 
-Source: the trace of "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
-Gradient Descent" (USENIX ATC 2023), columns as published. `gpu_milli` is per card; `gpu_spec`
-lists acceptable models, separated by `|`, and is empty where any will do. Optional columns may be
-absent. Every fault in a file is an `InvalidDocument` that names the file and the row.
+Source: the trace of "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent"
+(USENIX ATC 2023), columns as published. `gpu_milli` is per card; `gpu_spec` lists acceptable models, separated by `|`,
+and is empty if any model is acceptable. Optional columns may be absent. Every fault in a file is an `InvalidDocument`
+that names the file and the row.
 """
 
 import csv

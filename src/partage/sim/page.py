@@ -1,7 +1,7 @@
-"""One page about a what-if, for a reader who decides about money: an HTML file that needs nothing.
+"""One page about a what-if, for a reader who decides about money: a self-contained HTML file.
 
-No script, no outside file; bars are drawn by the style sheet; light and dark follow the reader's
-system. Every text that comes from a manifest is escaped.
+It has no script and no outside file. The style sheet draws the bars; light and dark follow the reader's system. Every
+text from a manifest is escaped.
 """
 
 from collections.abc import Sequence

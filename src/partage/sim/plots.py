@@ -1,7 +1,7 @@
 """Pictures of runs: allocation and fragmentation against arrived load, or free cards over time.
 
-Needs matplotlib, the extra `plot`. Several policies share one picture, so it begins where they
-part, and each line has its name at its end.
+Needs matplotlib, the extra `plot`. Several policies share one picture, so it begins where they differ, and each line
+has its name at its end.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
-"""What the live service would decide now: the books made of a snapshot, and pending pods asked in turn.
+"""What the live service would decide now: the books of a snapshot, asked about each pending pod in turn.
 
-The books are those of the service itself, made by its own code. Pods are asked by priority and
-then by age, as kube-scheduler's queue would; each that fits keeps its place, so that the next one
-gets what it would get live.
+The service's own code makes the books. Pods are asked by priority and then by age, as in kube-scheduler's queue. Each
+pod that fits keeps its place, so the next one gets the same answer as it would live.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Pods that wait for room, in order of arrival, and who of them is worth another try."""
+"""Pods that wait for room, in order of arrival, and which of them are worth another try."""
 
 import heapq
 from collections import deque

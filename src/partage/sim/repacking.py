@@ -1,8 +1,8 @@
-"""Which pods to restart so that one that waits for an instance gets it: a dry run for an operator.
+"""Which pods to restart so that a pod waiting for an instance gets it: a dry run for an operator.
 
-Pods whose end makes room on a card are tried, the fewest first, and the engine itself plays it through: those
-pods go, the waiting pod comes, and they come again. Only a plan in which everyone finds a place is
-shown, with the places that the engine chose. Nothing is restarted here.
+The search tries pods whose end makes room on a card, the fewest first, and the engine itself plays it through: those
+pods leave, the waiting pod is placed, and then they are placed again. It shows only a plan in which every pod finds a
+place, with the places that the engine chose. It restarts nothing.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,10 +1,10 @@
 """Runs a trace through the real engine under one policy, event by event.
 
-The replay feeds nodes, arrivals and ends to `Engine.handle` and `Engine.schedule` and writes down
-what came of them; every rule is the engine's. Two modes:
+The replay feeds nodes, arrivals and ends to `Engine.handle` and `Engine.schedule` and writes down the results; every
+rule is the engine's. Two modes:
 
-    as published   pods come in the sequence's order, none ever leaves, none is tried twice
-    with ends      pods come and go in virtual time; who finds no place waits, and is tried again,
+    as published   pods arrive in the sequence's order, none ever leaves, none is tried twice
+    with ends      pods arrive and end in virtual time; a pod without a place waits and is tried again,
                    in order of arrival, whenever room appears
 """
 

@@ -1,8 +1,8 @@
-"""Takes the decisions of a record again, with the real engine, and says where they differ.
+"""Takes the decisions of a record again, with the real engine, and reports the differences.
 
-A record holds what the engine was told and asked, in order. The same engine, told and asked the
-same, must answer the same; under another policy it answers what it would have answered, while
-what the cluster said of its pods stays as it was.
+A record holds the engine's events and questions, in order. The same engine with the same events and questions must give
+the same answers. Under another policy it gives that policy's answers, while the cluster's reports of its pods stay as
+recorded.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,8 +1,8 @@
 """What if: a cluster's documents under another policy, with other nodes, or with shares.
 
-A change is applied to what the documents say; the same engine that schedules live then decides,
-and what came of it is measured: what runs, what waits and why, what the cards carry, and how many
-more pods of each kind would still fit. Nothing here decides.
+A change is applied to the documents. Then the same engine that schedules live decides, and the result is measured:
+which pods run, which wait and why, the load of the cards, and how many more pods of each kind would still fit. This
+module decides nothing.
 """
 
 from collections import Counter

@@ -1,9 +1,8 @@
-"""What a protocol family is: a table of names and a few pure functions over plain views.
+"""A protocol family: a table of names and a few pure functions over plain views.
 
-A family turns what a pod wrote into a `Reading` (requests in base units) and an allocation into a
-`Rendering` (annotations, labels, environment). It never chooses a device: the core fits values
-and does not know which family they came from. Families are listed in `catalog`, and none imports
-another.
+A family turns a pod's fields into a `Reading` (requests in base units) and an allocation into a `Rendering`
+(annotations, labels, environment). It never chooses a device: the core fits values and does not know from which family
+they are. `catalog` lists the families, and none imports another.
 """
 
 from collections.abc import Callable, Mapping

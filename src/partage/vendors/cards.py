@@ -1,9 +1,8 @@
 """The cards of one Koordinator allocation, as its annotation and vendors' plugins see them.
 
-Koordinator's own renderer and the vendors' additions tell the same amounts in different words;
-this is the one place where they are worked out. Amounts are what the pod asked of each card
-(docs/sources/koordinator.md 2.5 and 4): a share of the memory is rounded down to bytes, and bytes are
-turned into percent the way upstream truncates them, because readers depend on it.
+Koordinator's own renderer and the vendors' additions express the same amounts in different words. Only this module
+computes them. Amounts are the pod's request of each card (docs/sources/koordinator.md 2.5 and 4): a share of the memory
+is rounded down to bytes, and bytes become percent by upstream's truncation, because readers depend on it.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,8 +1,7 @@
-"""The families there are: one explicit tuple, in the order in which they look at a node.
+"""All families: one explicit tuple, in the order in which they read a node.
 
-Koordinator comes first because its Device objects are where most cards are known from; the
-vendors that adapt its protocol come after the protocols themselves. What the rest of the package
-needs of single families beside their tables is named here too.
+Koordinator is first because its Device objects describe most cards. The vendors that adapt its protocol follow after
+the protocols themselves. This module also names everything else that the rest of the package needs of single families.
 """
 
 from typing import Final

@@ -1,9 +1,8 @@
-"""Locks that vendors' plugins keep on nodes, as annotations: who holds one.
+"""Locks that vendors' plugins keep on nodes as annotations, and the pod that holds one.
 
-The scheduler writes such a lock for a pod, and the vendor's plugin on the node takes it off when
-the pod has its device. A pod that never starts leaves its lock behind. The value is the time, the
-namespace and the pod, separated by commas; old programs wrote the time alone. The time is not
-read: it is by the clock of another machine.
+The scheduler writes such a lock for a pod, and the vendor's plugin on the node removes it when the pod has its device.
+A pod that never starts leaves its lock behind. The value is the time, the namespace and the pod, separated by commas;
+old programs wrote only the time. The time is not read because it is by the clock of another machine.
 
 Source: docs/sources/hami.md 7 (bind); docs/sources/koordinator.md 5.
 """

@@ -1,9 +1,9 @@
 """Which instances NVIDIA's cards can be cut into: the rows of mig_cards.toml, for tests and simulation.
 
-On a node the truth is what the card's driver says; the same model differs by driver and firmware.
-Sources: NVIDIA's MIG user guide, published `nvidia-smi mig -lgip` and `-lgipp` output and the
-product ids of NVIDIA's mig-parted (docs/sources/mig.md 1). What is not published is None here: positions
-of two RTX models, and memory, multiprocessors or engines of some large profiles.
+On a node only the card's driver is right, because the same model differs by driver and firmware. Sources: NVIDIA's MIG
+user guide, published `nvidia-smi mig -lgip` and `-lgipp` output and the product ids of NVIDIA's mig-parted
+(docs/sources/mig.md 1). Unpublished values are None here: positions of two RTX models, and memory, multiprocessors or
+engines of some large profiles.
 """
 
 import re

@@ -1,8 +1,8 @@
-"""How many devices a pod's resource names stand for at most, whatever else is wrong with it.
+"""The most devices that a pod's resource names can stand for, even if the request is faulty.
 
-A request that breaks a rule has no meaning in its protocol, but the pod may run all the same where
-another scheduler placed it. These bounds come from the amounts alone: names that count devices,
-names of which 100 are a device, and names of parts of one device.
+A request that breaks a rule has no meaning in its protocol. But the pod may still run if another scheduler placed it.
+These bounds depend only on the amounts: names that count devices, names of which 100 are a device, and names of parts
+of one device.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -1,6 +1,6 @@
 """Every key that Partage reads or writes: resource names, labels and annotations.
 
-Nowhere else in the package is such a key spelled out. Sources: the four published documents;
+No other module of the package spells out such a key. Sources: the four published documents;
 docs/sources/koordinator.md, docs/sources/hami.md, docs/sources/qgpu.md.
 """
 

@@ -1,11 +1,10 @@
 """Keys of pods that only Partage, and the vendors' own plugins, may write.
 
-A user who could write them could claim devices that were never given to them. The admission webhook
-refuses them, and the in-process admission policies are generated from the same list, so that the
-two cannot disagree.
+With these keys a user could claim devices that were never granted. The admission webhook refuses them. The in-process
+admission policies are generated from the same list, so the two cannot disagree.
 
-Not among them: `partage.io/original-request`, which admission itself writes and which grants
-nothing, and the annotations by which a pod's author chooses (policies, hints, wishes).
+The list leaves out `partage.io/original-request`, which admission itself writes and which grants nothing, and the
+annotations by which a pod's author chooses (policies, hints, wishes).
 """
 
 from collections.abc import Iterable, Mapping

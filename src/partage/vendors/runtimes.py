@@ -1,10 +1,10 @@
-"""By what vendors' container runtimes open cards to a container without a grant.
+"""The ways in which vendors' container runtimes open cards to a container without a grant.
 
-NVIDIA's runtime, and those made after it, open the cards that a variable of the container names. An image may set
-it, and the author of a pod may. Where no variable names any, NVIDIA's opens all cards to *legacy* images: those
-with `CUDA_VERSION` and without `NVIDIA_REQUIRE_CUDA`. So a container without a grant needs the variable with a
-value that opens none. Two further ways are names of the Container Device Interface in annotations
-(`cdi.k8s.io/...`), and mounts below a folder that NVIDIA's runtime reads as a list.
+NVIDIA's runtime, and those modelled on it, open the cards that a variable of the container names. An image or a pod's
+author may set it. If no variable names any, NVIDIA's opens all cards to *legacy* images: those with `CUDA_VERSION` and
+without `NVIDIA_REQUIRE_CUDA`. So a container without a grant needs the variable with a value that opens none. Two
+further ways are names of the Container Device Interface in annotations (`cdi.k8s.io/...`), and mounts below a folder
+that NVIDIA's runtime reads as a list.
 
 Source: NVIDIA's container toolkit (`cuda_image.go`), Habana's hook (there an empty value, and `void`, mean *all*),
 Ascend's hook; documentation of the others. Read, not run.

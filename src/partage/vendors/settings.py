@@ -1,6 +1,6 @@
-"""Settings of the families, as their published ConfigMaps give them; decoded in `wire.config`.
+"""The families' settings from their published ConfigMaps; decoded in `wire.config`.
 
-They live apart from the families so that the decoder needs no family and no family needs another.
+They are separate from the families so that the decoder needs no family and no family needs another.
 """
 
 from collections.abc import Mapping

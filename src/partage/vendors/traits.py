@@ -1,16 +1,16 @@
-"""What is particular to each maker of cards: one row a vendor, read by everything that needs to know.
+"""The properties of each maker of cards: one row a vendor, read by all other modules.
 
-The agent reads device files and what an attempt to reach a card looks like; discovery, PCI numbers; Koordinator's
-family, the names that count cards; the webhook and the command line, the annotations that a vendor's plugin
-reads; simulated nodes, what a plugin reports. No other module spells a vendor's name, number or device file;
-`tests/vendors/test_a_vendor_is_one_row.py` holds that. What discovery finds of a card is worth more than its row.
+The agent reads device files and the signs of an attempt to reach a card. Discovery reads PCI numbers. Koordinator's
+family reads the names that count cards. The webhook and the command line read the annotations for a vendor's plugin.
+Simulated nodes read a plugin's reports. No other module spells a vendor's name, number or device file;
+`tests/vendors/test_a_vendor_is_one_row.py` checks that. Discovery's findings about a card override its row.
 
-A vendor without a row, or with a row that has no device files, gets no pod: a container would be given a card that
-it cannot open (`files_known`).
+A vendor without a row, or with a row without device files, gets no pod, because a container would get a card that it
+cannot open (`files_known`).
 
-Source: docs/sources/kubernetes.md 6 (device files, PCI); docs/sources/koordinator.md 2.3, 5 and
-11; the runtimes' own hooks (`partage.vendors.runtimes`); HAMi's device plugins for the files of
-Hygon's, Cambricon's and Kunlun's cards. Read, not run, but NVIDIA's.
+Source: docs/sources/kubernetes.md 6 (device files, PCI); docs/sources/koordinator.md 2.3, 5 and 11; the runtimes' own
+hooks (`partage.vendors.runtimes`); HAMi's device plugins for the files of Hygon's, Cambricon's and Kunlun's cards.
+Read, not run, except NVIDIA's.
 """
 
 import re

@@ -1,9 +1,9 @@
 """What a pod may choose about its own limits: policy, precedence, memory beyond its grant.
 
-The qGPU document sets the policy for a node, by a label; that is the default here, and a pod may choose its own by an
-annotation. HAMi's words are understood where its pods use them. All of it was written by the user who made the
-pod: a word that is not one of the choices is an error that names them. Admission and the engine refuse such a
-pod, and the agent does not start one that came to its node all the same; all three ask here.
+The qGPU document sets the policy for a node by a label. Here that is the default, and a pod may choose its own by an
+annotation. HAMi's words are understood in pods that use them. A user wrote all of it, so an unknown word is an error
+that names the choices. Admission and the engine refuse such a pod, and the agent does not start one that arrives on its
+node anyway; all three ask this module.
 
 Source: docs/sources/qgpu.md 1.4 (policies), 1.7 (online and offline); docs/sources/hami.md 7.4 and 7.5.
 """

@@ -1,6 +1,6 @@
-"""What the loops are given: columns in plain tuples, in an order that all agree on.
+"""The loops' input: columns in plain tuples, in a common order.
 
-Plain tuples, since each named one costs a microsecond a call.
+A named tuple would cost a microsecond a call.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Which nodes fit a plain request, and which of their cards; and which node is the best of all."""
+"""Which nodes and which of their cards fit a plain request, and which node is the best."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
-"""Scores plain requests in compiled loops: gathers what they need, and says when they apply.
+"""Scores plain requests in compiled loops: gathers their inputs, and decides when they apply.
 
-Everything else (several groups, joint placement, draws by lot) takes the NumPy way; the caller
-cannot tell the results apart.
+Everything else (several groups, joint placement, draws by lot) takes the NumPy way; the caller cannot distinguish the
+results.
 """
 
 from collections.abc import Mapping

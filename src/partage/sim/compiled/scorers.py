@@ -1,4 +1,4 @@
-"""Which classes are scored in compiled loops, and by which of them.
+"""Which classes are scored in compiled loops, and by which loop.
 
 Importing this module imports numba, where that is installed.
 """

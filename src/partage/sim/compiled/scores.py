@@ -1,4 +1,4 @@
-"""Strategies that look at nothing but the books; see `placement.baselines` and `placement.scoring`."""
+"""Strategies that use only the books; see `placement.baselines` and `placement.scoring`."""
 
 from typing import Final
 

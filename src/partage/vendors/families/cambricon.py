@@ -1,8 +1,8 @@
-"""Cambricon dynamic sMLU: one share of one card, told to the vendor's plugin.
+"""Cambricon dynamic sMLU: one share of one card, passed to the vendor's plugin.
 
-The plugin cuts shares only, of one card, in units of 256 MiB. Upstream finds out after placing
-and lets the pod fail at bind; here a pod that names the plugin's resources is refused before, and
-one that does not is kept off these cards (docs/sources/koordinator.md 5).
+The plugin cuts only shares of one card, in units of 256 MiB. Upstream notices this after placing, and the pod fails at
+bind. Here a pod that names the plugin's resources is refused before, and a pod that does not is kept off these cards
+(docs/sources/koordinator.md 5).
 """
 
 from dataclasses import replace

@@ -1,8 +1,7 @@
-"""Huawei Ascend: what its device plugin reads from a pod that Koordinator placed.
+"""Huawei Ascend: the keys that its device plugin reads from a pod that Koordinator placed.
 
-Whole cards are named by minor, parts by minor and template; the 300I DUO has a key of its own.
-These cards report AI cores and no percent of compute, so only requests for AI cores use them
-(docs/sources/koordinator.md 2.3 and 5).
+Whole cards are named by minor, parts by minor and template; the 300I DUO has a key of its own. These cards report AI
+cores and no percent of compute, so only requests for AI cores use them (docs/sources/koordinator.md 2.3 and 5).
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
 """MetaX sGPU: shares of one card, sixteen to a card, cut by the vendor's own plugin.
 
-The MetaX document: the pod asks in Koordinator's names and adds `metax-tech.com/sgpu`, which wakes the
-plugin, and a quality of service, which the plugin enforces. Which nodes are cut that way says
-the ConfigMap `metax-device-config` (docs/sources/koordinator.md 5).
+The MetaX document: the pod asks in Koordinator's names and adds `metax-tech.com/sgpu`, which activates the plugin, and
+a quality of service, which the plugin enforces. The ConfigMap `metax-device-config` lists the nodes that are cut that
+way (docs/sources/koordinator.md 5).
 """
 
 import json

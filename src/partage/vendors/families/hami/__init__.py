@@ -1,7 +1,7 @@
 """HAMi: software slices and hardware instances of NVIDIA cards under one set of names.
 
-`request` reads a pod's resources, `wishes` its annotations, `registration` and `cards` what a
-node reports, `result` and `codec` what is written on a placed pod. Source: the HAMi document, docs/sources/hami.md.
+`request` reads a pod's resources, `wishes` its annotations, `registration` and `cards` a node's reports. `result` and
+`codec` write a placed pod. Source: the HAMi document, docs/sources/hami.md.
 """
 
 from typing import Final

@@ -1,11 +1,11 @@
-"""Which instances a card may be cut into, under what an operator configured for its model.
+"""Which instances a card may be cut into, under the operator's configuration for its model.
 
-The card is identified by its PCI product id where the node tells it, else by its name; the entry
-of a table is then matched against that model, so that a stock `NVIDIA H100 80GB HBM3` is what the
-tables call `H100-SXM5-80GB`. What the node's own driver reports goes before the built-in table.
+The node's PCI product id identifies the card, or its name if there is none. A table's entry is then matched against
+that model, so a stock `NVIDIA H100 80GB HBM3` matches the tables' `H100-SXM5-80GB`. The report of the node's own driver
+goes before the built-in table.
 
-Source: the HAMi document (`knownMigGeometries`); docs/sources/hami.md 2.2, 2.3 and 3
-(`migProfiles`); docs/sources/mig.md 1.
+Source: the HAMi document (`knownMigGeometries`); docs/sources/hami.md 2.2, 2.3 and 3 (`migProfiles`);
+docs/sources/mig.md 1.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The texts with which HAMi's node plugin registers cards and the links between them.
 
-Two generations of the card text are read: fields separated by commas, each card closed by `:`
-(7 fields, or 9 with index and mode), and a JSON array that leaves out keys whose value is zero.
+Two generations of the card text are read. One has fields separated by commas, each card closed by `:` (7 fields, or 9
+with index and mode). The other is a JSON array that leaves out keys whose value is zero.
 
 Source: docs/sources/hami.md 3 and 13 (case 27).
 """

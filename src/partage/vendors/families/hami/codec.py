@@ -1,8 +1,8 @@
-"""HAMi's text for what a pod holds, and its ways to write a device's identity.
+"""HAMi's text for a pod's devices, and its ways to write a device's identity.
 
-One device is `<uuid>,NVIDIA,<MiB>,<percent>` closed by `:`, one container the run of its devices
-closed by `;`. A container without devices keeps its empty slot. A hardware instance of the first
-MIG generation is marked by a suffix on the UUID: `GPU-x[<geometry>-<slot>]`.
+One device is `<uuid>,NVIDIA,<MiB>,<percent>` closed by `:`, one container is the run of its devices closed by `;`. A
+container without devices keeps its empty slot. A suffix on the UUID marks a hardware instance of the first MIG
+generation: `GPU-x[<geometry>-<slot>]`.
 
 Source: docs/sources/hami.md 1.5 (all versions), 1.6 and 13 (cases 28, 31, 38).
 """

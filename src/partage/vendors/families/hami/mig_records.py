@@ -1,9 +1,9 @@
 """How HAMi writes hardware instances on pods: two encodings, both read.
 
-HAMi 2.5 to 2.9 mark the card's UUID with a geometry and a slot of it: `GPU-x[1-0]`. HAMi 2.10
-leaves the UUID alone and lists the instances with their exact places in an annotation of their
-own. Slots of a geometry are numbered in the order of the operator's table, the instances of one
-profile from the highest start down, because that is the order in which they are made.
+HAMi 2.5 to 2.9 add a geometry and a slot of it to the card's UUID: `GPU-x[1-0]`. HAMi 2.10 leaves the UUID alone and
+lists the instances with their exact places in an annotation of their own. A geometry's slots are numbered in the order
+of the operator's table. The instances of one profile are numbered from the highest start down, because they are made in
+this order.
 
 Source: docs/sources/hami.md 1.5, 5.2 and 5.3; the HAMi document.
 """

@@ -1,9 +1,8 @@
-"""What HAMi says of a node: registered cards, cordons, link scores and the operator's settings.
+"""What HAMi reports of a node: registered cards, cordons, link scores and the operator's settings.
 
-A node's cards are either registered in an annotation by HAMi's plugin or described by a Device
-object; where both exist they are matched by UUID, and the registration decides how the card is
-shared. Text that cannot be read becomes a note; where nothing else describes the cards, no device
-is asked of the node until it can be read.
+HAMi's plugin registers a node's cards in an annotation, or a Device object describes them. If both exist they are
+matched by UUID, and the registration decides how the card is shared. Unreadable text becomes a note. If nothing else
+describes the cards, the node gets no pod with devices until the text is readable.
 
 Source: docs/sources/hami.md 2.1, 2.4, 3 and 1.4 (cordon); the HAMi document for the node configuration.
 """

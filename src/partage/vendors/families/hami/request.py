@@ -1,9 +1,8 @@
 """What a pod asks with HAMi's names: one request for each container.
 
-Each container is read on its own, in the published order of defaults: count, memory, percentage,
-cores. Where upstream quietly turns a request it cannot read into none at all, the pod would run
-without a device or wait without a word; here it waits with a message that names the container,
-the resource, the value and the rule.
+Each container is read on its own, in the published order of defaults: count, memory, percentage, cores. Upstream
+quietly drops a request that it cannot read, so the pod would run without a device or wait without a reason. Here it
+waits with a message that names the container, the resource, the value and the rule.
 
 Source: docs/sources/hami.md 1.1 to 1.4 and 4.6; the HAMi document for the names.
 """

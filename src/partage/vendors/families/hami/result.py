@@ -1,10 +1,10 @@
-"""What HAMi writes on a pod for its allocation, and how that is read back.
+"""Writes HAMi's keys on a pod for its allocation, and reads them back.
 
-The two device annotations, the node, the times and the phase are what HAMi's own node plugin and
-its monitors look for. Hardware instances are written as the operator's settings say: as a suffix
-of the card's UUID (HAMi 2.5), or in an annotation of their own (HAMi 2.10); `mig_records` has both.
+HAMi's own node plugin and its monitors look for the two device annotations, the node, the times and the phase. The
+operator's settings decide how hardware instances are written: as a suffix of the card's UUID (HAMi 2.5), or in an
+annotation of their own (HAMi 2.10). `mig_records` has both.
 
-An instance whose place a record does not tell takes its whole card, so that nothing is made on it.
+If a record does not contain an instance's place, the instance takes its whole card, so that nothing is made on it.
 
 Source: docs/sources/hami.md 1.5, 5, 6 (environment) and 13 (cases 31, 41, 50); the HAMi document.
 """

@@ -1,7 +1,7 @@
-"""What HAMi's pod annotations wish for: which cards, in which order, on which node first.
+"""The wishes in HAMi's pod annotations: which cards, in which order, on which node first.
 
-The annotations hold for every container of the pod. Texts that upstream quietly ignores are reported
-in notes; texts that no card could ever meet are faults.
+The annotations hold for every container of the pod. Texts that upstream quietly ignores become notes; texts that no
+card could ever meet are faults.
 
 Source: docs/sources/hami.md 1.4 and 4.3.
 """

@@ -1,9 +1,8 @@
-"""What a pod's annotations say about how its devices are to be chosen.
+"""The rules in a pod's annotations for the choice of its devices.
 
-Four annotations (docs/sources/koordinator.md 3.2): the allocate hint by device type, joint allocation,
-the partition wish and the NUMA wish. Texts of refusal begin as upstream's do. A value that
-upstream silently ignores because it does not know it (a misspelt scope) is refused here: the pod
-would otherwise run with less than it asked for.
+There are four annotations (docs/sources/koordinator.md 3.2): the allocate hint by device type, joint allocation, the
+partition wish and the NUMA wish. Texts of refusal begin as upstream's do. Upstream silently ignores a value that it
+does not know (a misspelt scope). Partage refuses it, because the pod would otherwise run with less than it asked for.
 """
 
 import difflib

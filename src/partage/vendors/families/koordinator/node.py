@@ -1,6 +1,6 @@
-"""What Koordinator has to say of a node: who registered it, its cards' make, what it refuses.
+"""What Koordinator reports of a node: its registrar, its cards' make, its refusals.
 
-Vendor and model come from the devices themselves, else from the node's labels (docs/sources/koordinator.md 3.3 and 5).
+The devices themselves give vendor and model, else the node's labels do (docs/sources/koordinator.md 3.3 and 5).
 """
 
 from collections.abc import Callable

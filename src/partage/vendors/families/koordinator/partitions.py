@@ -1,7 +1,7 @@
-"""Partitions: sets of cards behind one link that may be handed out together.
+"""Partitions: sets of cards behind one link that may be allocated together.
 
-A node says so in the annotation `scheduling.koordinator.sh/gpu-partitions` of its Device object;
-Hopper machines with eight cards have a table of their own (docs/sources/koordinator.md 1 and 3.5b).
+A node's Device object lists them in the annotation `scheduling.koordinator.sh/gpu-partitions`. Hopper machines with
+eight cards have a table of their own (docs/sources/koordinator.md 1 and 3.5b).
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
-"""From `device-allocated` back to grants: taking over pods that another scheduler placed.
+"""From `device-allocated` back to grants: takes over pods that another scheduler placed.
 
-Both dialects are read, with quantities as strings or numbers, with or without `id`
-(docs/sources/koordinator.md 4). Whatever cannot be trusted becomes the record's problem, so that
-the ledger keeps the capacity closed instead of handing it out twice.
+Both dialects are read, with quantities as strings or numbers, with or without `id` (docs/sources/koordinator.md 4). An
+untrusted part becomes the record's problem, so the ledger keeps the capacity closed and does not allocate it twice.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,7 @@
-"""From what a pod wrote to what it asks: Koordinator's half of reading.
+"""From a pod's fields to its request: Koordinator's half of reading.
 
-One group a device type, for all containers of the pod together (the Koordinator document; docs/sources/koordinator.md
-2 and 3). Percent become thousandths, bytes stay bytes, and nothing is rounded in the requester's
-favour.
+One group a device type, for all containers of the pod together (the Koordinator document; docs/sources/koordinator.md 2
+and 3). Percent become thousandths, bytes stay bytes, and nothing is rounded in the requester's favour.
 """
 
 from collections.abc import Callable, Iterator, Mapping

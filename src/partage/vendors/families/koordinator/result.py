@@ -1,9 +1,8 @@
-"""From an allocation to what Koordinator's readers expect on the pod.
+"""From an allocation to the keys that Koordinator's readers expect on the pod.
 
-The record is `scheduling.koordinator.sh/device-allocated`: compact JSON, in the dialect that the
-pod itself used (the Koordinator document for v1.4; docs/sources/koordinator.md 4). Today's pods also get the bind time
-and the minors, as upstream's device plugin adaption writes them; pods of v1.4 get these only on
-cards whose vendor's plugin reads them.
+The record is `scheduling.koordinator.sh/device-allocated`: compact JSON, in the dialect of the pod (the Koordinator
+document for v1.4; docs/sources/koordinator.md 4). Today's pods also get the bind time and the minors, as upstream's
+device plugin adaption writes them. Pods of v1.4 get these only on cards whose vendor's plugin reads them.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Which combinations of GPU names are valid, and what they mean for one card.
 
-This is Koordinator's normalisation (docs/sources/koordinator.md 2.3 and 2.4): every combination that
-the table does not hold is invalid; a valid one becomes a number of cards and an amount of each.
-Division over cards drops the remainder, as upstream does.
+This is Koordinator's normalisation (docs/sources/koordinator.md 2.3 and 2.4). A combination that is not in the table is
+invalid; a valid one becomes a number of cards and an amount of each. Division over cards drops the remainder, as
+upstream does.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,8 @@
-"""Templates of shared NPUs: the only sizes that a card of a model can be cut into.
+"""Templates of shared NPUs: the only sizes into which a card of a model can be cut.
 
-The published table (docs/sources/koordinator.md 3.5a, chart 1.8) is data here; an operator's own, from
-the ConfigMap `gpu-shared-resource-templates`, replaces it. A template is a name and (native unit,
-amount) pairs; memory in bytes has the unit `memory`.
+The published table (docs/sources/koordinator.md 3.5a, chart 1.8) is data here; an operator's own, from the ConfigMap
+`gpu-shared-resource-templates`, replaces it. A template is a name and (native unit, amount) pairs; memory in bytes has
+the unit `memory`.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """What a node reports for its devices: the sum over healthy ones, in both dialects.
 
-Upstream's controller writes these names to the node's allocatable and capacity
-(docs/sources/koordinator.md 6; the Koordinator and MetaX documents). Partage writes both dialects
-always, because kubelet and the fit plugin check whichever name a pod used.
+Upstream's controller writes these names to the node's allocatable and capacity (docs/sources/koordinator.md 6; the
+Koordinator and MetaX documents). Partage always writes both dialects, because kubelet and the fit plugin check the name
+that a pod used.
 """
 
 from collections.abc import Iterable, Sequence

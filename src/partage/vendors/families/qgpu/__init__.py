@@ -1,7 +1,7 @@
 """Tencent qGPU: shares of NVIDIA cards in steps of 5 % and 1 GiB, and whole cards.
 
-`rules` says what a container may ask, `request` reads a pod, `registration` and `support` judge
-a node, `result` writes and reads a placed pod. Source: the qGPU document, docs/sources/qgpu.md.
+`rules` defines the valid requests of a container, `request` reads a pod, `registration` and `support` judge a node,
+`result` writes and reads a placed pod. Source: the qGPU document, docs/sources/qgpu.md.
 """
 
 from typing import Final

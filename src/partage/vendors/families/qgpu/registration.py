@@ -1,7 +1,7 @@
-"""What qGPU says of a node: its cards by the node's totals, and objections to the node.
+"""What qGPU reports of a node: its cards by the node's totals, and objections to the node.
 
-A node publishes the sums over its cards. Where no Device object describes the cards, they are
-made from those sums, all alike. Objections bind qGPU's own requests only.
+A node publishes the sums over its cards. If no Device object describes the cards, they are made from those sums, all
+alike. Objections bind qGPU's own requests only.
 
 Source: the qGPU document; docs/sources/qgpu.md 1.1, 1.3 and 1.4.
 """

@@ -1,12 +1,11 @@
-"""What qGPU writes on a pod for its allocation, and how that is read back.
+"""Writes qGPU's keys on a pod for its allocation, and reads them back.
 
-The product's keys are not public; these are the ones its maker's own command-line tool reads:
-a mark that the pod has cards, and the card indexes of each container. Amounts are not written;
-they are the pod's requests. The same keys are written as labels, where indexes are separated by
-`_`, because a label's value may hold no comma.
+The product's keys are not public. These are the keys that its maker's own command-line tool reads: a mark that the pod
+has cards, and the card indexes of each container. Amounts are not written; they are the pod's requests. The same keys
+are written as labels with indexes separated by `_`, because a label's value may hold no comma.
 
-A key's name part may have 63 characters. A container whose name is too long for that is written
-with its first 44 characters and eight digits of the SHA-256 of the whole name.
+A key's name part may have 63 characters. A container with a longer name is written with its first 44 characters and
+eight digits of the SHA-256 of the whole name.
 
 Source: docs/sources/qgpu.md 1.6.
 """

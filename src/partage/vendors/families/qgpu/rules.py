@@ -1,8 +1,8 @@
-"""qGPU's published rules for what one container may ask, each a function that can fail alone.
+"""qGPU's published rules for one container's request, each a function that can fail alone.
 
-Rules carry the numbers of docs/sources/qgpu.md 1.2; messages cite them in words. Rules 7 and 9
-(nothing beyond the remaining share; whole cards only from idle ones) are the engine's, rule 6 is
-a limit in the request, and rule 12 (no second protocol in the container) is the caller's.
+Rules have the numbers of docs/sources/qgpu.md 1.2; messages cite them in words. The engine checks rules 7 and 9
+(nothing beyond the remaining share; whole cards only from idle ones), rule 6 is a limit in the request, and the caller
+checks rule 12 (no second protocol in the container).
 """
 
 from dataclasses import dataclass

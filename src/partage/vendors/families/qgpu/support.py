@@ -1,8 +1,7 @@
 """Which drivers and architectures qGPU supports: tables with the source of each row.
 
-The qGPU document names three architectures and four driver branches with their last minor; a later page
-adds cards and branches. What is not recognised is admitted with a warning; what is recognised
-and not listed is refused.
+The qGPU document names three architectures and four driver branches with their last minor; a later page adds cards and
+branches. An unrecognised one is admitted with a warning; a recognised one that is not listed is refused.
 
 Source: the qGPU document; docs/sources/qgpu.md 1.3 (page of January 2026).
 """
