@@ -19,7 +19,7 @@ Grants = tuple[Grant, ...]
 
 
 def adjustable(grant: Grant) -> bool:
-    """Whether the amounts of a grant can change: those of a software share of a card that its pod's record holds."""
+    """Whether the amounts of a grant can change: only those of a recorded software share of a card can."""
     return (
         grant.type is DeviceType.GPU
         and grant.mode is GrantMode.SHARE
@@ -30,22 +30,22 @@ def adjustable(grant: Grant) -> bool:
 
 
 def alike(one: Grants, other: Grants) -> bool:
-    """Whether two sets of grants differ in the amounts of shares alone."""
+    """Whether two sets of grants differ only in the amounts of shares."""
     return _bare(one) == _bare(other)
 
 
 def least(one: Grants, other: Grants) -> Grants:
-    """By the amount the smaller of two. Raises `InvalidValue`: they differ in more than amounts."""
+    """The smaller of two, by amount. Raises `InvalidValue`: they differ in more than amounts."""
     return _each(one, other, min)
 
 
 def most(one: Grants, other: Grants) -> Grants:
-    """By the amount the larger of two. Raises `InvalidValue`: they differ in more than amounts."""
+    """The larger of two, by amount. Raises `InvalidValue`: they differ in more than amounts."""
     return _each(one, other, max)
 
 
 def within(one: Grants, other: Grants) -> bool:
-    """Whether no amount of the first is larger than that of the second, and nothing else differs."""
+    """Whether no amount of the first exceeds that of the second, and nothing else differs."""
     return alike(one, other) and least(one, other) == one
 
 

@@ -24,7 +24,7 @@ from partage.model.request import Phase, Scope
 L = TypeVar("L", bound=int)
 
 CLAIM: Final = "claim"
-"""What stands where a grant names its protocol, of a ResourceClaim."""
+"""The protocol in a ResourceClaim's grants."""
 
 
 class GrantMode(StrEnum):
@@ -40,7 +40,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     """One container's part of one device.
 
     Attributes:
-        container: who has it.
+        container: its holder.
         phase: when the container runs.
         protocol: the family that asked, or `CLAIM`.
         type: gpu, rdma or fpga.
@@ -79,7 +79,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
-    """What one pod takes of one device in the books."""
+    """What one pod takes of one device in the ledger."""
 
     type: DeviceType
     minor: int
@@ -103,10 +103,10 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
         namespace: for people.
         name: for people.
         node: where it is.
-        grants: what its containers got.
+        grants: its containers' devices.
         host: ordinary resources by name in whole units (`cpu` in milli).
         claim: a ResourceClaim holds it, which may outlive the pods that use it.
-        permit: what its pod has of its wishes; None where no operator made a rule.
+        permit: the wishes that its pod has; None where no operator made a rule.
     """
 
     uid: str
@@ -120,7 +120,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def holder(self) -> str:
-        """Who holds it, for people: `namespace/name` of a pod, `claim namespace/name` of a claim."""
+        """The holder's name for people: `namespace/name` of a pod, `claim namespace/name` of a claim."""
         return (
             f"claim {self.namespace}/{self.name}"
             if self.claim
@@ -128,22 +128,22 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
         )
 
     def holder_for(self, namespace: str) -> str:
-        """Who holds it, for pods of a namespace: those of others stay unnamed."""
+        """The holder's name for pods of a namespace: it hides holders of other namespaces."""
         if namespace == self.namespace:
             return self.holder
         return "a claim of another namespace" if self.claim else "a pod of another namespace"
 
     @property
     def charges(self) -> tuple[Charge, ...]:
-        """What the ledger counts for this pod."""
+        """The amounts that the ledger counts for this pod."""
         return charges_of(self.grants)
 
 
 def charges_of(grants: Iterable[Grant]) -> tuple[Charge, ...]:
     """Charges of one pod's grants, one a device, ordered by type and minor.
 
-    Main containers and sidecars add up; an init container counts alone, with the sidecars that
-    started before it, and the largest wins in every dimension.
+    Main containers and sidecars add up. An init container counts with the sidecars that started before it. The larger
+    wins in every dimension.
     """
     grants = tuple(grants)
     if len(grants) == 1:
@@ -177,7 +177,7 @@ def charges_of(grants: Iterable[Grant]) -> tuple[Charge, ...]:
 
 
 def _single(grant: Grant) -> Charge:
-    """What one grant takes; an instance at an unknown position takes the whole card."""
+    """The charge of one grant; an instance at an unknown position takes the whole card."""
     astray = grant.mode is GrantMode.MIG and grant.mig is None
     return Charge(
         type=grant.type,
@@ -196,7 +196,7 @@ def _single(grant: Grant) -> Charge:
 
 
 def together(left: Charge, right: Charge) -> Charge:
-    """What two charges on one device come to when both count at once."""
+    """The sum of two charges on one device that count at the same time."""
     return replace(
         left,
         core_milli=left.core_milli + right.core_milli,
@@ -227,14 +227,14 @@ def _peak(left: Charge, right: Charge) -> Charge:
 
 
 def _side_by_side(left: tuple[MigSlice, ...], right: tuple[MigSlice, ...]) -> tuple[MigSlice, ...]:
-    """The instances of both; one that both name is there twice, which no card can have."""
+    """The instances of both. An instance that both name is listed twice, which no card can have."""
     return _in_order((*left, *right)) if left and right else left or right
 
 
 def _one_after_another(
     left: tuple[MigSlice, ...], right: tuple[MigSlice, ...]
 ) -> tuple[MigSlice, ...]:
-    """The instances of both, where one may serve both in turn."""
+    """The instances of both, if one may serve both in turn."""
     if not left or not right:
         return left or right
     kept = list(left)

@@ -32,12 +32,12 @@ class Geometry:
     def usual(self) -> Layout:
         """The usual arrangement as numbered slots: in the order written, from the highest start.
 
-        The first instance of a kind is made as far up as it can be, so it has the first number.
+        The first instance of a kind is made at the highest possible start, so it has the first number.
         """
         return self.numbered(self.layouts[0])
 
     def numbered(self, layout: Layout) -> Layout:
-        """The instances of an arrangement in the order of the slots that they take."""
+        """The instances of an arrangement in the order of their slots."""
         return tuple(
             one
             for name in dict.fromkeys(name for name, _count in self.slots)
@@ -48,14 +48,13 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Cutting:
-    """What one card may be cut into.
+    """The instances into which one card may be cut.
 
     Attributes:
         axis: its profiles, with memory and compute as this card counts them.
         offered: names of profiles that may be chosen by amounts; others only by name.
         allowed: names of profiles that may be made at all; empty for every one.
-        geometries: what may be on the card together, in order of preference; empty for any
-            layout.
+        geometries: allowed layouts, in order of preference; empty for any layout.
     """
 
     axis: MigAxis
@@ -64,7 +63,7 @@ class Cutting:
     geometries: tuple[Geometry, ...] = ()
 
     def __hash__(self) -> int:
-        """The hash of its parts, computed once: the ledger asks for every change of a card."""
+        """The hash of its parts, computed once because the ledger needs it for every change of a card."""
         return self._hash
 
     @cached_property
@@ -76,14 +75,14 @@ class Cutting:
         return not self.allowed or profile.name in self.allowed
 
     def fault(self, instances: Iterable[MigSlice]) -> str:
-        """Why the instances cannot be on this card together, by hardware; empty when they can.
+        """Why the hardware cannot have the instances together on this card; empty if it can.
 
-        Bounds do not count: what exists is a fact, allowed or not.
+        Bounds do not count: an existing instance is a fact, allowed or not.
         """
         return self.axis.fault(instances)
 
     def stage(self, instances: Layout) -> int | None:
-        """The first geometry that has room for all the instances; None where none has.
+        """The first geometry that has room for all the instances; None if none has.
 
         Without geometries every valid layout is stage 0.
         """

@@ -17,11 +17,11 @@ MILLI: Final = 1000
 """Compute of one whole card."""
 
 UNLIMITED_SLOTS: Final = 100
-"""Sharers of a card whose protocol names no limit: one for each percent."""
+"""Sharers of a card whose protocol names no limit: one per percent."""
 
 
 class DeviceType(StrEnum):
-    """The kinds of device a node can hold."""
+    """The types of device that a node can hold."""
 
     GPU = "gpu"
     RDMA = "rdma"
@@ -33,12 +33,12 @@ class SliceMode(StrEnum):
 
     SHARE = "hami-core"  # by software, any amount
     MIG = "mig"  # into hardware instances
-    EITHER = "either"  # by whatever the first pod on it needs, as long as one is on it
+    EITHER = "either"  # as the first pod on it needs, until the last pod leaves
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Where a device sits.
+    """The position of a device.
 
     Attributes:
         numa: NUMA node; -1 when unknown.
@@ -67,8 +67,8 @@ class ForeignInstance:
     """A hardware instance on a card that Partage did not make.
 
     Attributes:
-        instance: which, and where.
-        uuids: of the devices in it, as far as they are known.
+        instance: its profile and place.
+        uuids: the known UUIDs of the devices in it.
     """
 
     instance: MigSlice
@@ -84,27 +84,27 @@ class Device:
         minor: its number on the node, unique within the type.
         uuid: its lasting identity (a PCI address for network cards).
         vendor: lower-case vendor name as in the node's labels; empty when unknown.
-        model: model name as reported; what type filters are matched against.
+        model: model name as reported; type filters match against it.
         healthy: an unhealthy device offers nothing.
         core_milli: compute it offers; 1000 a card, more with core scaling.
         memory_bytes: memory it offers, scaling included.
         slots: how many sharers it may have.
         extras: native units beside compute and memory (name, total), such as AI cores.
         labels: properties that a request may select by.
-        topology: where it sits, when known.
+        topology: its position, if known.
         functions: its virtual functions.
         mode: how it is cut.
         cordoned: closed to new pods by its operator.
         hidden_from: protocols that their own configuration keeps away from this card.
         health_detail: why it is unhealthy.
         vendor_cut: shares of it are cut by its vendor's own plugin.
-        cutting: which hardware instances it may be cut into; None when into none.
-        axis: what its own driver says that it can be cut into; None where it was not asked.
+        cutting: hardware instances into which it may be cut; None if into none.
+        axis: instances that its own driver reports as possible; None if it was not asked.
         foreign: hardware instances on it that are not Partage's.
-        uncuttable: why it gives no instances before an operator acts; empty where nothing is wrong.
-        registrar: the protocol that registered the card with more sharers than its requests name elsewhere;
-            these go by `slots` here.
-        doubt: what makes it uncertain what is on it; no pod is put there meanwhile.
+        uncuttable: why it gives no instances before an operator acts; empty if nothing is wrong.
+        registrar: the protocol that registered the card with more sharers than its requests name elsewhere; such
+            requests use `slots` here.
+        doubt: why the pods on it are uncertain; it takes no new pod meanwhile.
     """
 
     type: DeviceType
@@ -133,7 +133,7 @@ class Device:
     registrar: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse amounts that cannot be."""
+        """Refuse impossible amounts."""
         if self.minor < 0:
             raise InvalidValue(f"device {self.uuid!r}: minor {self.minor} is negative")
         if self.core_milli < 0 or self.memory_bytes < 0 or self.slots < 0:
@@ -143,12 +143,12 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A set of cards that may be handed out together (cards behind one link).
+    """A set of cards that may be allocated together (cards behind one link).
 
     Attributes:
         minors: its cards, ascending.
         score: preference; higher is better.
-        bandwidth: ring bandwidth in bits per second, if the table tells.
+        bandwidth: ring bandwidth in bits per second, if the table contains it.
         link: kind of link, for people.
     """
 

@@ -43,4 +43,4 @@ class LedgerError(PartageError):
 
 
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What decoders raise: no JSON, no YAML, no UTF-8, another shape, or nested too deeply."""
+"""Errors that decoders raise: no JSON, no YAML, no UTF-8, another shape, or nested too deeply."""

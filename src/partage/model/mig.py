@@ -28,7 +28,7 @@ class MigSlice:
 
 
 ENGINES: Final = ("copy", "decoder", "encoder", "jpeg", "ofa")
-"""Counters of a card that its instances share out, by name."""
+"""Counters of a card that its instances share, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Engines:
     ofa: int = 0
 
     def __add__(self, other: "Engines") -> "Engines":
-        """Both together."""
+        """The sum of both."""
         return Engines(*(a + b for a, b in zip(self.counts, other.counts, strict=True)))
 
     @property
@@ -51,7 +51,7 @@ class Engines:
         return self.copy, self.decoder, self.encoder, self.jpeg, self.ofa
 
     def missing(self, within: "Engines") -> str:
-        """Name of the first kind of which `within` has too few; empty when it has enough."""
+        """Name of the first kind of which `within` has too few; empty if it has enough."""
         for name, wanted, there in zip(ENGINES, self.counts, within.counts, strict=True):
             if wanted > there:
                 return name
@@ -59,7 +59,7 @@ class Engines:
 
 
 class MigAttribute(StrEnum):
-    """What sets a profile apart from the plain one of as many compute slices."""
+    """A difference of a profile from the plain one with as many compute slices."""
 
     MEDIA = "media"  # one set of the media engines
     ALL_MEDIA = "all-media"  # every media engine of the card
@@ -73,7 +73,7 @@ class MigProfile:
     """One size in which instances of a card can be made.
 
     Attributes:
-        name: as the card's driver calls it, such as `1g.10gb+me`.
+        name: the name of the card's driver, such as `1g.10gb+me`.
         compute: compute slices.
         size: memory units taken.
         starts: legal first units, ascending; empty when they are not known.
@@ -83,8 +83,8 @@ class MigProfile:
         engines: engines of an instance; None when they are not known.
         id: the number that creating an instance takes; it means nothing on another model.
         kind: the driver's constant for asking about the profile.
-        attributes: empty for a plain profile.
-        since: driver branch that knows it first; 0 for all.
+        attributes: its differences; empty for a plain profile.
+        since: the first driver branch that has it; 0 for all.
     """
 
     name: str
@@ -101,7 +101,7 @@ class MigProfile:
     since: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what no card can have."""
+        """Refuse values that no card can have."""
         if not self.name or self.size < 1 or self.count < 1:
             raise InvalidValue(f"MIG profile {self.name!r}: name, size and count must be given")
         if any(start < 0 for start in self.starts) or list(self.starts) != sorted(
@@ -111,11 +111,11 @@ class MigProfile:
 
     @property
     def plain(self) -> bool:
-        """Nothing but compute and memory; only such profiles are chosen by amounts."""
+        """Whether it has only compute and memory; only such profiles are chosen by amounts."""
         return not self.attributes
 
     def at(self, start: int) -> MigSlice:
-        """The instance at a start. Raises `InvalidValue`: that is no legal start."""
+        """The instance at a start. Raises `InvalidValue`: the start is not legal."""
         if start not in self.starts:
             raise InvalidValue(
                 f"{self.name} cannot start at unit {start}, only at {_or(self.starts)}"
@@ -125,7 +125,7 @@ class MigProfile:
 
 @dataclass(frozen=True)
 class MigAxis:
-    """What instances one model of card can be cut into.
+    """The instances into which one model of card can be cut.
 
     Attributes:
         model: short name of the model, for people.
@@ -144,7 +144,7 @@ class MigAxis:
                 raise InvalidValue(f"{self.model}: MIG profile {name} is listed {times} times")
 
     def __hash__(self) -> int:
-        """The hash of its parts, computed once: every card of a node is read by it."""
+        """The hash of its parts, computed once because it is used for every card of a node."""
         return self._hash
 
     @cached_property
@@ -153,7 +153,7 @@ class MigAxis:
 
     @cached_property
     def shape(self) -> "MigAxis":
-        """The same without amounts: what decides the layouts, and is equal where cards differ in those alone."""
+        """The same without amounts. It determines the layouts, and is equal for cards that differ only in amounts."""
         return replace(
             self, profiles=tuple(replace(p, memory_bytes=0, core_milli=0) for p in self.profiles)
         )
@@ -172,7 +172,7 @@ class MigAxis:
 
     @cached_property
     def positions(self) -> tuple[MigSlice, ...]:
-        """Every (profile, start) there is, by profile, then by start."""
+        """Every (profile, start), by profile, then by start."""
         return tuple(profile.at(start) for profile in self.profiles for start in profile.starts)
 
     @cached_property
@@ -180,7 +180,7 @@ class MigAxis:
         return {profile.name: profile for profile in self.profiles}
 
     def profile(self, name: str) -> MigProfile:
-        """The profile of that name. Raises `InvalidValue`: the model has none; the message lists those it has."""
+        """The profile of that name. Raises `InvalidValue`: the model has none; the message lists its profiles."""
         found = self._by_name.get(name)
         if found is None:
             known = ", ".join(self._by_name)
@@ -188,7 +188,7 @@ class MigAxis:
         return found
 
     def fault(self, instances: Iterable[MigSlice]) -> str:
-        """Why the instances are no layout of this card; empty when they are one."""
+        """Why the instances are no layout of this card; empty if they are one."""
         taken: dict[int, MigSlice] = {}
         counts: Counter[str] = Counter()
         used: Engines | None = Engines()
@@ -232,7 +232,7 @@ class MigAxis:
 def layouts(
     axis: MigAxis, profiles: Collection[str] | None = None
 ) -> Iterator[tuple[MigSlice, ...]]:
-    """Every layout but the empty one, told apart by position; instances ascend by start.
+    """Every layout but the empty one, distinguished by position; instances ascend by start.
 
     Args:
         axis: the model of card.

@@ -10,12 +10,12 @@ from partage.model.selector import Taint
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A protocol's own objection to a node, decided where the protocol is known.
+    """A protocol's own objection to a node, decided by the protocol's code.
 
     Attributes:
-        protocol: whose requests it concerns; empty for those of all.
+        protocol: it concerns only this protocol's requests; empty for all.
         code: the code of refusal.
-        message: one sentence with the value that was found.
+        message: one sentence with the value found.
         sharing_only: whole-card requests are not concerned.
         cards_only: requests for other devices than cards are not concerned.
     """
@@ -38,17 +38,17 @@ class Node:
         taints: its taints.
         unschedulable: cordoned.
         allocatable: room by resource name in whole units (`cpu` in milli, memory in bytes).
-        taken: what of that is taken by pods that the engine does not see, as far as its driver says.
+        taken: the part of it that pods unknown to the engine take, as the engine's driver reports.
         devices: its devices, ordered by type and minor.
-        partitions: tables of cards that belong together, by number of cards.
+        partitions: tables of cards behind one link, by number of cards.
         honour_partitions: whole-card requests must take a partition.
-        templates: sharing templates of its model: name to (native unit, amount) pairs, memory in
-            bytes under the name `memory`.
+        templates: sharing templates of its model: name to (native unit, amount) pairs, memory in bytes under the name
+            `memory`.
         links: link score of two cards by their UUIDs, smaller UUID first.
         verdicts: objections of single protocols.
         registrar: the protocol that registered its devices; it owns names that several use.
-        properties: what renderers need to know and the engine does not (vendor, model, policy).
-        version: counts its changes, so that a late event is known to be old.
+        properties: values that only renderers need (vendor, model, policy).
+        version: counts its changes, so that a late event is recognised as old.
         single_numa: all devices of one type that a pod gets here must be on one NUMA node.
         left_out: devices that were reported beyond the most that a node may have of a type.
     """
@@ -74,7 +74,7 @@ class Node:
 
     @property
     def shut(self) -> bool:
-        """Whether no device of the node is given to anybody new, whatever its protocol."""
+        """Whether the node gives no device to any new pod, whatever the protocol."""
         return any(
             not (one.protocol or one.sharing_only or one.cards_only) for one in self.verdicts
         )

@@ -10,13 +10,13 @@ import msgspec
 
 
 class Permit(msgspec.Struct, frozen=True, gc=False):
-    """What one pod has of its wishes.
+    """The wishes that one pod has.
 
     Attributes:
-        rule: the operator's rule that decided, by name; empty where none names the pod.
+        rule: name of the operator's rule that decided; empty if none names the pod.
         online: it may go before others on its cards.
-        policy: how much of a card its compute may take at most; empty where the node alone decides.
-        why: why it is not online although it asked; empty where it is, or did not ask.
+        policy: the limit on its compute on a card; empty if the node alone decides.
+        why: why it is not online although it asked; empty if it is, or did not ask.
     """
 
     rule: str = ""
@@ -27,12 +27,12 @@ class Permit(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one pod wishes, and what the operator's rule for it lets pods have.
+    """One pod's wishes, and the limits of the operator's rule for it.
 
     Attributes:
         online: it asks to go before others on its cards.
-        rule: the rule's name; empty where none names the pod.
-        denied: why the rule lets no pod be online; empty where it does.
+        rule: the rule's name; empty if none names the pod.
+        denied: why the rule lets no pod be online; empty if it does.
         pods: the most pods of one namespace that may be online at once by this rule; None for any number.
         cards_milli: the part of a node's cards that may have such pods at once, in thousandths; None for all.
         policy: see `Permit`.

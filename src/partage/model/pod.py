@@ -11,13 +11,13 @@ from partage.model.selector import NodeConstraint, Toleration
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a bound pod's annotations say it holds.
+    """The allocation in a bound pod's annotations.
 
     Attributes:
-        grants: what was read.
+        grants: the grants read.
         source: which record was read (`partage`, or a protocol's name); for people.
-        problem: why the record cannot be trusted; empty when it can.
-        permit: what stands beside it of the pod's wishes; None where nothing does.
+        problem: why the record cannot be trusted; empty if it can.
+        permit: the permit beside it; None if there is none.
     """
 
     grants: tuple[Grant, ...] = ()
@@ -37,15 +37,15 @@ class Pod:
         priority: higher is scheduled first.
         node: where it is bound, or None.
         finished: its containers have ended (or the pod is gone); it holds nothing any more.
-        request: what it asks of devices.
+        request: its request for devices.
         host: ordinary resources by name in whole units (`cpu` in milli), `pods` included.
         constraint: labels that its node must carry.
         tolerations: taints that it accepts.
         quota: amounts that its namespace's quotas count, by quota key.
-        record: what its annotations say it holds; None when they say nothing.
-        version: counts its changes, so that a late event is known to be old.
+        record: the allocation in its annotations; None if there is none.
+        version: counts its changes, so that a late event is recognised as old.
         claim: it is an allocated ResourceClaim, which holds devices as a bound pod does.
-        wish: what it wishes beside its amounts; None where no operator made a rule, or it asks for no share.
+        wish: its wishes beside its amounts; None if no operator made a rule, or it asks for no share.
     """
 
     uid: str

@@ -9,16 +9,16 @@ from partage.model.errors import InvalidValue
 class Strategy(StrEnum):
     """A strategy's name, the same at both levels."""
 
-    BINPACK = "binpack"  # fill what is used most
-    SPREAD = "spread"  # use what is used least
+    BINPACK = "binpack"  # most used first
+    SPREAD = "spread"  # least used first
     FIRST_FIT = "first-fit"  # first in order
     PARTAGE = "partage"  # the default: least loss of value
     RANDOM = "random"  # any place that fits, by a seeded draw
     BESTFIT = "bestfit"  # least compute and CPU left on the node
-    DOTPROD = "dotprod"  # least product of what is asked and what is free
+    DOTPROD = "dotprod"  # least product of the request and the free amounts
     GPUPACKING = "gpupacking"  # shared cards first, then used nodes, then idle ones
     GPUCLUSTERING = "gpuclustering"  # beside pods that ask for as many cards
-    FGD = "fgd"  # least growth of what the usual requests cannot use
+    FGD = "fgd"  # least growth of capacity that usual requests cannot use
 
     @property
     def scores_cards(self) -> bool:
@@ -28,14 +28,14 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CardWeights:
-    """How much slots, compute and memory count when cards are compared."""
+    """The weights of slots, compute and memory when cards are compared."""
 
     slot: int = 1
     core: int = 1
     memory: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse weights that order nothing."""
+        """Refuse weights that give no order."""
         if min(self.slot, self.core, self.memory) < 0:
             raise InvalidValue("scoring weights must not be negative")
         if self.slot + self.core + self.memory == 0:
@@ -44,14 +44,14 @@ class CardWeights:
 
 @dataclass(frozen=True, slots=True)
 class CardOrder:
-    """How cards of one node are ordered for a pod that says so itself.
+    """The order of one node's cards that a pod chooses itself.
 
     Attributes:
         strategy: between cards; None leaves it to the policy in force.
         by_numa: compare NUMA nodes before use.
         then_numa: compare NUMA nodes of cards that the strategy finds equal.
         by_links: choose the set of cards with the best links (and for one card the worst linked).
-        weights: what counts as use; None for the default.
+        weights: the weights of use; None for the default.
     """
 
     strategy: Strategy | None = None
@@ -63,13 +63,13 @@ class CardOrder:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """What the protocol's own scheduler looks at when it compares places, beyond compute and memory in use.
+    """Criteria of the protocol's own scheduler beyond compute and memory in use.
 
     Attributes:
         sharers: sharers count as use, as much as compute and as memory, of cards and of nodes.
-        left: spread compares nodes by how much they have left, in cards; a large node may have more left than
-            a small one of which less is used.
-        topology: a share goes to a PCIe switch and a NUMA node in use first, so that idle ones stay whole.
+        left: spread compares nodes by their free amounts, in cards; a large node may have more left than a less used
+            small one.
+        topology: a share prefers a PCIe switch and a NUMA node in use, so that idle ones stay whole.
     """
 
     sharers: bool = False
@@ -81,7 +81,7 @@ class Scoring:
 class Policy:
     """The policy in force: a strategy between nodes and one between cards.
 
-    Its name is `node/card`, or the one word when both are the same.
+    Its name is `node/card`, or one word if both are the same.
     """
 
     node: Strategy = Strategy.PARTAGE
@@ -89,7 +89,7 @@ class Policy:
 
     @staticmethod
     def parse(name: str) -> "Policy":
-        """The policy called `name`, in any case: `binpack`, or `spread/binpack` for nodes and cards apart.
+        """The policy called `name`, in any case: `binpack`, or `spread/binpack` for nodes and cards separately.
 
         Raises:
             InvalidValue: no such policy.

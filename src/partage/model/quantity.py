@@ -41,7 +41,7 @@ _GRAMMAR: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, order=True)
 class Quantity:
-    """An exact number with the format it is printed in; equal numbers are equal in any format.
+    """An exact number with its print format; equal numbers are equal in any format.
 
     Attributes:
         nano: the number in billionths; may be negative.
@@ -53,10 +53,10 @@ class Quantity:
 
     @staticmethod
     def parse(text: str | float) -> "Quantity":
-        """The quantity that `text` stands for. Raises `InvalidQuantity`: not a quantity, or beyond 2**63 - 1.
+        """The quantity of `text`. Raises `InvalidQuantity`: not a quantity, or beyond 2**63 - 1.
 
-        Numbers are accepted because YAML authors leave quotes out. More than nine decimals are
-        rounded up, as Kubernetes does.
+        Numbers are accepted because YAML authors leave quotes out. More than nine decimals are rounded up, as
+        Kubernetes does.
         """
         if isinstance(text, bool):
             raise InvalidQuantity(f"quantity {text!r} is a boolean, not a number")
@@ -65,11 +65,11 @@ class Quantity:
         return _parse(text if isinstance(text, str) else repr(text))
 
     def floor(self) -> int:
-        """The largest whole number not above this."""
+        """The largest integer not above this."""
         return self.nano // NANO
 
     def ceil(self) -> int:
-        """The smallest whole number not below this, as Kubernetes' `Value()` rounds."""
+        """The smallest integer not below this, as Kubernetes' `Value()` rounds."""
         return -(-self.nano // NANO)
 
     def milli(self) -> int:
@@ -78,7 +78,7 @@ class Quantity:
 
     @property
     def integral(self) -> bool:
-        """Whether this is a whole number."""
+        """Whether this is an integer."""
         return self.nano % NANO == 0
 
     def __str__(self) -> str:
@@ -94,18 +94,18 @@ class Quantity:
 
 
 def decimal(value: int) -> Quantity:
-    """A whole number printed with decimal suffixes: `decimal(1000)` prints `1k`."""
+    """An integer printed with decimal suffixes: `decimal(1000)` prints `1k`."""
     return Quantity(value * NANO, "DecimalSI")
 
 
 def binary(value: int) -> Quantity:
-    """A whole number printed with binary suffixes: `binary(2**30)` prints `1Gi`."""
+    """An integer printed with binary suffixes: `binary(2**30)` prints `1Gi`."""
     return Quantity(value * NANO, "BinarySI")
 
 
 @lru_cache(maxsize=4096)
 def brief(value: int) -> str:
-    """Bytes for people: the canonical text where it is short, else GiB with one decimal."""
+    """Bytes for people: the canonical text if it is short, else GiB with one decimal."""
     text = str(binary(value))
     if len(text) > _BRIEF:
         return f"{value / 2**30:.1f}Gi"

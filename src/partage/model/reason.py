@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class ReasonCode(StrEnum):
-    """Stable codes of refusal; the comment says what was found."""
+    """Stable codes of refusal; each comment gives the cause."""
 
     INVALID_REQUEST = "InvalidRequest"  # the request itself breaks a rule of its protocol
     SCHEDULING_GATED = "SchedulingGated"  # the pod's own gates hold it back
@@ -20,36 +20,36 @@ class ReasonCode(StrEnum):
     INSUFFICIENT_SLOTS = "InsufficientSlots"  # as many sharers as the card may have
     INSUFFICIENT_DEVICES = "InsufficientDevices"  # rdma, fpga or a native unit of a card
     UNHEALTHY = "Unhealthy"  # the card is reported unhealthy
-    DEVICE_FILES_UNKNOWN = "DeviceFilesUnknown"  # no container could be given the node's cards
+    DEVICE_FILES_UNKNOWN = "DeviceFilesUnknown"  # the node's cards have no known device files
     CORDONED = "Cordoned"  # the card is closed to new pods by its operator
-    AGENT_SILENT = "AgentSilent"  # the node's agent is away, so the pod would not be served there
+    AGENT_SILENT = "AgentSilent"  # the node's agent is away, so it would not serve the pod
     QUARANTINED = "Quarantined"  # the card's books and its records disagree
     TYPE_MISMATCH = "TypeMismatch"  # wrong model or vendor of card
-    UUID_MISMATCH = "UuidMismatch"  # not one of the cards named, or one of those refused
+    UUID_MISMATCH = "UuidMismatch"  # not one of the cards named, or one of the cards refused
     MODE_MISMATCH = "ModeMismatch"  # the card's sharing mode is not one the pod allows
     TOPOLOGY_SCOPE = "TopologyScope"  # no NUMA node or PCIe switch holds the request
     JOINT_ALLOCATION = "JointAllocation"  # GPU and RDMA cannot be placed together as asked
     PARTITION = "Partition"  # no free partition of the size asked
     MIG_PLACEMENT = "MigPlacement"  # no legal position for the instance
-    NOT_SHAREABLE = "NotShareable"  # the card or node is not to be shared
-    CARD_NOT_IDLE = "CardNotIdle"  # a whole card is asked, and the card holds shares
-    NODE_POLICY = "NodePolicy"  # the node's policy rules the pod out
+    NOT_SHAREABLE = "NotShareable"  # the card or node may not be shared
+    CARD_NOT_IDLE = "CardNotIdle"  # a whole card is asked, but the card holds shares
+    NODE_POLICY = "NodePolicy"  # the node's policy excludes the pod
     DRIVER_UNSUPPORTED = "DriverUnsupported"  # driver or architecture outside the protocol's table
     QUOTA_EXCEEDED = "QuotaExceeded"  # the namespace's ResourceQuota
     NUMA_MISMATCH = "NumaMismatch"  # the cards asked together are on several NUMA nodes
     TEMPLATE_MISMATCH = "TemplateMismatch"  # no sharing template equals the request
-    ISOLATION_PROVIDER = "IsolationProvider"  # the node lacks the isolation the pod names
-    SEARCH_LIMIT = "SearchLimit"  # the search for a place took as much work as one decision may
-    SEARCH_DEFERRED = "SearchDeferred"  # others of the namespace had their share of search; later
+    ISOLATION_PROVIDER = "IsolationProvider"  # the node lacks the isolation that the pod names
+    SEARCH_LIMIT = "SearchLimit"  # the search for a place reached the limit of work of one decision
+    SEARCH_DEFERRED = "SearchDeferred"  # other pods of the namespace used its share of search; later
     NODE_RESOURCES = "NodeResources"  # CPU, memory, pods or a foreign extended resource
     NODE_AFFINITY = "NodeAffinity"  # nodeSelector, node affinity or nodeName
     TAINT = "Taint"  # a taint that is not tolerated
     NODE_UNSCHEDULABLE = "NodeUnschedulable"  # the node is cordoned
     CLAIM_UNREADY = (
-        "ClaimUnready"  # a claim of the pod cannot be judged: it, or what it names, is not there
+        "ClaimUnready"  # a claim of the pod, or an object that it names, does not exist
     )
     SELECTOR_MISMATCH = (
-        "SelectorMismatch"  # no device is of a claim's class and what its selectors select
+        "SelectorMismatch"  # no device matches a claim's class and selectors
     )
 
 
@@ -93,7 +93,7 @@ _PHRASES: Mapping[ReasonCode, str] = {
 
 
 _PART = ReasonCode.INSUFFICIENT_CORE
-"""Of a device that is no card, too: a share of it is counted in the same column."""
+"""Also of a device that is not a card: a share of it is counted in the same column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,9 @@ class CardReason:
     Attributes:
         code: the rule.
         minor: the card.
-        asked: what was asked of the card, in the unit of the code (milli, bytes, slots), if any.
-        free: what the card had left, in the same unit.
-        detail: what else a person needs to know.
+        asked: the amount asked of the card, in the unit of the code (milli, bytes, slots), if any.
+        free: the amount that the card had left, in the same unit.
+        detail: further facts for people.
     """
 
     code: ReasonCode
@@ -122,12 +122,12 @@ class NodeReason:
     Attributes:
         code: the leading rule.
         message: one sentence with numbers, without the node's name.
-        asked: what was asked in the code's unit, if it has one.
+        asked: the amount asked in the code's unit, if it has one.
         free: the most that one card (or the node) had left, in that unit.
         card: the minor of the card that had `free` left.
         cards: every card that was refused.
-        brief: the fact in a few words, for the one-line summary, where no number tells it.
-        device: what the lacking device is, where it is no card.
+        brief: the fact in a few words, for the one-line summary without a number.
+        device: the lacking device, if it is not a card.
     """
 
     code: ReasonCode
@@ -147,8 +147,8 @@ class Refusal:
     Attributes:
         code: the leading rule over all nodes, or of the pod itself.
         message: one line for a person.
-        nodes: node name to reason; empty when the pod itself is at fault.
-        counts: how many nodes failed by each code; complete even where `nodes` is cut short.
+        nodes: node name to reason; empty if the pod itself is at fault.
+        counts: number of nodes that failed by each code; complete even if `nodes` is cut short.
     """
 
     code: ReasonCode
@@ -158,9 +158,9 @@ class Refusal:
 
 
 def phrase(code: ReasonCode, device: str = "") -> str:
-    """The few words that stand for a code in a one-line summary.
+    """The few words for a code in a one-line summary.
 
     Args:
-        device: what lacks compute, where it is no card.
+        device: the device that lacks compute, if it is not a card.
     """
     return f"insufficient {device}" if device and code is _PART else _PHRASES[code]

@@ -32,8 +32,8 @@ class Scope(IntEnum):
 class Phase(StrEnum):
     """When a container runs, which decides how its demand adds up.
 
-    Init containers run one after another before the others: their demand counts by maximum.
-    Sidecars (init containers that restart always) run beside the others: theirs is summed.
+    Init containers run one after another before the others, so their demand counts by maximum. Sidecars (init
+    containers that restart always) run beside the others, so their demand is summed.
     """
 
     INIT = "init"
@@ -47,7 +47,7 @@ _Key = TypeVar("_Key")
 def at_most(asked: Iterable[tuple[Phase, _Key, int]]) -> Counter[_Key]:
     """The most that containers have at one moment, by kind.
 
-    What runs together is summed; the largest init container counts beside the sidecars, if that is more.
+    Containers that run together are summed; the largest init container counts beside the sidecars, if that is more.
 
     Args:
         asked: when a container runs, of what kind it asks, and how many.
@@ -65,7 +65,7 @@ def at_most(asked: Iterable[tuple[Phase, _Key, int]]) -> Counter[_Key]:
 
 @dataclass(frozen=True, slots=True)
 class CardFilter:
-    """Which cards a request accepts at all.
+    """The cards that a request accepts.
 
     Attributes:
         use_types: the card's model must contain one of these (case does not matter).
@@ -92,7 +92,7 @@ class CardFilter:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """So many devices of a type, each with so much.
+    """A number of devices of a type, with amounts for each.
 
     Attributes:
         type: gpu, rdma or fpga.
@@ -101,26 +101,23 @@ class DeviceRequest:
         memory_bytes: memory asked of each device; 0 when asked as a share, or not at all.
         memory_milli: memory asked of each device in thousandths of that device's memory.
         whole: each device must be idle and is taken entirely.
-        unused: each device must have no other tenant when the pod comes (others may follow).
+        unused: each device must have no other tenant when the pod arrives (others may follow).
         exclusive: no other tenant may join the device while this pod is on it.
-        claims_core: a tenant that asks for no compute may not join a device whose compute is all
-            taken.
+        claims_core: a tenant that asks for no compute may not join a device whose compute is all taken.
         sharers: the most tenants that the pod's protocol allows on the device; None for no limit.
-        registrar: the protocol whose registration of a card counts more than `sharers`.
+        registrar: the protocol whose registration of a card overrides `sharers`.
         extras: native units asked of each device (name, amount).
-        core_unit: the native unit that stands for compute: its share of the device's total is
-            charged as compute. Empty when compute is asked directly.
-        templated: native units, and memory under the name `memory`, must equal a template of
-            the node exactly.
+        core_unit: the native unit that replaces compute; its share of the device's total is charged as compute. Empty
+            if compute is asked directly.
+        templated: native units, and memory under the name `memory`, must equal a template of the node exactly.
         every: all devices of the type that the filter accepts, instead of `count`.
         filter: which devices are accepted.
-        scope: how close together they must be; None when anywhere on the node will do.
-        scope_code: the code of refusal when the scope cannot be met.
-        scope_exclusive: within each scope of this size, no other pod's devices may be in use, now
-            or later.
-        instances: hardware instances will do, several of them on one card too.
-        profile: the profile that each instance must have: its name, or the compute part of it
-            (`3g`) for the plain one; shares will not do then. Empty when amounts decide.
+        scope: how close together they must be; None for anywhere on the node.
+        scope_code: the code of refusal if the scope cannot be met.
+        scope_exclusive: within each scope of this size, no other pod's devices may be in use, now or later.
+        instances: hardware instances are accepted, also several on one card.
+        profile: the profile that each instance must have: its name, or the compute part of it (`3g`) for the plain one;
+            shares are not accepted then. Empty if amounts decide.
     """
 
     type: DeviceType
@@ -146,12 +143,12 @@ class DeviceRequest:
     registrar: str = ""
 
     def sharers_on(self, device: Device) -> int | None:
-        """The most tenants that the pod's protocol allows on this device; None where its slots decide."""
+        """The most tenants that the pod's protocol allows on this device; None if its slots decide."""
         registered = self.registrar and device.registrar == self.registrar
         return None if registered else self.sharers
 
     def __post_init__(self) -> None:
-        """Refuse requests for less than nothing."""
+        """Refuse negative amounts."""
         if self.count < 1:
             raise InvalidValue(f"a request for {self.count} devices")
         if min(self.core_milli, self.memory_bytes, self.memory_milli) < 0:
@@ -162,16 +159,16 @@ class DeviceRequest:
 
 @dataclass(frozen=True, slots=True)
 class ContainerAsk:
-    """One container's part of a group: how its grants are split out of the group's devices.
+    """One container's part of a group; it decides the container's grants of the group's devices.
 
     Attributes:
         name: the container.
         phase: when it runs.
-        core_milli: its compute over all devices of the group; 0 when the group serves it alone.
+        core_milli: its compute over all devices of the group; 0 if the group serves only it.
         memory_bytes: its memory over all devices, when asked in bytes.
         memory_milli: its memory over all devices in thousandths of a card, when asked as a share.
-        position: its place in the pod, init containers and sidecars first: an init container
-            runs beside the sidecars before it, not beside those after it.
+        position: its place in the pod, init containers and sidecars first: an init container runs beside the sidecars
+            before it, not beside those after it.
     """
 
     name: str
@@ -190,10 +187,10 @@ class RequestGroup:
         protocol: the family whose names were used; it writes the annotations.
         dialect: the family's own mark of how the names were written.
         phase: INIT groups are placed after the others and may reuse their devices.
-        request: what is asked.
-        containers: who gets it, in the pod's order.
-        metered: quota keys that count what was granted: key, `core` or `memory`, and base units
-            (milli or bytes) that make one of the key's.
+        request: the device request.
+        containers: its receivers, in the pod's order.
+        metered: quota keys that count granted amounts: key, `core` or `memory`, and the base units (milli or bytes) in
+            one unit of the key.
     """
 
     protocol: str
@@ -223,7 +220,7 @@ class PartitionAsk:
     """The pod insists on a partition of the node's table.
 
     Attributes:
-        restricted: only partitions of the best score will do.
+        restricted: only partitions of the best score are accepted.
         bandwidth: least ring bandwidth in bits per second.
     """
 
@@ -233,7 +230,7 @@ class PartitionAsk:
 
 @dataclass(frozen=True, slots=True)
 class LabelRule:
-    """A node label that must have exactly this value, and the code of refusal when it has not."""
+    """A node label that must have exactly this value, and the code of refusal otherwise."""
 
     key: str
     value: str
@@ -243,7 +240,7 @@ class LabelRule:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why the request itself cannot be served, whatever the cluster: rule, and where it broke."""
+    """Why the request itself cannot be served, whatever the cluster: the rule, and the place that breaks it."""
 
     message: str
     code: ReasonCode = ReasonCode.INVALID_REQUEST
@@ -251,7 +248,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, order=True)
 class MayUse:
-    """So many devices that a pod without a record may be using; which ones is not known.
+    """A number of unknown devices that a pod without a record may be using.
 
     Attributes:
         type: gpu, rdma or fpga.
@@ -280,14 +277,14 @@ class PodRequest:
         groups: INIT groups last; otherwise in the pod's order.
         joint: which types go together.
         partition: the pod's own wish for a partition.
-        node_labels: labels that the node must carry for this request.
+        node_labels: labels that the node must have for this request.
         node_strategy: the pod's own strategy between nodes.
         card_order: the pod's own order of cards.
-        scoring: what the pod's protocol compares.
+        scoring: the criteria of the pod's protocol.
         fault: set when the request breaks a rule; the pod then waits with its code.
-        notes: what `explain` should tell about how the request was read.
-        broken: with a fault, how many devices of each type the pod's resource names stand for at
-            most; `groups` may say less then.
+        notes: notes for `explain` about the reading of the request.
+        broken: with a fault, the most devices of each type for which the pod's resource names stand; `groups` may have
+            fewer then.
     """
 
     groups: tuple[RequestGroup, ...] = ()

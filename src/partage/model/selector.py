@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 _MOST_TOLD: Final = 16
-"""Values that a sentence repeats."""
+"""The most values that a sentence repeats."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 
 
@@ -50,7 +50,7 @@ class Requirement:
                 return self._compares(value)
 
     def __str__(self) -> str:
-        """As people write it: `zone=a`, `zone in (a, b)`, `!zone`."""
+        """The text for people: `zone=a`, `zone in (a, b)`, `!zone`."""
         match self.operator:
             case Operator.IN if len(self.values) == 1:
                 return f"{self.key}={self.values[0]}"
@@ -73,7 +73,7 @@ class Requirement:
 
     @property
     def bound(self) -> int | None:
-        """The number that `Gt` and `Lt` compare with; None where it is none, so that nothing matches."""
+        """The number with which `Gt` and `Lt` compare; None if there is none, so that nothing matches."""
         return integer(self.values[0]) if self.values else None
 
     def _compares(self, value: str | None) -> bool:
@@ -84,7 +84,7 @@ class Requirement:
 
 
 def integer(text: str) -> int | None:
-    """The number that a label stands for; None where it is none, or none of 64 bits."""
+    """A label's value as a number; None if it is not a number of 64 bits."""
     if not _INTEGER.fullmatch(text):
         return None
     found = int(text)
@@ -119,17 +119,17 @@ class NodeTerm:
         )
 
     def __str__(self) -> str:
-        """As people write it: `zone=a, disk`."""
+        """The text for people: `zone=a, disk`."""
         return ", ".join(str(r) for r in (*self.labels, *self.fields)) or "nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConstraint:
-    """Where a pod may go by labels: nodeSelector and required node affinity together.
+    """The nodes that a pod may use by labels: nodeSelector and required node affinity together.
 
     Attributes:
         selector: from `nodeSelector`.
-        terms: required node affinity, any of them; None when there is none.
+        terms: required node affinity, any of them; None if there is none.
         preferred: weight and term of preferred node affinity.
     """
 
@@ -158,11 +158,11 @@ class Taint:
 
     @property
     def repels(self) -> bool:
-        """Whether it keeps untolerating pods away (PreferNoSchedule only asks)."""
+        """Whether it keeps away pods that do not tolerate it (PreferNoSchedule only asks)."""
         return self.effect in ("NoSchedule", "NoExecute")
 
     def __str__(self) -> str:
-        """As kubectl prints it."""
+        """The text that kubectl prints."""
         return (
             f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
         )
