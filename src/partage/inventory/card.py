@@ -17,23 +17,22 @@ from partage.model.reason import ReasonCode
 from partage.model.request import MayUse
 
 Tree = tuple[tuple[int, ...], tuple[int, ...]]
-"""How a node's cards lie: by row, the number of the card's PCIe switch, and of its NUMA node."""
+"""The topology of a node's cards: by row, the number of the card's PCIe switch, and of its NUMA node."""
 
 CEILING: Final = 2**52
-"""The most that the books count of anything (4 PiB): more would not fit the columns' sums."""
+"""The largest amount that the books count (4 PiB): larger ones would not fit the columns' sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Capacity that must not be handed out because of one pod.
+    """Capacity that must not be allocated because of one pod.
 
     Attributes:
-        node: where.
-        types: types of device of which no device is handed out: the pod holds something by a record
-            that cannot be trusted.
-        message: why, for who may read of all namespaces.
-        may_use: without a record, what the pod may be using. So many devices are closed, of those
-            that take pods and that no pod holds.
+        node: the node.
+        types: types of which no device is allocated, because the pod holds some by an untrusted record.
+        message: why, for readers of all namespaces.
+        may_use: the devices that a pod without a record may be using. As many open devices that no pod holds are
+            closed.
     """
 
     node: str
@@ -43,7 +42,7 @@ class Suspicion:
 
     @property
     def brief(self) -> str:
-        """Why, for pods of any namespace: who is behind it is not named, nor what the record says."""
+        """Why, for pods of any namespace: it leaves out the pod's name and its record."""
         if self.may_use:
             return "a pod on the node asks for devices and has no record"
         return "a pod or claim on the node has a record that cannot be trusted"
@@ -54,20 +53,20 @@ class Card:
     """A copy of one card's state, for decisions card by card.
 
     Attributes:
-        device: what it is.
+        device: the card as reported.
         row: its position in the columns.
         core_free: compute left, milli.
         memory_free: memory left, bytes.
         slots_free: sharers it may still take.
         tenants: sharers it has.
         closed: why it takes no pod, or None.
-        closed_detail: more about that; it names no pod, since pods of any namespace hear it.
+        closed_detail: more about that; it names no pod, because pods of any namespace see it.
         extras_free: native units left.
         functions_taken: PCI addresses of its virtual functions in use.
-        instances: hardware instances on it, by start; what is added for a decision comes last.
+        instances: hardware instances on it, by start; those added for a decision are last.
         holders: the pod of each instance as `namespace/name`, in the same order.
         takes_instances: whether another instance may be made on it at all.
-        foreign: instances of others on it that no pod's record names, by start.
+        foreign: foreign instances on it that no pod's record names, by start.
     """
 
     device: Device
@@ -87,13 +86,13 @@ class Card:
 
     @property
     def occupied(self) -> tuple[MigSlice, ...]:
-        """Every instance on it, ours or not, by start."""
+        """Every instance on it, foreign ones included, by start."""
         everything = (*self.instances, *self.foreign)
         return tuple(sorted(everything, key=lambda one: (one.start, one.size, one.profile)))
 
 
 def tree_of(cards: Sequence[Device]) -> Tree | None:
-    """How the cards lie; None where there are none, or where that is unknown of one."""
+    """The topology of the cards; None if there are none, or if one card's position is unknown."""
     switches: dict[tuple[int, str], int] = {}
     numas: dict[int, int] = {}
     places: list[tuple[int, int]] = []
@@ -122,7 +121,7 @@ _NO_DOUBLES: Final[frozenset[tuple[DeviceType, int]]] = frozenset()
 
 
 def doubles(devices: Sequence[Device]) -> frozenset[tuple[DeviceType, int]]:
-    """Devices of one type with one UUID or one minor: they may be one device reported twice."""
+    """Devices of one type with the same UUID or minor: they may be one device reported twice."""
     named = [(d.type, d.uuid) for d in devices if d.uuid]
     if len(set(named)) == len(named) and len({(d.type, d.minor) for d in devices}) == len(devices):
         return _NO_DOUBLES  # nearly always
@@ -136,7 +135,7 @@ def doubles(devices: Sequence[Device]) -> frozenset[tuple[DeviceType, int]]:
 
 
 def bounded(charge: Charge) -> Charge:
-    """The charge, with absurd amounts cut down to what the columns can count."""
+    """The charge, with absurd amounts reduced to the most that the columns can count."""
     few = charge.core_milli <= CEILING and charge.slots <= CEILING
     few = few and charge.memory_bytes <= CEILING
     if few and (not charge.extras or all(a <= CEILING for _unit, a in charge.extras)):
@@ -151,7 +150,7 @@ def bounded(charge: Charge) -> Charge:
 
 
 def ghost(charge: Charge) -> Device:
-    """A stand-in for a device that is booked but no longer on its node."""
+    """A placeholder for a booked device that is no longer on its node."""
     return Device(
         type=charge.type,
         minor=charge.minor,

@@ -16,21 +16,21 @@ _KEPT: Final = 2**15
 
 
 class ChangeLog:
-    """Node indexes in the order of their changes; a node that changed twice is there twice.
+    """Node indexes in the order of their changes; a node that changed twice is listed twice.
 
     Attributes:
-        count: how many changes there have ever been.
+        count: the number of all changes so far.
     """
 
     def __init__(self, kept: int = _KEPT) -> None:
-        """An empty log that has at least the `kept` latest changes."""
+        """An empty log that keeps at least the `kept` latest changes."""
         self._kept = kept
         self._recent: Index = np.zeros(2 * kept, np.intp)
         self._used = 0
         self.count = 0
 
     def append(self, index: int) -> None:
-        """Write down that a node changed."""
+        """Record that a node changed."""
         if self._used == self._recent.shape[0]:
             self._recent[: self._kept] = self._recent[self._kept :]
             self._used = self._kept
@@ -39,9 +39,9 @@ class ChangeLog:
         self.count += 1
 
     def since(self, seen: int) -> Index | None:
-        """The nodes that changed after the first `seen` changes; None when that is forgotten.
+        """The nodes that changed after the first `seen` changes; None if the log no longer has them.
 
-        The result is a view that holds until the next change.
+        The result is a view that is valid until the next change.
         """
         start = seen - self.count + self._used
         return self._recent[start : self._used] if start >= 0 else None
@@ -53,26 +53,26 @@ def distinct(nodes: Index) -> Index:
 
 
 class PodLog:
-    """Uids in the order of their changes; a pod that changed twice is there twice.
+    """Uids in the order of their changes; a pod that changed twice is listed twice.
 
     Attributes:
-        count: how many changes there have ever been.
+        count: the number of all changes so far.
     """
 
     def __init__(self, kept: int = _KEPT) -> None:
-        """An empty log that has at least the `kept` latest changes."""
+        """An empty log that keeps at least the `kept` latest changes."""
         self._kept = kept
         self._recent: list[str] = []
         self.count = 0
 
     def append(self, uid: str) -> None:
-        """Write down that a pod came, changed or went."""
+        """Record that a pod was created, changed or deleted."""
         self._recent.append(uid)
         self.count += 1
         if len(self._recent) > 2 * self._kept:
             del self._recent[: self._kept]
 
     def since(self, seen: int) -> Sequence[str] | None:
-        """The pods that changed after the first `seen` changes; None when that is forgotten."""
+        """The pods that changed after the first `seen` changes; None if the log no longer has them."""
         start = seen - self.count + len(self._recent)
         return self._recent[start:] if start >= 0 else None

@@ -40,22 +40,22 @@ from partage.model.reason import ReasonCode
 from partage.model.request import Scope
 
 _MANY: Final = 128
-"""Kinds of card, names of resources, instances together on a card: above so many it is asked which are still there."""
+"""Above this many kinds of card, names of resources or sets of instances, unused ones are looked for."""
 
 WIDTHS: Final = (16, 32, 64, 128)
-"""Numbers of devices of a type, of which it is known which nodes have more."""
+"""The numbers of devices of a type for which the nodes with more are known."""
 
 UNCHECKED: Final = 2**62
-"""Room of an ordinary resource that the node does not tell; it is not checked."""
+"""Room of an ordinary resource that the node does not report; it is not checked."""
 
 ASSUMED: Final = ("cpu", "memory", "pods", "ephemeral-storage")
-"""Ordinary resources that are not checked on a node that does not tell of them."""
+"""Ordinary resources that are not checked on a node that does not report them."""
 
 _CLOSED_NUMBER: Final = {code: number for number, code in enumerate(CLOSED)}
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """What one pod holds, and what is charged for it."""
+    """The allocation of one pod, and its charges."""
 
     allocation: Allocation
     charges: tuple[Charge, ...]
@@ -101,7 +101,7 @@ class Columns:
         self._wider: dict[int, set[int]] = {width: set() for width in WIDTHS}
 
     def node_at(self, index: int) -> Node:
-        """The node at an index. Raises `LedgerError`: no node is there."""
+        """The node at an index. Raises `LedgerError`: the index has no node."""
         node = self.nodes[index]
         if node is None:
             raise LedgerError(f"no node at index {index}")
@@ -146,7 +146,7 @@ class Columns:
         self.hosted[index] = 0
 
     def _load(self, index: int) -> None:
-        """Write a node's columns afresh from the node and the entries on it."""
+        """Rewrite a node's columns from the node and the entries on it."""
         node = self.node_at(index)
         self._unload(index)
         entries = self._by_node.get(node.name, {})
@@ -196,7 +196,7 @@ class Columns:
         self.made_room += 1
 
     def _load_host(self, index: int) -> None:
-        """Write afresh what a node has beside devices."""
+        """Rewrite a node's resources beside devices."""
         node = self.node_at(index)
         entries = self._by_node.get(node.name, {}).values()
         self._write_host(index, node)
@@ -205,7 +205,7 @@ class Columns:
             self._book_host(index, entry.allocation.host, -1)
 
     def _note_width(self, index: int, devices: int) -> None:
-        """A node has so many devices of one type, ghosts included."""
+        """Note that a node has so many devices of one type, ghosts included."""
         for width, nodes in self._wider.items():
             if devices > width:
                 nodes.add(index)
@@ -244,7 +244,7 @@ class Columns:
         self.hosted[index] = kinds
 
     def _book_late(self, resource: str, newcomer: int) -> None:
-        """Book a resource that a newcomer brought in for the pods of all other nodes."""
+        """Book a resource that a new node introduced for the pods of all other nodes."""
         for name, entries in self._by_node.items():
             index = self.index.get(name, newcomer)
             if index != newcomer:
@@ -279,10 +279,10 @@ class Columns:
         return kind
 
     def _forget_kinds(self) -> None:
-        """Make the numbers free of kinds that no card is of any more, once there are many.
+        """Free the numbers of kinds that no card has any more, once there are many.
 
-        Who may write one node's documents may name other kinds in each; every request for cards
-        looks at all that are known.
+        The writer of one node's documents may name new kinds in each, and every request for cards reads all known
+        kinds.
         """
         if len(self._kind_index) < self._most_kinds:
             return
@@ -297,7 +297,7 @@ class Columns:
         self._most_kinds = max(_MANY, 2 * len(self._kind_index))
 
     def _forget_names(self) -> None:
-        """Drop the columns of resources that no node tells of any more, once there are many."""
+        """Drop the columns of resources that no node reports any more, once there are many."""
         if len(self.host_free) < self._most_names:
             return
         told = {*ASSUMED}.union(*(node.allocatable for node in self.nodes if node is not None))
@@ -306,9 +306,9 @@ class Columns:
         self._most_names = max(_MANY, 2 * len(self.host_free))
 
     def _locate(self, index: int, charge: Charge) -> int | None:
-        """The row of a charge's device: by UUID, or by minor when the record knows no UUID.
+        """The row of a charge's device: by UUID, or by minor if the record has no UUID.
 
-        A ghost that has a UUID stands for that device alone, so a record without one gets its own.
+        A ghost with a UUID represents only that device, so a record without one gets its own ghost.
         """
         devices = self._rows[index].get(charge.type, ())
         if charge.uuid:
@@ -342,7 +342,7 @@ class Columns:
             tenants = self._tenants[place] = {}
         mine = tenants.get(uid)
         tenants[uid] = charge if mine is None else together(mine, charge)
-        # One more sharer of an open card changes less than `_refresh` would look at.
+        # One more sharer of an open card changes less than `_refresh` checks.
         joins = not charge.exclusive and charge.fence is None and not charge.instances
         if joins and core >= 0 <= memory and plane.open[at] and index not in self.cut_nodes:
             left = plane.slots_free.item(at) - charge.slots
@@ -372,7 +372,7 @@ class Columns:
         self._refresh(charge.type, index, row)
 
     def _around(self, index: int, row: int, charge: Charge) -> Iterator[int]:
-        """Rows that a charge's fence encloses, its own included."""
+        """Rows inside a charge's fence, its own included."""
         if charge.fence is None:
             return
         devices = self._rows[index][charge.type]
@@ -387,7 +387,7 @@ class Columns:
                     yield other
 
     def _refresh(self, type_: DeviceType, index: int, row: int) -> None:
-        """Derive what is not a sum: free slots and whether the card is open."""
+        """Derive the values that are not sums: free slots and whether the card is open."""
         plane = self.planes[type_]
         if index in self.cut_nodes:
             self._count_strangers(type_, index, row)
@@ -403,7 +403,7 @@ class Columns:
             plane.cut[row, index] = self._cut(type_, index, row, closed)
 
     def _count_strangers(self, type_: DeviceType, index: int, row: int) -> None:
-        """Take off what others' instances have, as far as no pod is booked for it."""
+        """Subtract the amounts of foreign instances that no pod's charge covers."""
         device, place = self._rows[index][type_][row], (type_, index, row)
         if not device.foreign or device.cutting is None:
             return
@@ -416,7 +416,7 @@ class Columns:
     def _cut(
         self, type_: DeviceType, index: int, row: int, closed: tuple[ReasonCode, str] | None
     ) -> int:
-        """Number of what instances are on the card; 0 where no other can be made."""
+        """Number of the set of instances on the card; 0 if no other can be made."""
         device = self._rows[index][type_][row]
         on_it = joinable(device, self._tenants.get((type_, index, row), {}), closed)
         if on_it is None or device.cutting is None:
@@ -428,10 +428,10 @@ class Columns:
         return found
 
     def _forget_cuts(self) -> None:
-        """Number afresh the combinations that are on some card, once there are many others.
+        """Renumber the combinations that are on some card, once there are many others.
 
-        Who may write one node's documents may tell of other tables and instances in each; every request for
-        instances looks at all that are known.
+        The writer of one node's documents may report new tables and instances in each, and every request for instances
+        reads all known ones.
         """
         before, self.cuts = self.cuts.known, Cuts()
         for plane in self.planes.values():
@@ -453,7 +453,7 @@ class Columns:
     def _closed_itself(
         self, type_: DeviceType, index: int, row: int
     ) -> tuple[ReasonCode, str] | None:
-        """Why the card takes no pod, whatever pods without a record may be using."""
+        """Why the card takes no pod, apart from pods without a record that may be using it."""
         device = self._rows[index][type_][row]
         if not device.healthy:
             return ReasonCode.UNHEALTHY, device.health_detail
@@ -488,16 +488,15 @@ class Columns:
         return closed
 
     def _too_many(self, type_: DeviceType, index: int, row: int) -> str:
-        """Whose records add up to more than the card has: two managers give it, or one was edited."""
+        """Why an overbooked card is closed: two managers allocate it, or one record was edited."""
         holders = len(self._tenants.get((type_, index, row), ()))
         return f"over-committed by {holders} pod{'s' * (holders != 1)}"
 
     def _withhold(self, index: int) -> None:
         """Close as many idle cards of a node as pods without a record may be using there.
 
-        Which ones these use is not known. A card that a pod holds by a record is never closed for
-        them, and no more cards are than they may use; so the same follows from the same pods,
-        whatever the order they came in.
+        It is unknown which cards these pods use. A card that a pod holds by a record is never closed for them, and
+        never more cards than they may use. So the same pods give the same result, whatever their order.
         """
         name = self.node_at(index).name
         wanted = sorted(
@@ -522,7 +521,7 @@ class Columns:
             self.made_room += 1
 
     def _idle(self, type_: DeviceType, index: int) -> dict[int, str]:
-        """Cards that take pods and have none, by row: the vendor of each."""
+        """Open cards without a pod, by row: the vendor of each."""
         return {
             row: device.vendor
             for row, device in enumerate(self._rows[index].get(type_, ()))
@@ -574,7 +573,7 @@ class Columns:
         return card
 
     def _miscut(self, indexes: set[int]) -> str:
-        """A card of these nodes whose column `cut` is not what is on it; empty if there is none."""
+        """A card of these nodes whose column `cut` differs from its instances; empty if there is none."""
         for index in indexes & self.cut_nodes:
             for type_ in DeviceType:
                 for row in range(len(self._rows[index].get(type_, ()))):
@@ -587,5 +586,5 @@ class Columns:
         return ""
 
     def _who(self, index: int, uid: str) -> str:
-        """Who holds something on a node, for people."""
+        """The holder of something on a node, for people."""
         return self._by_node[self.node_at(index).name][uid].allocation.holder

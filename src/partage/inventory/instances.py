@@ -17,7 +17,7 @@ from partage.model.mig import MigSlice
 from partage.model.reason import ReasonCode
 
 _REMEMBERED: Final = 1 << 14
-"""Combinations of instances of which it is remembered whether they are a layout."""
+"""Combinations of instances for which the books remember whether they are a layout."""
 
 CUT: Final = (ReasonCode.CARD_NOT_IDLE, "it is cut into instances")
 """Why a card that takes either shares or instances takes no share now."""
@@ -28,12 +28,12 @@ _OTHERS: Final = (
     "it is cut into instances that partage did not make",
 )
 _INSTANCES_ONLY: Final = (None, CUT, _OTHERS)
-"""What closes a card to shares and to whole cards, and not to instances."""
+"""Reasons that close a card to shares and to whole cards, but not to instances."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A card's cutting, and the instances that are on it, others' too, by start."""
+    """A card's cutting, and the instances on it by start, foreign ones included."""
 
     cutting: Cutting
     instances: tuple[MigSlice, ...]
@@ -42,7 +42,7 @@ class Cut:
 class Cuts:
     """The combinations of instances that occur, numbered from 1.
 
-    Where many do not any more, the books have another list, with other numbers.
+    If many no longer occur, the books start another list with other numbers.
     """
 
     def __init__(self) -> None:
@@ -69,31 +69,31 @@ def _in_order(instances: Iterable[MigSlice]) -> tuple[MigSlice, ...]:
 
 
 def strangers(device: Device, tenants: Mapping[str, Charge]) -> tuple[MigSlice, ...]:
-    """Instances of others on a card that stand for no pod of the books, by start.
+    """Foreign instances on a card that match no pod in the books, by start.
 
-    One that is exactly what a pod's record names is that pod's: HAMi made it before Partage came.
+    An instance that equals the one in a pod's record is that pod's: HAMi made it before Partage was installed.
     """
     booked = frozenset(held(tenants.values()))
     return _in_order(one.instance for one in device.foreign if one.instance not in booked)
 
 
 def taken_by(cutting: Cutting, instances: Iterable[MigSlice]) -> tuple[int, int]:
-    """Compute (milli) and memory (bytes) of instances; one of an unknown profile has neither."""
+    """Compute (milli) and memory (bytes) of instances; both 0 for an unknown profile."""
     sizes = {profile.name: profile for profile in cutting.axis.profiles}
     found = [sizes[one.profile] for one in instances if one.profile in sizes]
     return sum(one.core_milli for one in found), sum(one.memory_bytes for one in found)
 
 
 def cut_by_others(device: Device) -> tuple[ReasonCode, str] | None:
-    """Why others' instances close a card to shares and to whole-card pods; None if none are there.
+    """Why foreign instances close a card to shares and to whole-card pods; None if there are none.
 
-    A card that gives nothing but instances stays open for them.
+    A card that gives only instances stays open for them.
     """
     return _OTHERS if device.foreign and device.mode is not SliceMode.MIG else None
 
 
 def misfit(device: Device, tenants: Mapping[str, Charge]) -> str:
-    """Why what is booked on a card cannot all be on it, as far as instances go; empty if it can."""
+    """Why the booked instances cannot all be on a card; empty if they can."""
     on_it = held(tenants.values())
     if not on_it:
         return ""
@@ -120,7 +120,7 @@ def _fault(cutting: Cutting, instances: tuple[MigSlice, ...]) -> str:
 def joinable(
     device: Device, tenants: Mapping[str, Charge], closed: tuple[ReasonCode, str] | None
 ) -> tuple[MigSlice, ...] | None:
-    """The instances beside which another may be made; None where none may."""
+    """The instances beside which another may be made; None if none may."""
     if device.cutting is None or closed not in _INSTANCES_ONLY:
         return None
     if any(not charge.instances for charge in tenants.values()):
@@ -130,7 +130,7 @@ def joinable(
 
 
 def taken(device: Device, tenants: Mapping[str, Charge]) -> tuple[ReasonCode, str] | None:
-    """Why a card on which one pod is alone, or has an instance, is closed; None if it is not."""
+    """Why a card on which one pod is alone, or has an instance, is closed; None if it is open."""
     wrong = misfit(device, tenants)
     if wrong:
         return ReasonCode.QUARANTINED, wrong

@@ -37,7 +37,7 @@ from partage.model.errors import LedgerError
 from partage.model.node import Node
 
 _FEW: Final = 16
-"""Nodes with many devices are few where they are at most one in so many."""
+"""Nodes with many devices are few if at most one node in this number has many."""
 
 
 class Ledger(Columns):
@@ -56,28 +56,28 @@ class Ledger(Columns):
         return uid in self._entries
 
     def allocation(self, uid: str) -> Allocation | None:
-        """What the pod holds, or None."""
+        """The pod's allocation, or None."""
         entry = self._entries.get(uid)
         return entry.allocation if entry else None
 
     def allocations(self) -> Iterator[Allocation]:
-        """What every pod holds, in the order of arrival."""
+        """Every pod's allocation, in the order of arrival."""
         return (entry.allocation for entry in self._entries.values())
 
     def on_node(self, name: str) -> Iterator[Allocation]:
-        """What the pods of one node hold, in the order of arrival."""
+        """The allocations on one node, in the order of arrival."""
         return (entry.allocation for entry in self._by_node.get(name, {}).values())
 
     def suspicion(self, uid: str) -> Suspicion | None:
-        """What is closed because of the pod, or None."""
+        """The capacity closed because of the pod, or None."""
         return self._suspicions.get(uid)
 
     def suspicions(self) -> Mapping[str, Suspicion]:
-        """Everything that is closed because of a pod, by its UID."""
+        """All capacity closed because of a pod, by its UID."""
         return self._suspicions
 
     def at_uuid(self, uuid: str) -> Iterable[tuple[DeviceType, int, int]]:
-        """Where a device sits: type, node index and row; normally one place."""
+        """The places of a device: type, node index and row; normally one."""
         return self._uuids.get(uuid, ())
 
     def device_at(self, type_: DeviceType, index: int, row: int) -> Device:
@@ -89,7 +89,7 @@ class Ledger(Columns):
         return self._rows[index].get(type_, ())
 
     def tree(self, index: int) -> Tree | None:
-        """How the GPUs of a node lie, by row; None where it is not known of all of them."""
+        """The topology of a node's GPUs, by row; None if it is not known of all of them."""
         return self._trees.get(index)
 
     def cards(self, type_: DeviceType, index: int) -> list[Card]:
@@ -105,7 +105,7 @@ class Ledger(Columns):
         return self._tenants.get((type_, index, row), {})
 
     def overbooked(self, uid: str) -> dict[str, tuple[str, ...]]:
-        """Devices of a pod that are booked beyond their means: UUID, or number without one, to the pods on them."""
+        """Devices of a pod that are overbooked: UUID (or number without one) to the pods on them."""
         entry = self._entries.get(uid)
         index = None if entry is None else self.index.get(entry.allocation.node)
         found: dict[str, tuple[str, ...]] = {}
@@ -125,7 +125,7 @@ class Ledger(Columns):
         return found
 
     def host_left(self, index: int, names: Iterable[str]) -> dict[str, int]:
-        """Ordinary resources that a node has left; `UNCHECKED` where it tells of none at all."""
+        """Ordinary resources that a node has left; `UNCHECKED` if it reports none at all."""
         nothing = UNCHECKED if self.unchecked[index] else 0
         return {
             name: int(self.host_free[name][index]) if name in self.host_free else nothing
@@ -133,10 +133,10 @@ class Ledger(Columns):
         }
 
     def narrowed(self) -> tuple["Ledger", Ints] | None:
-        """The books of as many positions for devices as all but few nodes have, and these few nodes.
+        """The books with only as many positions for devices as nearly all nodes need, and the few other nodes.
 
-        Who asks all nodes about much asks the first of all, and the few of the whole books again: all nodes have
-        room for as many devices as the one with most. None where the books are as narrow as they can be.
+        A caller with many questions about all nodes asks the narrow books first, and then the whole books about these
+        few, because every node has room for as many devices as the largest one. None if the books cannot be narrower.
         """
         most = max(plane.cards for plane in self.planes.values())
         for width in WIDTHS:
@@ -150,7 +150,7 @@ class Ledger(Columns):
     # --- changing ----------------------------------------------------------------------------
 
     def upsert_node(self, node: Node) -> None:
-        """Take in a node, or what it has become; entries on it are booked again by UUID."""
+        """Add or update a node; entries on it are booked again by UUID."""
         index = self.index.get(node.name)
         if index is None:
             index = self._vacant.pop() if self._vacant else len(self.nodes)
@@ -163,7 +163,7 @@ class Ledger(Columns):
         self._load(index)
 
     def update_taken(self, node: Node) -> None:
-        """Take in what pods take of a node beside devices, where nothing else of it has changed."""
+        """Update the resources that pods take of a node beside devices, if nothing else of it has changed."""
         index = self.index[node.name]
         self.nodes[index] = node
         self._load_host(index)
@@ -171,7 +171,7 @@ class Ledger(Columns):
         self.made_room += 1
 
     def remove_node(self, name: str) -> None:
-        """Forget a node; entries of its pods stay until the pods are gone."""
+        """Remove a node; entries of its pods stay until the pods are gone."""
         index = self.index.pop(name, None)
         if index is None:
             return
@@ -185,9 +185,9 @@ class Ledger(Columns):
         self.node_changes.append(index)
 
     def apply(self, allocation: Allocation) -> None:
-        """Book an allocation that is a fact, even where it goes beyond a card's means.
+        """Book an allocation that is a fact, even if it exceeds a card's amounts.
 
-        A card that is over-committed is closed; nothing is dropped.
+        An overbooked card is closed; nothing is dropped.
 
         Raises:
             LedgerError: the pod has an entry already.
@@ -219,7 +219,7 @@ class Ledger(Columns):
         self.changes.append(index)
 
     def undo(self, uid: str) -> Allocation | None:
-        """Release everything a pod holds; what it held, or None when it held nothing."""
+        """Release everything that a pod holds; returns its allocation, or None if it had none."""
         entry = self._entries.pop(uid, None)
         if entry is None:
             return None
@@ -260,7 +260,7 @@ class Ledger(Columns):
             self._reopen(name)
 
     def acquit(self, uid: str) -> bool:
-        """Open again what was closed because of a pod; whether there was anything."""
+        """Reopen the capacity closed because of a pod; returns whether there was any."""
         suspicion = self._suspicions.pop(uid, None)
         if suspicion is None:
             return False
@@ -280,7 +280,7 @@ class Ledger(Columns):
             LedgerError: a law is broken; the message names the node and the figures.
         """
         fresh = Ledger()
-        for resource in self.host_free:  # others' resources count where a node tells of none
+        for resource in self.host_free:  # foreign resources count if a node reports none
             for columns in (fresh.host_free, fresh.host_total):
                 columns[resource] = np.zeros(fresh.present.shape[0], np.int64)
         names = tuple(self.index if names is None else (n for n in names if n in self.index))
@@ -305,7 +305,7 @@ class Ledger(Columns):
                 raise LedgerError(f"an open {type_} is over-committed")
 
     def picture(self, names: Collection[str] | None = None) -> dict[str, object]:
-        """What the ledger says of these nodes, or all, by name; equal ledgers have equal pictures."""
+        """The ledger's state of these nodes, or all, by name; equal ledgers have equal pictures."""
         result: dict[str, object] = {}
         for name in self.index if names is None else names:
             index = self.index[name]

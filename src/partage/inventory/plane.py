@@ -22,7 +22,7 @@ _AT_A_TIME: Final = 2**21
 """Bytes of nodes that are compared at a time."""
 
 STATE: Final = 6
-"""How many of the columns decide between cards."""
+"""The number of columns that decide between cards."""
 
 ABSENT_KIND: Final = 0
 """Kind of a position that holds no card."""
@@ -34,17 +34,17 @@ CLOSED: Final = (
     ReasonCode.QUARANTINED,
     ReasonCode.CARD_NOT_IDLE,
 )
-"""Why a card takes no pod, by its number in the column `closed`; 0 where it takes pods."""
+"""Why a card takes no pod, by its number in the column `closed`; 0 if it takes pods."""
 
 
 def texts(columns: Sequence[Ints | Bools], nodes: Ints) -> Iterator[bytes]:
-    """For each of the nodes, what the columns say of it: equal for those that are equal.
+    """The columns' values of each of the nodes as bytes: equal for equal nodes.
 
-    So few are made at a time that a node with very many cards costs little memory.
+    Only few are made at a time, so a node with very many cards needs little memory.
 
     Args:
         columns: of shape (cards, nodes).
-        nodes: which, by index.
+        nodes: the nodes, by index.
     """
     width = sum(column.shape[0] * column.itemsize for column in columns)
     many = max(1, _AT_A_TIME // max(width, 1))
@@ -62,20 +62,19 @@ class Plane:
     """The columns of one device type; every array has shape (cards, nodes).
 
     Attributes:
-        amounts: all columns of integers in one array, of which they are views; the first `STATE`
-            of them are what decides between cards, in the order below.
+        amounts: one array with all columns of integers, which are views of it; the first `STATE` of them decide between
+            cards, in the order below.
         core_total: compute offered, milli.
-        core_free: compute left, milli; negative only on a card that is booked beyond its means.
+        core_free: compute left, milli; negative only on an overbooked card.
         memory_total: memory offered, bytes.
         memory_free: memory left, bytes.
-        slots_free: sharers it may still take, under the tightest limit of those on it.
+        slots_free: sharers it may still take, under the tightest limit of its tenants.
         tenants: sharers it has.
         slots_total: sharers the card may have by itself.
         open: whether it takes new pods at all.
         closed: why it takes none, as a position in `CLOSED`.
-        kind: which kind of card it is (an index into `Ledger.kinds`); 0 where there is none.
-        cut: what instances are on the card (an index into `Ledger.cuts`); 0 where no instance
-            can be made.
+        kind: the kind of card (an index into `Ledger.kinds`); 0 for no card.
+        cut: the set of instances on the card (an index into `Ledger.cuts`); 0 if no instance can be made.
         extras: native units by name: (total, free).
     """
 
@@ -107,7 +106,7 @@ class Plane:
         return int(self.open.shape[0])
 
     def grow(self, cards: int, nodes: int) -> None:
-        """Make room for at least so many positions and nodes; what is there stays."""
+        """Make room for at least so many positions and nodes; existing values stay."""
         have = self.open.shape
         if cards <= have[0] and nodes <= have[1]:
             return
@@ -118,7 +117,7 @@ class Plane:
         self.lay_out(_grown(self.amounts, wanted))
 
     def first(self, cards: int) -> "Plane":
-        """The columns of so many positions, to be read; what stands in the others is not looked at."""
+        """A read-only view of the first positions; it ignores the others."""
         part = Plane(0, 0)
         part.extras = {unit: (t[:cards], f[:cards]) for unit, (t, f) in self.extras.items()}
         part.open, part.closed = self.open[:cards], self.closed[:cards]
@@ -126,23 +125,23 @@ class Plane:
         return part
 
     def lay_out(self, columns: Ints) -> None:
-        """Name the columns of an array of all."""
+        """Set the named columns as views of one array."""
         self.amounts = columns
         self.core_total, self.core_free, self.memory_total, self.memory_free = columns[:4]
         self.slots_free, self.tenants, self.slots_total, self.kind, self.cut = columns[4:]
 
     def state(self, node: int) -> list[list[int]]:
-        """Compute in all and left, memory in all and left, slots left, tenants: by card of a node."""
+        """Compute in total and left, memory in total and left, slots left, tenants: by card of a node."""
         state: list[list[int]] = self.amounts[:STATE, :, node].tolist()
         return state
 
     def totals(self) -> Iterator[bytes]:
-        """What each node's cards are and have in all, by node index, for comparing it with other nodes."""
+        """The kinds and totals of each node's cards, by node index, for comparison with other nodes."""
         columns = (self.core_total, self.memory_total, self.slots_total, self.kind)
         return texts(columns, np.arange(self.open.shape[1]))
 
     def unit_columns(self, unit: str) -> tuple[Ints, Ints]:
-        """Total and free columns of a native unit; zero where a card does not have it."""
+        """Total and free columns of a native unit; zero for cards without it."""
         columns = self.extras.get(unit)
         if columns is None:
             columns = (np.zeros(self.open.shape, np.int64), np.zeros(self.open.shape, np.int64))
@@ -157,11 +156,11 @@ class Plane:
             total[:, node] = 0
             free[:, node] = 0
             if not total.any() and not free.any():
-                del self.extras[unit]  # a node may have named it once, and another one each time
+                del self.extras[unit]  # a node may name another unit each time
 
 
 def _grown(old: NDArray[T], wanted: tuple[int, int]) -> NDArray[T]:
-    """A larger array with the same in its corner."""
+    """A larger array with the same values in its corner."""
     new = np.zeros((*old.shape[:-2], *wanted), old.dtype)
     new[..., : old.shape[-2], : old.shape[-1]] = old
     return new

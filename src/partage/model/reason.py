@@ -39,8 +39,8 @@ class ReasonCode(StrEnum):
     NUMA_MISMATCH = "NumaMismatch"  # the cards asked together are on several NUMA nodes
     TEMPLATE_MISMATCH = "TemplateMismatch"  # no sharing template equals the request
     ISOLATION_PROVIDER = "IsolationProvider"  # the node lacks the isolation that the pod names
-    SEARCH_LIMIT = "SearchLimit"  # the search for a place reached the limit of work of one decision
-    SEARCH_DEFERRED = "SearchDeferred"  # other pods of the namespace used its share of search; later
+    SEARCH_LIMIT = "SearchLimit"  # the search reached one decision's limit of work
+    SEARCH_DEFERRED = "SearchDeferred"  # other pods of the namespace used its share of search
     NODE_RESOURCES = "NodeResources"  # CPU, memory, pods or a foreign extended resource
     NODE_AFFINITY = "NodeAffinity"  # nodeSelector, node affinity or nodeName
     TAINT = "Taint"  # a taint that is not tolerated
@@ -48,9 +48,7 @@ class ReasonCode(StrEnum):
     CLAIM_UNREADY = (
         "ClaimUnready"  # a claim of the pod, or an object that it names, does not exist
     )
-    SELECTOR_MISMATCH = (
-        "SelectorMismatch"  # no device matches a claim's class and selectors
-    )
+    SELECTOR_MISMATCH = "SelectorMismatch"  # no device matches a claim's class and selectors
 
 
 _PHRASES: Mapping[ReasonCode, str] = {
