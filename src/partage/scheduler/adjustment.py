@@ -16,19 +16,19 @@ from partage.model.device import DeviceType
 
 
 def recorded(held: Grants, wanted: Grants, report: Grants | None) -> Grants:
-    """What the record is to say: more as asked, less as far as the node's report goes.
+    """The new amounts of the record: increases as asked, decreases as far as the node's report allows.
 
     Args:
-        held: what it says.
-        wanted: what is asked, of the same places.
-        report: what the node enforces at most; None while it has not said so, and then nothing is released.
+        held: the recorded grants.
+        wanted: the grants asked, of the same places.
+        report: the most that the node enforces; None before its first report, and then nothing is released.
     """
     enforced = report if report is not None and within(report, held) else held
     return most(wanted, least(held, enforced))
 
 
 def more(held: Grants, wanted: Grants) -> Grants:
-    """What must be reserved beyond what is held: of each card one grant, which is no further sharer of it."""
+    """What must be reserved beyond the allocation: one grant of each card, which is no further sharer of it."""
     before = {(one.type, one.uuid): one for one in charges_of(held)}
     found = []
     for charge in charges_of(wanted):
@@ -54,7 +54,7 @@ def _grant(charge: Charge, core_milli: int, memory_bytes: int) -> Grant:
 
 
 def short(ledger: Ledger, node: str, extra: Sequence[Grant]) -> str:
-    """What a node's cards lack of what is to be reserved more, in words; empty where it is free."""
+    """What a node's cards lack for the increase, in words; empty if they lack nothing."""
     index = ledger.index.get(node)
     if index is None:
         return f"node {node} is not known"

@@ -37,11 +37,11 @@ _PREFERENCE: Final = scoring.CEILING
 _PARTIAL: Final = 4
 _NOTHING_SURE: Final[NDArray[np.int8]] = np.zeros(0, np.int8)
 _FIRST_LOOK: Final = 256
-"""Nodes of which is asked first whether they take all groups at the first try; then all others are."""
+"""Nodes that are first asked whether they take all groups at the first try; all others follow."""
 
 
 def class_key(pod: Pod) -> object:
-    """What makes two pods the same to the engine: everything but their names."""
+    """The key that equal pods share: everything but their names."""
     request = pod.request
     groups = tuple(
         (
@@ -71,7 +71,7 @@ def class_key(pod: Pod) -> object:
 
 
 class Rescorer(Protocol):
-    """Scores one class of plain requests in place of NumPy, with the same results."""
+    """Scores one class of plain requests instead of NumPy, with the same results."""
 
     def score(
         self,
@@ -82,7 +82,7 @@ class Rescorer(Protocol):
         flags: Ints,
         nodes: kernel.Nodes,
     ) -> bool:
-        """Write `value` and `flags` of some nodes; False where only NumPy can."""
+        """Write `value` and `flags` of some nodes; False if only NumPy can."""
 
 
 @dataclass(slots=True)
@@ -91,10 +91,10 @@ class Part:
 
     Attributes:
         books: the ledger, or its first positions.
-        suits: for each kind of group, the cards that are the right ones, in these books.
-        nodes: which.
-        at: their positions among all nodes that are asked about.
-        takes: what is known of kinds that differ in amounts only.
+        suits: for each kind of group, the cards that it accepts, in these books.
+        nodes: the nodes, by index.
+        at: their positions among all nodes of the question.
+        takes: known answers for kinds that differ in amounts only.
     """
 
     books: Ledger
@@ -111,27 +111,26 @@ class RequestClass:
     Attributes:
         node_strategy: between nodes, the pod's own wish included.
         plain: the request is of the common kind that `placement.fast` serves.
-        tables: what the strategies have learnt.
-        value: score and order in one number a node; -1 where the pod cannot go.
+        tables: the strategies' learnt tables.
+        value: score and order in one number a node; -1 if the pod cannot go there.
         flags: a bit for each reserve that loses a slot by a pod of the class on the node.
         failed: nodes that the kernel passed and the exact rule refused, with the reason.
-        costs: of these nodes, how good they were and the work that it took to refuse them.
-        crowded: nodes that refused the pod at the first try, when there was no work left for a search.
-        told: why a node cannot host the pod, and the work that it took to say so.
-        given_up: whether the last decision left nodes out because it had taken too much work.
-        kinds: groups that ask the same, once each, with how many there are.
-        eligible: which nodes are in question, whatever they have left.
-        equals: what the exact rule said of nodes like others.
-        guarded: places that take a slot from a short reserve stand behind all others.
-        gauge: fragmentation of every node, for strategies that look at it.
+        costs: for these nodes, their value and the work of the refusal.
+        crowded: nodes that refused the pod at the first try, when no work was left for a search.
+        told: why a node cannot host the pod, and the work of finding this reason.
+        given_up: whether the last decision left nodes out because it reached its limit of work.
+        kinds: the different groups, each with its number of equal ones.
+        eligible: which nodes are in question, regardless of their free amounts.
+        equals: answers of the exact rule, reused for equal nodes.
+        guarded: places that take a slot from a short reserve rank behind all others.
+        gauge: fragmentation of every node, for strategies that use it.
         priced: value of every node, for the default strategy once it has learnt prices or usual requests.
-        rescorer: scores the class in place of NumPy, where it is set.
-        refusal: why no node could host a pod of the class, when last asked.
-        refused_at: how many changes the ledger had seen then.
-        refused_few: whether it was given little work.
-        refused_among: by node index, what was asked about then; None for all.
-        shut_at: `made_room` of the ledger when no node passed the kernel; -1 where that is not
-            the last word.
+        rescorer: scores the class instead of NumPy, if it is set.
+        refusal: why no node could host a pod of the class at the last question.
+        refused_at: the ledger's number of changes then.
+        refused_few: whether that decision was allowed little work.
+        refused_among: the nodes of that question, by index; None for all.
+        shut_at: `made_room` of the ledger when no node passed the kernel; -1 if that answer is not final.
     """
 
     pod: Pod
@@ -189,7 +188,7 @@ class RequestClass:
 
     @property
     def prices(self) -> bool:
-        """Whether nodes or cards are chosen by what they are worth, once that is learnt."""
+        """Whether nodes or cards are chosen by their worth, once that is learnt."""
         return Strategy.PARTAGE in (self.node_strategy, self.card_strategy)
 
     @property
@@ -201,33 +200,33 @@ class RequestClass:
 
     @property
     def offer(self) -> Ints:
-        """`value`, with places that take a slot from a short reserve behind all others."""
+        """`value`, but places that take a slot from a short reserve rank behind all others."""
         if not self.guarded or not isinstance(self.priced, PriceGauge):
             return self.value
         return self.priced.offer(self.value, self.flags, TIER * RANKS)
 
     def follow(self, former: "RequestClass") -> None:
-        """Take over what an equal class knew that neither policy nor tables decide."""
+        """Copy from an equal class the knowledge that depends on neither policy nor tables."""
         seen, suits, cut = former._seen_nodes, former._suits, former._cut  # noqa: SLF001 # its own
         if seen >= 0 and not cut and former.eligible is self.eligible:
             self.value, self.flags = former.value, former.flags
             self._suits, self._seen_nodes = suits, seen
 
     def shut(self, ledger: Ledger) -> bool:
-        """Whether no node can host the class, since none could and nothing has made room."""
+        """Whether no node can host the class, because none could and no room has appeared since."""
         return self.shut_at == ledger.made_room
 
     def shut_down(self, ledger: Ledger) -> None:
-        """Remember that no node can host the class until something makes room.
+        """Remember that no node can host the class until room appears.
 
-        For plain requests the kernel is exact, and others only take what it counts. A bounded
-        search may find a place just because another pod took another.
+        For plain requests the kernel is exact, and others take only what it counts. But a bounded search may find a
+        place only because another pod took another place.
         """
         exact = (self.plain or not self.pod.request.groups) and not self.failed
         self.shut_at = ledger.made_room if exact else -1
 
     def best(self, among: Bools | None = None) -> int:
-        """The node that the pod should have, or -1 where there is none; `among` nodes by index, None for all."""
+        """The best node for the pod, or -1 if there is none; `among` nodes by index, None for all."""
         if not self.value.size:
             return -1
         if among is None and self.guarded and isinstance(self.priced, PriceGauge):
@@ -237,7 +236,7 @@ class RequestClass:
         return index if offer[index] >= 0 else -1
 
     def arrears(self, ledger: Ledger) -> int:
-        """How many nodes `refresh` would score, at most."""
+        """The most nodes that `refresh` would score."""
         if self._seen == ledger.changes.count:
             return 0
         size = ledger.present.shape[0]
@@ -259,7 +258,7 @@ class RequestClass:
             self._score(ledger, rank, slice(0, len(ledger.nodes)))  # there is room for more
             return
         if self.rescorer is None:
-            dirty = distinct(dirty)  # compiled loops rather do a node twice
+            dirty = distinct(dirty)  # compiled loops may do a node twice instead
         if self.failed or self.crowded or self.told:
             for index in dirty.tolist():
                 self.failed.pop(index, None)
@@ -269,7 +268,7 @@ class RequestClass:
         self._score(ledger, rank, dirty)
 
     def parts(self, ledger: Ledger, nodes: kernel.Nodes) -> "list[Part]":
-        """The nodes, then again those among them that need wider books: what is found of these counts."""
+        """The nodes, then again the nodes among them that need wider books; the later answers replace the earlier."""
         parts = ledger.narrowed()
         if parts is None:
             return [Part(ledger, self._suits, nodes, slice(None))]
@@ -284,7 +283,7 @@ class RequestClass:
         return [first, Part(ledger, self._suits, few, at)] if at.size else [first]
 
     def fits(self, ledger: Ledger, nodes: kernel.Nodes) -> tuple[Bools, Bools | None]:
-        """Nodes that the kernel passes, and the cards that serve the first group; None without one."""
+        """Nodes that the kernel passes, and the cards that serve the first group; None if there are none."""
         first, *others = self.parts(ledger, nodes)
         passed, cards = self._fits(ledger, first)
         if cards is not None and first.books is not ledger:
@@ -314,7 +313,7 @@ class RequestClass:
         return passed, fits[0] if fits else None
 
     def with_cards(self, parts: "list[Part]", number: int, count: int) -> Bools:
-        """Nodes with so many cards that serve one kind of group of the request, by shares or as a whole.
+        """Nodes with enough cards that serve one kind of group of the request, by shares or as a whole.
 
         Args:
             parts: of these nodes; kept by a caller that asks about several kinds.
@@ -339,26 +338,26 @@ class RequestClass:
         return cards
 
     def suits(self, index: int) -> list[bool]:
-        """For each row of the first group's type on a node, whether the card is the right one."""
+        """For each row of the first group's type on a node, whether the request accepts the card."""
         column: list[bool] = self._suits[0][:, index].tolist()
         return column
 
     def instance(self, ledger: Ledger, asked: RequestGroup, index: int) -> tuple[Grant, ...]:
-        """The grant where an instance of a node serves a plain request; empty: ask `place`."""
+        """The grant if an instance of a node serves a plain request; empty: ask `place`."""
         cut = self._cut[0] if self._cut else None
         if cut is None or self.card_strategy in ALIKE:
             return ()
         return cut.choose(ledger, asked, index)
 
     def instances_fit(self, ledger: Ledger, number: int) -> Bools:
-        """Nodes whose instances can serve one group of the request, whatever else is asked."""
+        """Nodes whose instances can serve one group of the request, regardless of its other groups."""
         cut = self._cut[number] if self._cut else None
         if cut is None:
             return np.zeros(self.value.size, np.bool_)
         return cut.fits(ledger, slice(None))
 
     def ranking(self, ledger: Ledger, index: int) -> dict[int, int] | None:
-        """Score of each fitting card of a node, where the strategy scores cards itself."""
+        """Score of each fitting card of a node, if the strategy scores cards itself."""
         nodes = np.asarray([index], np.intp)
         request = self.pod.request.groups[0].request
         gauge = self.priced if self.card_strategy is Strategy.PARTAGE else self.gauge
@@ -367,16 +366,16 @@ class RequestClass:
                 return None
             gauge.refresh()
             return gauge.card_scores(self.pod.host, request, None, index)
-        # Of many groups the first alone is ranked: each node that is tried pays for this.
+        # Of many groups only the first is ranked, because each node that is tried pays for this.
         whole = Part(ledger, self._suits, nodes, slice(None))
         scene = self._scene(ledger, request, self._fitting(whole, 0), nodes)
         return scoring.ranking(scene, self.card_strategy)
 
     def promising(self, ledger: Ledger, among: Bools, most: int) -> list[int]:
-        """Of some nodes, those to try where there is no time to search, the most promising first.
+        """The given nodes that are worth a try when no time is left to search, the most promising first.
 
-        Nodes that take all groups of the class at the first try come first, in their order; then
-        those with the most left. Nodes that the exact rule refused are counted, and left out.
+        Nodes that take all groups of the class at the first try are first, in their order; then the nodes with the most
+        left. Nodes that the exact rule refused are counted, and left out.
         """
         nodes = np.flatnonzero(among)
         if not nodes.size or not self.kinds:
@@ -402,7 +401,7 @@ class RequestClass:
         return [index for index in found[:most] if index not in self.failed]
 
     def _sure_of(self, ledger: Ledger, nodes: Ints) -> Bools:
-        """Whether nodes take all groups at the first try; each is asked once until anything changes."""
+        """Whether nodes take all groups at the first try; each is asked once until something changes."""
         if self._sure.size != self.value.size:
             self._sure = np.full(self.value.size, -1, np.int8)
         new = nodes[self._sure[nodes] < 0]
@@ -414,11 +413,11 @@ class RequestClass:
         return found
 
     def worth_of(self, index: int) -> int:
-        """How good a node is that may be chosen, compared with others."""
+        """How good a candidate node is, compared with others."""
         return int(self.offer[index])
 
     def fail(self, index: int, reason: NodeReason, cost: int) -> None:
-        """Remember that the exact rule refused a node, and what that took, until the node changes."""
+        """Remember that the exact rule refused a node, and its work, until the node changes."""
         self.failed[index] = reason
         self.costs[index] = self.worth_of(index), cost
         self.value[index] = -1
@@ -444,7 +443,7 @@ class RequestClass:
     def _with_instances(
         self, ledger: Ledger, nodes: kernel.Nodes, score: Ints, cards: Bools
     ) -> Ints:
-        """The scores, where the pod's first request may be served by instances."""
+        """The scores, including instances that may serve the pod's first request."""
         cut = self._cut[0]
         if cut is None or self.node_strategy in ALIKE:
             return score
@@ -476,7 +475,7 @@ class RequestClass:
         )
 
     def _suited(self, ledger: Ledger, nodes: kernel.Nodes) -> list[Bools]:
-        """For each kind of group, the cards that are the right ones; judged once for equal filters."""
+        """For each kind of group, the cards that it accepts; judged once for equal filters."""
         found: dict[object, Bools] = {}
         result: list[Bools] = []
         for kind in self.kinds:
@@ -488,7 +487,7 @@ class RequestClass:
         return result
 
     def _refresh_nodes(self, ledger: Ledger) -> bool:
-        """Judge the nodes that came, changed or went; whether all must be scored again."""
+        """Judge the nodes that were added, changed or removed; returns whether all must be scored again."""
         self.eligible.refresh(ledger)
         changed = ledger.node_changes.since(max(self._seen_nodes, 0))
         known = self._seen_nodes >= 0 and self.value.size == ledger.present.shape[0]

@@ -30,32 +30,32 @@ from partage.scheduler.quota import QuotaBook, metered
 from partage.scheduler.request_class_cache import RequestClassCache, Scorers
 
 _MOST_BEYOND: Final = 32
-"""Nodes that are tried for a pod of which what is granted goes beyond its quota."""
+"""Nodes that are tried for a pod whose grants exceed its quota."""
 
 
 _LAST_TRIES: Final = 4
-"""Nodes that get one more try without a search, when the work of a decision is spent."""
+"""Nodes that get one more try without a search when the decision's work is spent."""
 
 _A_NODE: Final = 20
 _A_GROUP: Final = 20
 _A_DRY_RUN: Final = 20
 _A_MOVE: Final = 5
-"""Units of work that it takes to read a node's cards, to look at the columns for one more group, to
-ask about a node in thought, and to think one more pod away or back."""
+"""Units of work of four steps: reading a node's cards, reading the columns for one more group, asking about a node in a
+dry run, and removing or returning one more pod in it."""
 
 _NODES: Final = 80
-"""Nodes whose columns take one more unit for each group, where all of them are looked at."""
+"""Nodes whose columns take one more unit for each group, if all of them are read."""
 
 
 class _Meter:
-    """The nodes of one decision from the best down, until it has taken as much work as it may.
+    """The nodes of one decision from the best down, until it has reached its limit of work.
 
-    Nodes that the exact rule refused before, and that have not changed since, count as if they
-    were asked again: what a decision says never depends on what was asked before it.
+    Nodes that the exact rule refused before, and that have not changed since, count as if they were asked again. So a
+    decision never depends on earlier questions.
 
     Attributes:
-        among: by node index, the nodes that may be chosen; None for all.
-        given_up: whether it has taken so much that nodes were left out.
+        among: the nodes that may be chosen, by index; None for all.
+        given_up: whether nodes were left out because of the limit.
     """
 
     def __init__(self, group: RequestClass, among: Bools | None, work: Work) -> None:
@@ -70,7 +70,7 @@ class _Meter:
         )
 
     def next(self) -> int:
-        """The next node to ask; -1 where there is none, or no work left."""
+        """The next node to ask; -1 if there is none, or no work is left."""
         index = self._group.best(self.among)
         worth = -1 if index < 0 else self._group.worth_of(index)
         while self._known and self._known[-1][0] > worth and not self.work.spent:
@@ -83,7 +83,7 @@ class _Meter:
         return index
 
     def left_out(self) -> Bools:
-        """The nodes that were not asked, by node index; those among them that were refused before too."""
+        """The nodes that were not asked, by node index, including those that were refused before."""
         found: Bools = self._group.offer >= 0
         if self.among is not None:
             found &= self.among
@@ -119,18 +119,18 @@ class Chooser:
         """The decision that `schedule` would take, without taking it.
 
         Args:
-            among: by node index, the nodes that may be chosen; None for all.
-            work: what may be done; None for as much as a decision is worth. With less, a pod that
-                has to be searched for is deferred; all others are decided as always.
+            among: the nodes that may be chosen, by index; None for all.
+            work: the limit of work; None for a decision's usual limit. With less, a pod that needs a search is
+                deferred; all others are decided as always.
         """
-        # 1. A request that breaks its protocol's rules waits whatever the cluster.
+        # 1. A request that breaks its protocol's rules waits, whatever the cluster.
         if pod.request.fault is not None:
             return Refusal(pod.request.fault.code, pod.request.fault.message)
-        # 2. So does one that its namespace's quota does not allow.
+        # 2. So does one that exceeds its namespace's quota.
         excess = self.quotas.excess(pod.namespace, pod.quota)
         if excess:
             return Refusal(ReasonCode.QUOTA_EXCEEDED, excess)
-        # 3. Bring the scores of its class up to date.
+        # 3. Update the scores of its class.
         work = work or Work()
         group = self._class_of(pod)
         if work.few and self._weight(group) > work.limit:
@@ -143,16 +143,16 @@ class Chooser:
             return group.refusal
         work.aside += self._arrears(group)
         group.refresh(self.ledger, self._rank)
-        # 4. Try nodes from the best down; the exact rule has the last word.
+        # 4. Try nodes from the best down; the exact rule decides.
         beyond, left = "", _MOST_BEYOND
         meter, asked = _Meter(group, among, work), among
         for index, grants in self._attempts(group, pod, meter):
             node = self.ledger.node_at(index)
-            # 5. Keys that count what is granted are known only now.
+            # 5. Keys that count granted amounts are known only now.
             if self.quotas.limits(pod.namespace):
                 excess = self.quotas.excess(pod.namespace, amounts(pod, grants))
                 if excess:
-                    # A part of a smaller card counts less.
+                    # A share of a smaller card counts less.
                     meter.among = among = self._smaller(grants, index, among)
                     beyond, left = beyond or excess, left - 1
                     if left:
@@ -163,7 +163,7 @@ class Chooser:
             return Refusal(ReasonCode.QUOTA_EXCEEDED, beyond)
         if work.few and meter.given_up:
             return deferred(pod.namespace)
-        # 6. Nothing fits: say why, node by node.
+        # 6. Nothing fits: give the reason, node by node.
         group.given_up = meter.given_up
         if among is None and not meter.given_up:
             group.shut_down(self.ledger)
@@ -174,7 +174,7 @@ class Chooser:
         return refusal
 
     def allocated(self, pod: Pod, node: str, grants: tuple[Grant, ...]) -> Allocation:
-        """What a pod that holds nothing yet would hold with these grants, and what it gets of its wishes."""
+        """The allocation that a pod without one would have with these grants, and its permit."""
         permit = None
         if pod.wish is not None:
             index = self.ledger.index.get(node)
@@ -185,7 +185,7 @@ class Chooser:
         )
 
     def _unchanged(self, group: RequestClass, among: Bools | None, work: Work) -> bool:
-        """Whether the same was asked before, and nothing has happened since that the refusal depends on."""
+        """Whether the same question was refused before and nothing that the refusal depends on has changed."""
         told_at = group.refused_at, group.refused_few
         return (
             group.refusal is not None
@@ -196,9 +196,9 @@ class Chooser:
     def _attempts(
         self, group: RequestClass, pod: Pod, meter: _Meter
     ) -> Iterator[tuple[int, tuple[Grant, ...]]]:
-        """Nodes that take the pod, and what it would get, from the best down; at last without a search.
+        """Nodes that take the pod, and its grants there, from the best down; the last tries have no search.
 
-        However crowded the best nodes are, one that takes the pod at the first try is found.
+        A node that takes the pod at the first try is found however crowded the best nodes are.
         """
         while (index := meter.next()) >= 0:
             grants = self._tried(group, pod, index, meter.work)
@@ -216,7 +216,7 @@ class Chooser:
     def _last_try(
         self, group: RequestClass, pod: Pod, index: int, work: Work
     ) -> tuple[Grant, ...] | NodeReason:
-        """A try without a search; a node that refused the pod so is remembered until it changes."""
+        """A try without a search; a node that refuses the pod in it is remembered until it changes."""
         if index in group.crowded:
             return GIVEN_UP
         grants = self._try(group, pod, index, work, Work(0))
@@ -225,7 +225,7 @@ class Chooser:
         return grants
 
     def _smaller(self, grants: Sequence[Grant], index: int, among: Bools | None) -> Bools:
-        """Of the nodes that may be chosen, those with a card smaller than any that was granted."""
+        """The candidate nodes with a card smaller than any that was granted."""
         type_ = DeviceType.GPU
         granted = {grant.uuid for grant in grants if grant.type is type_}
         sizes = [
@@ -241,9 +241,9 @@ class Chooser:
         return found
 
     def arrears(self, pod: Pod) -> int:
-        """Units of work that it takes to bring the scores of a pod's class up to date.
+        """Units of work that it takes to update the scores of a pod's class.
 
-        A decision does not count them, as it must not depend on what was asked before it.
+        A decision does not count them, because it must not depend on earlier questions.
         """
         return self._arrears(self._class_of(pod))
 
@@ -252,7 +252,7 @@ class Chooser:
         return len(group.kinds) * (_A_GROUP + nodes // _NODES) if nodes else 0
 
     def _weight(self, group: RequestClass) -> int:
-        """The same for a class of which nothing is known; however much is."""
+        """The same for a class of which nothing is known, even if something is."""
         return len(group.kinds) * (_A_GROUP + len(self.ledger.index) // _NODES)
 
     def candidates(
@@ -265,10 +265,10 @@ class Chooser:
         """Indexes of the nodes that can host the pod now, in no order, and their scores.
 
         Args:
-            among: by node index, the nodes that are asked about; None for all.
-            most: where only the exact rule can tell, it is asked from the best node down until so
-                many fit; None asks it of every node.
-            work: what may be done; the exact rule is asked no more once it is spent.
+            among: the nodes of the question, by index; None for all.
+            most: if only the exact rule can decide, it is asked from the best node down until so many fit; None asks it
+                about every node.
+            work: the limit of work; the exact rule is not asked once it is spent.
         """
         work = work or Work()
         group = self._class_of(pod)
@@ -277,7 +277,7 @@ class Chooser:
         offer = group.offer
         value = offer if among is None else np.where(among, offer, -1)
         found = np.flatnonzero(value >= 0)
-        # For plain requests the kernel is exact, but where cards must belong together.
+        # For plain requests the kernel is exact, except if cards must belong together.
         unsure = self._insisting()[found] if group.plain else np.ones(found.size, np.bool_)
         if unsure.any():
             best_first = found[unsure][np.argsort(-value[found[unsure]], kind="stable")]
@@ -288,9 +288,9 @@ class Chooser:
     def _proven(
         self, group: RequestClass, pod: Pod, indexes: list[int], most: int | None, work: Work
     ) -> list[int]:
-        """Those of the nodes that the exact rule passes, as far as the work goes.
+        """The given nodes that the exact rule passes, within the limit of work.
 
-        Where it passes none before, the most promising of the others are tried without a search.
+        If it passes none within the limit, the most promising of the others are tried without a search.
         """
         proven: list[int] = []
         for number, index in enumerate(indexes):
@@ -312,7 +312,7 @@ class Chooser:
         return proven
 
     def _insisting(self) -> Bools:
-        """By node index, whether the node says which cards belong together."""
+        """By node index, whether the node restricts which cards may be combined."""
         if self._insisting_at != self.ledger.node_changes.count:
             self._insisting_at = self.ledger.node_changes.count
             column = np.zeros(self.ledger.present.shape[0], np.bool_)
@@ -330,14 +330,14 @@ class Chooser:
         first: Sequence[Pod] = (),
         work: Work | None = None,
     ) -> tuple[Grant, ...] | None:
-        """What the pod would get on a node if others were gone; None where it would not fit.
+        """The pod's grants on a node if others were gone; None if it would not fit.
 
         Args:
-            pod: the pod; what it holds itself does not count against it.
-            gone: uids of pods that are thought away.
-            first: pods that are thought to get their place there before, in this order; what
-                they hold so far does not count either.
-            work: what may be done; once it is spent, nothing fits.
+            pod: the pod; its own allocation does not count against it.
+            gone: uids of the pods that are treated as gone.
+            first: pods that are treated as placed there before, in this order; their allocations so far do not count
+                either.
+            work: the limit of work; once it is spent, nothing fits.
         """
         with self.without(pod, name, first, work) as run:
             return run.grants(gone)
@@ -351,7 +351,7 @@ class Chooser:
     def grants_on(
         self, pod: Pod, index: int, work: Work, depth: int = MOST_A_NODE
     ) -> tuple[Grant, ...] | None:
-        """What the pod would get on one node now; None where no search of that depth finds a place."""
+        """The pod's grants on a node now; None if no search within this limit finds a place."""
         group = self._class_of(pod)
         group.refresh(self.ledger, self._rank)
         work.done += _A_DRY_RUN + _A_GROUP * len(group.kinds)
@@ -363,10 +363,9 @@ class Chooser:
     def _tried(
         self, group: RequestClass, pod: Pod, index: int, work: Work
     ) -> tuple[Grant, ...] | NodeReason:
-        """As `_try`; where the exact rule refuses the node, that is remembered with what it cost.
+        """As `_try`, but remembers a refusal of the exact rule with its work.
 
-        Where little may be done, the search may take all of it, and that it was not enough says
-        nothing of the node.
+        If the limit is low, a search that exceeds it proves nothing about the node.
         """
         before = work.done
         here = Work(max(0, work.limit - before)) if work.few else None
@@ -385,7 +384,7 @@ class Chooser:
         *,
         greedily: bool = True,
     ) -> tuple[Grant, ...] | NodeReason:
-        """What the pod would get on a node; `here` is what a search may do there."""
+        """The pod's grants on a node; `here` is the search's limit of work there."""
         if not pod.request.groups:
             return ()
         scores = group.ranking(self.ledger, index) if group.scores_cards else None
@@ -421,9 +420,9 @@ class Chooser:
 
 
 class DryRun:
-    """One node in thought: pods are away, and the books are as they were once this is left.
+    """One node without some pods, for questions; leaving it restores the books.
 
-    Between two questions only those pods move that are away for one of them and not for the other.
+    Between two questions only the pods move that are away for one of them and not for the other.
 
     Attributes:
         depth: units of work that the search for a place may take for each pod.
@@ -452,11 +451,11 @@ class DryRun:
         self.leave()
 
     def leave(self) -> None:
-        """All pods are back, until the next question."""
+        """Return all pods, until the next question."""
         self._move(())
 
     def grants(self, gone: Iterable[str]) -> tuple[Grant, ...] | None:
-        """What the pod would get if pods with uids in `gone` were away; None where it would not fit."""
+        """The pod's grants if the pods with uids in `gone` were away; None if it would not fit."""
         chooser, ledger, work = self._chooser, self._chooser.ledger, self._work
         index = ledger.index.get(self._name)
         if index is None or self._pod.request.fault is not None or work.spent:
@@ -477,7 +476,7 @@ class DryRun:
                 ledger.undo(uid)
 
     def _move(self, wanted: Sequence[str]) -> None:
-        """Have exactly these away."""
+        """Take away exactly these pods."""
         ledger, away = self._chooser.ledger, frozenset(wanted)
         for uid in [uid for uid in self._away if uid not in away]:
             allocation = self._away.pop(uid)
@@ -491,7 +490,7 @@ class DryRun:
 
 
 def amounts(pod: Pod, grants: tuple[Grant, ...]) -> Mapping[str, int]:
-    """What a pod counts against its namespace's quota, by key, once it has its grants."""
+    """The pod's amounts against its namespace's quota, by key, once it has its grants."""
     for group in pod.request.groups:
         if group.metered:
             break

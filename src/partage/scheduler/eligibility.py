@@ -34,13 +34,13 @@ from partage.placement.node import concerned, cordon, objection, repelling
 
 _NAME: Final = "metadata.name"
 _MOST_VALUES: Final = 4
-"""Times as many values as nodes that a column may have seen before it is made anew."""
+"""A column is rebuilt once it has seen this many times more values than there are nodes."""
 
 V = TypeVar("V", bound=Hashable)
 
 
 class _Column(Generic[V]):
-    """One property of every node: a number for each value; 0 where a node has none."""
+    """One property of every node: a number for each value; 0 for a node without one."""
 
     def __init__(self, size: int) -> None:
         self.codes: NDArray[np.int32] = np.zeros(size, np.int32)
@@ -66,7 +66,7 @@ class _Column(Generic[V]):
         return found
 
     def comparing(self, bound: int | None, *, greater: bool) -> Bools:
-        """Nodes whose value is a number beyond a bound; each value is read once, however many bounds are asked about."""
+        """Nodes whose value is a number beyond a bound; each value is read once, for any number of bounds."""
         if len(self._counts) <= len(self.values):
             read = [None, *(integer(str(value)) for value in self.values)]
             self._counts = np.array([one is not None for one in read])
@@ -91,7 +91,7 @@ class _Column(Generic[V]):
 
 
 class NodeColumns:
-    """The columns of one ledger's nodes, brought up to date where nodes changed."""
+    """The columns of one ledger's nodes, updated for changed nodes."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -108,7 +108,7 @@ class NodeColumns:
         self._verdicts: _Column[tuple[Verdict, ...]] = _Column(size)
 
     def refresh(self) -> None:
-        """Read the nodes that came, changed or went since."""
+        """Read the nodes that were added, changed or removed since."""
         ledger = self._ledger
         size = ledger.present.shape[0]
         columns = (*self._labels.values(), self._names)
@@ -137,13 +137,13 @@ class NodeColumns:
             column.put(index, value)
         self._names.put(index, node.name)
         self._taints.put(index, (node.unschedulable, tuple(node.taints)))
-        # Without their words, which tell nodes apart (since when an agent is silent) and decide nothing.
+        # Without their words, which differ between nodes (since when an agent is silent) and decide nothing.
         self._verdicts.put(index, tuple(replace(one, message="") for one in node.verdicts))
 
     # --- questions -----------------------------------------------------------------------------
 
     def domains(self, keys: Iterable[str]) -> Ints:
-        """By node index, a number that two nodes share where they agree in all of these labels."""
+        """By node index, a number that nodes share if they agree in all of these labels."""
         found = np.zeros(self._size, np.int64)
         for key in keys:
             column = self._labels.get(key)
@@ -152,11 +152,11 @@ class NodeColumns:
         return found
 
     def tainted(self, judge: Callable[[tuple[bool, tuple[Taint, ...]]], bool]) -> Bools:
-        """Nodes of which whether they are cordoned, and their taints, pass a judgement."""
+        """Nodes whose cordon and taints pass a judgement."""
         return self._taints.where(judge, absent=False)
 
     def objecting(self, judge: Callable[[tuple[Verdict, ...]], bool]) -> Bools:
-        """Nodes whose verdicts pass a judgement, by all but their words."""
+        """Nodes whose verdicts, without their words, pass a judgement."""
         return self._verdicts.where(judge, absent=False)
 
     def constrained(self, constraint: NodeConstraint) -> Bools:
@@ -198,11 +198,11 @@ class NodeColumns:
         return column.comparing(requirement.bound, greater=requirement.operator is Operator.GT)
 
 
-_MOST_PREFERENCE: Final = 500  # with a score and a rank, as much as one number holds
+_MOST_PREFERENCE: Final = 500  # the most that fits in one number with a score and a rank
 
 
 def eligibility_key(pod: Pod) -> object:
-    """What `placement.node.objection` and the preferred terms look at."""
+    """The properties that `placement.node.objection` and the preferred terms use."""
     groups = tuple(
         dict.fromkeys((g.protocol, g.request.type, g.request.whole) for g in pod.request.groups)
     )
@@ -214,8 +214,8 @@ class Eligibility:
     """Judgement of every node; by node index.
 
     Attributes:
-        pod: a pod that it holds for.
-        columns: what the nodes say of themselves.
+        pod: a pod for which it is valid.
+        columns: the nodes' reported properties.
         allowed: whether the node is in question at all.
         preference: weight of the preferred terms that it meets.
     """
@@ -229,7 +229,7 @@ class Eligibility:
     _seen: int = -1
 
     def refresh(self, ledger: Ledger) -> None:
-        """Judge the nodes afresh where any came, changed or went since."""
+        """Judge the nodes again if any was added, changed or removed since."""
         if self._seen == ledger.node_changes.count:
             return
         self._seen = ledger.node_changes.count
@@ -239,7 +239,7 @@ class Eligibility:
         self.allowed = np.zeros(ledger.present.shape[0], np.bool_)
         self.allowed[: len(ledger.nodes)] = [node is not None for node in ledger.nodes]
         pod, columns = self.pod, self.columns
-        # In the order of `placement.node.objection`: the first objection is the one that is reported.
+        # The order is that of `placement.node.objection`, because the first objection is reported.
         self._refuse(ReasonCode.NODE_AFFINITY, ~columns.constrained(pod.constraint))
         self._refuse(
             ReasonCode.NODE_UNSCHEDULABLE, columns.tainted(lambda t: t[0] and cordon(pod))
@@ -272,11 +272,11 @@ class Eligibility:
             self.allowed &= ~found
 
     def codes(self) -> dict[ReasonCode, Bools]:
-        """Nodes that are out of the question, by the code of the objection."""
+        """Nodes that are excluded, by the code of the objection."""
         return self._codes
 
     def objection(self, ledger: Ledger, index: int) -> NodeReason | None:
-        """Why a node is out of the question; None where it is not."""
+        """Why a node is excluded; None if it is not."""
         if self.allowed[index]:
             return None
         known = self._objections.get(index)

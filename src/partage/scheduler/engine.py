@@ -71,20 +71,20 @@ from partage.scheduler.request_class_cache import Scorers
 
 
 class State(StrEnum):
-    """Where a pod that holds something stands."""
+    """The state of a pod that holds something."""
 
     HELD = "held"  # another program schedules the pod; its predicted place is kept for a while
-    CLEARING = "clearing"  # preemption makes room for it; what is free of that room is kept
+    CLEARING = "clearing"  # preemption makes room for it; the free part of that room is kept
     RESERVED = "reserved"  # decided; the Binding is on its way
     UNKNOWN = "unknown"  # the Binding was sent and never answered
-    BOUND = "bound"  # the API server says so
+    BOUND = "bound"  # confirmed by the API server
 
 
 _HOLDS: Final = (State.HELD, State.CLEARING)
-"""Promises to a pod that another program schedules; nothing of them is sent anywhere yet."""
+"""Places kept for a pod that another program schedules; nothing has been sent to the API server yet."""
 
 REMEMBERED: Final = 65_536
-"""Pods that are gone and remembered, the latest: twenty minutes at 50 pods/s, where late events come within seconds."""
+"""The number of gone pods that are remembered: twenty minutes at 50 pods/s; late events arrive within seconds."""
 
 
 class Engine(Chooser):
@@ -101,18 +101,18 @@ class Engine(Chooser):
 
     @property
     def ranks(self) -> int:
-        """How many nodes there have ever been; `rank_at` of a node that comes later is not less."""
+        """The number of all nodes so far; `rank_at` of a later node is not less."""
         return self._next_rank
 
     def rank_at(self, index: int) -> int:
-        """The place of a node in the explicit order."""
+        """The node's position in the explicit order."""
         return int(self._rank[index])
 
     def best_of_each(self, nodes: Ints, scores: Ints, keys: Iterable[str], most: int) -> Ints:
-        """Positions of the best nodes of each domain, so many at most of each; ties go by the explicit order.
+        """Positions of the best nodes of each domain, up to a number for each; the explicit order breaks ties.
 
         Args:
-            keys: labels by whose values nodes are distinguished; nodes without one are a domain too.
+            keys: labels whose values distinguish the domains; nodes without one are a domain too.
         """
         domain = self._classes.domains(keys)[nodes]
         order = np.lexsort((self._rank[nodes], -scores, domain))
@@ -122,13 +122,13 @@ class Engine(Chooser):
 
     @property
     def decision_id(self) -> str:
-        """What the last decision is called where a journal is kept; empty where none is."""
+        """The id of the last decision if a journal is kept; else empty."""
         return ""
 
     # --- events ------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Action]:
-        """Take in one event; what the driver should do about it."""
+        """Apply one event; returns the actions for the driver."""
         actions: list[Action] = []
         match event:
             case NodeSeen(seen):
@@ -229,7 +229,7 @@ class Engine(Chooser):
     def _settle(
         self, pod: Pod, allocation: Allocation, suspicion: Suspicion | None
     ) -> list[Action]:
-        """Make the books of one bound pod say what the API server says."""
+        """Make the books of one bound pod equal to the API server's data."""
         actions: list[Action] = []
         before = self.ledger.allocation(pod.uid)
         if before != allocation:
@@ -271,7 +271,7 @@ class Engine(Chooser):
             return self._pod_gone(uid)
         known = self._pods.get(uid)
         if known is not None and known.node is None and not known.finished:
-            # A pod that waits becomes nothing older: whatever was read is news.
+            # A waiting pod has no older state, so everything read is new.
             pod = replace(pod, version=max(pod.version, known.version))
         actions = self._pod_seen(pod)
         if pod.node is None and self.states.get(uid) is State.UNKNOWN:
@@ -289,7 +289,7 @@ class Engine(Chooser):
         return [Released(node)] if node is not None else []
 
     def _keep_room(self, pod: Pod, node: str, grants: tuple[Grant, ...]) -> list[Action]:
-        """Hold what is free of a place that others still leave; all of it is a hold like any."""
+        """Hold the free part of a place that other pods still leave; once all is free, it is an ordinary hold."""
         before = self.ledger.allocation(pod.uid)
         if pod.uid in self._gone or (before and self.states.get(pod.uid) not in _HOLDS):
             return []
@@ -304,7 +304,7 @@ class Engine(Chooser):
         return [Released(before.node)] if before and before != kept else []
 
     def is_gone(self, uid: str) -> bool:
-        """Whether the pod was told gone, of the last `REMEMBERED`; nothing older that comes of it counts."""
+        """Whether the pod is among the last `REMEMBERED` deleted ones; late events about it do not count."""
         return uid in self._gone
 
     # --- decisions ---------------------------------------------------------------------------
@@ -313,8 +313,8 @@ class Engine(Chooser):
         """Choose a place for a pending pod and reserve it, in one step.
 
         Args:
-            reasons: whether a refusal shall say why node by node, which costs more than the
-                decision itself; without, it has the leading code alone.
+            reasons: whether a refusal has a reason for each node, which costs more than the decision itself; otherwise
+                it has only the leading code.
 
         Raises:
             LedgerError: the pod holds something already; the driver asked twice.
@@ -330,12 +330,12 @@ class Engine(Chooser):
     ) -> Placement | Refusal:
         """Keep the predicted place of a pod that another program schedules (an extender's filter).
 
-        A hold counts like a reservation, so that two pods that are filtered together do not get
-        the same room. It ends with `place_on`, `HoldEnded` or the pod; asking again moves it. Where the driver
-        says what pods take of nodes beside devices (`Node.taken`), it will say so of this one too: nothing but devices is booked.
+        A hold counts like a reservation, so two pods that are filtered together do not get the same room. It ends with
+        `place_on`, `HoldEnded` or the pod's deletion; another call moves it. If the driver reports the resources that
+        pods take of nodes beside devices (`Node.taken`), it will report this pod's too, so only devices are booked.
 
         Args:
-            among: by node index, the nodes that may be chosen; None for all.
+            among: the nodes that may be chosen, by index; None for all.
 
         Raises:
             LedgerError: the pod holds more than a hold already.
@@ -352,8 +352,8 @@ class Engine(Chooser):
     def place_on(self, pod: Pod, name: str) -> Placement | Refusal:
         """Reserve a place for the pod on one node (an extender's bind): fit and reserve at once.
 
-        A hold on that node is taken as it is while its cards are what they were; any other hold is
-        given up, whatever comes of it.
+        A hold on that node is taken unchanged if its cards are unchanged. Any other hold is released, whatever the
+        result.
 
         Raises:
             LedgerError: the pod holds more than a hold already.
@@ -383,14 +383,14 @@ class Engine(Chooser):
         return Placement(allocation, pod.request.notes)
 
     def keeps(self, uid: str, name: str) -> bool:
-        """Whether the pod's place is kept on this node, and `place_on` would take it as it is."""
+        """Whether the pod's place is kept on this node, so that `place_on` would take it unchanged."""
         held = self.ledger.allocation(uid)
         if held is None or held.node != name or self.states.get(uid) is not State.HELD:
             return False
         return self._stands(held)
 
     def _stands(self, held: Allocation) -> bool:
-        """Whether a hold's node is open and its cards are in order and have kept their places."""
+        """Whether a hold's node is open and its cards are healthy and still in place."""
         index = self.ledger.index.get(held.node)
         if index is None or self.ledger.node_at(index).shut:
             return False
@@ -446,5 +446,5 @@ class Engine(Chooser):
 
 
 def _same(one: Node, other: Node) -> bool:
-    """Whether nodes differ in nothing but their version, and what pods take of them beside devices."""
+    """Whether nodes differ only in their version, and in what pods take of them beside devices."""
     return one == replace(other, version=one.version, taken=one.taken)

@@ -32,10 +32,10 @@ class EqualNodes:
     """The newest answers about one class of request, in a memory that all classes share."""
 
     def __init__(self, known: Memory, asking: int) -> None:
-        """Answers of others may be in the memory.
+        """Use a memory that may contain other classes' answers.
 
         Args:
-            known: what was found and what work it took, by who asked and by all that the answer depends on.
+            known: answers and their work, by class and by everything on which the answer depends.
             asking: number of the class, which is never used again.
         """
         self._known, self._asking = known, asking
@@ -52,13 +52,13 @@ class EqualNodes:
         obstacle: bool = False,
         greedily: bool = True,
     ) -> Outcome:
-        """`placement.pod.place`, which searches where no equal node was searched before.
+        """`placement.pod.place`, which searches only if no equal node was searched before.
 
         Args:
             ranking: score of each row of the first group's type.
-            work: what may be done, of which nothing is done yet.
+            work: the limit of work, of which nothing is used yet.
             obstacle: only the first obstacle is wanted.
-            greedily: each group gets its first choice where the search gives up.
+            greedily: each group gets its first choice if the search gives up.
         """
 
         def search() -> Outcome:
@@ -73,11 +73,11 @@ class EqualNodes:
                 greedily=greedily,
             )
 
-        # One group is looked at faster than compared, and links are of single cards.
+        # A search for one group is faster than a comparison, and links are of single cards.
         if len(request.groups) < 2 or (request.card_order.by_links and node.links):
             return search()
         ranks = tuple(ranking.items()) if ranking else None
-        # A class knows no names of containers, and grants say them.
+        # A class has no names of containers, but grants contain them.
         names = tuple(one.name for group in request.groups for one in group.containers)
         asked = self._asking, names, work.limit, obstacle, greedily
         key = asked, ranks, _facts(node, cards, request)
@@ -96,7 +96,7 @@ class EqualNodes:
 
 
 def _facts(node: Node, cards: Cards, request: PodRequest) -> object:
-    """Equal for two nodes on which the exact rule finds the same for a request."""
+    """A key that is equal for two nodes if the exact rule gives the same answer for both."""
     filters = [group.request.filter for group in request.groups]
     named = {uuid for one in set(filters) for uuid in (*one.use_uuids, *one.avoid_uuids)}
     functions = any(one.functions is not None for one in filters)
@@ -112,7 +112,7 @@ def _facts(node: Node, cards: Cards, request: PodRequest) -> object:
 
 
 def _card(card: Card, named: Collection[str], *, functions: bool) -> object:
-    """What a card is and has left; its identity only where it is named, its functions where they decide."""
+    """A card's properties and free amounts; its identity only if a request names it, its functions if they decide."""
     device = card.device
     offered = (
         (tuple(sorted(labels.items())), tuple([(one.minor, one.bus_id) for one in members]))
@@ -137,7 +137,7 @@ def _card(card: Card, named: Collection[str], *, functions: bool) -> object:
 
 
 def _here(found: Outcome, cards: Cards) -> Outcome:
-    """The same grants of the cards of another node."""
+    """The same grants on the cards of another node."""
     if isinstance(found, NodeReason):
         return found
     uuids = {

@@ -18,14 +18,14 @@ from partage.scheduler.quota import Quotas
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node is there, or has changed."""
+    """A node was added or changed."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGone:
-    """A node is there no more; `version` is that of its deletion."""
+    """A node was deleted; `version` is that of its deletion."""
 
     name: str
     version: int = 0
@@ -33,21 +33,21 @@ class NodeGone:
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
-    """A pod is there, or has changed."""
+    """A pod was added or changed."""
 
     pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
 class PodGone:
-    """A pod is there no more."""
+    """A pod was deleted."""
 
     uid: str
 
 
 @dataclass(frozen=True, slots=True)
 class BindSucceeded:
-    """The API server took the Binding."""
+    """The API server accepted the Binding."""
 
     uid: str
 
@@ -61,14 +61,14 @@ class BindFailed:
 
 @dataclass(frozen=True, slots=True)
 class BindUnknown:
-    """No answer to the Binding: it may or may not have been taken."""
+    """The Binding got no answer: the API server may have accepted it or not."""
 
     uid: str
 
 
 @dataclass(frozen=True, slots=True)
 class PodRead:
-    """The answer to `ReadBack`: the pod as the API server has it, or None when it is gone."""
+    """The answer to `ReadBack`: the pod as the API server has it, or None if it is gone."""
 
     uid: str
     pod: Pod | None
@@ -76,17 +76,17 @@ class PodRead:
 
 @dataclass(frozen=True, slots=True)
 class HoldEnded:
-    """A hold has lasted its time, or the pod was rejected elsewhere."""
+    """A hold has expired, or the pod was rejected elsewhere."""
 
     uid: str
 
 
 @dataclass(frozen=True, slots=True)
 class RoomKept:
-    """Preemption makes room for a waiting pod: as much of it as is free now is kept for it.
+    """Preemption makes room for a waiting pod: the part that is free now is kept for it.
 
     Attributes:
-        grants: what it will get once all who are in the way are gone.
+        grants: its grants once all pods in the way are gone.
     """
 
     pod: Pod
@@ -103,14 +103,14 @@ class PolicyChanged:
 
 @dataclass(frozen=True, slots=True)
 class QuotasChanged:
-    """The namespaces' quotas are these from now on."""
+    """These quotas of the namespaces are in force from now on."""
 
     quotas: Quotas
 
 
 @dataclass(frozen=True, slots=True)
 class TablesChanged:
-    """The strategies' tables are these from now on."""
+    """These tables of the strategies are in force from now on."""
 
     tables: Tables
 
@@ -133,7 +133,7 @@ Event = (
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
-    """A pod's place, reserved in the books: bind it, then tell what became of it."""
+    """A pod's place, reserved in the books: bind it, then report the result."""
 
     allocation: Allocation
     notes: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """Capacity was closed because of a pod: tell people why.
+    """Capacity was closed because of a pod: report why.
 
     Attributes:
         message: why, with names of pods; for our own log.
@@ -156,7 +156,7 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True)
 class Unserviceable:
-    """Cards of a node are configured so that they serve no pod: tell people why."""
+    """Cards of a node are configured so that they serve no pod: report why."""
 
     node: str
     message: str
@@ -164,7 +164,7 @@ class Unserviceable:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Room appeared on a node: pods that wait may fit now."""
+    """Room appeared on a node: waiting pods may fit now."""
 
     node: str
 

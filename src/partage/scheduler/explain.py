@@ -25,24 +25,23 @@ LEFT_OUT: Final = NodeReason(
     "the node was not searched: the nodes before it took as much work as one decision may; ask "
     "for devices in fewer containers, or for equal amounts in them",
 )
-"""Why a node is refused that a decision did not come to."""
+"""Why a node is refused that a decision did not reach."""
 
 _TOGETHER: Final = NodeReason(ReasonCode.INSUFFICIENT_CARDS, "its containers do not fit together")
 
 _A_SENTENCE: Final = 10
 _SENTENCES: Final = 2_600
-"""Units of work that sentences may take; a pod of one group gets a hundred of them. Nodes that get none
-are counted by code."""
+"""Units of work for sentences; a pod of one group gets a hundred sentences. All other nodes are counted by code."""
 
 _FEW_SENTENCES: Final = 100
-"""The same where a decision is given little work."""
+"""The same if a decision is allowed little work."""
 
 EXAMPLES: Final = 20
-"""Nodes that get one in a larger cluster; the others are counted by code."""
+"""Nodes that get a sentence in a larger cluster; the others are counted by code."""
 
 
 def deferred(namespace: str) -> Refusal:
-    """The refusal of a pod that would have to be searched for, when its namespace had its share of that."""
+    """The refusal of a pod that needs a search, after its namespace has used its share of search."""
     return Refusal(
         ReasonCode.SEARCH_DEFERRED,
         f"a place for this pod has to be searched for, and pods of namespace {namespace} have had their "
@@ -51,11 +50,11 @@ def deferred(namespace: str) -> Refusal:
 
 
 def refuse(ledger: Ledger, group: RequestClass, rank: Ints, work: Work) -> Refusal:
-    """The refusal of a pod of a class that no node can host now; the same while nothing changes.
+    """The refusal of a pod of a class that no node can host now; it stays the same until something changes.
 
     Args:
-        rank: by node index, the explicit order: who is named among equals.
-        work: that of the decision; sentences are counted beside it.
+        rank: by node index, the explicit order: it decides which of equal nodes are named.
+        work: that of the decision; sentences are counted in addition.
     """
     told_at = group.refused_at, group.refused_few
     if told_at != (ledger.changes.count, work.few) or group.refusal is None:
@@ -99,7 +98,7 @@ def _count_rest(
     sentenced: dict[int, ReasonCode],
     findings: dict[ReasonCode, Finding],
 ) -> None:
-    """Count the nodes without a sentence by what the columns say of them."""
+    """Count the nodes without a sentence by the data in the columns."""
     for code, indexes in codes.items():
         rest = sum(1 for index in indexes if index not in sentenced)
         if rest:
@@ -118,8 +117,8 @@ def brief(group: RequestClass) -> Refusal:
 def why(ledger: Ledger, group: RequestClass, index: int, work: Work | None = None) -> NodeReason:
     """Why one node cannot host a pod of the class.
 
-    The exact rule is asked for its first way only: the columns have refused the node, so there is
-    none, and the first obstacle is what people expect to see.
+    The exact rule is asked only for its first way. The columns have refused the node, so there is no way, and people
+    expect to see the first obstacle.
     """
     known = group.eligible.objection(ledger, index) or group.failed.get(index)
     if known is not None:
@@ -143,7 +142,7 @@ def why(ledger: Ledger, group: RequestClass, index: int, work: Work | None = Non
 
 
 def _obstacle(ledger: Ledger, group: RequestClass, index: int, work: Work) -> NodeReason:
-    """What the exact rule meets first on a node that the columns have refused."""
+    """The exact rule's first obstacle on a node that the columns have refused."""
     request = group.pod.request
     types = {g.request.type for g in request.groups}
     cards = {type_: ledger.cards(type_, index) for type_ in types}
@@ -179,7 +178,7 @@ def _codes(ledger: Ledger, group: RequestClass, rank: Ints) -> dict[ReasonCode, 
     if short.any():
         result.setdefault(ReasonCode.NODE_RESOURCES, []).extend(_ordered(short, rank).tolist())
     open_ &= host
-    passed = group.value >= 0  # up to date; those that failed since have their code already
+    passed = group.value >= 0  # up to date; failed nodes have their code already
     judged: kernel.Judged = {}
     parts = group.parts(ledger, everyone)
     for number, kind in enumerate(group.kinds):
@@ -197,7 +196,7 @@ def _codes(ledger: Ledger, group: RequestClass, rank: Ints) -> dict[ReasonCode, 
             open_[odd] = False
         gpu = member.request.type is DeviceType.GPU
         none = ReasonCode.INSUFFICIENT_CARDS if gpu else ReasonCode.INSUFFICIENT_DEVICES
-        # A pod may ask many things, each of which rules out some nodes: only those are looked at.
+        # A pod may ask many things, each of which excludes some nodes: only the remaining ones are read.
         nodes = np.flatnonzero(open_ & few_cards & ~served)
         nodes = nodes[np.argsort(rank[nodes], kind="stable")]
         ranks = kernel.classify(ledger, member.request, member.protocol, judged, nodes)
@@ -228,10 +227,10 @@ def _of_the_rest(
     rest: tuple[Bools, Bools],
     result: dict[ReasonCode, list[int]],
 ) -> None:
-    """Nodes with cards for each group and not for all together, and nodes that were not asked."""
+    """Nodes with cards for each group but not for all together, and nodes that were not asked."""
     short, left_out = (_ordered(nodes, rank).tolist() for nodes in rest)
     if short:
-        # One speaks for all: the exact rule is too slow to be asked about each.
+        # One node's answer stands for all: the exact rule is too slow to ask about each.
         result.setdefault(why(ledger, group, short[0]).code, []).extend(short)
     if left_out and group.given_up:
         failed = group.failed
@@ -246,7 +245,7 @@ def _without_template(ledger: Ledger, open_: Bools, request: DeviceRequest) -> l
 
 
 def _most_free(plane: Plane, code: ReasonCode, cards: Bools, found: Ints) -> list[int]:
-    """Nodes refused for what their cards have left, those with the most on one card first."""
+    """Nodes whose cards have too little left, those with the most on one card first."""
     columns = {
         ReasonCode.INSUFFICIENT_MEMORY: plane.memory_free,
         ReasonCode.INSUFFICIENT_CORE: plane.core_free,
@@ -259,7 +258,7 @@ def _most_free(plane: Plane, code: ReasonCode, cards: Bools, found: Ints) -> lis
 
 
 def _each_model_first(ledger: Ledger, plane: Plane, found: Ints) -> Ints:
-    """The same nodes, of each model of card the first one in front, so that sentences name them all."""
+    """The same nodes, but first one of each model of card, so that sentences name all models."""
     models = {model: number for number, model in enumerate({d.model for d in ledger.kinds if d})}
     of_kind = np.array([models[d.model] if d else -1 for d in ledger.kinds], np.int64)
     _, first = np.unique(of_kind[plane.kind[0, found]], return_index=True)
@@ -268,7 +267,7 @@ def _each_model_first(ledger: Ledger, plane: Plane, found: Ints) -> Ints:
 
 
 def _closest(codes: dict[ReasonCode, list[int]]) -> list[int]:
-    """The nodes worth a sentence: those refused for what they have left come first."""
+    """The nodes worth a sentence: those refused for their free amounts come first."""
     ranked: list[ReasonCode] = [code for code in LEADING if code in codes]
     ranked += [code for code in codes if code not in ranked]
     share = max(1, EXAMPLES // max(len(ranked), 1))

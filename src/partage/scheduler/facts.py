@@ -14,12 +14,11 @@ from partage.model.pod import Pod, Record
 
 
 def fact_of(pod: Pod) -> tuple[Allocation, Suspicion | None]:
-    """What a bound pod holds by its records, and what must be closed because of it.
+    """A bound pod's allocation by its records, and the capacity that must be closed because of it.
 
-    Without a record, the pod holds at most as many devices as it asks for, and which ones is not
-    known: so many are closed of those that no pod holds. With a record that cannot be trusted, the
-    pod was given devices, so no device of the types that it asks is free on its node until it is
-    gone.
+    Without a record, the pod holds at most as many devices as it asks for, and it is unknown which. So as many of the
+    devices that no pod holds are closed. If a record cannot be trusted, the pod was given devices. So no device of the
+    types that it asks is free on its node until the pod is gone.
     """
     node = pod.node or ""
     record = _checked(pod.record)
@@ -43,7 +42,7 @@ def fact_of(pod: Pod) -> tuple[Allocation, Suspicion | None]:
 
 
 def _checked(record: Record | None) -> Record | None:
-    """The record, with its problem where it would give something back instead of taking it."""
+    """The record, with a problem if it has negative amounts."""
     for grant in record.grants if record is not None else ():
         units = (amount for _unit, amount in grant.extras)
         if min(grant.core_milli, grant.memory_bytes, grant.slots, *units) < 0:
@@ -52,7 +51,7 @@ def _checked(record: Record | None) -> Record | None:
 
 
 def rebuild(nodes: Iterable[Node], pods: Iterable[Pod]) -> Ledger:
-    """The ledger that the API's objects imply; independent of their order."""
+    """The ledger that follows from the API's objects; independent of their order."""
     ledger = Ledger()
     for node in nodes:
         ledger.upsert_node(node)

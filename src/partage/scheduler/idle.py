@@ -19,10 +19,10 @@ from partage.placement.pod import place
 from partage.placement.work import MOST, MOST_A_NODE, Work
 
 _MOST_SHAPES: Final = 64
-"""Different nodes that one question is worth."""
+"""The most different nodes for one question."""
 
 _PASSING: Final = "node.kubernetes.io/"
-"""What begins the keys of taints that Kubernetes sets and takes off by itself."""
+"""Prefixes of the keys of taints that Kubernetes itself adds and removes."""
 
 
 def fits_when_idle(
@@ -31,11 +31,11 @@ def fits_when_idle(
     """Whether any node would host the pod if it were empty, healthy and open.
 
     Args:
-        strategy: between cards, where the pod has none of its own.
-        work: beside which what this takes is counted; None where nothing is. It ends at a decision's worth.
+        strategy: between cards, if the pod has none of its own.
+        work: the work done before, to which this adds; None if nothing is counted. It ends at a decision's limit.
 
     Returns:
-        None where there are too many different nodes to tell.
+        None if there are too many different nodes.
     """
     work = work or Work()
     before = work.taken
@@ -54,7 +54,7 @@ def fits_when_idle(
 
 
 def _shapes(ledger: Ledger, pod: Pod) -> Iterator[Node]:
-    """A node of each shape that the pod may use, without what may pass."""
+    """A node of each shape that the pod may use, without temporary states."""
     seen: set[object] = set()
     filters = {group.request.filter for group in pod.request.groups}
     named = {
@@ -79,7 +79,7 @@ def _shapes(ledger: Ledger, pod: Pod) -> Iterator[Node]:
 
 
 def _opened(node: Node) -> Node:
-    """The node without a cordon, passing taints, and an agent that may come back."""
+    """The node without a cordon, temporary taints, and a silent agent's verdict."""
     if not (node.unschedulable or node.taints or node.verdicts):
         return node
     return replace(
@@ -91,14 +91,14 @@ def _opened(node: Node) -> Node:
 
 
 def _rest(node: Node, pod: Pod) -> tuple[object, ...]:
-    """What a node has beside its cards that the pod finds there once the node is idle."""
+    """The node's resources beside cards that the pod finds once the node is idle."""
     room = tuple([node.allocatable.get(name) for name in pod.host])
     tables = tuple(node.partitions), node.honour_partitions, tuple(node.templates.items())
     return room, tables, node.single_numa
 
 
 def _found(node: Node, pod: Pod, strategy: Strategy, work: Work) -> bool | None:
-    """Whether the node, idle, hosts the pod; None where the search was given up."""
+    """Whether the node, idle, hosts the pod; None if the search was given up."""
     healthy = tuple(
         replace(device, healthy=True, cordoned=False, doubt="") for device in node.devices
     )

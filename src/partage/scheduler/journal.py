@@ -37,16 +37,16 @@ from partage.scheduler.quota import Quotas
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """All that later decisions of an engine depend on.
+    """Everything on which an engine's later decisions depend.
 
     Attributes:
         nodes: in the order of the books, each with its rank.
-        next_rank: of the next node that is new.
-        versions: of every node that was ever seen, the gone ones included.
-        gone: uids of pods that are gone.
-        held: what pods hold in the books, with where they stand.
-        suspicions: what is closed because of a pod, by uid.
-        counted: what quotas count, by uid: namespace and amounts.
+        next_rank: the rank of the next new node.
+        versions: of all nodes ever seen, deleted ones included.
+        gone: uids of deleted pods.
+        held: the pods' allocations in the books, with their states.
+        suspicions: the capacity closed because of a pod, by uid.
+        counted: the amounts that quotas count, by uid: namespace and amounts.
     """
 
     policy: Policy = Policy()
@@ -63,14 +63,14 @@ class EngineState:
 
 
 class Decided(msgspec.Struct, frozen=True, gc=False):
-    """A question and its answer; made in every decision, and no part of a cycle.
+    """A question and its answer; made in every decision, and never part of a reference cycle.
 
     Attributes:
         number: counts the decisions of one engine from 1.
         verb: `hold` (filter) or `place_on` (bind).
-        node: the node that was asked for; empty for any.
-        among: by node index, the nodes that were asked for; None for all.
-        labels: node names by index at that moment; empty where `among` is None.
+        node: the requested node; empty for any.
+        among: the requested nodes, by index; None for all.
+        labels: node names by index at that moment; empty if `among` is None.
         few: only little work was allowed.
     """
 
@@ -92,8 +92,8 @@ class JournalledEngine(Engine):
     """An engine whose journal is kept.
 
     Attributes:
-        label: what its decisions' ids begin with.
-        decided: how many decisions it has taken.
+        label: the prefix of its decisions' ids.
+        decided: the number of decisions so far.
     """
 
     def __init__(self, policy: Policy | None, write: Write, label: str = "") -> None:
@@ -113,7 +113,7 @@ class JournalledEngine(Engine):
 
     @property
     def decision_id(self) -> str:
-        """Of the last decision: its label and number."""
+        """The id of the last decision: label and number."""
         return f"{self.label}-{self.decided}"
 
     def handle(self, event: Event) -> list[Action]:
@@ -140,7 +140,7 @@ class JournalledEngine(Engine):
         return decision
 
     def _names(self) -> tuple[str, ...]:
-        """Node names by index, made anew only when nodes came or went."""
+        """Node names by index, rebuilt only after nodes were added or removed."""
         if self._labels_at != self.ledger.node_changes.count:
             self._labels_at = self.ledger.node_changes.count
             self._labels = tuple("" if n is None else n.name for n in self.ledger.nodes)
@@ -151,7 +151,7 @@ class JournalledEngine(Engine):
         self._write(self, self.state())
 
     def state(self) -> EngineState:
-        """All that later decisions depend on; `resumed` makes an engine of it."""
+        """Everything on which later decisions depend; `resumed` makes an engine of it."""
         return EngineState(
             policy=self.policy,
             tables=self.tables,
@@ -174,7 +174,7 @@ class JournalledEngine(Engine):
         )
 
     def resume(self, state: EngineState) -> None:
-        """Take over a state; the engine is empty. A replay of a journal calls this."""
+        """Load a state into an empty engine. A replay of a journal calls this."""
         self.policy = state.policy
         handle = super().handle
         handle(TablesChanged(state.tables))
@@ -209,14 +209,14 @@ def _nobody(_engine: JournalledEngine, _entry: Entry) -> None:
 
 
 def resumed(state: EngineState) -> JournalledEngine:
-    """An engine that decides from now on as the one whose state this is."""
+    """An engine that decides from now on like the engine with this state."""
     engine = JournalledEngine(state.policy, _nobody)
     engine.resume(state)
     return engine
 
 
 def among_of(engine: Engine, names: frozenset[str] | None) -> Bools | None:
-    """The nodes of a question by index, as the engine wants them."""
+    """The nodes of a question by index, in the engine's form."""
     if names is None:
         return None
     among = np.zeros(engine.ledger.present.shape[0], np.bool_)

@@ -25,7 +25,7 @@ class PermitBook:
         self._cards: dict[_Key, Counter[str]] = {}
 
     def apply(self, allocation: Allocation) -> None:
-        """Count what an allocation says; counting a pod again replaces what was counted of it."""
+        """Count an allocation's permit; another count of a pod replaces the earlier one."""
         self.undo(allocation.uid)
         permit = allocation.permit
         if permit is None or not permit.online:
@@ -36,7 +36,7 @@ class PermitBook:
         cards.update(_shared(allocation.grants))
 
     def undo(self, uid: str) -> None:
-        """Count a pod no more."""
+        """Stop counting a pod."""
         allocation = self._of.pop(uid, None)
         if allocation is None or allocation.permit is None:
             return
@@ -44,7 +44,7 @@ class PermitBook:
         self._pods[rule, allocation.namespace] -= 1
         cards = self._cards[rule, allocation.node]
         cards.subtract(_shared(allocation.grants))
-        # Namespaces and nodes come and go: what counts nothing must not stay.
+        # Namespaces and nodes are deleted, so zero counts must not stay.
         if not self._pods[rule, allocation.namespace]:
             del self._pods[rule, allocation.namespace]
         for uuid in _shared(allocation.grants):
@@ -55,20 +55,20 @@ class PermitBook:
 
     @property
     def counted(self) -> dict[str, object]:
-        """What is counted, for comparison: pods by rule and namespace, cards by rule and node."""
+        """The counts, for comparison: pods by rule and namespace, cards by rule and node."""
         cards = {f"{rule} on {node}": dict(found) for (rule, node), found in self._cards.items()}
         return {**{f"{rule} in {where}": n for (rule, where), n in self._pods.items()}, **cards}
 
     def permit(
         self, pod: Pod, wish: Wish, node: str, cards: int, grants: Sequence[Grant]
     ) -> Permit:
-        """What a pod gets of its wish with these grants.
+        """A pod's permit with these grants.
 
         Args:
             pod: the pod; it holds nothing yet.
-            node: where it goes.
-            cards: how many the node has.
-            grants: what it gets there.
+            node: its node.
+            cards: the number of cards of the node.
+            grants: its grants there.
         """
         shared = _shared(grants)
         if not wish.online or not shared:
@@ -77,7 +77,7 @@ class PermitBook:
         return Permit(wish.rule, not why, wish.policy, why)
 
     def _excess(self, pod: Pod, wish: Wish, node: str, cards: int, shared: frozenset[str]) -> str:
-        """Which bound of its rule the pod would pass, as a sentence; empty where none."""
+        """The bound of its rule that the pod would exceed, as a sentence; empty if none."""
         given = self._pods[wish.rule, pod.namespace]
         if wish.pods is not None and given >= wish.pods:
             return (
@@ -96,7 +96,7 @@ class PermitBook:
 
 
 def _shared(grants: Iterable[Grant]) -> frozenset[str]:
-    """Cards of which a share is granted: on whole ones and instances there is no other pod to go before."""
+    """Cards of which a share is granted: whole cards and instances have no other pod to precede."""
     return frozenset(
         one.uuid for one in grants if one.type is DeviceType.GPU and one.mode is GrantMode.SHARE
     )

@@ -27,14 +27,14 @@ from partage.scheduler.decision import Chooser, DryRun
 T = TypeVar("T")
 
 MOST_A_PLAN: Final = 9 * MOST
-"""Units of work that a plan for one node may take: a plan asks again and again whether a pod fits."""
+"""Units of work that a plan for one node may take: a plan asks many times whether a pod fits."""
 _A_STRETCH: Final = MOST // 6
-"""Units after which others have their turn, once a question is answered: a few milliseconds."""
+"""Units after which other tasks get their turn, once a question is answered: a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A bound pod that may have to go; of equals the younger goes, `born` later in seconds since the epoch."""
+    """A bound pod that may be evicted; among equals the younger one is, `born` later in seconds since the epoch."""
 
     uid: str
     priority: int
@@ -44,12 +44,12 @@ class Occupant:
 
 @dataclass(frozen=True, slots=True)
 class Bystanders:
-    """Others on the node whose part in it is settled.
+    """Other pods on the node that are already decided.
 
     Attributes:
-        leaving: uids of pods that end already; their room is as good as free.
+        leaving: uids of pods that already end; their room counts as free.
         yielding: uids of less important waiting pods for which room is kept there; they yield it.
-        first: waiting pods at least as important for which room is made there; they come first.
+        first: waiting pods at least as important for which room is made there; they are placed first.
     """
 
     leaving: Collection[str] = ()
@@ -59,10 +59,10 @@ class Bystanders:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How room is made on one node.
+    """A way to make room on one node.
 
     Attributes:
-        victims: who has to go, most important first; empty where those who leave anyway make room.
+        victims: pods to evict, most important first; empty if the pods that already leave make room.
         broken: uids of victims whose budgets do not allow it.
     """
 
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def cost(self) -> tuple[int, int, int, int, float]:
-        """The lower, the better: broken budgets, highest priority, how many, their sum, their age."""
+        """The lower, the better: broken budgets, highest priority, number of victims, their sum, their age."""
         if not self.victims:
             return (-1, 0, 0, 0, 0.0)
         highest = self.victims[0].priority
@@ -90,7 +90,7 @@ def plan_on(
     beside: Bystanders = Bystanders(),
     work: Work | None = None,
 ) -> Plan | None:
-    """What `planning` comes to, where no other task has a turn meanwhile."""
+    """The result of `planning`, for a caller that gives no other task a turn."""
     return _run_through(planning(chooser, pod, node, occupants, allowed, beside, work))
 
 
@@ -103,21 +103,20 @@ def planning(
     beside: Bystanders = Bystanders(),
     work: Work | None = None,
 ) -> Generator[None, None, Plan | None]:
-    """The least that makes room for a pod on a node; None where nothing does.
+    """The smallest plan that makes room for a pod on a node; None if there is none.
 
-    Of the victims none can be spared while the others go, as far as a search finds; where that takes
-    too much, each question is answered by first choices alone. Those of higher priority are spared
-    first; among equals two orders are tried, and the one with fewer victims is taken: the older
-    first, and first those who share a card with many, so that one card is emptied and not two.
+    No victim can be spared while the others go, as far as a search finds. If the search takes too much work, each
+    question is answered by first choices alone. Victims of higher priority are spared first. Among equals two orders
+    are tried, and the one with fewer victims is taken: the older first, and first those that share a card with many
+    pods, so that one card is emptied and not two.
 
-    It stops now and then with the books as they are, so that others have their turn: it asks again
-    and again whether the pod fits, and each time may take a search.
+    The function asks many times whether the pod fits, and each question may take a search. So it pauses at times, with
+    the books unchanged, and other tasks get their turn.
 
     Args:
         occupants: bound pods of lower priority on the node that do not leave yet.
-        allowed: how many more pods each budget lets go.
-        work: what may be done; a plan that is not finished by then is none, as some of its victims
-            might be spared.
+        allowed: how many more evictions each budget allows.
+        work: the limit of work; a plan that is unfinished then is dropped, because some of its victims might be spared.
     """
     work = work or Work(MOST_A_PLAN)
     most, around = work.limit, (allowed, beside)
@@ -125,7 +124,7 @@ def planning(
     plan = yield from _planned(chooser, pod, node, occupants, around, work)
     exact, work.limit = not work.spent, most
     if not exact:
-        # A pod of many containers: whether it fits takes a search each time.
+        # Each question whether a pod of many containers fits takes a search.
         plan = yield from _planned(chooser, pod, node, occupants, around, work, exact=False)
     return None if work.spent else plan
 
@@ -155,10 +154,10 @@ def _planned(
             sorted(occupants, key=lambda one: (-one.priority, one.born)),
         )
         for order in orders[: 2 if exact else 1]:
-            # What a budget allows may go to the most important or to the least: both are tried.
+            # The budget's allowance may go to the most important or to the least: both are tried.
             consumed = (_breaking(order, allowed), _breaking(order[::-1], allowed))
             for breaking in dict.fromkeys(consumed):
-                # Those whose going breaks a budget are spared before all others.
+                # Victims whose eviction breaks a budget are spared before all others.
                 spared = sorted(order, key=lambda one: one.uid not in breaking)
                 victims = set((yield from asked.least([one.uid for one in spared])))
                 if work.spent:
@@ -175,11 +174,11 @@ def still(
     allowed: Mapping[str, int],
     beside: Bystanders = Bystanders(),
 ) -> Plan | None:
-    """A plan as things are now, without victims that can be spared by now; None where it makes no room.
+    """The plan for the present state, without victims that can now be spared; None if it makes no room.
 
     Args:
-        plan: what was the least a moment ago; its victims are all there.
-        allowed: how many more pods each budget lets go.
+        plan: the smallest plan of a moment ago; its victims all still exist.
+        allowed: how many more evictions each budget allows.
     """
     work = Work()
     with chooser.without(pod, plan.node, beside.first, work) as run:
@@ -194,7 +193,7 @@ def still(
 
 
 def _run_through(steps: Generator[None, None, T]) -> T:
-    """What such a generator returns, where no other task has a turn meanwhile."""
+    """The result of such a generator, for a caller that gives no other task a turn."""
     while True:
         try:
             next(steps)
@@ -207,7 +206,7 @@ class _Asked:
     """Whether a pod fits without others, asked once for each set of them.
 
     Attributes:
-        anybody_gone: others leave, or yield, whatever is decided.
+        anybody_gone: whether other pods leave, or yield, in any case.
     """
 
     def __init__(self, run: DryRun, beside: Bystanders, work: Work) -> None:
@@ -224,7 +223,7 @@ class _Asked:
         return self._known[asked]
 
     def least(self, victims: Sequence[str]) -> Generator[None, None, list[str]]:
-        """See `least`; others have their turn where it took long."""
+        """See `least`; other tasks get their turn if it took long."""
         steps = _sparing(victims, self.fits)
         while True:
             try:
@@ -235,20 +234,20 @@ class _Asked:
             if self._work.done >= self._paused + _A_STRETCH:
                 self._run.leave()
                 yield
-                # What was asked before may not hold any more; what was done before counts.
+                # Earlier answers may no longer be valid; the earlier work counts.
                 self._paused = self._work.done
                 self._known.clear()
 
 
 def least(victims: Sequence[str], fits: Callable[[Collection[str]], bool]) -> list[str]:
-    """Of victims that suffice, those who still have to go when the first ones are spared first.
+    """The victims that still have to go if the first ones are spared first.
 
-    Many are spared at a time where all of them can be, so the question is asked a few times for
-    each who has to go, and not once for each who stays.
+    Many are spared at a time if all of them can be. So the question is asked a few times for each victim, and not once
+    for each spared pod.
 
     Args:
-        victims: uids; who comes first is spared first.
-        fits: whether there is room when these are gone; more who are gone never leave less room.
+        victims: uids; the first one is spared first.
+        fits: whether there is room without these pods; without more pods there is never less room.
     """
     return _run_through(_sparing(victims, fits))
 
@@ -256,7 +255,7 @@ def least(victims: Sequence[str], fits: Callable[[Collection[str]], bool]) -> li
 def _sparing(
     victims: Sequence[str], fits: Callable[[Collection[str]], bool]
 ) -> Generator[None, None, list[str]]:
-    """As `least`, with a stop after each question."""
+    """As `least`, with a pause after each question."""
     left = list(victims)
     kept, step = 0, 1
     while kept < len(left):
@@ -273,7 +272,7 @@ def _sparing(
 
 
 def _breaking(order: Sequence[Occupant], allowed: Mapping[str, int]) -> frozenset[str]:
-    """Those whose going breaks a budget, if they went in this order."""
+    """The victims whose eviction breaks a budget, if they are evicted in this order."""
     left = dict(allowed)
     found = set()
     for one in order:
@@ -295,11 +294,10 @@ def _crowds(ledger: Ledger, node: str) -> Counter[str]:
 
 
 def free_part(ledger: Ledger, place: Allocation) -> Allocation:
-    """What of a place is free now: the place itself where all of it is.
+    """The part of a place that is free now, or the whole place if all of it is.
 
-    Of a GPU that others still use, as much of its compute, memory and slots is kept as the place
-    takes; whatever cannot be kept in parts (an instance, a function, a whole other device) is kept
-    entirely or not at all.
+    Of a GPU that others still use, as much of its compute, memory and slots is kept as the place takes. Anything that
+    cannot be kept in parts (an instance, a function, a whole other device) is kept entirely or not at all.
     """
     index = ledger.index.get(place.node)
     charges = place.charges
@@ -343,7 +341,7 @@ def _overlap(one: MigSlice, other: MigSlice) -> bool:
 
 
 def _pieces(card: Card, charge: Charge, grants: Sequence[Grant]) -> list[Grant]:
-    """What is free of one device that is not free for all of the charge."""
+    """The free part of one device that is not free for the whole charge."""
     if charge.instances:
         taken = card.instances
         return [

@@ -30,12 +30,12 @@ class Quotas:
     by_namespace: Mapping[str, tuple[Quota, ...]] = field(default_factory=dict)
 
     def keys(self, namespace: str) -> frozenset[str]:
-        """Keys that some quota of the namespace limits."""
+        """Keys that the namespace's quotas limit."""
         return frozenset(k for q in self.by_namespace.get(namespace, ()) for k, _ in q.hard)
 
 
 def metered(request: PodRequest, grants: Sequence[Grant]) -> dict[str, int]:
-    """What the request's metered keys count of its grants, rounded up to the key's unit.
+    """The amounts of the request's metered keys in its grants, rounded up to the key's unit.
 
     Containers that run at different times count by maximum, as in the books.
     """
@@ -66,17 +66,17 @@ def metered(request: PodRequest, grants: Sequence[Grant]) -> dict[str, int]:
 
 @dataclass(slots=True)
 class _Change:
-    """How many more pods count these amounts than the sums know of; keeps their identity taken."""
+    """How many more pods use these amounts than the sums contain; keeps their identity in use."""
 
     amounts: Mapping[str, int]
     pods: int
 
 
 class QuotaBook:
-    """What each namespace uses, by pod.
+    """The amounts that each namespace uses, by pod.
 
-    Pods of one template share their amounts, so changes are first counted by template and added
-    up when they are asked for: most namespaces have no quota, and theirs never are.
+    Pods of one template share their amounts. So changes are first counted by template and added up only on request;
+    most namespaces have no quota and are never added up.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class QuotaBook:
         self._pods = Counter[str]()
 
     def apply(self, uid: str, namespace: str, amounts: Mapping[str, int]) -> None:
-        """Count a pod; counting it again replaces what was counted."""
+        """Count a pod; another count replaces the earlier one."""
         if uid in self._of:
             self.undo(uid)
         if not amounts:
@@ -97,7 +97,7 @@ class QuotaBook:
         self._change(namespace, amounts, 1)
 
     def undo(self, uid: str) -> None:
-        """Count a pod no more."""
+        """Stop counting a pod."""
         entry = self._of.pop(uid, None)
         if entry is None:
             return
@@ -105,7 +105,7 @@ class QuotaBook:
         self._pods[namespace] -= 1
         if self._pods[namespace]:
             self._change(namespace, amounts, -1)
-        else:  # namespaces come and go too
+        else:  # namespaces are deleted too
             for sums in (self._pods, self._changes, self._used):
                 sums.pop(namespace, None)
 
@@ -123,11 +123,11 @@ class QuotaBook:
 
     @property
     def counted(self) -> dict[str, tuple[str, Mapping[str, int]]]:
-        """What is counted of each pod, by uid: its namespace and amounts."""
+        """The counted amounts of each pod, by uid: its namespace and amounts."""
         return dict(self._of)
 
     def used(self, namespace: str) -> Mapping[str, int]:
-        """What the namespace uses, by key."""
+        """The namespace's used amounts, by key."""
         changes = self._changes.pop(namespace, None)
         if changes is None:
             return self._used.get(namespace, {})
@@ -143,7 +143,7 @@ class QuotaBook:
         return bool(self.quotas.by_namespace.get(namespace))
 
     def excess(self, namespace: str, amounts: Mapping[str, int]) -> str:
-        """Which quota the pod would exceed, as a sentence; empty when none."""
+        """The quota that the pod would exceed, as a sentence; empty if none."""
         quotas = self.quotas.by_namespace.get(namespace)
         if not quotas:
             return ""

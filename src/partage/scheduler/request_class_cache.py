@@ -22,7 +22,7 @@ _MOST_KNOWN: Final = 4096
 
 
 class Scorers(Protocol):
-    """Gauges and scorers in place of the usual ones, with the same results; simulations have compiled ones."""
+    """Gauges and scorers that replace the usual ones, with the same results; simulations have compiled ones."""
 
     def gauge(self, workload: Workload, ledger: Ledger) -> Gauge:
         """A gauge of fragmentation."""
@@ -31,7 +31,7 @@ class Scorers(Protocol):
         """A gauge of values."""
 
     def rescorer(self, group: RequestClass, ledger: Ledger) -> Rescorer | None:
-        """What scores the class; None for the usual way."""
+        """The scorer of the class; None for the usual way."""
 
 
 class RequestClassCache:
@@ -43,22 +43,22 @@ class RequestClassCache:
         self._gauge: Gauge | None = None
         self._priced: PriceGauge | CapacityGauge | None = None
         self._classes: dict[object, RequestClass] = {}
-        self._former: dict[object, RequestClass] = {}  # those of the last policy or tables
+        self._former: dict[object, RequestClass] = {}  # those of the previous policy or tables
         self._columns = NodeColumns(ledger)
         self._eligible: dict[object, Eligibility] = {}
         self._searched: Memory = OrderedDict()
         self._numbers = count()
-        # Values are immutable, so the same objects always ask the same. The pod is kept so that
-        # its parts' identities are not used again.
+        # Values are immutable, so the same objects always ask the same. The cache keeps the pod so that its parts'
+        # identities are not used again.
         self._known: dict[tuple[int, int, int, int], tuple[Pod, RequestClass]] = {}
 
     def domains(self, keys: Iterable[str]) -> Ints:
-        """By node index, a number that two nodes share where they agree in all of these labels."""
+        """By node index, a number that nodes share if they agree in all of these labels."""
         self._columns.refresh()
         return self._columns.domains(keys)
 
     def clear(self) -> None:
-        """Forget all classes; what nodes are in question for whom stays."""
+        """Forget all classes, but keep the nodes that are in question."""
         self._former = dict(self._classes)
         self._classes.clear()
         self._known.clear()
@@ -66,7 +66,7 @@ class RequestClassCache:
         self._priced = None
 
     def find(self, pod: Pod, policy: Policy, tables: Tables) -> RequestClass:
-        """The class of a pod; a new one where none is known."""
+        """The class of a pod; a new one if none is known."""
         identity = (id(pod.request), id(pod.host), id(pod.constraint), id(pod.tolerations))
         known = self._known.get(identity)
         if known is not None:
@@ -90,7 +90,7 @@ class RequestClassCache:
         return group
 
     def _equip(self, group: RequestClass, tables: Tables) -> None:
-        """Give a new class the gauges that all share, and a scorer of its own where there is one."""
+        """Give a new class the shared gauges, and a scorer of its own if there is one."""
         if group.measures and tables.workload.shapes:
             if self._gauge is None:
                 self._gauge = self._gauge_of(tables.workload)
