@@ -1,13 +1,13 @@
-"""Amounts of shares that change while their containers run: what the node does next, and whether what is used fits.
+"""Changes amounts of shares while their containers run: the node's next step, and whether the use fits.
 
-What is enforced never passes what the record says, which is what the ledger has reserved. Everything follows from the pod
-and the journal, so an agent that died at any step goes on where that left it:
+The enforced amount never exceeds the record, because the ledger has reserved the record. Each step follows from the pod
+and the journal, so an agent that died at any step continues from there:
 
-    lower   page of the containers ──what is used fits──> journal ──> report on the pod
-    raise   report on the pod, as long as its record is still what was read ──> journal ──> page
+    lower   page of the containers ──the use fits──> journal ──> report on the pod
+    raise   report on the pod, if its record is still the one that was read ──> journal ──> page
 
-The report (`partage.io/enforced`) is a promise: the scheduler lowers the record to it and gives the rest to others. So it is
-lowered last, and raised first.
+The report (`partage.io/enforced`) is a promise: the scheduler lowers the record to it and allocates the rest to others.
+The agent therefore lowers the report last, and raises it first.
 """
 
 from collections.abc import Collection, Iterable, Mapping

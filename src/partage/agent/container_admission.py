@@ -1,8 +1,7 @@
-"""Keeps a node's containers to their records: decides, writes down, remembers, and compares.
+"""Admits a node's containers by their records: decides, writes the journal, and compares it with the runtime.
 
-What a container gets is on the disk before the runtime hears of it. After each connection the runtime's
-own list is compared with the journal, and containers that run with a record that was not honoured are
-reported.
+The agent writes a container's grants to disk before it answers the runtime. After each connection it compares
+the runtime's own list with the journal, and reports containers that run although their record was not honoured.
 """
 
 import logging

@@ -1,13 +1,13 @@
-"""What an allocation gives to each container: environment, device files, bind mounts.
+"""Turns an allocation into edits of each container: environment, device files, bind mounts.
 
-The one place where grants become things in a container; the agent gives them, `partage up` shows them.
-Environment is worked out by the families, as on the day of the Binding. Pure: what only the host knows
-(files of a network card, identities of instances) comes in as functions.
+This is the only place that turns grants into edits; the agent applies them, `partage up` shows them.
+The families compute the environment, as at the time of the Binding. Pure: facts of the host
+(files of a network card, identities of instances) are passed in as functions.
 
-Device files by vendor are those that discovery found, else those of its row (`partage.vendors.traits`); network
-cards: docs/sources/koordinator.md 7. Shares that a vendor's own plugin cuts
-get their files from that plugin: the whole card's file would be more than was granted. Who keeps other shares of
-NVIDIA cards to their amounts is a provider's business (`partage.agent.isolation.providers`).
+A card's device files are those that discovery found, else those of its vendor's row (`partage.vendors.traits`). For
+network cards see docs/sources/koordinator.md 7. A share that a vendor's own plugin cuts gets its files from it: the
+whole card's file would grant more than the share. Other shares of NVIDIA cards are enforced by a provider
+(`partage.agent.isolation.providers`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

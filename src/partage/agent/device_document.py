@@ -1,10 +1,10 @@
-"""The Device object of a node, from what was found there: as the MetaX and Koordinator documents print it.
+"""Makes a node's Device object from the devices that were found, as the MetaX and Koordinator documents print it.
 
-A pure function of what was found and of the object as it is. The scheduler reads back exactly what
-was found. A condition's time changes only when its status does, so nothing is written while
-nothing happens. A device that is no longer found stays in the object, unhealthy: pods may still
-hold it, and a card that fell off its bus must not look like a card that never was. It goes when
-another device takes its number, or with the Device object.
+A pure function of the found devices and the current object. The scheduler reads back exactly the found
+devices. A condition's time changes only with its status, so an unchanged node causes no write. A device that
+is no longer found stays in the object as unhealthy, because pods may still hold it, and a card that fell off its bus
+must differ from a card that never existed. It is removed when another device takes its number, or with the
+Device object.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

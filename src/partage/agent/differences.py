@@ -1,4 +1,4 @@
-"""What may not agree on a node, by name, and what is done about each: the words of `reconcile`."""
+"""The differences that `reconcile` can find on a node, by name, and the reaction to each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

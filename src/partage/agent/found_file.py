@@ -1,4 +1,4 @@
-"""What the agent last found not to agree, as a file for who looks at the node without asking the agent."""
+"""Keeps the differences that the agent found last in a file, for readers on the node that do not ask the agent."""
 
 from collections.abc import Sequence
 from pathlib import Path

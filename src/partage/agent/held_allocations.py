@@ -1,8 +1,8 @@
-"""Who holds devices on the node, and what the runtime has.
+"""Which containers hold devices on the node, and which containers the runtime has.
 
-A container that crashed may be followed by its next attempt before anybody says that it has ended: the kubelet
-makes the next one only when it has seen the first one end. Until the runtime tells, the older one keeps what it
-holds, and only the newest one is shown (`latest`): one series a pod, container and card.
+The next attempt of a crashed container may start before the runtime reports the end of the first one. The kubelet
+starts it only after it has seen the first one end. Until the runtime reports the end, the older attempt keeps its
+grants, and only the newest is shown (`latest`): one series a pod, container and card.
 """
 
 import logging

@@ -1,7 +1,7 @@
-"""What the agent looks up and makes on its host: device files, folders of containers, network cards.
+"""Finds and creates files on the agent's host: device files, folders of containers, network cards.
 
-Every root is an argument. Nothing is guessed: a file that a container cannot do without and that is not
-there is an error that names it.
+Every root is an argument. The module guesses nothing: if a file that a container needs is absent, the error
+names it.
 """
 
 import os

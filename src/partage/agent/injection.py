@@ -1,11 +1,11 @@
-"""Whether a container may be made, and what it gets: the pod's own record against what is held here.
+"""Decides whether a container may be created, and with which edits: its pod's record against the node's books.
 
-Fails closed. A pod that was given devices without a record of Partage, a record made for another pod or
-node, one of devices that are not here, or one that comes later to a card that is full: none of them starts.
-A container without a grant gets no card from a vendor's own runtime either: what would open one is closed
-(`partage.vendors.runtimes`), or refused where it cannot be. Otherwise it is left exactly as it is.
+Fails closed. No container starts if its pod has devices without a record of Partage, a record of another pod
+or node, a record of devices that are not here, or a record that arrives too late for a full card.
+A container without a grant gets no card from a vendor's own runtime either: the settings that would open one are closed
+(`partage.vendors.runtimes`), or the container is refused if they cannot be. Otherwise it stays unchanged.
 
-Source: docs/sources/kubernetes.md 1.4 (what an NRI plugin sees of a container).
+Source: docs/sources/kubernetes.md 1.4 (which facts of a container an NRI plugin sees).
 """
 
 import posixpath

@@ -1,20 +1,20 @@
-"""What was given to which container on this node, kept across crashes of the agent.
+"""The journal: what the agent granted to each container on this node, kept across crashes of the agent.
 
-One file of JSON lines, each with a check (`seal`), appended and flushed to the disk before the runtime is answered:
-whatever a container holds is written down first. A line that a crash cut off is dropped; one that is damaged otherwise
-is left out and told. The file is written anew, complete, under another name and renamed, at each look at what the runtime
-has (`keep`) and whenever most of it is about containers that have ended. One process has a journal at a time:
-a second agent on the node says so and does not start.
+One file of JSON lines, each with a check (`seal`). The agent appends a line and flushes it to disk before it answers
+the runtime, so each grant is recorded first. A line that a crash cut off is dropped; a line with other damage
+is skipped and reported. The agent replaces the file by a complete new one (written under another name and renamed) at
+each comparison with the runtime (`keep`), and whenever most lines are about ended containers. One process
+has a journal at a time: a second agent on the node reports this and does not start.
 
-A file system that has failed takes nothing more by a file that is open, and cannot be mounted again while one is. So
-after a write that failed nothing stays open of it, and all is written anew by its name. Only a full disk is left alone.
+A failed file system accepts no more writes through an open file, and cannot be mounted again while one is open. After
+a failed write the journal therefore closes all files and writes everything again by name, unless the disk is only full.
 
-The amounts of a pod's shares may change while it runs. They are kept for as long as the pod is there, beside what its
-containers were given: the runtime knows the record only that the pod was made with.
+The amounts of a pod's shares may change while it runs. The journal keeps them as long as the pod exists, beside the
+grants of its containers, because the runtime knows only the record that the pod was created with.
 
-The first line is the version of what follows, 2 where amounts were changed and 1 where none were. A journal of a later version is refused and left as it is: lines that
-this agent would read as less than they say, and then write anew, would be lost for the agent that wrote them.
-A new field raises the version. A journal without one is of 0.1.0 before it was marked, and version 1.
+The first line is the version of the content: 2 if amounts were changed, 1 if none were. An agent refuses a journal of a
+later version and leaves it unchanged. It would not understand all of its lines, and a rewrite would lose them for the
+agent that wrote them. A new field raises the version. A journal without a version is of 0.1.0 and counts as version 1.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
-"""The agent's metrics: what it counts, and the node's own series of each card, pod and container.
+"""The agent's metrics: its own counters, and the node's series of each card, pod and container.
 
-Series are under the names of HAMi's monitor and of qGPU's exporter, so that dashboards made for these go on; sums of
-the whole cluster are the scheduler service's to tell. Containers are those that hold cards, so the number of series
-follows from the cards; beyond a bound the rest is left out and counted. A pod, container and card have one series each
-at any time: of attempts and of pods of one name that are here at once, the newest is shown.
+Series have the names of HAMi's monitor and of qGPU's exporter, so dashboards made for these continue to work. The
+scheduler service reports sums of the whole cluster. Only containers that hold cards have series, so the number of cards
+bounds their number. Series beyond a bound are left out and counted. A pod, container and card have one series
+at any time: of several attempts, or pods of one name that exist at once, the newest is shown.
 
 Source: docs/sources/hami.md 8.2; docs/sources/qgpu.md 1.8.
 """

@@ -1,8 +1,8 @@
-"""What an operator has to know of a node's agent, though nothing is refused for it: notes.
+"""Notes: facts about a node's agent that an operator must know, though nothing is refused for them.
 
-A part that notices something says it, and says it again, or nothing, when that has changed. The notes of a node are an
-annotation of it, as long as they last, from which `partage doctor` reads them, and a metric. What concerns one pod
-only is said in its condition instead.
+A part of the agent reports a fact, and reports again, or clears it, when it changes. An annotation of the node contains
+its current notes, and `partage doctor` reads them there; a metric shows them too. A fact about one pod only is
+reported in the pod's condition instead.
 """
 
 from collections import Counter

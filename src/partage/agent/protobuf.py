@@ -1,14 +1,14 @@
-"""A small table-driven codec of protocol buffers (proto3), for the few messages a node agent speaks.
+"""A small table-driven codec of protocol buffers (proto3), for the few messages of a node agent.
 
-A message is a frozen dataclass by being a `Message`; its fields say their number and kind:
+A message is a frozen dataclass that derives from `Message`; its fields declare their number and kind:
 
     class Mount(Message):
         destination: str = text(1)
         options: tuple[str, ...] = texts(4)
 
-Only what containerd's NRI and the kubelet's interfaces use is here: varints, texts, bytes, messages,
-lists of texts and messages, maps of texts. A field that is not declared is skipped, as the format asks; a
-declared one with another wire type is an error, since guessing would inject something that was not asked for.
+It supports only the types that containerd's NRI and the kubelet's interfaces use: varints, texts, bytes, messages,
+lists of texts and messages, maps of texts. A field that is not declared is skipped, as the format asks. A
+declared field with another wire type is an error, since a guess would inject something that was not asked for.
 
 Source: the published encoding of protocol buffers.
 """

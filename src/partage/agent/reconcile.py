@@ -1,20 +1,19 @@
-"""Compares what four parts say of a node's containers, and names what does not agree: a pure function.
+"""Compares four reports about a node's containers, and names the differences: a pure function.
 
-    records   (API server)    what pods were given here
-    entries   (journal)       what the agent gave to which container
-    units     (PodResources)  what the kubelet has counted for which container
-    running   (runtime)       what is there, with what arrived of the agent's answer
+    records   (API server)    the devices that pods were allocated here
+    entries   (journal)       the agent's grants to each container
+    units     (PodResources)  the units that the kubelet has counted for each container
+    running   (runtime)       the existing containers, with the parts of the agent's answer that arrived
 
-Nothing follows from what is not known: a part that does not tell is None, accuses no container, and frees nothing. Nothing
-here gives anybody more; what is done about each kind is in `differences.TABLE`.
+No difference follows from missing knowledge: a report that is absent is None, accuses no container, and frees nothing.
+Nothing here grants more; `differences.TABLE` has the reaction to each kind.
 
-What can be compared of the kubelet's units, and what cannot. A unit's identity begins with its card (`units`), so that
-a unit of a card that the container's grants do not name is a difference. How many units of each card a container has
-is compared with what the pod asked for in all, and not card by card: units are percents, gibibytes or sharers, grants
-are thousandths and bytes, lists are bounded, and the kubelet follows advice only where it was given in time. Units of
-other plugins' resources, CPU and memory are not looked at. Of init containers that have ended the kubelet tells
-nothing, so that their absence means nothing. The kubelet names no UID: where namespace and name are of two pods that
-are here, its word is about neither.
+The kubelet's units can be compared only in part. A unit's identity begins with its card (`units`), so a unit of a card
+that the container's grants do not name is a difference. The number of units is compared with the pod's whole request
+and not card by card: units are percents, gibibytes or sharers, grants are thousandths and bytes, lists are bounded,
+and the kubelet follows advice only if it was given in time. Units of other plugins' resources, CPU and memory are not
+compared. The kubelet does not report ended init containers, so their absence means nothing. It reports
+no UID: if two pods here have the same namespace and name, its report counts for neither.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

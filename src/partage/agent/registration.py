@@ -1,4 +1,4 @@
-"""What a node says of its cards beside the Device object: labels, and HAMi's registration.
+"""Reports a node's cards beside the Device object: labels, and HAMi's registration.
 
 Source: docs/sources/koordinator.md 6; docs/sources/hami.md 2.4 and 3; docs/sources/qgpu.md 1.
 """

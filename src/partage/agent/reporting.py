@@ -1,10 +1,10 @@
-"""Tells the API server what the node has, and that its agent is alive.
+"""Reports to the API server which devices the node has, and that its agent is alive.
 
-A search of the node is compared with what was last read from or written to the API server; equal
-means that nothing is sent. What others change is noticed by reading anew every few rounds, and by
-the conflict that a write then meets: every write of a Device object carries the version it was
-made for. The only thing written while nothing happens is the lease. What changes all the time, as a
-card that falls ill and recovers, is written a few times and then a few times a minute, as it is then.
+The agent compares a search of the node with the state that it last read from or wrote to the API server, and sends
+nothing if both are equal. It notices changes by others because it reads again every few rounds, and because
+its writes then conflict: every write of a Device object carries the version that it was made for. Without changes it
+writes only the lease. A state that changes all the time, such as a card that fails and recovers, is
+written a few times at once, and then a few times a minute in its current form.
 """
 
 import asyncio

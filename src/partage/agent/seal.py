@@ -1,8 +1,8 @@
-"""A check at the end of what the agent keeps, so that it is not believed after a disk has changed it.
+"""Adds a check to the agent's files, so that the agent does not trust a file that a disk has changed.
 
-JSON with one digit changed is still JSON, and says that less is held. So each document, and each line of the journal, ends
-in a checksum, written as blanks and tabs: readers that know nothing of it read the same document. One without
-a check is an older agent's, and is believed.
+JSON with one changed digit is still JSON, and may contain a smaller grant. Each document, and each line of the journal,
+therefore ends in a checksum, written as blanks and tabs. Readers that do not know it read the same document. A document
+without a check is an older agent's, and is trusted.
 """
 
 import zlib

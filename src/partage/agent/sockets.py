@@ -1,4 +1,4 @@
-"""Sockets of gRPC servers that root alone may speak to, whatever the process's umask: they start containers and prepare devices."""
+"""Sockets of gRPC servers that only root may use, with any umask: they start containers and prepare devices."""
 
 import errno
 from pathlib import Path

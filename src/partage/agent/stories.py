@@ -1,8 +1,8 @@
-"""What the agent does for each pod, told as spans of its trace.
+"""Reports the agent's work for each pod as spans of its trace.
 
-The kubelet names no pod when it takes units, and nothing is guessed: the mark that a container gets
-with its units carries a word by chance, and the container that shows the word tells whose they were.
-`SILENT` keeps and tells nothing, and marks with `1`.
+The kubelet names no pod when it takes units, and the agent does not guess one. The mark that a container gets
+with its units contains a random word, and the container that shows the word identifies the pod.
+`SILENT` keeps and reports nothing, and marks with `1`.
 """
 
 from collections import OrderedDict

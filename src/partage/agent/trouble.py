@@ -1,7 +1,7 @@
-"""What the kernel or the disk refuses for a moment: it ends no loop, and the log has it once.
+"""Temporary failures of the kernel or the disk: they end no loop, and the log reports each once.
 
-No descriptor left, no memory, no thread, a disk that does not answer: a round of a loop comes to nothing then, and the
-next one tries again. An agent that ended instead would come back to the same node, and meanwhile containers start
+If there is no descriptor, memory or thread left, or a disk does not answer, one round of a loop fails and the
+next one tries again. An agent that ended instead would return to the same node, and containers would meanwhile start
 without it.
 """
 

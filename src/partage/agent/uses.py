@@ -1,9 +1,9 @@
 """What containers use of a node's cards: measured, never guessed.
 
-Those that the enforcement library holds tell through their accounts (memory) and seats (device time). Of others,
-whatever enforces, the driver tells the memory of each process and what part of the time it was busy, where the agent
-sees processes of the host; from look to look that adds up to device time. Of a hardware instance the driver may tell how busy
-it was, which is its only container's. What is not measured is absent, and so is its series.
+Containers with the enforcement library report through their accounts (memory) and seats (device time). For others, with
+any provider, the driver reports each process's memory and the part of the time it was busy, if the agent
+sees processes of the host. The sum over looks is device time. The driver may also report how busy a hardware
+instance was, which belongs to its only container. A value that is not measured is absent, and so is its series.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,5 +1,5 @@
-"""Does the container runtime's part of CDI where its NRI cannot: names of devices become edits of a container.
+"""Resolves CDI device names to edits of a container, for runtimes whose NRI cannot.
 
-`specs` reads the host's specifications and finds what names stand for, by the runtime's own rules; `edits`
-puts that into an adjustment, and refuses what an adjustment cannot say.
+`specs` reads the host's specifications and resolves names by the runtime's own rules. `edits`
+turns the edits into an adjustment, and refuses edits that an adjustment cannot express.
 """

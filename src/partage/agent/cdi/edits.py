@@ -1,13 +1,13 @@
-"""CDI edits as an adjustment of NRI: what the runtime would have made of the same names, or a refusal.
+"""Turns CDI edits into an adjustment of NRI with the runtime's own result, or refuses them.
 
-In the order of runtimes that do it themselves: edits go before what the agent gives besides, except
-variables, of which a specification's own value holds. Of two edits of one path or variable the later one holds.
+The order is that of runtimes that resolve CDI themselves: CDI edits go before the agent's other edits. Variables are
+the exception: a specification's value holds. Of two edits of one path or variable the later one holds.
 
-What NRI cannot say is refused, and never left out: network devices, cache and memory bandwidth (RDT),
-further groups, device files other than character and block ones, those that the container may not read or
-write, and those whose owner counts and would be the container's user, whom NRI does not tell. Two
-differences remain: a container may not make device files of a character device anew (`m` of `permissions`;
-NRI gives `rw`), and a device file without owner and with a mode for all users belongs to root.
+Edits that NRI cannot express are refused, never left out: network devices, cache and memory bandwidth (RDT), additional
+groups, device files other than character and block ones, device files that the container may not read or write, and
+device files whose owner matters and would be the container's user, because NRI does not report this user. Two
+differences remain. A container may not create device files of a character device (`m` of `permissions`;
+NRI grants `rw`). A device file without owner and with a mode for all users belongs to root.
 
 Source: CDI's and NRI's libraries in containerd 1.7 (`container-edits.go`, v0.8.0; `generate.go`, v0.6.1; read).
 """

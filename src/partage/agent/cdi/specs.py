@@ -1,11 +1,11 @@
-"""The host's CDI specifications, and which edits a device's name stands for, as a runtime finds them.
+"""Reads the host's CDI specifications, and resolves a device's name to edits as a runtime does.
 
-Folders are in order of priority, the last one first. A name that two files of one folder have stands for
-nothing. Edits that a file has for all of its devices come once, before those of its first device. A file that
-cannot be read, or has a field that CDI does not have, is left out, and the others count.
+The last folder has the highest priority. A name that is in two files of one folder resolves to
+nothing. Edits for all devices of a file are applied once, before those of its first device. A file that
+cannot be read, or that has a field unknown to CDI, is skipped; the others count.
 
 Source: the CDI specification, and its library that containerd 1.7 and 2.1 are built with (`pkg/cdi`, v0.8.0
-and v1.0.1, read). Not checked is whether a file's version covers the fields that it uses.
+and v1.0.1, read). This module does not check whether a file's version covers the fields that it uses.
 """
 
 import re

@@ -1,8 +1,7 @@
-"""CreateContainer as bytes: who is asked for, and the same request with what was granted.
+"""Reads a CreateContainer request as bytes, and adds the grants to it.
 
-What is not ours stays as it came, byte for byte: entries that are replaced are cut out where they
-stand, and ours are put behind. Of a list with two values of one variable a program reads the first, so
-nothing may be left beside ours.
+The edit leaves all other bytes unchanged. It removes the entries that it replaces and appends the new
+ones. A program reads the first value of a variable that is listed twice, so no old value may remain.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""What a container that is made but not started will run, and of which folders its root will consist.
+"""Finds the image layers that form the root of a container that is created but not started.
 
-CRI itself does not tell where a root is, and none is put together before the container starts. containerd serves
-its snapshots on the same socket: they name the layers of a root as folders of the host, topmost first. Of other
+CRI does not report a root's path, and a root is assembled only when the container starts. containerd serves
+its snapshots on the same socket: they list the layers of a root as folders of the host, topmost first. For other
 runtimes nothing is known before the start.
 
 Source: containerd's published interface of snapshots (v1), and the details of its ContainerStatus.

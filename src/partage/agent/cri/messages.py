@@ -1,6 +1,6 @@
-"""What the proxy reads of CRI v1, and what it adds.
+"""The messages of CRI v1 that the proxy reads or extends.
 
-Everything else of a message stays as it came, in bytes. Source: the interface's published definition;
+The rest of a message stays unchanged, in bytes. Source: the interface's published definition;
 docs/sources/kubernetes.md 1.3.
 """
 

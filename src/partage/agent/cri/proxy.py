@@ -1,15 +1,15 @@
-"""The proxy on the kubelet's way to the runtime: every call passes as bytes, one is looked into.
+"""The proxy between the kubelet and the runtime: it passes on every call as bytes, and reads two of them.
 
     kubelet ──> our socket ──> runtime
                     │ CreateContainer: the same decision as by NRI, put into the request
-                    │ StartContainer: not before the image was looked at, where a library is to be loaded
+                    │ StartContainer: waits for the check of the image, if a library is to be loaded
 
-A call is passed on without reading it: the request, its answers, metadata, time limit, end and status
-are the same on both sides. The kubelet knows no other socket, so while the agent is
-away no container is made at all.
+The proxy passes on a call without reading it: the request, its answers, metadata, time limit, end and status
+are the same on both sides. The kubelet knows no other socket, so no container is created while the agent is
+away.
 
-What has ended is learnt by asking: the runtime's own list is read at the start, before anything is
-refused, and every now and then.
+The proxy asks the runtime for ended containers: it reads the runtime's own list at the start, before it refuses
+anything, and then at intervals.
 """
 
 import asyncio

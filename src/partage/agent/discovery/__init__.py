@@ -1,1 +1,1 @@
-"""What devices a node has, found through vendors' libraries, sysfs, vendors' files, or simulated."""
+"""Discovers a node's devices through vendors' libraries, sysfs or vendors' files, or simulates them."""

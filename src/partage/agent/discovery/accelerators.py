@@ -1,8 +1,8 @@
-"""AMD, Ascend and Cambricon cards and FPGAs, as far as sysfs tells of them.
+"""Discovers AMD, Ascend and Cambricon cards and FPGAs by sysfs.
 
-AMD's driver tells memory and identity, so its cards can be handed out. Of Ascend and Cambricon
-cards only the vendor's own tools know the memory: those that no vendor file describes
-(`vendor_files`) are shown and closed.
+AMD's driver reports memory and identity, so its cards can be allocated. The memory of Ascend and Cambricon
+cards is known only to the vendor's own tools: cards without a vendor file (`vendor_files`) are shown and
+closed.
 
 Source: docs/sources/kubernetes.md 6; docs/sources/koordinator.md 7.
 """

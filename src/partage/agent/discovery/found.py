@@ -1,7 +1,7 @@
-"""What a search of a node comes to: devices with their facts, and what was odd.
+"""The result of a search of a node: devices with their facts, and problems.
 
-A device whose facts cannot be trusted is never left open: it is reported unhealthy with the reason,
-so that no pod is granted anything on it, or it is left out with a problem that says why.
+A device whose facts cannot be trusted is never left open. It is reported unhealthy with the reason,
+so that no pod gets a grant on it, or it is left out and a problem contains the reason.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""Health of NVIDIA cards by the errors their driver reports (XID), and when it comes back.
+"""Judges the health of NVIDIA cards by the errors of their driver (XID), and when a card is healthy again.
 
-Upstream's plugins close a card for good at the first error that is not an application's, until they
-are restarted. Here an error says what it takes to trust the card again, and a restart of the agent
-forgets nothing: what the Device object says is read back.
+Upstream's plugins close a card until they are restarted, at the first error that no application caused.
+Here each error defines what makes the card trusted again. A restart of the agent loses nothing, because it
+reads the state back from the Device object.
 
 Source: docs/sources/koordinator.md 7 and docs/sources/hami.md 3 (the errors of applications); NVIDIA's published catalog of
 XID errors (the rest).

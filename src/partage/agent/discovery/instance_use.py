@@ -1,8 +1,8 @@
-"""How busy the hardware instances of NVIDIA's cards are, by counters that the driver has of each (NVML's GPM).
+"""Measures how busy NVIDIA's hardware instances are, by the driver's counters of each (NVML's GPM).
 
-A figure takes two samples of the same instance: each search takes one, and tells the time since the last. Cards before
-Hopper and older drivers have no such counters; the log says so once, and such instances have no figure.
-Not yet run on a card: taken is that the figure of an instance is a part of its own multiprocessors.
+A figure needs two samples of one instance: each search takes one and computes the figure since the last. Cards before
+Hopper and older drivers have no such counters; the log reports this once, and such instances have no figure.
+Not yet run on a card: the module assumes that an instance's figure is a part of its own multiprocessors.
 
 Source: docs/sources/mig.md 5.
 """

@@ -1,7 +1,7 @@
-"""MetaX cards: by the vendor's management library, else as far as sysfs tells.
+"""Discovers MetaX cards by the vendor's management library, else by sysfs.
 
-The library is proprietary; its calls are made directly, nothing of it is shipped. Sysfs knows
-neither a card's memory nor its identity, so cards found there alone are shown and not handed out.
+The library is proprietary; this module calls it directly and Partage ships nothing of it. Sysfs contains
+neither a card's memory nor its identity, so a card found only there is shown and not allocated.
 
 Source: docs/sources/kubernetes.md 6; the vendor's published interface for the layout of its records.
 """

@@ -1,8 +1,8 @@
-"""Cards that simulated nodes may have: who makes them, how much memory, how they are reported.
+"""The models of cards for simulated nodes: vendor, memory, and how they are reported.
 
-NVIDIA's memory is what the driver reports for the model, rounded to whole GiB as people write it;
-MetaX's is the Koordinator document's; Huawei's native units are those of its device daemon (docs/sources/koordinator.md 2.3,
-11). A model that is not here may be described in full by the node's own document.
+NVIDIA's memory is the driver's figure for the model, rounded to whole GiB as people write it. MetaX's is
+the Koordinator document's. Huawei's native units are those of its device daemon (docs/sources/koordinator.md 2.3,
+11). A node's own document may describe other models in full.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""RDMA cards and their virtual functions, by sysfs.
+"""Discovers RDMA cards and their virtual functions by sysfs.
 
-A card's number is that of its RDMA device (`mlx5_2` is 2) and its identity its PCI address, as in
-Koordinator's agent; it is healthy when every port is active.
+As in Koordinator's agent, a card's number is that of its RDMA device (`mlx5_2` is 2), its identity is its
+PCI address, and it is healthy when every port is active.
 
 Source: docs/sources/koordinator.md 7; docs/sources/kubernetes.md 6.
 """

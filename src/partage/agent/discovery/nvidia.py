@@ -1,8 +1,8 @@
-"""NVIDIA cards, as the driver's management library (NVML) tells of them.
+"""Discovers NVIDIA cards by the driver's management library (NVML).
 
-The library is asked through nvidia-ml-py, which is an extra and imported when it is needed. Where a
-node shows NVIDIA cards and the library cannot be asked, that is a problem and the cards are left
-out: without its identity no card can be allocated.
+The module calls NVML through nvidia-ml-py, an extra that it imports when needed. If a node shows NVIDIA cards and
+NVML does not answer, a problem is reported and the cards are left out: a card without its
+identity cannot be allocated.
 
 Source: docs/sources/kubernetes.md 5 and 6; docs/sources/koordinator.md 7; docs/sources/hami.md 3.
 """

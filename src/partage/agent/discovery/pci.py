@@ -1,7 +1,7 @@
-"""PCI functions as sysfs shows them.
+"""Reads PCI functions from sysfs.
 
-Whatever a file holds, reading it never raises: a file that is absent, is no text, is too long or
-holds no number is None, and the caller decides what follows from that.
+Reading a file never raises. The result is None for a file that is absent, is no text, is too long or
+holds no number, and the caller decides how to react.
 
 Source: docs/sources/kubernetes.md 6.
 """

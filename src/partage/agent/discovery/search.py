@@ -1,9 +1,9 @@
-"""All backends over one node, merged to one inventory.
+"""Runs all backends on one node and merges their results to one inventory.
 
-A backend is a function from roots to an inventory. Where two describe a device at the same PCI
-address, the one asked first holds. The Device object names one make of cards for the whole node,
-so cards of a second vendor are left out and told: under the first one's name they would be granted
-to the wrong pods.
+A backend is a function from roots to an inventory. If two backends describe a device at the same PCI
+address, the one asked first holds. The Device object names one make of cards for the whole node, so cards
+of a second vendor are left out and reported: under the first vendor's name they would be granted to the
+wrong pods.
 """
 
 import time

@@ -1,7 +1,7 @@
-"""Devices that are not there: any model of card, spread over a made-up machine, ill on demand.
+"""Simulates devices: any model of card, on a simulated machine, with faults on demand.
 
-A first-class way to run an agent: a user who tries, teaches or tests describes the hardware in a file
-and changes the file to break a card. The cluster in one process makes its nodes' devices here too.
+For trials, lessons and tests: a file describes the hardware, and a change of the file breaks a card.
+The cluster in one process creates its nodes' devices here too.
 
     {"model": "H100-80GB-HBM3", "cards": 8, "rdma": 4, "functions": 8, "faults": "0,2=Xid 79"}
 """

@@ -1,6 +1,6 @@
-"""Cards that koord-device-daemon found: JSON files, written by vendors' own tools through it.
+"""Reads the cards that koord-device-daemon found from its JSON files, which vendors' own tools write through it.
 
-One bad file does not hide the others, and one bad entry not its neighbours: what is wrong is reported.
+A bad file does not hide the others, and a bad entry does not hide its neighbours: each fault is reported.
 
 Source: docs/sources/koordinator.md 7.
 """

@@ -1,8 +1,8 @@
-"""Whether a claim may be prepared, and a container have what it holds: the last arbiter on the node.
+"""Decides whether a claim may be prepared and a container may use it: the node's last check.
 
-Schedulers may have been wrong: a stale view, two of them, a leader that was deposed. Here the sum counts: what is
-prepared, and what containers hold by their pods' records, is never more than a card has. A claim that comes too late
-is refused, and the kubelet tries it again until there is room, or the pod is deleted.
+Schedulers may be wrong: a stale view, two schedulers, a deposed leader. This module checks the sum: prepared claims
+and the containers' grants by their pods' records never exceed a card. A claim that arrives too late is refused,
+and the kubelet retries it until there is room, or the pod is deleted.
 """
 
 import threading

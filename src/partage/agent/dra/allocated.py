@@ -1,7 +1,7 @@
-"""What a claim was allocated of this node's cards, device by device. Pure.
+"""Reads which of this node's devices a claim was allocated. Pure.
 
-`wire.claims` reads the claim as the books do. An agent gives devices away, so it is stricter: whatever is odd about
-an allocation is a reason not to prepare it.
+`wire.claims` reads the claim as the ledger does. An agent grants access to devices, so it is stricter: it does not
+prepare a claim with any oddity in its allocation.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""What is said between the kubelet and a DRA driver: registration, claims (v1 and v1beta1) and health (v1alpha1).
+"""The messages between the kubelet and a DRA driver: registration, claims (v1 and v1beta1) and health (v1alpha1).
 
-The two versions of the claims' service have the same messages; what only v1 has, v1beta1 skips.
+The two versions of the claims' service have the same messages; v1beta1 skips fields that only v1 has.
 
 Source: the interfaces' published definitions at Kubernetes 1.36 (`pluginregistration`, `dra`, `dra-health`).
 """

@@ -1,11 +1,11 @@
-"""In which order a node's devices are offered, so that the first that fits is the best. Pure.
+"""Orders a node's devices for DRA, so that the first device that fits is the best. Pure.
 
-Kubernetes' allocator goes through pools by name, through a pool's slices by name, and through a slice's devices as they
-stand there, and takes the first that fits. It knows no score. So the order is the say that a driver has: cards in use
-come before idle ones, the one with the least room first; among idle ones that with the least memory.
+Kubernetes' allocator visits pools by name, a pool's slices by name, and a slice's devices in their order, and
+takes the first that fits. It has no scores, so a driver can influence it only by the order. Cards in use
+precede idle ones, the one with the least room first. Among idle cards the one with the least memory is first.
 
-The order follows what is prepared, so it is late by the way of a slice to the scheduler. A late order packs worse and
-gives nothing twice.
+The order follows the prepared claims, so it lags until a new slice reaches the scheduler. An old order packs worse and
+never allocates a device twice.
 
 Source: k8s.io/dynamic-resource-allocation v0.36.4 (`GatherPools`, `allocateOne`).
 """

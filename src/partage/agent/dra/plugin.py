@@ -1,11 +1,11 @@
 """Serves the kubelet as a DRA driver: registration, claims and the health of devices.
 
-    plugins_registry/gpu.partage.io-reg.sock   the kubelet finds it, and asks who we are
+    plugins_registry/gpu.partage.io-reg.sock   the kubelet finds it, and asks for the driver's name
     plugins/gpu.partage.io/dra.sock            the kubelet prepares and unprepares claims
 
-A kubelet that starts looks through the registry by itself, so nothing has to be registered again. Both sockets are
-removed in the end, from which the kubelet knows that the driver is gone. Every call may come again, after a restart
-of either side, and is answered as before.
+A kubelet that starts scans the registry itself, so the plugin never has to register again. The plugin removes both
+sockets at its end, so the kubelet learns that the driver is gone. The kubelet may repeat every call, after a restart
+of either side, and gets the same answer.
 
 Read in the kubelet's source (v1.36.4, `pkg/kubelet/cm/dra`, `pkg/kubelet/pluginmanager`).
 """

@@ -1,14 +1,14 @@
-"""Claims that are prepared on this node: written down, and named to the container runtime.
+"""Claims that are prepared on this node: written to disk, and named to the container runtime.
 
-    <journal>/claims/<uid>.json          what the claim holds, with a check (`seal`), kept until it is unprepared
+    <journal>/claims/<uid>.json          the claim's devices, with a check (`seal`), kept until it is unprepared
     <cdi>/partage.io-claim_<uid>.json    one CDI device for each of its devices
 
-What is written down comes first and goes last: a crash leaves a claim that holds something and cannot be used yet,
-never one that is used and not known. After a boot the CDI folder is empty; it is written anew from the journal.
+The journal's file is written first and removed last. A crash may leave a claim that reserves devices and cannot be
+used yet, but never a claim in use that is unknown. After a boot the CDI folder is empty and is restored from it.
 
-A CDI device gives a container nothing but a mark. The plugin of the runtime, which sees the container, puts in what the
-claim holds, by the same way as for pods with a record, and takes the mark away. A container that is made while that plugin
-is away has the mark and no device. A mark is a secret of this node that containers are not shown else, so no tenant
+A CDI device gives a container only a mark. The plugin of the runtime, which sees the container, adds the claim's
+devices in the same way as for pods with a record, and removes the mark. A container that is created while that plugin
+is away has the mark and no device. A mark is a secret of this node that other containers do not see, so no tenant
 can write one into a pod.
 """
 

@@ -1,15 +1,14 @@
-"""Keeps a node's ResourceSlices in the API server as they should be: written on change only, and read back.
+"""Keeps a node's ResourceSlices in the API server up to date: writes on change only, and reads back.
 
-An API server whose feature gates are off takes what it does not keep, and says nothing. Half of a slice is worse than
-none: instances without their counters would be allocated beside shares of the same card. So what the server keeps is
-asked first, by slices that it checks and does not store; what it does not keep is not offered, and the agent's notes
-name the gate. What was stored is compared with what was sent all the same, and where it differs, everything is taken
-back.
+An API server whose feature gates are off drops fields without an error. Half of a slice is worse than
+none: instances without their counters would be allocated beside shares of the same card. The agent therefore first
+sends slices that the server checks and does not store. It does not offer devices whose fields the server drops, and
+its notes name the gate. It also compares stored slices with the sent ones, and withdraws everything if they differ.
 
-A pool changes in all of its slices at once: a new generation is written to each, and what the allocator has read of an
-older one does not count for it any more. In which order cards stand is a wish, so a card moves only where that changes
-which one is tried first. Slices are looked at every now and then, since a kubelet that starts removes
-those of its node, as it does half a minute after the driver has gone: so an agent that is uninstalled leaves none.
+A pool changes in all of its slices at once: each gets a new generation, and the allocator ignores slices of an
+older one. The order of cards is a preference, so a card moves only if that changes which one is tried first. The agent
+reads its slices at intervals, because a kubelet removes its node's slices when it starts, and half a minute
+after the driver has gone. So an uninstalled agent leaves no slices.
 """
 
 import asyncio

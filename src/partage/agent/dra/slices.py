@@ -1,15 +1,15 @@
-"""ResourceSlices of a node, of what was found there: the cards as DRA's allocator counts them.
+"""Makes a node's ResourceSlices from the found devices: the cards as DRA's allocator counts them.
 
     pool (one a node)
-      counters-0 …   for cards that may be cut: what its instances share out, eight cards a slice
+      counters-0 …   for cards that may be cut: the counters that its instances share, eight cards a slice
       devices-0 …    gpu-0                       a card's shares, as often as its capacity lasts
                      gpu-0-mig-1g-10gb-0 …       one device for every place of an instance
 
-A card that serves shares and instances is safe by its counters alone: `gpu-N` takes all of them, once, however many
-shares it has, and each instance its part. What counters cannot say (an operator's list of layouts) is not offered,
-since an allocator that does not know of it would break it.
+Counters alone keep a card safe that serves shares and instances: `gpu-N` takes all of them, once, for any number
+of shares, and each instance takes its part. Cards with limits that counters cannot express (an operator's list of
+layouts) are not offered, since an allocator that does not know the list would break it.
 
-A device that no pod may get at present keeps its name and has a taint, so that who holds it stays known.
+A device that no pod may get at present keeps its name and has a taint, so its holder stays known.
 
 Source: Kubernetes' API types of resource.k8s.io/v1 at v1.36.4 (limits, validation); KEP-4815, 5055 and 5075.
 """

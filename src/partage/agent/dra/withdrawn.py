@@ -1,8 +1,8 @@
-"""What pods hold of a node's cards, withdrawn from what its ResourceSlices offer. Pure.
+"""Withdraws the devices that pods hold by their records from the offer of a node's ResourceSlices. Pure.
 
-Kubernetes' allocator counts claims and nothing else. So a card is offered to it with what is left beside the shares and
-instances that pods hold by their records, and with nothing where a pod has all of it. It is a view that may be late by
-the way of a slice to a scheduler, and no promise: that no card is given twice is for the ledger and the agent to see to.
+Kubernetes' allocator counts claims only. A card's offer is therefore the part that no pod holds as share or instance
+by its record, and nothing if a pod holds all of it. This view may lag until a slice reaches the scheduler,
+and it is no promise: the ledger and the agent ensure that no card is allocated twice.
 """
 
 from collections.abc import Iterable, Mapping

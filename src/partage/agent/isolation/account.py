@@ -1,7 +1,7 @@
-"""The account of a container: which of its processes use cards, and how much memory each counted.
+"""Reads a container's account: which of its processes use cards, and the memory that each counted.
 
-The layout is that of `native/include/page.h`. Whatever a container wrote is taken as a statement: numbers are
-clamped here and never used as positions.
+The layout is that of `native/include/page.h`. The reader does not trust bytes that a container wrote: it clamps
+numbers and never uses them as positions.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""The page of amounts: what a container may use of its cards now, beside its limits, which never change.
+"""Writes the page of amounts: what a container may use of its cards now, beside its limits, which never change.
 
-Memory and compute of a share can be raised and lowered while its programs run. They have this page mapped, so a word that
-is written in place is in force at once, in processes that sleep as well. The layout is that of `struct amounts_page` in
-`native/include/page.h`; only the agent writes it, and the container has it read-only.
+Memory and compute of a share can be raised and lowered while its programs run. They have this page mapped, so a word
+that is written in place is in force at once, also in processes that sleep. The layout is that of `struct amounts_page`
+in `native/include/page.h`. Only the agent writes the page; the container has it read-only.
 """
 
 import os

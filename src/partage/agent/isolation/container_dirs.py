@@ -1,18 +1,18 @@
-"""Rooms: what a container's enforcement library reads, as files on the node, and the seats of its cards.
+"""Rooms: the files on the node that a container's enforcement library reads, and the seats of its cards.
 
-    boot                        the run of the machine that all the rest belongs to
+    boot                        the boot of the machine that all other files belong to
     lib/libpartage-isolation-<hash>.so
     seats/<uuid>/               the seats of a card, one file a tenant; mounted read-only into all of them
-    private/<id>/account        what the processes of one container share
+    private/<id>/account        shared by the processes of one container
     containers/<id>/            one room a container, mounted read-only into it:
         limits, amounts, preload and the library; places to mount account and seats on
 
-No two containers have a file in common that both may write or take a lease on: the library is copied, a seat is
-written by its own container. What a container may write lies on memory of its size (`memory`).
+No two containers share a file that both may write or take a lease on: each has a copy of the library and writes
+only its own seat. Files that a container may write lie on memory of a fixed size (`memory`).
 
-A room is made whole under another name and renamed, so that a crash leaves a room or none. Seats are read from
-the rooms' own limits after a restart; nothing else keeps books of them. Rooms belong to containers, which do
-not outlive the machine: after a boot everything but the library is made anew.
+A room is completed under another name and then renamed, so a crash leaves a whole room or none. After a restart the
+agent reads the seats from the rooms' limits; no other file records them. Rooms belong to containers, which do
+not outlive the machine: after a boot the agent creates everything but the library again.
 """
 
 import contextlib

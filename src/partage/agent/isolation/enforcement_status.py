@@ -1,7 +1,7 @@
-"""Whether a container's limits are in force: yes or no, and why.
+"""Decides whether a container's limits are in force, and why.
 
-`judge` decides from what was seen (`node_scan`): what the kernel says of the container's processes, and the files that
-the agent mounted. A process may have any reason to be outside; the agent's policy decides what follows from it.
+`judge` decides from one look (`node_scan`): the kernel's facts about the container's processes, and the files that
+the agent mounted. A process may be outside for any reason; the agent's policy decides the reaction.
 """
 
 from dataclasses import dataclass

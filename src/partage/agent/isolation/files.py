@@ -1,7 +1,7 @@
-"""The folders of what containers may write: the seats of each card, the account of each container.
+"""The folders of files that containers may write: the seats of each card, the account of each container.
 
-Each lies on memory that has room for it and little else, where the host sees what is mounted here; else on the
-disk, and `problem` says so.
+Each lies on memory that has room for it and little else, if the host sees the mounts of this process. Otherwise it
+lies on the disk, and `problem` reports this.
 """
 
 import contextlib

@@ -1,13 +1,13 @@
-"""Folders of containers on the host that tenants may write to: given up at once, removed afterwards.
+"""Folders of containers on the host that tenants may write to: abandoned at once, emptied later.
 
-HAMi's library keeps a container's state in `/usr/local/vgpu/containers/<uid>_<container>` (docs/sources/hami.md 7). A folder is
-given up by moving it to `.partage-gone` beside it, which takes no longer for a million files than for one and is what
-the runtime's call waits for; it is emptied later, a bounded number of files at a time, by the caller of `sweep`.
+HAMi's library keeps a container's state in `/usr/local/vgpu/containers/<uid>_<container>` (docs/sources/hami.md 7). The
+agent abandons a folder by moving it to `.partage-gone` beside it. The move takes the same time for a million files as for
+one, and the runtime's call waits only for it. The caller of `sweep` empties it later, a bounded number of files at once.
 
-What is in a folder was written by a tenant. Nothing is followed, neither links nor names with more than one part, and
-folders in folders are moved up rather than descended into, so that no depth costs anything. There may be millions of
-those: they have a folder of their own, which the thread that decides about containers never lists. Only folders are touched
-that have the shape of a name of ours, directly in the folder of all; a link in their place is left where it is.
+A tenant wrote the content of a folder. The code follows neither links nor names with more than one part. It moves
+nested folders up and does not descend into them, so depth costs nothing. There may be millions of nested folders: they
+have a folder of their own, which the thread that decides about containers never lists. The code touches only folders
+whose names have our form, directly in the folder of all. A link in their place stays.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""Descriptors of files that tenants see, held for writing as long as they may see them.
+"""Keeps files that tenants see open for writing as long as tenants may see them.
 
-A process that may read a file may take a lease on it, and then an open for writing is refused, or waits until the kernel
-ends the lease (45 s). On a file that is open for writing the kernel gives no lease. So the agent opens such files before
-any tenant sees them. What was leased while no agent ran is opened in a thread that waits for the kernel.
+A process that may read a file may take a lease on it. An open for writing is then refused, or waits until the kernel
+ends the lease (45 s). The kernel grants no lease on a file that is open for writing, so the agent opens such files
+before any tenant sees them. A thread that waits for the kernel opens files that were leased while no agent ran.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
-"""Whether an image can load the enforcement library, told from its root before the first program starts.
+"""Checks in an image's root whether its programs can load the enforcement library, before the first one starts.
 
-The library needs the GNU C library, 2.17 or newer; with an older one a program that is made to load it does not
-start at all. So the root is looked at while the container is made but not started, and the library is left out
-where it cannot be. The root is the image's: symbolic links are followed inside it only, nothing but regular
-files is opened, and no more is read than such a file can hold. Where it is not put together yet, it is looked at
+The library needs the GNU C library, 2.17 or newer; with an older one a program that must load the library does not
+start at all. The agent therefore checks the root when the container is created but not started, and leaves the library
+out if the image cannot load it. The root is the image's: the check follows symbolic links inside it only, opens only
+regular files, and reads no more than such a file can hold. If the root is not assembled yet, the check reads it
 layer by layer, as an overlay would show it (`reading`).
 """
 

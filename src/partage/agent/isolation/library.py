@@ -1,7 +1,7 @@
-"""Installing the enforcement library: one immutable file per content.
+"""Installs the enforcement library: one immutable file per content.
 
-Processes map the file for as long as they live. A new version is a new name beside the old one, so that
-nothing is ever written under a running process.
+Processes map the file for as long as they live. A new version gets a new name beside the old one, so the
+agent never writes a file under a running process.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
-"""The limits file: what a container may use on its cards, read by the library at the first driver call.
+"""Writes the limits file: what a container may use on its cards. The library reads it at the first driver call.
 
 The format is that of `native/src/limits.h`: lines of a key, one blank and a value, all keys required, in order.
-The library refuses a file that it cannot read in full, so `write` checks everything that it would.
+The library refuses a file that it cannot read in full, so `write` makes the same checks first.
 """
 
 import os

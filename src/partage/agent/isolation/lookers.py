@@ -1,11 +1,11 @@
-"""Looks at containers that are given up where a file system does not answer.
+"""Looks at containers in threads, and abandons a look when a file system does not answer.
 
-A tenant can mount file systems that it serves itself, and a server on the network may go away: a thread that opens a file there
-waits, and cannot be interrupted. So a thread looks, and another goes on with the next container where it does not come
-back in time. A container whose look has not come back is not looked at until it has.
+A tenant can mount file systems that it serves itself, and a server on the network may disappear. A thread that opens a
+file there waits and cannot be interrupted. If a thread does not return in time, another thread continues with the next
+container. A container whose look has not returned is not looked at again until it has.
 
-Each attempt of a container is another one, and so is each pod of a controller. So there is a bound for all containers of a tenant: on
-looks that have not come back, and, where others wait meanwhile, on the time that its looks take.
+Each attempt of a container is a new container, and so is each pod of a controller. So all containers of a tenant share
+a bound on looks that have not returned, and, while others wait, on the time that its looks take.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What a process has mapped, told while procfs tells it: tenants make it as long as they like."""
+"""Reads a process's mappings piece by piece as procfs reports them, because a tenant can make the list any length."""
 
 import errno
 import os

@@ -1,9 +1,9 @@
-"""Memory of a fixed size to put files in that containers may write.
+"""Mounts memory of a fixed size for files that containers may write.
 
-A container that may write a file may make it longer, and would fill the node's disk past every limit that
-Kubernetes set for it. So these files lie on file systems in memory (tmpfs) that have room for them and for
-little else. Making one needs privileges, and that the host sees what this process mounts; where either is
-missing the files lie on the disk, which is reported.
+A container that may write a file may extend it, and would fill the node's disk past every limit of
+Kubernetes. These files therefore lie on file systems in memory (tmpfs) that have room for them and little
+else. A mount needs privileges, and the host must see this process's mounts. If either is missing, the files lie
+on the disk, and the agent reports it.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The node's own enforcement library as the keeper uses it: its rooms, and how one is mounted."""
+"""The node's own enforcement library for `container_admission`: its rooms, and how to mount one."""
 
 from dataclasses import dataclass
 from pathlib import Path

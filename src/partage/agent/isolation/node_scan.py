@@ -1,7 +1,7 @@
-"""All that one look at a node's containers reads: files of their rooms, and what the kernel says of processes.
+"""One look at a node's containers: the files of their rooms, and the kernel's facts about processes.
 
-It is read once and never changes. Code that judges containers gets it and reads nothing of its own: what is said of
-a container in one look is of one moment, and the process table of a node is gone through once, however many ask.
+The look is read once and never changes. Code that judges containers receives it and reads nothing itself, so all
+statements about a container in one look are of one moment, and the node's process table is read once for all readers.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
-"""What a shared object defines, told from its file as the dynamic loader finds symbols: by its dynamic segment.
+"""Reads the symbols that a shared object defines from its dynamic segment, as the dynamic loader does.
 
-Section headers may say anything, so they are not read. The file may be a tenant's: positions and counts are
-checked, and no more is read than such a file needs. What contradicts itself or is too large is not readable.
+Section headers may contain anything, so they are not read. The file may be a tenant's: the reader checks positions and
+counts, and reads no more than such a file needs. A file that contradicts itself or is too large is not readable.
 """
 
 import os

@@ -1,19 +1,19 @@
-"""What processes use of a card beyond what the library counted, as the driver says: contexts, modules, the rest.
+"""Computes the memory that processes use beyond the library's count, by the driver: contexts, modules, the rest.
 
-The driver tells a process's memory by its number on the host; the account knows it by the number it has in its
-container and its start. The figures of the driver and of the account are of different moments, so the least
-of the last few differences counts: a context is there all the time, memory that was just released is not.
+The driver reports a process's memory by its number on the host. The account knows the process by its number in the
+container and its start. The figures of driver and account are of different moments, so the smallest of the
+last few differences counts: a context is always included, memory that was just released is not.
 
-With oversubscription a container may have its cap and what goes beyond it on the card at once: memory that the driver
-moves is where it was used last. So both together are its bound, and what is beyond a process's count tells nothing.
+With oversubscription a container may have its cap and its excess on the card at once, because memory that the driver
+moves is where it was used last. So their sum is its bound, and an excess over a process's count proves nothing.
 
-A container is also looked at as a whole, by its limits and the driver's word alone: nothing that it can write changes
-that. Contexts grow after they were measured (kernels that are loaded at their first use, stacks, graphs), so a program
-that filled its cap is beyond it soon, and did nothing wrong. Growth of any size looks like memory that passed the
-library by. So a bound divides them: up to the slack it is reported and taken off what may still be allocated, beyond it
-the cap is not in force.
+A container is also judged as a whole, by its limits and the driver's figures alone, which the container cannot
+change. Contexts grow after they were measured (kernels that are loaded at their first use, stacks, graphs), so a
+program that filled its cap exceeds it soon without a fault. Growth of any size looks like memory that bypassed the
+library, so a bound divides them. Up to the slack the agent reports the excess and subtracts it from what may still
+be allocated. Beyond the slack the cap is not in force.
 
-Where the driver tells nothing of processes, the estimate of the limits file counts (`--context-memory`).
+If the driver reports no processes, the estimate of the limits file counts (`--context-memory`).
 """
 
 from collections import deque

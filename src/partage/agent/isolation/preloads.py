@@ -1,9 +1,9 @@
-"""What a process loads before the enforcement library, and whether it takes the library's place.
+"""Finds the objects that a process loads before the enforcement library, and whether one replaces the library.
 
-The loader asks objects of `LD_PRELOAD` before those of `/etc/ld.so.preload`. An allocator there does no harm; an
-object that defines `dlsym` or functions of the driver is asked instead of the library. Auditors of the loader
-(`LD_AUDIT`, or named in the program) are loaded before everything, and those with a function for it may bind any
-call to another place. The names are a tenant's, and so are the files: they are looked for in its root only.
+The loader searches objects of `LD_PRELOAD` before those of `/etc/ld.so.preload`. An allocator there does no harm. An
+object that defines `dlsym` or functions of the driver answers instead of the library. Auditors of the loader
+(`LD_AUDIT`, or named in the program) are loaded before everything, and an auditor with a function for it may bind any
+call to another place. The names and the files are a tenant's: they are looked up in its root only.
 """
 
 import posixpath

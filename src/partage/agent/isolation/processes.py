@@ -1,7 +1,7 @@
-"""Which processes belong to which container, told from their control groups.
+"""Finds the processes of each container by their control groups.
 
 Every container runtime names a container's control group after the container's identity. The process table is
-read as a whole: containers are few, and asking a runtime could block.
+read as a whole, because containers are few and a call to a runtime could block.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""Which programs the enforcement library can reach, told from their ELF files.
+"""Checks by a program's ELF file whether the enforcement library can reach it.
 
-The dynamic loader of the GNU C library reads `/etc/ld.so.preload`; a statically linked program has no loader
-and musl's does not read it. Such programs are reported as not enforceable instead of trusted.
+The dynamic loader of the GNU C library reads `/etc/ld.so.preload`. A statically linked program has no loader,
+and musl's loader does not read the file. Such programs are reported as not enforceable and are not trusted.
 """
 
 import platform

@@ -1,10 +1,10 @@
-"""Who keeps software shares of a card to their amounts: one provider a node, chosen by its operator.
+"""The software that enforces shares of a card: one provider a node, chosen by its operator.
 
-A provider is asked once for a container that is about to be made and says what it needs there: variables,
-mounts, or limits for a room of its own (`container_dirs`). Providers here: `none`, `hami-core` from the operator's own
-path, `vendor` (the vendor's driver or plugin does it), `mig` (only hardware instances are kept, shares are
-refused), `mps` (NVIDIA's driver, through the daemon that the agent looks after), and `partage`, the library in
-`native/`. What is no software share of an NVIDIA card never gets here.
+A provider is asked once for each container before it is created. It answers with the container's needs: variables,
+mounts, or limits for a room (`container_dirs`). The providers are `none`, `hami-core` from the operator's own
+path, `vendor` (the vendor's driver or plugin enforces), `mig` (only hardware instances are enforced, shares are
+refused), `mps` (NVIDIA's driver, through the daemon that the agent supervises), and `partage`, the library in
+`native/`. Only software shares of NVIDIA cards reach this module.
 
 Source: docs/sources/hami.md 6 and 7, docs/sources/koordinator.md 7 (HAMi's library); docs/sources/qgpu.md 1.4 (policies).
 """

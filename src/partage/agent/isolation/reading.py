@@ -1,13 +1,14 @@
-"""Every read of procfs and of containers' roots: what a tenant can make large, slow, or something else than a file.
+"""Reads procfs and containers' roots, where a tenant can make a file large or slow, or replace it by another thing.
 
-What the kernel tells of a process is as long as the process makes it, and so is what is in a container's root. So
-it is read in pieces, nothing is kept of them but what is asked for, and each piece is counted: `Work` is what one
-look may still do for one container. Where that does not suffice there is no answer (`TooMuch`), and the container
-counts as one whose limits are not in force.
+A process decides how long its entries in procfs are, and a container decides the size of its root. The reader therefore
+reads in pieces, keeps only the requested parts, and counts each piece: `Work` is the amount that one look may still
+read for one container. If it is used up, there is no answer (`TooMuch`), and the container counts as one whose
+limits are not in force.
 
-Names below a container's root are looked up folder by folder, by descriptors that open nothing (`O_PATH`): a link
-is read and followed inside the root only, whatever is changed meanwhile, and a file is opened only after it is
-known to be a regular one. Pages that the library writes are opened by `shared`. Opening a device file or a pipe would do something; so would following a link of procfs.
+Names below a container's root are looked up folder by folder, by descriptors that open nothing (`O_PATH`). A link
+is followed inside the root only, even if it changes meanwhile, and a file is opened only when it is known to
+be a regular one, because opening a device file or a pipe has effects, and so has following a link of procfs.
+`shared` opens pages that the library writes.
 """
 
 import contextlib

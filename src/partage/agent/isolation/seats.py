@@ -1,17 +1,17 @@
-"""The seats of a card: one file a tenant, and the agent's own word of what each was granted.
+"""The seats of a card: one file a tenant, and the agent's own page with the terms of each.
 
     seats/<uuid>/seat-0 … seat-62     written by one container each, read by all of the card
-    seats/<uuid>/terms                policy, priority and quota of each, and how many files it has had, written by the agent
+    seats/<uuid>/terms                policy, priority, quota and number of files of each seat, written by the agent
                                       alone
 
-The layout is that of `native/include/page.h`. Fields are words of eight bytes that are true by themselves, so
-reading needs no lock; a reader that meets a writer sees an old or a new value. Whatever a tenant wrote is
-taken as a statement. All seats are made at once, so that tenants know each other's files whichever came first.
+The layout is that of `native/include/page.h`. Each field is a word of eight bytes that is valid by itself, so reading
+needs no lock; a reader beside a writer sees an old or a new value. The reader does not trust words of a
+tenant. All seats are created at once, so that tenants know each other's files in any order of arrival.
 
-No two tenants have the same file: one that ended may have handed a descriptor to another container, which could cut the
-file short under the next tenant, or speak in its name. So a seat that is freed gets a new file under the same name. The
-number of its file in `terms` changes, by which the library of each neighbour maps it anew. Seats that an older agent made
-have no numbers and keep their files: the libraries beside them would not notice.
+No two tenants get the same file. An ended tenant may have passed a descriptor to another container, which could
+truncate the file of the next tenant or write in its name. A released seat therefore gets a new file under the same
+name. Its number in `terms` changes, and each neighbour's library maps the file again. Seats of an older agent
+have no numbers and keep their files, because the libraries beside them would not notice a change.
 """
 
 import os

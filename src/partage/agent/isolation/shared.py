@@ -1,7 +1,7 @@
-"""Files that a container may write: how the agent makes them, opens them and sets them right.
+"""Creates, opens and repairs files that a container may write.
 
-A process that may write a file may also cut it off, make it longer, or take a lease on it. So such a file is never
-mapped here, never waited for, and never believed to have its size.
+A process that may write a file may also truncate it, extend it, or take a lease on it. The agent therefore never
+maps such a file, never waits for it, and never trusts its size.
 """
 
 import contextlib

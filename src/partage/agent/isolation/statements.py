@@ -1,7 +1,7 @@
-"""What is said of each container's limits: in force, yes or no, and why.
+"""Makes the statement about each container's limits: in force, yes or no, and why.
 
-A statement is made from what is seen now, for every container that holds a card. Where something else keeps the
-limits (a hardware instance, a vendor's driver), that is said, and that its working is not seen from here.
+A statement uses current facts, and every container that holds a card has one. If other software or hardware enforces
+the limits (a hardware instance, a vendor's driver), the statement names it, and adds that the agent cannot check it.
 """
 
 from collections.abc import Iterable, Mapping

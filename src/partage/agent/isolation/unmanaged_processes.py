@@ -1,14 +1,14 @@
-"""Processes that compute on a card although the library never heard of it.
+"""Finds processes that compute on a card and bypass the library.
 
-The library can be mapped and still be passed by: a copy of the driver under another name, or in a name space of
+A process can map the library and still bypass it: with a copy of the driver under another name, or in a name space of
 its own (`dlmopen`). Every process that initialises the driver through the library has a place in the account. A
-process that has none, but has the driver's device for memory (`/dev/nvidia-uvm`) open and a device file of the driver
-mapped, came by another way. So do programs that mean no harm and use the card by OpenCL or Vulkan, of which the library
-knows nothing: what is said of them names that and what to do. Tools that only ask the driver what is there (NVML) map no
+process without a place bypasses the library if it has the driver's device for memory (`/dev/nvidia-uvm`) open and a
+device file of the driver mapped. Harmless programs that use the card by OpenCL or Vulkan, which the library does not
+know, do the same: the statement about them names this and the remedy. Tools that only query the driver (NVML) map no
 device file; from branch 580 on they have the device for memory open too (seen on an H200 with 580.159).
 
-A child that was forked has its parent's files open and has no place as long as it uses no card; such a child is
-taken for its parent's until it starts another program.
+A forked child has its parent's files open, and has no place until it uses a card. It counts as its
+parent until it starts another program.
 """
 
 from collections.abc import Iterator, Mapping

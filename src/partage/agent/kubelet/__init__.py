@@ -1,5 +1,5 @@
-"""Speaks with the kubelet of this node: device plugins, and who it says holds their units.
+"""Serves this node's kubelet with device plugins, and asks it which containers hold units.
 
-`messages` names what is said, `units` works out what is offered and what is advised (pure), `plugin`
-serves and registers, `resources` asks the kubelet who holds what. Needs grpcio (extra `node`).
+`messages` declares the messages, `units` computes the offer and the advice (pure), `plugin`
+serves and registers, `resources` asks the kubelet for the holders of units. Needs grpcio (extra `node`).
 """

@@ -1,4 +1,4 @@
-"""What is said between the kubelet and a device plugin (v1beta1), and by PodResources (v1).
+"""The messages between the kubelet and a device plugin (v1beta1), and of PodResources (v1).
 
 Source: docs/sources/kubernetes.md 3.2; the interfaces' published definitions, unchanged up to Kubernetes 1.36.
 """

@@ -1,16 +1,15 @@
-"""Serves the kubelet: one device plugin a resource, as `registering` keeps it known to the kubelet.
+"""Serves the kubelet with one device plugin a resource; `registering` keeps each registered.
 
-`Allocate` names no pod, so nothing here guesses one and nothing is given. Every container that gets units
-is marked; the plugin of the runtime, which sees the pod and its record, puts in what was granted and
-takes the mark away, and refuses a marked container without a record. (`NVIDIA_VISIBLE_DEVICES=void`
-beside the mark would be safer still, but a variable that image and kubelet both set cannot be changed
-by NRI, and images for CUDA set this one.)
+`Allocate` names no pod, so the plugin does not guess one and grants nothing. It marks every container that
+gets units. The plugin of the runtime, which sees the pod and its record, adds the grants, removes the mark, and
+refuses a marked container without a record. (`NVIDIA_VISIBLE_DEVICES=void` beside the mark would be safer still. But
+NRI cannot change a variable that image and kubelet both set, and images for CUDA set this one.)
 
-`Allocate` never waits and never fails for what may pass: the kubelet calls it, without a limit of time,
-while it admits one pod after the other, and a pod that is refused there has failed for good. Whether
-the container would get its devices is asked in `PreStartContainer`, for which it waits 30 s
-in the pod's own thread, before each start of a container; refused there, a container is tried again.
-It also refuses by itself while this plugin is away. Read in the kubelet's source (v1.36.4,
+`Allocate` never waits, and never fails for a temporary cause. The kubelet calls it without a time limit,
+while it admits one pod after the other, and a pod that is refused there has failed for good. The plugin checks in
+`PreStartContainer` whether the container would get its devices. The kubelet waits 30 s for it,
+in the pod's own thread, before each start of a container, and retries a container that is refused there.
+The call also fails while this plugin is away. Read in the kubelet's source (v1.36.4,
 `pkg/kubelet/cm/devicemanager`).
 """
 

@@ -1,19 +1,19 @@
-"""Keeps one device plugin known to the kubelet, whichever of the two is started first, or again.
+"""Keeps one device plugin registered with the kubelet, in any order of their starts and restarts.
 
     kubelet there ──> our socket ──> Register ──> the kubelet listens ──> until either is lost ──┐
          ^                                                                                       │
          └───────────────────────────────────────────────────────────────────────────────────────┘
 
-Read in the kubelet's source (v1.36.4, `pkg/kubelet/cm/devicemanager`), and why each step is there:
+Reasons of each step, read in the kubelet's source (v1.36.4, `pkg/kubelet/cm/devicemanager`):
 
-* When it starts, it removes every socket in the folder, and then makes its own. A plugin whose socket was
-  made a moment before registers with the new kubelet, which dials a file that is gone, for 10 s. So both
-  files are looked at while `Register` waits, and the call is let go when either is another one.
-* `Register` answers before the kubelet listens. When the stream of an earlier registration ends after a
-  later one, it lets go of the later one, without a word if it did not listen yet. So a registration that
-  the kubelet does not listen to is made again.
-* A kubelet that ended leaves its socket. Refused connections are tried again at growing intervals, and
-  at once when the socket is another one.
+* When the kubelet starts, it removes every socket in the folder, and then creates its own. A plugin whose socket was
+  created just before registers with the new kubelet, which dials the deleted file for 10 s. So the plugin checks both
+  files while `Register` waits, and cancels the call when either is a different one.
+* `Register` answers before the kubelet listens. If the stream of an earlier registration ends after a
+  later one, the kubelet drops the later one, without notice if it did not listen yet. So the plugin repeats a
+  registration that the kubelet does not listen to.
+* A kubelet that ended leaves its socket. The plugin retries refused connections at growing intervals, and
+  at once when the socket is a different one.
 * gRPC may share connections of one address between channels: see `_ALONE`.
 """
 

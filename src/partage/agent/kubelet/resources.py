@@ -1,7 +1,7 @@
-"""Asks the kubelet who holds which units, by PodResources (v1), and compares with what the agent gave.
+"""Asks the kubelet which containers hold which units, by PodResources (v1), and compares with the agent's grants.
 
-The kubelet tells namespace and name of a pod and no UID, so its word identifies no pod: it tells which
-containers it has chosen units for, and which of those the agent never served.
+The kubelet reports namespace and name of a pod and no UID, so its answer identifies no pod. It shows for which
+containers it has chosen units, and which of those the agent never served.
 """
 
 from collections import defaultdict

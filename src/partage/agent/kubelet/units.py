@@ -1,9 +1,9 @@
-"""What the kubelet is offered, and which units would suit a container: pure functions.
+"""Computes the units to offer to the kubelet, and the units that suit a container: pure functions.
 
-The kubelet counts units without knowing what they are: `nvidia.com/gpu` is a sharer of a card,
-`qgpu-core` a percent, `qgpu-memory` a gibibyte. A unit's identity begins with its card, so that what
-the kubelet counts as used agrees card by card with the scheduler's records, as long as it takes advice.
-Advice is no identity: what a container gets follows from its pod's record alone.
+The kubelet counts units without their meaning: a unit of `nvidia.com/gpu` is a sharer of a card, of
+`qgpu-core` a percent, of `qgpu-memory` a gibibyte. A unit's identity begins with its card, so the kubelet's
+count of used units agrees card by card with the scheduler's records, as long as the kubelet follows the advice.
+Advice is no identity: the grants of a container follow from its pod's record alone.
 
 Identity of units: docs/sources/hami.md 2.4 (`<uuid>::<i>`).
 """

@@ -1,8 +1,8 @@
-"""CDI specifications of instances: which device files a container needs for one of them.
+"""CDI specifications of instances: the device files that a container needs for one of them.
 
-One file an instance, one device in it, named by the instance's UUID: `partage.io/mig=MIG-…`. Files
-of `/dev/nvidia-caps` need not exist on the node: the specification carries their numbers, and the
-container runtime makes them inside the container. Version 0.3.0 has all that is used, so every
+Each instance has one file with one device, named by the instance's UUID: `partage.io/mig=MIG-…`. Files
+of `/dev/nvidia-caps` need not exist on the node: the specification contains their numbers, and the
+container runtime creates them inside the container. Version 0.3.0 has all fields that are used, so every
 runtime reads it.
 
 Source: Container Device Interface specification; NVIDIA's MIG user guide on device nodes (docs/sources/kubernetes.md 5). Not run on hardware.

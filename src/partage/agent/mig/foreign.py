@@ -1,7 +1,7 @@
-"""What the scheduler must know of instances that are not ours: from looks at the cards to the report.
+"""Makes the report of foreign instances for the scheduler from looks at the cards.
 
-Pure. A card that could not be looked at is reported as unknown, which closes it; one that has not been
-looked at since the agent started stays as it was told before.
+Pure. A card that could not be read is reported as unknown, which closes it. A card that was not yet
+read since the agent started keeps its last report.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,8 @@
-"""What was begun on a card, kept so that it can be continued or undone after a crash.
+"""Records a step that has begun on a card, so that it can be continued or undone after a crash.
 
-One small file a card, replaced whole at every step: written beside, flushed to disk, renamed. It is
-either the old one or the new one. A file that cannot be read stops work on its card: guessing what
-is ours could end another tool's instance.
+Each card has one small file, replaced as a whole at every step: written beside, flushed to disk, renamed. It is
+either the old one or the new one. A file that cannot be read stops work on its card, because a guess about
+ownership could destroy another tool's instance.
 """
 
 import os

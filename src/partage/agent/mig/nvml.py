@@ -1,7 +1,7 @@
-"""What is asked of a card's driver, as small values: the calls of NVML that instances need.
+"""The calls of NVML that instances need, with small values as arguments and answers.
 
-`driver.NvidiaDriver` speaks to the library, `testing.fake_nvml.FakeNvml` stands in for it. Cards go
-by UUID in every call: handles are not kept, because changing the mode may unbind a card.
+`driver.NvidiaDriver` calls the library, `testing.fake_nvml.FakeNvml` replaces it in tests. Every call names its card
+by UUID: handles are not kept, because a change of the mode may unbind a card.
 """
 
 from dataclasses import dataclass

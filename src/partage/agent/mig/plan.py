@@ -1,15 +1,15 @@
-"""What to do next on one card: wanted instances, the journal and the card itself compared.
+"""Plans the next steps on one card by comparing the wanted instances, the journal and the card itself.
 
-Pure. Every step is safe to repeat, and each is planned from what is there, never from what a call
-answered: a driver that says success and made nothing, or failed and made it, is found out by looking.
+Pure. Every step is safe to repeat, and each is planned from the state of the card, never from the answer of a
+call. So the plan also covers a driver that reports success and created nothing, or failed and created it.
 
-What is ours, and may therefore be removed:
+These instances are ours and may be removed:
 * a GPU instance whose number and place the journal has, made in this run of the driver, and whose
   compute instance, if there is one, has the UUID that the journal has, where it has one;
 * at stage `intent`: an instance at exactly the place, without a compute instance. The place was free
-  when the intent was written, and an intent is taken back when the driver refuses it, so no other tool
+  when the intent was written, and an intent is withdrawn when the driver refuses it. So no other tool
   can have made it, unless another program was halfway through the same place during a crash of ours.
-Everything else belongs to others: it is occupied, and left alone.
+All other instances are foreign: they count as occupied and are left alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,11 +1,11 @@
-"""Takes the planned steps on one card, one at a time, looking again after each.
+"""Takes the planned steps on one card, one at a time, and reads the card again after each.
 
-What a driver refuses is tried again after waits that double, so that a pod waits about as long again as the trouble
-lasted, and a minute at most; the hindrance says what the driver answered. `IN_USE` ends when a program does: it is
-tried often for longer. `INSUFFICIENT` takes the intent back at once: the next look tells
+A step that the driver refuses is retried after waits that double, up to a minute. A pod therefore waits about twice as
+long as the trouble lasted. The hindrance contains the driver's answer. `IN_USE` ends when a program ends: the step is
+retried often for longer. `INSUFFICIENT` withdraws the intent at once: the next look shows
 whether the place is taken, by whom, or only an engine is short.
 
-Nothing here sleeps or reads a clock: `settle` does what can be done now and says when to come back.
+Nothing here sleeps or reads a clock: `settle` does the steps that are possible now and returns the time of the next try.
 """
 
 import contextlib

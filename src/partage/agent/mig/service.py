@@ -1,8 +1,8 @@
-"""Keeps every card of a node as its pods need it: one task a card, so each card has one at a time.
+"""Keeps every card of a node in the state that its pods need, with one task a card.
 
-A watch of the node's pods says what is wanted (`want`), the moment a pod is bound; the code that starts a
-container asks what is ready (`ready`), which is a look into memory, from any thread. The driver is asked in threads
-and never while a container runtime waits.
+A watch of the node's pods sets the wanted instances (`want`) the moment a pod is bound. The code that starts a
+container asks for the ready ones (`ready`), which reads memory only and works from any thread. Calls to the driver run
+in threads, and never while a container runtime waits.
 """
 
 import asyncio

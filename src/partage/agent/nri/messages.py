@@ -1,4 +1,4 @@
-"""What is said on an NRI connection: the messages of ttrpc and of NRI v1alpha1, as far as we use them.
+"""The messages on an NRI connection, those of ttrpc and of NRI v1alpha1, as far as the agent uses them.
 
 Field numbers are those of NRI 0.6 (containerd 1.7) to 0.12; they have not changed between these.
 Source: docs/sources/kubernetes.md 1.4; the interface's published definition.

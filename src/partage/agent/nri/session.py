@@ -1,4 +1,4 @@
-"""One NRI connection without any input or output: bytes in, calls and answers out, and the reverse.
+"""One NRI connection without any input or output: from bytes to calls and answers, and back.
 
 The runtime calls the plugin on connection 1, the plugin calls the runtime on connection 2. Everything
 else on either is an error, and so is an answer to a call that was not made.
