@@ -42,7 +42,7 @@ def fact_of(pod: Pod) -> tuple[Allocation, Suspicion | None]:
 
 
 def _checked(record: Record | None) -> Record | None:
-    """The record, with a problem if it has negative amounts."""
+    """The record, or its problem if an amount is negative."""
     for grant in record.grants if record is not None else ():
         units = (amount for _unit, amount in grant.extras)
         if min(grant.core_milli, grant.memory_bytes, grant.slots, *units) < 0:

@@ -28,7 +28,7 @@ from partage.vendors.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
-    """One container as its author wrote it, quantities parsed, nothing defaulted."""
+    """One container as its author wrote it, with parsed quantities and no defaults."""
 
     name: str
     phase: Phase = Phase.MAIN
@@ -36,7 +36,7 @@ class ContainerView:
     limits: Mapping[str, Quantity] = field(default_factory=dict)
 
     def ask(self, resource: str) -> Quantity | None:
-        """What the container asks of a resource: its limit, else its request."""
+        """The amount of a resource that the container asks: its limit, else its request."""
         return self.limits.get(resource, self.requests.get(resource))
 
     @property
@@ -47,7 +47,7 @@ class ContainerView:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod as its author wrote it, as far as families look.
+    """The parts of a pod that families read, as its author wrote them.
 
     Attributes:
         containers: init containers and sidecars first, each list in the pod's order.
@@ -65,10 +65,10 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as the API shows it, as far as families look.
+    """The parts of a node that families read, as the API shows them.
 
     Attributes:
-        devices: what a Device object says of it (after translation); empty when there is none.
+        devices: its devices in a Device object (after translation); empty if there is none.
     """
 
     name: str
@@ -80,12 +80,12 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one family read out of a pod.
+    """One family's reading of a pod.
 
     Attributes:
-        groups: device requests; empty when the family's names do not occur.
-        quota: amounts that the family's own quota keys count (`limits.nvidia.com/gpumem`), where
-            they are known before placement.
+        groups: device requests; empty if the family's names do not occur.
+        quota: amounts that the family's own quota keys count (`limits.nvidia.com/gpumem`), if they are known before
+            placement.
     """
 
     groups: tuple[RequestGroup, ...] = ()
@@ -102,18 +102,17 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What one family has to say of a node.
+    """One family's report of a node.
 
     Attributes:
-        devices: the node's devices after this family's view: those of `NodeView.devices` with the
-            family's configuration applied (slots, scaling, mode, hidden, cordoned), or, when the
-            Device object says nothing, those the family's own labels, totals or annotations
-            define. None leaves them as they are.
+        devices: the node's devices after this family's view: those of `NodeView.devices` with the family's
+            configuration applied (slots, scaling, mode, hidden, cordoned), or, if there is no Device object, those that
+            the family's own labels, totals or annotations define. None leaves them as they are.
         verdicts: the family's objections to the node.
-        registrar: the family's name when the node registered its devices with it, else empty.
+        registrar: the family's name if the node registered its devices with it, else empty.
         properties: facts for renderers.
         links: link scores of pairs of cards, smaller UUID first.
-        notes: what should be told to the operator (an annotation that could not be read).
+        notes: facts for the operator (an unreadable annotation).
     """
 
     devices: tuple[Device, ...] | None = None
@@ -129,7 +128,7 @@ class PlacedPod:
     """A pod with its allocation, as a renderer sees it.
 
     Attributes:
-        allocation: as decided; a renderer looks at the grants whose protocol is its own.
+        allocation: as decided; a renderer reads the grants of its own protocol.
         now: time of the decision, nanoseconds since 1970.
     """
 
@@ -151,13 +150,13 @@ class PlacedPod:
         return None
 
     def maker(self, device: Device | None) -> str:
-        """Who made a device: what it says itself, else what its node says."""
+        """The maker of a device: its own vendor, else its node's."""
         own = device.vendor if device is not None else ""
         return own or self.node.properties.get("vendor", "")
 
     @property
     def concerned(self) -> frozenset[str]:
-        """Names of the families that write something: of the grants' protocols, and of the devices' makers."""
+        """Names of the families that write something: those of the grants' protocols, and of the devices' makers."""
         grants = self.allocation.grants
         protocols = {grant.protocol for grant in grants}
         return frozenset(protocols | {self.maker(self.device(grant)) for grant in grants})
@@ -165,13 +164,13 @@ class PlacedPod:
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What a family writes for an allocation.
+    """A family's output for an allocation.
 
     Attributes:
         annotations: on the pod.
         labels: on the pod.
         env: container name to environment that its node agent sets.
-        node_annotations: on the node (a vendor plugin's lock); empty when none is needed.
+        node_annotations: on the node (a vendor plugin's lock); empty if none is needed.
     """
 
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -186,23 +185,22 @@ class Family:
 
     Attributes:
         name: the protocol's name, as in `RequestGroup.protocol`.
-        owned: resource names that this family reads; they are checked on the ledger, never on a
-            node's totals.
-        triggers: names that only wake a vendor's plugin; they are checked on the node's totals.
-        heeded: annotations of users that hold for this family's containers and for no others.
-        read: requests out of the containers that use this family's names. Containers of other
-            families are not passed; sums over the pod are over those passed.
-        refine: a vendor's rules on top of another family's reading (quality of service, one card
-            only). Called for every pod with the merged reading.
-        register: what the family says of a node.
+        owned: resource names that this family reads; they are checked on the ledger, never on a node's totals.
+        triggers: names that only activate a vendor's plugin; they are checked on the node's totals.
+        heeded: annotations of users that apply only to this family's containers.
+        read: requests of the containers that use this family's names. Containers of other families are not passed; sums
+            over the pod are over those passed.
+        refine: a vendor's rules on top of another family's reading (quality of service, one card only). Called for
+            every pod with the merged reading.
+        register: the family's report of a node.
         render: annotations, labels and environment of an allocation.
-        labels: the labels of `render` alone, which is all that is compared of a running pod.
-        recover: what the family's own annotations say a bound pod holds; None when they say
-            nothing. Never raises: a malformed record is a `Record` with its problem.
-        by_container: whether those annotations tell which container has what; if not, only the
-            pod's amount of each device can be compared.
-        tells_amounts: whether those annotations tell amounts; if not, what `recover` says of them is what the pod asked
-            when it was made.
+        labels: only the labels of `render`; nothing else of a running pod is compared.
+        recover: a bound pod's allocation by the family's own annotations; None if there are none. Never raises: a
+            malformed record is a `Record` with its problem.
+        by_container: whether those annotations contain each container's devices; if not, only the pod's amount of each
+            device can be compared.
+        tells_amounts: whether those annotations contain amounts; if not, `recover` takes the amounts that the pod asked
+            at its creation.
     """
 
     name: str

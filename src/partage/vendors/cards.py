@@ -25,8 +25,8 @@ class GrantedCard:
 
     Attributes:
         type: gpu, rdma or fpga.
-        vendor: who made it; the node's vendor when the device does not say.
-        core: percent of compute; 0 when none was asked.
+        vendor: its maker; the node's vendor if the device has none.
+        core: percent of compute; 0 if none was asked.
         ratio: percent of its memory.
         extras: native units.
         whole: the card entirely.
@@ -58,7 +58,7 @@ def cards_of(placed: PlacedPod, protocol: str) -> tuple[GrantedCard, ...]:
 
 
 def gpus_of(placed: PlacedPod, protocol: str, vendor: str) -> list[GrantedCard]:
-    """The cards of one vendor among them."""
+    """One vendor's cards among them."""
     return [
         card
         for card in cards_of(placed, protocol)
@@ -67,7 +67,7 @@ def gpus_of(placed: PlacedPod, protocol: str, vendor: str) -> list[GrantedCard]:
 
 
 def cut_by_plugin(node: NodeView, vendor: str) -> Registration:
-    """Shares of a vendor's cards are cut by its own plugin."""
+    """Whether its own plugin cuts shares of a vendor's cards."""
     if not any(device.vendor == vendor for device in node.devices):
         return Registration()
     return Registration(
@@ -81,9 +81,9 @@ def cut_by_plugin(node: NodeView, vendor: str) -> Registration:
 
 
 def _request(placed: PlacedPod, protocol: str, grants: Iterable[Grant]) -> DeviceRequest | None:
-    """The request that one device was chosen for; None when it serves several, or none is known.
+    """The request for which one device was chosen; None if it serves several, or none is known.
 
-    A container with a lone `nvidia.com/gpu` has a request of its own beside the pod's.
+    A container with only `nvidia.com/gpu` has a request of its own beside the pod's.
     """
     served = {(grant.container, grant.type) for grant in grants}
     found = [
@@ -98,13 +98,13 @@ def _request(placed: PlacedPod, protocol: str, grants: Iterable[Grant]) -> Devic
 def percent_of(part: int, total: int) -> int:
     """Bytes as percent of a card, truncated in floating point as upstream computes it.
 
-    Exactly 29 % of a card may come out as 28: the annotation is compatible, the ledger is exact.
+    Exactly 29 % of a card may become 28: the annotation is compatible, the ledger is exact.
     """
     return int(float(part) / float(total) * 100) if total else 0
 
 
 def asks_any(pod: PodView, triggers: Iterable[str]) -> bool:
-    """Whether a container of the pod asks for one of the resources, and for more than zero."""
+    """Whether a container of the pod asks for one of the resources, with more than zero."""
     wanted = tuple(triggers)
     return any(
         quantity.nano > 0
@@ -117,10 +117,10 @@ def asks_any(pod: PodView, triggers: Iterable[str]) -> bool:
 def kept_off(
     reading: Reading, protocol: str, vendor: str, unserved: Callable[[DeviceRequest], bool]
 ) -> Reading:
-    """The reading with cards of a vendor refused to the requests that its plugin cannot serve.
+    """The reading with requests that a vendor's plugin cannot serve kept off its cards.
 
-    For pods that do not name the vendor: they may go anywhere, but where the plugin would find
-    nothing that it can cut, the pod would start without a device.
+    For pods that do not name the vendor. They may use any node, but the pod would start without a device if the plugin
+    found nothing that it can cut.
     """
 
     def spared(group: RequestGroup) -> RequestGroup:
@@ -138,7 +138,7 @@ def kept_off(
 
 
 def lock_value(placed: PlacedPod) -> str:
-    """What a vendor's plugin expects in its lock on the node: time, namespace and pod name."""
+    """The value that a vendor's plugin expects in its lock on the node: time, namespace and pod name."""
     time = datetime.fromtimestamp(placed.now // _NANO, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return f"{time},{placed.pod.namespace},{placed.pod.name}"
 

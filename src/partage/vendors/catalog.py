@@ -52,16 +52,16 @@ FAMILIES: Final[tuple[Family, ...]] = (
 )
 
 ADAPTING: Final = tuple(family for family in FAMILIES if traits_of(family.name).adapted)
-"""Those that write what a vendor's own device plugin reads (Koordinator's DevicePluginAdaption)."""
+"""Families that write keys for a vendor's own device plugin (Koordinator's DevicePluginAdaption)."""
 
 _COUNTED_BY_PLUGINS: Final = frozenset(name for row in ROWS for name in row.counts)
 
 
 def native_units(vendor: str) -> frozenset[str]:
-    """Names that a Device object's cards of a vendor have beside percent and memory."""
+    """Names beside percent and memory that a Device object's cards of a vendor have."""
     return frozenset(traits_of(vendor).units)
 
 
 def koordinator_reports(settings: Settings) -> frozenset[str]:
-    """Names that a node reports for Koordinator; one without devices behind it is stale."""
+    """Names that a node reports for Koordinator; such a name without devices is stale."""
     return koordinator.FAMILY.owned(settings) - _COUNTED_BY_PLUGINS

@@ -13,18 +13,18 @@ from typing import Final
 from partage.vendors.traits import ROWS
 
 LOCKS: Final = tuple(row.lock for row in ROWS if row.lock)
-"""The annotations."""
+"""The locks' annotations."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLock:
-    """Who holds a lock; `pod` is empty when the value does not tell."""
+    """The holder of a lock; `pod` is empty if the value has none."""
 
     namespace: str = ""
     pod: str = ""
 
 
 def read_lock(text: str) -> NodeLock:
-    """What a lock's value says; never raises."""
+    """The holder in a lock's value; never raises."""
     parts = [part.strip() for part in text.split(",")]
     return NodeLock(parts[1], parts[2]) if len(parts) == 3 and all(parts[1:]) else NodeLock()

@@ -42,7 +42,7 @@ class MigCard:
 
 
 class _Size(msgspec.Struct, frozen=True, array_like=True):
-    """One profile of a class of models: what all of them have in common."""
+    """The common properties of one profile in a class of models."""
 
     compute: int
     suffix: str
@@ -51,11 +51,11 @@ class _Size(msgspec.Struct, frozen=True, array_like=True):
     count: int
     id: int
     kind: int
-    memory: int  # which of the model's memory sizes
+    memory: int  # the index of the model's memory size
 
 
 class _Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One model; amounts go by profile, and -1 or an empty row is what is not published."""
+    """One model; amounts are listed by profile, and -1 or an empty row is not published."""
 
     name: str
     aliases: tuple[str, ...]
@@ -92,7 +92,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _DOUBLE: Final = "*"
-"""Marks the profile with twice the memory; it is not part of a name."""
+"""The mark of the profile with twice the memory; it is not part of a name."""
 
 _ATTRIBUTES: Final[Mapping[str, MigAttribute]] = MappingProxyType(
     {
@@ -139,15 +139,15 @@ MIG_CARDS: Final[Mapping[str, MigCard]] = MappingProxyType({card.name: card for 
 
 
 def find_card(model: str, pci: str = "") -> MigCard | None:
-    """The card of that product id, else of that name; None when it is not in the table.
+    """The card of that product id, else of that name; None if it is not in the table.
 
-    Names are compared without regard to case, `NVIDIA` in front, and spaces or hyphens, so that
-    what a node's driver says and what an operator writes both match. A chip's name alone (`NVIDIA B300`) is
-    the model that begins with it, where there is one only.
+    The comparison of names ignores case, a leading `NVIDIA`, and spaces or hyphens, so the names of a node's driver and
+    of an operator both match. A chip's name alone (`NVIDIA B300`) is the model that begins with it, if there is only
+    one.
 
     Args:
-        model: a short name, or what the driver calls the card.
-        pci: product id, such as `20B2`, `0x20B2` or `0x20B210DE`; empty when unknown.
+        model: a short name, or the driver's name for the card.
+        pci: product id, such as `20B2`, `0x20B2` or `0x20B210DE`; empty if unknown.
     """
     product = pci.upper().removeprefix("0X")[:4]
     if product:
@@ -163,7 +163,7 @@ def find_card(model: str, pci: str = "") -> MigCard | None:
 
 
 def _chip(alias: str) -> str:
-    """The first word of what a driver calls a card, which is its chip."""
+    """The first word of the driver's name for a card, which is its chip."""
     return _plain(re.split(r"[ -]", alias.removeprefix("NVIDIA "))[0])
 
 
@@ -172,9 +172,9 @@ def _plain(name: str) -> str:
 
 
 def find_profile(axis: MigAxis, name: str) -> MigProfile | None:
-    """The profile that a name means, allowing for drivers that round gigabytes differently.
+    """The profile of a name, allowing for drivers that round gigabytes differently.
 
-    `7g.79gb`, `3g.39gb` and the like have been printed for 7g.80gb and 3g.40gb.
+    Some print `7g.79gb`, `3g.39gb` and the like for 7g.80gb and 3g.40gb.
     """
     for profile in axis.profiles:
         if profile.name == name:
@@ -197,10 +197,10 @@ def _parts(name: str) -> tuple[str, int, str] | None:
 
 
 def for_driver(axis: MigAxis, branch: int) -> MigAxis:
-    """What an older driver makes of the card: fewer profiles, and no 4g beside a 3g before R510.
+    """The card's axis under an older driver: fewer profiles, and no 4g beside a 3g before R510.
 
     Args:
-        axis: as the newest driver knows it.
+        axis: that of the newest driver.
         branch: first number of the driver's version, such as 470.
     """
     profiles = tuple(p for p in axis.profiles if p.since <= branch)

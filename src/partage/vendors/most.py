@@ -42,12 +42,12 @@ def most_devices(
     *,
     complete: bool = True,
 ) -> tuple[tuple[DeviceType, int], ...]:
-    """How many devices of each type the containers may have at one moment.
+    """The most devices of each type that the containers may have at one moment.
 
     Args:
         owned: resource names that a family reads.
         settings: they rename HAMi's count.
-        complete: whether the amounts of all names could be read; if not, any number may be meant.
+        complete: whether all amounts were readable; if not, an unreadable one may be any number.
     """
     if not complete:
         return tuple((type_, EVERY) for type_ in DeviceType)

@@ -17,7 +17,7 @@ from partage.vendors.traits import ROWS
 
 @dataclass(frozen=True, slots=True)
 class ReservedKeys:
-    """The keys, by where they stand.
+    """The keys, by their place.
 
     Attributes:
         annotations: whole keys of annotations.
@@ -30,13 +30,13 @@ class ReservedKeys:
     labels: frozenset[str]
 
     def in_annotations(self, keys: Iterable[str]) -> list[str]:
-        """Those of the keys that are reserved as annotations, in order."""
+        """The given keys that are reserved as annotations, in order."""
         return sorted(
             key for key in keys if key in self.annotations or key.startswith(self.prefixes)
         )
 
     def in_labels(self, keys: Iterable[str]) -> list[str]:
-        """Those of the keys that are reserved as labels, in order."""
+        """The given keys that are reserved as labels, in order."""
         return sorted(key for key in keys if key in self.labels or key.startswith(self.prefixes))
 
     def differing(

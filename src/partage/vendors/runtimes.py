@@ -25,7 +25,7 @@ VOID: Final = NVIDIA.closed
 _CUDA: Final = "CUDA_VERSION"
 _REQUIRE: Final = "NVIDIA_REQUIRE_CUDA"
 _RESOURCE: Final = re.compile(r"DOCKER_RESOURCE_[0-9A-Z_]+")
-"""Generic resources of Docker's swarm: an operator may have runtimes read them before their own variable."""
+"""Generic resources of Docker's swarm: an operator may let runtimes read them before their own variable."""
 _LIST: Final = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
 _ANNOTATION: Final = "cdi.k8s.io/"
 _MAKERS: Final[Mapping[str, str]] = MappingProxyType(
@@ -39,10 +39,10 @@ class Opening:
     """A variable that a vendor's runtime reads.
 
     Attributes:
-        vendor: whose cards it opens; empty for any vendor's.
+        vendor: the maker of the cards that it opens; empty for any.
         closed: the value that opens none.
         others: further values that open none.
-        complete: a container with a card of the vendor has all it needs without the runtime.
+        complete: a container with a card of the vendor needs nothing from the runtime.
     """
 
     vendor: str
@@ -66,15 +66,15 @@ _ANY: Final = Opening("", "none", frozenset({"", VOID}))
 
 
 def opening(variable: str) -> Opening | None:
-    """What a variable opens; None where no runtime reads it."""
+    """The effect of a variable; None if no runtime reads it."""
     return _OPENINGS.get(variable) or (_ANY if _RESOURCE.fullmatch(variable) else None)
 
 
 def opens(env: Iterable[str]) -> tuple[str, ...]:
-    """Variables by which a container would get cards of its own accord, as it is; empty where it gets none.
+    """Variables by which a container would get cards without a grant; empty if it gets none.
 
     Args:
-        env: lines `NAME=VALUE`; one that is there twice counts both times, as runtimes differ in which they read.
+        env: lines `NAME=VALUE`; a repeated one counts both times, because runtimes differ in which they read.
     """
     lines = [text.partition("=")[::2] for text in env]
     found = [
@@ -89,14 +89,14 @@ def opens(env: Iterable[str]) -> tuple[str, ...]:
 
 
 def tells(variable: str, value: str) -> bool:
-    """Whether `opens` comes to another answer by a variable with this value."""
+    """Whether a variable with this value changes the answer of `opens`."""
     found = opening(variable)
     opened = found is not None and not found.is_closed(value)
     return opened or variable in (VISIBLE, _CUDA, _REQUIRE)
 
 
 def listed(targets: Iterable[str]) -> str:
-    """A mount's target that NVIDIA's runtime reads as the name of a card; empty without one."""
+    """A mount's target that NVIDIA's runtime reads as the name of a card; empty if it is none."""
     for target in targets:
         at = posixpath.normpath("/" + target.lstrip("/"))
         if any(f"{at}/".startswith(f"{folder}/") for folder in _LIST):
@@ -112,7 +112,7 @@ def cdi_names(
     Args:
         annotations: of a pod or a container.
         kind: a further kind under which this node's cards are named; empty without one.
-        granted: vendors whose names are let be.
+        granted: vendors whose names are left alone.
     """
     for key, value in annotations.items():
         if not key.startswith(_ANNOTATION):

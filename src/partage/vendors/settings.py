@@ -40,16 +40,16 @@ class HamiSettings:
     """HAMi's device-config, section `nvidia` (docs/sources/hami.md 2.1), with its published defaults.
 
     Attributes:
-        default_memory: MiB a device when a pod names neither memory nor percentage; 0 = all.
-        default_cores: percent a device when a pod names no cores.
-        default_count: devices when a pod names memory or cores but no count; 0 = none.
+        default_memory: MiB a device if a pod names neither memory nor percentage; 0 = all.
+        default_cores: percent a device if a pod names no cores.
+        default_count: devices if a pod names memory or cores but no count; 0 = none.
         memory_factor: bytes of `gpumem` are this many MiB each.
         split_count: the most sharers of a card.
-        geometries: layouts that cards of some models may have, in order of preference; models
-            that no entry names may have any.
+        geometries: layouts that cards of some models may have, in order of preference; models without an entry may have
+            any.
         mig_allowlist: (models, profiles that may be made on them).
-        mig_record: how instances are written on pods: `suffix`, as the UUID's suffix of HAMi 2.5
-            where the card has geometries, or `allocations`, as the annotation of HAMi 2.10.
+        mig_record: how instances are written on pods: `suffix`, as the UUID's suffix of HAMi 2.5 if the card has
+            geometries, or `allocations`, as the annotation of HAMi 2.10.
     """
 
     count_name: str = "nvidia.com/gpu"
@@ -73,11 +73,11 @@ class HamiSettings:
 
 @dataclass(frozen=True, slots=True)
 class KoordinatorSettings:
-    """Koordinator's scheduler arguments that decide what a pod gets.
+    """Koordinator's scheduler arguments that affect a pod's devices.
 
     Attributes:
-        templates: `<vendor>-<model>` to template name to (native unit, amount) pairs; memory in
-            bytes under the name `memory`. None uses the published table.
+        templates: `<vendor>-<model>` to template name to (native unit, amount) pairs; memory in bytes under the name
+            `memory`. None uses the published table.
         unshareable_models: (vendor, model) pairs that refuse shares.
     """
 
@@ -89,7 +89,7 @@ class KoordinatorSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetaxSettings:
-    """`metax-device-config`: the cluster's mode and those of single nodes; empty when not given."""
+    """`metax-device-config`: the cluster's mode and those of single nodes; empty if not given."""
 
     cluster_mode: str = ""
     node_modes: Mapping[str, str] = field(default_factory=dict)
@@ -104,16 +104,17 @@ class QgpuSettings:
 
 @dataclass(frozen=True, slots=True)
 class PermitRule:
-    """An entry of `permits` in `partage-config`: what pods may have of their wishes. The first that names one decides.
+    """An entry of `permits` in `partage-config`: pods' permitted wishes. The first rule that names a pod decides.
 
     Attributes:
-        name: as messages have it; pods are counted under it.
+        name: its name in messages; pods are counted under it.
         namespaces: of the pods; `*` for all.
         service_accounts: of the pods; empty for all.
         online: they may go before others on their cards.
-        online_pods: so many of each namespace at once; None for any number.
-        online_cards: on so many of each node's cards at once, in thousandths of all, rounded down; None for all.
-        policy: the most that their policy may be, where the node's is more; empty for the node's.
+        online_pods: the most in each namespace at once; None for any number.
+        online_cards: the most of each node's cards with such pods at once, in thousandths of all, rounded down; None
+            for all.
+        policy: the most that their policy may be, if the node's is more; empty for the node's.
     """
 
     name: str
@@ -125,7 +126,7 @@ class PermitRule:
     policy: str = ""
 
     def names(self, namespace: str, service_account: str) -> bool:
-        """Whether the rule is for pods of this namespace and account."""
+        """Whether the rule applies to pods of this namespace and account."""
         return (namespace in self.namespaces or "*" in self.namespaces) and (
             not self.service_accounts or service_account in self.service_accounts
         )
@@ -133,13 +134,13 @@ class PermitRule:
 
 @dataclass(frozen=True, slots=True)
 class IsolationSettings:
-    """`partage-config`: where pods with software shares of NVIDIA cards may go, and what of their wishes they get.
+    """`partage-config`: nodes for pods with software shares of NVIDIA cards, and the wishes that they get.
 
     Attributes:
-        memory: only those whose provider holds memory to what was granted.
-        compute: pods that chose a policy with a quota (`fixed-share`, `burst-share`) only those whose provider
+        memory: only nodes whose provider holds memory to the grant.
+        compute: for pods that chose a policy with a quota (`fixed-share`, `burst-share`) only nodes whose provider
             holds compute.
-        permits: rules for wishes, the first that names a pod decides; without any the nodes decide alone.
+        permits: rules for wishes; the first that names a pod decides. Without rules the nodes decide alone.
     """
 
     memory: bool = False
@@ -149,7 +150,7 @@ class IsolationSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of all families, and what holds beside them."""
+    """Settings of all families, and those beside them."""
 
     hami: HamiSettings = HamiSettings()
     koordinator: KoordinatorSettings = KoordinatorSettings()

@@ -29,20 +29,20 @@ FPGA_MAKER: Final = 0x10EE
 _DECORATION: Final = re.compile(
     r"\b(?:NVIDIA|AMD|Instinct|Tesla|GeForce)[ -]|[ -](?:SXM\d|HBM\d\w*)\b", re.IGNORECASE
 )
-"""What names of models have before and behind the model itself."""
+"""Texts before and behind the model in models' names."""
 _SGPU_SHARERS: Final = 16
-"""Virtual cards that MetaX's plugin cuts a card into at most (the MetaX document)."""
+"""The most virtual cards into which MetaX's plugin cuts a card (the MetaX document)."""
 _SMLU_UNIT: Final = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a simulated node's plugin has to report on.
+    """The facts that a simulated node's plugin reports on.
 
     Attributes:
         healthy: cards that are healthy.
         memory: bytes of these cards together.
-        mode: how the node's cards are cut, where the vendor has several ways.
+        mode: how the node's cards are cut, if the vendor has several ways.
     """
 
     healthy: int
@@ -62,32 +62,32 @@ class Traits:
     Attributes:
         name: as in the label `node.koordinator.sh/gpu-vendor`.
         aliases: other spellings of the name.
-        pci: its PCI number; None where discovery does not look for its cards.
-        tool: its own program, where that alone knows a card's memory.
+        pci: its PCI number; None if discovery does not look for its cards.
+        tool: its own program, if only this reports a card's memory.
         counts: resource names that count whole cards.
         units: native units that a card has beside memory.
         generic: whether `koordinator.sh/gpu` counts its cards.
-        own: device files of one card, which a container cannot do without. `{minor}` is the card's number, `{render}`
-            that of its render node.
-        common: device files of the driver, which a container gets where the host has them.
-        memory: device file that every program that initialises the driver has open; empty where that is not known.
-        complete: a container needs no more than these files; so its runtime's variable stays closed.
+        own: device files of one card that a container needs. `{minor}` is the card's number, `{render}` that of its
+            render node.
+        common: device files of the driver, which a container gets if the host has them.
+        memory: device file that every program that initialises the driver has open; empty if unknown.
+        complete: a container needs only these files, so its runtime's variable stays closed.
         tampering: pattern of device files that no container has without a grant.
-        shared: the same for files that are this vendor's only on nodes with its cards.
-        variable: by which its container runtime opens cards; empty without one.
+        shared: the same for files that belong to this vendor only on nodes with its cards.
+        variable: the one by which its container runtime opens cards; empty without one.
         closed: the variable's value that opens none.
         others: further values that open none.
-        domains: under which its CDI kinds are.
-        adapted: its own device plugin gives the files of what it cuts, and reads annotations of the pod.
-        annotations: those annotations, and what they mean.
-        lock: annotation of the node by which its plugin takes one pod after the other; empty without one.
-        wakes: resource names that only wake its plugin.
-        sharers: the most of one card; 0 where it has no limit of its own.
-        unit: bytes of the least part of a card's memory that its plugin cuts.
+        domains: those of its CDI kinds.
+        adapted: its own device plugin provides the files of the parts that it cuts, and reads annotations of the pod.
+        annotations: those annotations, and their meaning.
+        lock: annotation of the node by which its plugin serves one pod after the other; empty without one.
+        wakes: resource names that only activate its plugin.
+        sharers: the most of one card; 0 if it has no limit of its own.
+        unit: bytes of the smallest part of a card's memory that its plugin cuts.
         unshareable: models that refuse shares.
-        modes: in which a simulated node's cards may be.
+        modes: those that a simulated node's cards may have.
         identity: form of a card's identity, of `{plain}` and `{minor}`.
-        reports: what its plugin reports of a simulated node, by resource name.
+        reports: its plugin's reports of a simulated node, by resource name.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Traits:
     reports: Callable[[Reported], Mapping[str, int]] = _nothing
 
     def files(self, minor: int) -> tuple[str, ...]:
-        """Device files of one card by its number, where discovery does not tell them."""
+        """Device files of one card by its number, if discovery does not report them."""
         numbers = {"minor": minor, "render": FIRST_RENDER + minor}
         return tuple(path.format(**numbers) for path in self.own)
 
@@ -255,7 +255,7 @@ ROWS: Final = (
     CAMBRICON,
     METAX,
     KUNLUN,
-    # No pod is placed on cards of these, but their runtimes are kept from opening any.
+    # No pod is placed on cards of these vendors, but their runtimes are kept from opening any.
     Traits("habana", variable="HABANA_VISIBLE_DEVICES", domains=("habana.ai",)),
     Traits("mthreads", variable="MTHREADS_VISIBLE_DEVICES", domains=("mthreads.com",)),
     Traits("iluvatar", variable="ILUVATAR_COREX_VISIBLE_DEVICES"),
@@ -271,16 +271,16 @@ _UNKNOWN: Final = Traits("unknown")
 def traits_of(vendor: str) -> Traits:
     """The row of a vendor.
 
-    A card whose vendor is not given is NVIDIA's, as Koordinator reads it; a vendor without a row has no trait.
+    A card without a vendor is NVIDIA's, as in Koordinator; a vendor without a row has no trait.
     """
     return _BY_NAME.get(vendor, _UNKNOWN)
 
 
 def short_models(text: str) -> str:
-    """A text's names of models without brand, socket and kind of memory: `A100-40GB` for `NVIDIA A100-SXM4-40GB`."""
+    """A text's model names without brand, socket and kind of memory: `A100-40GB` for `NVIDIA A100-SXM4-40GB`."""
     return _DECORATION.sub("", text)
 
 
 def files_known(vendor: str) -> bool:
-    """Whether a container can be given a card of the vendor."""
+    """Whether a container can get a card of the vendor."""
     return bool(traits_of(vendor).own)

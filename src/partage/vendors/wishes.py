@@ -20,7 +20,7 @@ from partage.vendors import names
 
 
 class Policy(StrEnum):
-    """How compute is shared (the qGPU document); `none` leaves launches alone."""
+    """How compute is shared (the qGPU document); `none` does not limit launches."""
 
     BEST_EFFORT = "best-effort"
     FIXED_SHARE = "fixed-share"
@@ -29,7 +29,7 @@ class Policy(StrEnum):
 
 
 class Priority(StrEnum):
-    """Who goes first on a card: online work pauses offline work at once."""
+    """The precedence on a card: online work pauses offline work at once."""
 
     OFFLINE = "offline"
     ORDINARY = "ordinary"
@@ -61,12 +61,12 @@ _APP_CLASSES: Final = {"online": Priority.ONLINE, "offline": Priority.OFFLINE}
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a container's limits are besides its amounts.
+    """A container's limits beside its amounts.
 
     Attributes:
-        policy: how compute is shared; None where none was chosen.
-        priority: who goes first on a card.
-        swap_bytes: memory beyond the grant that may be served by the host.
+        policy: how compute is shared; None if none was chosen.
+        priority: its precedence on a card.
+        swap_bytes: memory beyond the grant that the host may provide.
     """
 
     policy: Policy | None = None
@@ -75,10 +75,10 @@ class Wishes:
 
 
 def read_class(annotations: Mapping[str, str]) -> Priority | None:
-    """Who goes first, as a pod's annotation says; None where it says nothing.
+    """The precedence in a pod's annotation; None if there is none.
 
     Raises:
-        InvalidValue: it is none of the choices; names them.
+        InvalidValue: it is none of the choices; the message names them.
     """
     said = annotations.get(names.QGPU_APP_CLASS)
     return _chosen(names.QGPU_APP_CLASS, said, _APP_CLASSES) if said else None
@@ -87,13 +87,13 @@ def read_class(annotations: Mapping[str, str]) -> Priority | None:
 def read_wishes(
     annotations: Mapping[str, str], env: Mapping[str, str], most_swap_bytes: int | None = 0
 ) -> Wishes:
-    """What a container's pod chose; annotations go before HAMi's variables.
+    """The choices of a container's pod; annotations override HAMi's variables.
 
     Args:
-        most_swap_bytes: what the node allows a container beyond its grant; None before it has a node.
+        most_swap_bytes: memory that the node allows a container beyond its grant; None before it has a node.
 
     Raises:
-        InvalidValue: a choice is none, or asks for more than the node allows; names key and rule.
+        InvalidValue: an unknown choice, or more than the node allows; the message names key and rule.
     """
     policy = _HAMI_POLICIES.get(env.get(_HAMI_POLICY, "").lower())
     said = annotations.get(names.COMPUTE_POLICY)
@@ -111,14 +111,14 @@ def bounded(
     *,
     may_be_online: bool = False,
 ) -> tuple[Wishes, tuple[str, ...]]:
-    """What of a pod's wishes it gets, and what it does not get, in words.
+    """The wishes that a pod gets, and those that it does not get, in words.
 
-    A pod may ask for less than its node gives. More would be taken from its neighbours, so operators grant it: by
-    rules that the scheduler went by, or where there were none when the pod was bound, on the node.
+    A pod may ask for less than its node gives. More would come from its neighbours, so operators grant it: by the rules
+    that the scheduler used, or on the node if there were no rules when the pod was bound.
 
     Args:
-        most: the node's policy; None where it has none.
-        permit: what the scheduler lets the pod have; None where no rule was made.
+        most: the node's policy; None if it has none.
+        permit: the wishes that the scheduler grants the pod; None if there was no rule.
         may_be_online: without a permit, whether pods of this namespace may go before others.
     """
     said: list[str] = []
@@ -128,7 +128,7 @@ def bounded(
         why = permit.why or (
             f"online is not granted: the scheduler saw no wish for it; ask by annotation {names.QGPU_APP_CLASS}"
         )
-        # The node's own policy is what a pod has that asks for none, so the rule bounds that too.
+        # A pod that asks for no policy has the node's own, so the rule bounds that too.
         least, had = POLICIES.get(permit.policy), wishes.policy or most or Policy.BURST_SHARE
         if had in _TAKES and least in _TAKES[: _TAKES.index(had)]:
             if wishes.policy is not None:

@@ -69,7 +69,7 @@ def _problem(request: DeviceRequest) -> str:
 
 
 def _register(node: NodeView, _settings: Settings) -> Registration:
-    """Shares are cut by the vendor's plugin."""
+    """The vendor's plugin cuts the shares."""
     return cut_by_plugin(node, CAMBRICON.name)
 
 
@@ -83,7 +83,7 @@ def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
             names.DSMLU_ASSIGNED: "false",
             names.DSMLU_PROFILE: f"{card.minor}_{card.core}_{card.memory_bytes // CAMBRICON.unit}",
         },
-        # Only a pod that wakes the plugin gets the lock that the plugin takes off again.
+        # Only a pod that activates the plugin gets the lock that the plugin later removes.
         node_annotations=(
             {names.DSMLU_LOCK: lock_value(placed)} if asks_any(placed.pod, CAMBRICON.wakes) else {}
         ),

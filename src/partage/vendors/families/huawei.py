@@ -34,7 +34,7 @@ def _without_cores(request: DeviceRequest) -> bool:
 
 
 def _register(node: NodeView, _settings: Settings) -> Registration:
-    """Parts of a card are cut by the vendor's plugin."""
+    """The vendor's plugin cuts the parts of a card."""
     return cut_by_plugin(node, HUAWEI.name)
 
 
@@ -46,7 +46,7 @@ def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
     if cards[0].model in HUAWEI.unshareable:
         annotations[names.ASCEND_310P] = ",".join(f"Ascend310P-{card.minor}" for card in cards)
     elif all(card.whole or card.template for card in cards):
-        # A share without a template has no name that the plugin would not take for a whole card.
+        # The plugin would take the name of a share without a template for a whole card.
         annotations[names.NPU_CORE] = ",".join(
             f"{card.minor}-{card.template}" if card.template else str(card.minor) for card in cards
         )

@@ -39,7 +39,7 @@ _MODE: Final = "metax-mode"
 _PERCENT: Final = MILLI // 100
 _POLICIES: Final = ("fixed-share", "best-effort", "burst-share")
 _DEFAULT_POLICY: Final = "best-effort"
-# The document's prose runs each name into "sGPU", so that it reads like a plural.
+# The document's prose joins each name with "sGPU", so it looks like a plural.
 _SPELLINGS: Final[Mapping[str, str]] = {
     **{policy: policy for policy in _POLICIES},
     **{f"{policy}s": policy for policy in _POLICIES},
@@ -49,7 +49,7 @@ _SHARING: Final = "sgpu"
 
 
 def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
-    """The rules of a pod that wakes the plugin: quality of service, one card, vendor's cards."""
+    """The rules of a pod that activates the plugin: quality of service, one card, vendor's cards."""
     if reading.fault is not None:
         return reading
     if not asks_any(pod, METAX.wakes):
@@ -82,7 +82,7 @@ def _policy_problem(pod: PodView) -> str:
 
 
 def _units_problem(pod: PodView, requests: Sequence[DeviceRequest]) -> str:
-    """Why the plugin would be asked for more or fewer virtual cards than the pod's record tells it of."""
+    """Why the plugin would get a request for more or fewer virtual cards than the pod's record contains."""
     running = initial = Fraction(0)
     for container in pod.containers:
         asked = container.ask(names.SGPU)
@@ -157,7 +157,7 @@ def _is_ours(device: Device, vendor: str) -> bool:
 
 
 def _mode(node: NodeView, settings: MetaxSettings) -> str:
-    """The node's own mode, else the cluster's, else what its plugin reports; empty if unknown."""
+    """The node's own mode, else the cluster's, else the one that its plugin reports; empty if unknown."""
     configured = settings.node_modes.get(node.name) or settings.cluster_mode
     if configured:
         return configured.strip().lower()
@@ -203,7 +203,7 @@ def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
         annotations[names.SGPU_QOS_POLICY] = _SPELLINGS[value]
     return Rendering(
         annotations=annotations,
-        # Only a pod that wakes the plugin gets the lock that the plugin takes off again.
+        # Only a pod that activates the plugin gets the lock that the plugin later removes.
         node_annotations={names.METAX_LOCK: lock_value(placed)} if woken else {},
     )
 
@@ -215,7 +215,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def _recover(pod: PodView, node: Node, _settings: Settings) -> Record | None:
-    """What the vendor's record says; Koordinator's says the same and comes first."""
+    """The allocation in the vendor's record; Koordinator's record has the same and is read first."""
     text = pod.annotations.get(names.METAX_DEVICES_ALLOCATED)
     if text is None:
         return None

@@ -27,22 +27,22 @@ _MIB: Final = 1 << 20
 _GIGABYTES: Final = re.compile(r"[0-9]+gb")
 _MOST_POSITIONS: Final = 64
 _MOST_LAYOUTS: Final = 4_000
-"""More than any card has; tables of what is placed could not be made."""
+"""More than any card has; larger placement tables cannot be built."""
 _COMPUTE: Final = re.compile(r"([0-9]{1,2})g\.")
 _Table = tuple[tuple[tuple[str, int, int], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """What is known of a card that its instances depend on.
+    """The facts of a card that determine its instances.
 
     Attributes:
-        model: what its driver calls it.
+        model: its driver's name for it.
         product: PCI product id, empty when unknown.
         memory_bytes: memory of the whole card.
         branch: first number of the driver's version, 0 when unknown.
-        profiles: what HAMi's plugin says that the driver says of its instances; empty for nothing.
-        axis: the same by our own agent, which goes before it; None for nothing.
+        profiles: the driver's instances as HAMi's plugin reports them; empty for none.
+        axis: the same from our own agent, which overrides them; None for none.
     """
 
     model: str
@@ -55,7 +55,7 @@ class CardFacts:
 
 
 def cutting_of(card: CardFacts, settings: HamiSettings) -> tuple[Cutting | None, str]:
-    """The card's cutting, and what an operator should know; None when it cannot be cut."""
+    """The card's cutting, and notes for the operator; None if it cannot be cut."""
     return _cutting(card, settings.geometries, settings.mig_allowlist)
 
 
@@ -86,9 +86,9 @@ def _cutting(
 def foreign_of(
     cutting: Cutting, instances: tuple[ForeignInstance, ...]
 ) -> tuple[tuple[ForeignInstance, ...], str]:
-    """Others' instances by this card's names of profiles, and why they cannot be; else empty.
+    """Foreign instances in this card's names of profiles, and why they are impossible; else empty.
 
-    The operator's bounds do not count: what exists is a fact.
+    The operator's bounds do not count: an existing instance is a fact.
     """
     found = []
     for one in instances:
@@ -115,7 +115,7 @@ def _bounded(
         try:
             ways = arrangements(axis, slots)
         except InvalidValue:
-            continue  # told above: a profile that the card does not have
+            continue  # reported above: a profile that the card does not have
         if ways:
             found.append(Geometry(number, slots, ways))
         else:
@@ -129,10 +129,10 @@ def _bounded(
 
 
 def _by_driver(card: CardFacts, known: MigCard | None) -> MigAxis | None:
-    """The axis by the word of the card's own driver; None where it says nothing that can be used.
+    """The axis that the card's own driver reports; None if it reports nothing usable.
 
-    Profiles at the published places keep their published names, because records have them: drivers
-    round gigabytes differently, and a newer one must not make a stranger of what runs.
+    Profiles at the published places keep their published names, because records contain them. Drivers round gigabytes
+    differently, and a newer driver must not make running instances unknown.
     """
     told = card.axis if card.axis is not None and card.axis.length else _reported(card)
     if told is None:
@@ -157,7 +157,7 @@ def _boundless(shape: MigAxis) -> bool:
 
 
 def _as_published(told: MigProfile, same: MigProfile) -> MigProfile:
-    """A profile with the driver's amounts, and what is published of those where it may be silent."""
+    """A profile with the driver's amounts, and published ones for those that it may not report."""
     return replace(
         told,
         name=same.name,
@@ -168,7 +168,7 @@ def _as_published(told: MigProfile, same: MigProfile) -> MigProfile:
 
 
 def _reported(card: CardFacts) -> MigAxis | None:
-    """The axis as the node's driver tells it; engines are unknown then."""
+    """The axis that the node's driver reports; engines are unknown then."""
     profiles = []
     for told in card.profiles:
         starts = tuple(sorted({place.start for place in told.places}))
@@ -193,7 +193,7 @@ def _reported(card: CardFacts) -> MigAxis | None:
 
 
 def _renamed(axis: MigAxis, table: _Table, allowed: tuple[str, ...]) -> tuple[MigAxis, list[str]]:
-    """The axis with the operator's names and amounts, and names that mean none of its profiles."""
+    """The axis with the operator's names and amounts, and the names that match none of its profiles."""
     told = {name: memory for layout in table for name, memory, _count in layout}
     told |= {name: told.get(name, 0) for name in allowed}
     new: dict[str, MigProfile] = {}
@@ -210,10 +210,10 @@ def _renamed(axis: MigAxis, table: _Table, allowed: tuple[str, ...]) -> tuple[Mi
 
 
 def _measured(axis: MigAxis, card: CardFacts) -> MigAxis:
-    """The axis with amounts that never come to more than the card's own, however it is cut.
+    """The axis with amounts whose sum never exceeds the card's own, however it is cut.
 
-    No instance counts for more memory than its part of the axis; one whose memory is not
-    published counts for just that.
+    No instance counts for more memory than its part of the axis. One whose memory is not published counts for exactly
+    that.
     """
 
     def measured(profile: MigProfile) -> MigProfile:
@@ -228,14 +228,14 @@ def _measured(axis: MigAxis, card: CardFacts) -> MigAxis:
 
 
 def _named(models: tuple[str, ...], model: str, card: MigCard | None) -> bool:
-    """Whether an entry of a table is about the card."""
+    """Whether an entry of a table matches the card."""
     if any(name.casefold() in model.casefold() for name in models):
         return True
     return card is not None and any(_means(name, card) for name in models)
 
 
 def _means(name: str, card: MigCard) -> bool:
-    """Whether an operator's name for a model, such as `H100-SXM5-80GB`, means the card."""
+    """Whether an operator's name for a model, such as `H100-SXM5-80GB`, matches the card."""
     found = find_card(name)
     if found is not None:
         return found.name == card.name
@@ -253,7 +253,7 @@ def _names(card: MigCard) -> list[frozenset[str]]:
 
 
 def _words(name: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The words of a model's name, and those that are a size of memory."""
+    """The words of a model's name, and those of them that are a size of memory."""
     words = {word for word in re.split(r"[\s\-_/]+", name.casefold()) if word} - {NVIDIA.name}
     sizes = {word for word in words if _GIGABYTES.fullmatch(word)}
     return frozenset(words - sizes), frozenset(sizes)

@@ -34,14 +34,14 @@ class RegisteredPlace(Struct, frozen=True):
 
 
 class RegisteredProfile(Struct, frozen=True):
-    """One size of instance as the node's driver tells it (HAMi 2.10).
+    """One size of instance as the node's driver reports it (HAMi 2.10).
 
     Attributes:
         name: such as `1g.10gb`.
         memory_mib: memory of an instance in MiB.
         cores: compute in percent of the card, rounded up.
         slices: compute slices.
-        places: where it may be; all of one size.
+        places: its legal places; all of one size.
     """
 
     name: Annotated[str, Meta(min_length=1)]
@@ -60,8 +60,8 @@ class RegisteredCard(Struct, frozen=True):
         model: NVML's name, beginning with NVIDIA.
         numa: its NUMA node.
         mode: `hami-core`, `mig` or empty.
-        healthy: whether the plugin finds it healthy.
-        profiles: sizes of instances that it can be cut into, where the plugin tells them.
+        healthy: whether the plugin reports it healthy.
+        profiles: sizes of instances into which it can be cut, if the plugin reports them.
     """
 
     uuid: Annotated[str, Meta(min_length=1)] = msgspec.field(name="id")
@@ -105,7 +105,7 @@ def encode_cards(cards: Iterable[RegisteredCard]) -> str:
 
 
 def decode_scores(text: str) -> dict[tuple[str, str], int]:
-    """Link scores by pair of UUIDs, the smaller first; where two sides differ, the lower. Raises `InvalidRecord`."""
+    """Link scores by pair of UUIDs, the smaller first; if two sides differ, the lower. Raises `InvalidRecord`."""
     result: dict[tuple[str, str], int] = {}
     for card in _decode_json(text.strip(), list[_Links]):
         for other, score in card.score.items():

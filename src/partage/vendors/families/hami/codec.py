@@ -39,7 +39,7 @@ class ContainerDevice:
     type: str = NVIDIA
 
     def __post_init__(self) -> None:
-        """Refuse what the text could not carry."""
+        """Refuse values that the text cannot carry."""
         if not self.uuid or not self.type:
             raise InvalidValue("an encoded device needs a UUID and a type")
         if not (0 <= self.memory_mib < 10**10 and 0 <= self.cores < 10**10):
@@ -58,8 +58,8 @@ class MigMark:
 def encode_pod_devices(containers: Sequence[Sequence[ContainerDevice]]) -> str:
     """The text for the devices of each container, in the pod's order, init containers first.
 
-    Separators inside a UUID, which no NVIDIA card has, are written as `%2C` and so on, so that
-    the text can always be read back.
+    Separators inside a UUID, which no NVIDIA card has, are written as `%2C` and so on, so the text can always be read
+    back.
     """
     return "".join("".join(map(_encode, devices)) + ";" for devices in containers)
 
@@ -68,7 +68,7 @@ def decode_pod_devices(text: str) -> tuple[tuple[ContainerDevice, ...], ...]:
     """The devices of each container; the exact inverse of `encode_pod_devices`.
 
     Raises:
-        InvalidRecord: the text is not of this form; the message quotes the part at fault.
+        InvalidRecord: the text does not have this form; the message quotes the faulty part.
     """
     if not text:
         return ()

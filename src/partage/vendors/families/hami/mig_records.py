@@ -36,9 +36,9 @@ class Listed(Struct, frozen=True, rename="camel", omit_defaults=True):
         device: the instance's position among the container's devices.
         profile: such as `2g.10gb`.
         placement: first memory unit and units taken.
-        mig: the instance's UUID; what HAMi's plugin adds once it exists, as the two that follow.
-        gpu_instance: number that the driver gave.
-        compute_instance: number that the driver gave.
+        mig: the instance's UUID; HAMi's plugin adds it and the next two once the instance exists.
+        gpu_instance: the driver's number.
+        compute_instance: the driver's number.
     """
 
     container: _Natural = msgspec.field(name="containerIndex")
@@ -52,7 +52,7 @@ class Listed(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     @property
     def instance(self) -> MigSlice:
-        """The instance in the model's words."""
+        """The instance with the model's names."""
         return MigSlice(self.profile, self.placement.start, self.placement.size)
 
 
@@ -77,7 +77,7 @@ def decode_listed(text: str) -> Mapping[tuple[int, int], Listed]:
     """The instances of an annotation of HAMi 2.10, by container and device position.
 
     Raises:
-        InvalidRecord: not the published JSON, one position twice, or an identity in part.
+        InvalidRecord: not the published JSON, one position twice, or an incomplete identity.
     """
     try:
         listed = msgspec.json.decode(text, type=list[Listed])
@@ -96,7 +96,7 @@ def decode_listed(text: str) -> Mapping[tuple[int, int], Listed]:
 
 
 def slot_uuid(grant: Grant, cutting: Cutting | None) -> str:
-    """The card's UUID with the suffix of HAMi 2.5; empty where no geometry has that instance."""
+    """The card's UUID with the suffix of HAMi 2.5; empty if no geometry has that instance."""
     for geometry in cutting.geometries if cutting is not None else ():
         usual = geometry.usual
         if grant.mig in usual:
@@ -105,7 +105,7 @@ def slot_uuid(grant: Grant, cutting: Cutting | None) -> str:
 
 
 def slot_of(mark: MigMark, cutting: Cutting | None) -> MigSlice | None:
-    """The instance that a suffix of HAMi 2.5 means; None where no geometry has such a slot."""
+    """The instance for a suffix of HAMi 2.5; None if no geometry has such a slot."""
     for geometry in cutting.geometries if cutting is not None else ():
         if geometry.number == mark.geometry and mark.slot < len(geometry.usual):
             return geometry.usual[mark.slot]

@@ -34,7 +34,7 @@ from partage.vendors.settings import HamiNodeSettings, Settings
 from partage.vendors.traits import NVIDIA, traits_of
 
 _MOST_TOLD: Final = 4
-"""Different tables of MIG profiles that the cards of one node may tell."""
+"""The most different tables of MIG profiles that the cards of one node may report."""
 _Told = tuple[MigAxis | None, tuple[RegisteredProfile, ...]]
 
 _MODES: Final = {
@@ -48,8 +48,7 @@ _MODES: Final = {
 def register(node: NodeView, settings: Settings) -> Registration:
     """The node's cards as HAMi and its settings describe them; never raises.
 
-    Devices are None when HAMi changes nothing. The registrar is HAMi when the registration
-    annotation can be read.
+    Devices are None if HAMi changes nothing. The registrar is HAMi if the registration annotation is readable.
     """
     notes: list[str] = []
     cards = _registered(node, notes)
@@ -85,8 +84,8 @@ def register(node: NodeView, settings: Settings) -> Registration:
 def _untouched(node: NodeView, settings: Settings) -> bool:
     """Whether the operator's settings change no card of the node; the common case, decided once.
 
-    In a large cluster most nodes have no settings of their own, and asking card by card costs
-    more than reading the cards.
+    In a large cluster most nodes have no settings of their own, and a check of each card costs more than reading the
+    cards.
     """
     hami = settings.hami
     return (
@@ -98,7 +97,7 @@ def _untouched(node: NodeView, settings: Settings) -> bool:
 
 
 def memory_scaling(node: str, settings: Settings) -> Fraction:
-    """How much memory of a card of this node is offered, as a factor; 1 is all of it."""
+    """The factor of memory that a card of this node offers; 1 is all of it."""
     own = _own(node, settings).memory_scaling
     return _factor(settings.hami.memory_scaling if own is None else own)
 
@@ -110,7 +109,7 @@ def _core_scaling(node: str, settings: Settings) -> Fraction:
 
 @cache
 def _factor(scaling: float) -> Fraction:
-    """The factor as written (1.1 is eleven tenths); what is no positive number counts as 1."""
+    """The factor as written (1.1 is eleven tenths); anything but a positive number counts as 1."""
     if not math.isfinite(scaling) or scaling <= 0:
         return Fraction(1)
     return Fraction(repr(scaling))
@@ -134,7 +133,7 @@ def _registered(node: NodeView, notes: list[str]) -> tuple[RegisteredCard, ...] 
 def _from_registration(
     cards: tuple[RegisteredCard, ...], node: NodeView, settings: Settings, notes: list[str]
 ) -> tuple[Device, ...]:
-    """Devices of a node that has no Device object. Amounts are already scaled by the plugin.
+    """Devices of a node that has no Device object. The plugin has already scaled the amounts.
 
     The old text has no index; cards whose indexes are not distinct are numbered as listed.
     """
@@ -172,7 +171,7 @@ def _described(
     settings: Settings,
     notes: list[str],
 ) -> Device:
-    """A card of a Device object with HAMi's view of it; other vendors' cards stay as they are."""
+    """A card of a Device object with HAMi's settings; other vendors' cards stay unchanged."""
     if device.type is not DeviceType.GPU or traits_of(device.vendor) is not NVIDIA:
         return device
     card = next((card for card in cards or () if card.uuid == device.uuid), None)
@@ -185,7 +184,7 @@ def _described(
 
 
 def _registrar(card: RegisteredCard, settings: Settings) -> str:
-    """HAMi, where the plugin counts more sharers for the card than the settings here do."""
+    """HAMi, if its plugin counts more sharers for the card than the settings here."""
     return NAME if card.slots > sharers(settings) else ""
 
 
@@ -208,9 +207,9 @@ def _merged(device: Device, card: RegisteredCard, mode: SliceMode) -> Device:
 def _configured(device: Device, node: NodeView, settings: Settings, notes: list[str]) -> Device:
     """The operator's settings on a card that HAMi's plugin has not registered.
 
-    Other protocols may share a card by more than HAMi's split count, so that count binds HAMi's
-    own requests, and the card's slots only where this node's count is below the greatest. Memory
-    and compute of hardware instances are not scaled.
+    Other protocols may share a card by more than HAMi's split count, so that count binds HAMi's own requests. It binds
+    the card's slots only if this node's count is below the greatest. Memory and compute of hardware instances are not
+    scaled.
     """
     own = _own(node.name, settings).split_count
     split = max(1, settings.hami.split_count if own is None else own)
@@ -231,7 +230,7 @@ def _configured(device: Device, node: NodeView, settings: Settings, notes: list[
 
 
 def _mode(registered: str, node: NodeView, settings: Settings, notes: list[str]) -> SliceMode:
-    """How the card is cut: the operator's setting for the node, else what was registered."""
+    """How the card is cut: the operator's setting for the node, else the registered mode."""
     wanted = _own(node.name, settings).operating_mode
     for text, source in ((wanted, "node configuration"), (registered, names.HAMI_REGISTER)):
         if text and text not in _MODES:
@@ -247,10 +246,10 @@ def _mode(registered: str, node: NodeView, settings: Settings, notes: list[str])
 def _told(
     devices: Iterable[Device], cards: Iterable[RegisteredCard], notes: list[str]
 ) -> Mapping[str, _Told]:
-    """What is registered of the instances of the node's cards, by UUID, where that is not too much.
+    """The registered instances of the node's cards, by UUID, within a limit.
 
-    Tables are made of each that is another, and cards of a node are of few models: what is registered
-    beyond those does not count.
+    Each different one needs its own tables, and a node has cards of few models. So registrations beyond the limit do
+    not count.
     """
     profiles = {card.uuid: card.profiles for card in cards}
     found = {
@@ -274,16 +273,16 @@ def _cut(
     settings: Settings,
     notes: list[str],
 ) -> Device:
-    """The card with the instances it may be cut into, where its mode allows any.
+    """The card with the instances into which it may be cut, if its mode allows any.
 
-    A card that cannot be cut takes nothing in mode mig, and is shared by software alone in mode
-    either; the note tells why. One that its driver has switched to instances where no agent cuts it is
-    closed: a process can use it only through an instance.
+    A card that cannot be cut takes nothing in mode mig, and only software shares in mode either; the note gives the
+    reason. A card that its driver has switched to instances is closed if no agent cuts it, because a process can use it
+    only through an instance.
     """
     if device.type is not DeviceType.GPU:
         return device
     switched = device.labels.get(names.MIG_MODE) == names.MIG_ENABLED
-    if switched:  # said of the moment; otherwise equal cards stay equal
+    if switched:  # only for the present state; otherwise equal cards stay equal
         device = replace(
             device, labels={k: v for k, v in device.labels.items() if k != names.MIG_MODE}
         )
@@ -341,7 +340,7 @@ def _cut_by_mode(
 
 
 def _branch(node: NodeView) -> int:
-    """First number of the node's driver version; 0 when it does not tell."""
+    """First number of the node's driver version; 0 if it is not reported."""
     first = node.labels.get(names.GPU_DRIVER_VERSION, "").partition(".")[0]
     return int(first) if first.isdecimal() and len(first) < 6 else 0
 

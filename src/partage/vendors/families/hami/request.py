@@ -23,20 +23,20 @@ NAME: Final = "hami"
 MIB: Final = 1 << 20
 _INT32: Final = 2**31 - 1
 _SHARED_COUNT_NAME: Final = HamiSettings().count_name
-"""The stock count name, which Koordinator's users write too, as percent."""
+"""The stock count name, which Koordinator's users also write, as percent."""
 _QUOTA: Final = "limits."
 _SCORING: Final = Scoring(sharers=True)
-"""HAMi adds up the parts used of sharers, compute and memory, of cards and of nodes (docs/sources/hami.md 4.3)."""
+"""HAMi adds the used parts of sharers, compute and memory, of cards and of nodes (docs/sources/hami.md 4.3)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Amounts:
-    """What each device of one container must give: percent of compute, MiB or percent of memory.
+    """One container's amounts of each device: percent of compute, MiB or percent of memory.
 
-    Of the two memories one is set; both 0 cannot happen.
+    One of the two memories is set; both 0 cannot happen.
 
     Attributes:
-        said: names of what the container says by itself; the rest are defaults.
+        said: names that the container itself has; the rest are defaults.
     """
 
     count: int
@@ -52,11 +52,11 @@ class _Amounts:
 
 
 class _Broken(Exception):
-    """A rule that a container breaks; turned into a `Fault` before it leaves this module."""
+    """A rule that a container breaks; it becomes a `Fault` inside this module."""
 
 
 def owned(settings: Settings) -> frozenset[str]:
-    """The five resource names, renamed as the operator renamed them."""
+    """The five resource names, as the operator renamed them."""
     hami = settings.hami
     named = (
         hami.count_name,
@@ -69,10 +69,10 @@ def owned(settings: Settings) -> frozenset[str]:
 
 
 def sharers(settings: Settings) -> int:
-    """The most tenants of a card that is not registered: the global split count or a node's greater one.
+    """The most tenants of an unregistered card: the global split count or a node's greater one.
 
-    A node whose own count is smaller says so by the slots of its cards, and a card that is registered with
-    a greater count says that it is (`Device.registrar`).
+    A node with a smaller count has it in its cards' slots; a card registered with a greater count is marked so
+    (`Device.registrar`).
     """
     hami = settings.hami
     counts = [node.split_count for node in hami.nodes.values() if node.split_count is not None]
@@ -82,8 +82,8 @@ def sharers(settings: Settings) -> int:
 def read(pod: PodView, containers: tuple[ContainerView, ...], settings: Settings) -> Reading:
     """One group for each container that asks for devices, with the pod's wishes applied.
 
-    Amounts: memory in MiB times the memory factor, compute and percentage in percent. A broken
-    rule becomes the reading's fault; it never raises.
+    Amounts: memory in MiB times the memory factor, compute and percentage in percent. A broken rule becomes the
+    reading's fault; the function never raises.
     """
     wishes = read_wishes(pod.annotations)
     groups: list[RequestGroup] = []
@@ -113,15 +113,15 @@ def read(pod: PodView, containers: tuple[ContainerView, ...], settings: Settings
 
 
 def priority_of(container: ContainerView, hami: HamiSettings) -> int | None:
-    """The task priority a container asks for (0 is high), if it is a whole number."""
+    """The task priority that a container asks for (0 is high), if it is an integer."""
     value = container.ask(hami.priority_name)
     return value.floor() if value is not None and value.integral else None
 
 
 def percentage_of(container: ContainerView, hami: HamiSettings) -> int:
-    """Percent of a card's memory that a container asks of each card; 0 when it asks in MiB.
+    """Percent of a card's memory that a container asks of each card; 0 if it asks in MiB.
 
-    0 also for a container that asks for no device, or that breaks a rule.
+    Also 0 for a container that asks for no device, or that breaks a rule.
     """
     try:
         amounts = _amounts(container, hami, [])
@@ -131,7 +131,7 @@ def percentage_of(container: ContainerView, hami: HamiSettings) -> int:
 
 
 def _amounts(container: ContainerView, hami: HamiSettings, notes: list[str]) -> _Amounts | None:
-    """The published computation for one container; None when it asks for no device."""
+    """The published computation for one container; None if it asks for no device."""
     count = _count(container, hami, notes)
     memory = _memory(container, hami)
     percentage = _percentage(container, hami)
@@ -140,7 +140,7 @@ def _amounts(container: ContainerView, hami: HamiSettings, notes: list[str]) -> 
         raise _Broken(_rule(container, hami.priority_name, "must be a whole number"))
     if count is None:
         return None
-    # What decides is which names are written: `gpumem: 0` is all memory without a claim to compute.
+    # The names written decide: `gpumem: 0` is all memory without a claim to compute.
     by_part = container.ask(hami.percentage_name) is not None
     exclusive = percentage == 100 if by_part else container.ask(hami.memory_name) is None
     if cores is None:
@@ -154,7 +154,7 @@ def _amounts(container: ContainerView, hami: HamiSettings, notes: list[str]) -> 
 
 
 def _count(container: ContainerView, hami: HamiSettings, notes: list[str]) -> int | None:
-    """Devices asked; None for none. The stock name alone, times 100, is percent of cards."""
+    """Number of devices asked; None for none. The stock name alone, times 100, is percent of cards."""
     value = container.ask(hami.count_name)
     named = [
         name
@@ -186,7 +186,7 @@ def _count(container: ContainerView, hami: HamiSettings, notes: list[str]) -> in
 
 
 def _memory(container: ContainerView, hami: HamiSettings) -> int:
-    """MiB asked of each device, the memory factor applied; 0 when it is left to the percentage."""
+    """MiB asked of each device, with the memory factor applied; 0 if the percentage decides."""
     value = container.ask(hami.memory_name)
     if value is None:
         return 0
@@ -205,7 +205,7 @@ def _memory(container: ContainerView, hami: HamiSettings) -> int:
 
 
 def _percentage(container: ContainerView, hami: HamiSettings) -> int:
-    """Percent of each card's memory; 0 when not set."""
+    """Percent of each card's memory; 0 if not set."""
     value = container.ask(hami.percentage_name)
     if value is None:
         return 0
@@ -217,7 +217,7 @@ def _percentage(container: ContainerView, hami: HamiSettings) -> int:
 
 
 def _cores(container: ContainerView, hami: HamiSettings, notes: list[str]) -> int | None:
-    """Percent of each card's compute; None when not written."""
+    """Percent of each card's compute; None if not written."""
     value = container.ask(hami.cores_name)
     if value is None:
         return None
@@ -271,9 +271,9 @@ def _group(
 
 
 def _least(amounts: _Amounts, wishes: Wishes, hami: HamiSettings) -> tuple[int, int]:
-    """Percent of compute that is asked at least, and whether memory is (1 or 0).
+    """The least percent of compute asked, and whether memory is asked (1 or 0).
 
-    Who names a profile has said how much: defaults, which mean the whole card, ask nothing more.
+    A profile already determines the amounts: defaults, which mean the whole card, add nothing.
     """
     if not wishes.profile:
         return amounts.cores, 1
@@ -284,7 +284,7 @@ def _least(amounts: _Amounts, wishes: Wishes, hami: HamiSettings) -> tuple[int, 
 
 
 def _metered(amounts: _Amounts, hami: HamiSettings) -> tuple[tuple[str, str, int], ...]:
-    """Memory asked as a share is known to the quota only when a card is chosen."""
+    """The quota counts memory asked as a share only after a card is chosen."""
     if amounts.memory_mib or not hami.memory_name:
         return ()
     return ((_QUOTA + hami.memory_name, "memory", MIB * max(1, hami.memory_factor)),)
@@ -293,8 +293,7 @@ def _metered(amounts: _Amounts, hami: HamiSettings) -> tuple[tuple[str, str, int
 def _quota(asked: list[tuple[Phase, _Amounts]], hami: HamiSettings) -> dict[str, int]:
     """Amounts known before placement, by quota key, in the units of the resources.
 
-    Containers that run together add up; an init container counts by maximum, with the sidecars
-    that started before it.
+    Containers that run together add up; an init container counts by maximum, with the sidecars that started before it.
     """
     factor = max(1, hami.memory_factor)
     result: dict[str, int] = {}

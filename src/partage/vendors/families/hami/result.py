@@ -95,15 +95,14 @@ def render(placed: PlacedPod, settings: Settings) -> Rendering:
 
 
 def labels(placed: PlacedPod, _settings: Settings) -> Mapping[str, str]:
-    """The node's name, on pods that have cards of HAMi's."""
+    """The node's name, on pods that have HAMi's cards."""
     return {names.HAMI_POD_NODE: placed.allocation.node} if placed.grants(NAME) else {}
 
 
 def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
-    """The grants in a bound pod's annotation; None when it names no device.
+    """The grants in a bound pod's annotation; None if it names no device.
 
-    Anything that does not fit the pod or the node is the record's problem, and nothing of it is
-    believed.
+    Any contradiction to the pod or the node is the record's problem, and the whole record is distrusted.
     """
     text = pod.annotations.get(names.HAMI_ALLOCATED, "").strip()
     if not text.replace(";", ""):
@@ -120,7 +119,7 @@ def _encoded(grant: Grant, marked: Mapping[Grant, str]) -> ContainerDevice:
 
 
 def _percent(grant: Grant) -> int:
-    """Compute in percent as HAMi counts it: a whole card is 100, however it is scaled."""
+    """Compute in percent by HAMi's count: a whole card is 100, however it is scaled."""
     return _FULL if grant.mode is GrantMode.WHOLE else min(_FULL, grant.core_milli // 10)
 
 
@@ -185,19 +184,21 @@ def _listed(pod: PodView) -> Mapping[tuple[int, int], Listed]:
 
 @dataclass(frozen=True, slots=True)
 class _Instance:
-    """What a pod's records say of one entry beside the entry itself.
+    """An entry's further data in a pod's records.
 
     Attributes:
         listed: its row in the annotation of HAMi 2.10.
-        by_suffix: whether a geometry's slot tells its place. The table may have changed since, so
-            it does not where Partage's own record tells.
+        by_suffix: whether a geometry's slot determines its place. The table may have changed since, so this is false if
+            Partage's own record has the place.
     """
 
     listed: Listed | None
     by_suffix: bool
 
     def place(self, uuid: str, mark: MigMark | None, card: Device) -> MigSlice | None:
-        """Where on its card the instance is; None when nothing tells. Raises `InvalidRecord`: it is about another."""
+        """The instance's place on its card; None if no record has it. Raises `InvalidRecord`: the row is of another
+        card.
+        """
         if self.listed is not None:
             if self.listed.gpu != uuid:
                 raise InvalidRecord(
@@ -211,7 +212,7 @@ class _Instance:
 
 
 def _owners(pod: PodView, slots: int) -> tuple[ContainerView, ...]:
-    """The containers that the slots stand for; old versions left init containers out."""
+    """The containers of the slots; old versions left init containers out."""
     if slots == len(pod.containers):
         return pod.containers
     main = tuple(c for c in pod.containers if c.phase is Phase.MAIN)
@@ -266,11 +267,10 @@ def _grant(
 
 
 def _memory(entry: ContainerDevice, card: Device, percentage: int) -> int:
-    """Bytes behind the MiB of an entry, which cuts off what a share of the memory has below one.
+    """Bytes for the MiB of an entry, which drops the part of a memory share below one MiB.
 
-    Where the container asked for a share and the share comes to that entry, it is the share
-    exactly: the books never hold less than what was handed out, and shares of 100 % in all still
-    fit on the card.
+    If the container asked for a share that equals that entry, the result is the exact share. So the books never hold
+    less than the grant, and shares of 100 % in total still fit on the card.
     """
     exact = card.memory_bytes * percentage // _FULL
     return exact if exact // MIB == entry.memory_mib else entry.memory_mib * MIB

@@ -32,7 +32,7 @@ HEEDED: Final = frozenset(
         names.MIG_PROFILE,
     }
 )
-"""Every annotation that is read here."""
+"""All annotations that this module reads."""
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 _WEIGHT: Final = re.compile(r"[0-9]{1,9}")
@@ -51,9 +51,9 @@ class Wishes:
         unused: only cards without another tenant.
         node_strategy: the pod's own strategy between nodes.
         card_order: the pod's own order of cards.
-        profile: the profile that each instance must have; empty when amounts decide.
+        profile: the profile that each instance must have; empty if amounts decide.
         fault: the first annotation that breaks its rule.
-        notes: annotations that were read otherwise than their author may think.
+        notes: annotations whose effect may differ from their author's intent.
     """
 
     filter: CardFilter = CardFilter(vendors=(NVIDIA.name,))
@@ -67,12 +67,12 @@ class Wishes:
 
     @property
     def instances(self) -> bool:
-        """Whether hardware instances will do."""
+        """Whether hardware instances are accepted."""
         return not self.filter.modes or SliceMode.MIG in self.filter.modes
 
     @property
     def only_instances(self) -> bool:
-        """Whether nothing else will do."""
+        """Whether only hardware instances are accepted."""
         return self.filter.modes == (SliceMode.MIG,)
 
 
@@ -123,7 +123,7 @@ def _numa_notes(text: str) -> tuple[str, ...]:
 
 
 def _modes(annotations: Mapping[str, str]) -> tuple[tuple[SliceMode, ...], Fault | None]:
-    """Cards whose mode the annotation contains as a substring; absent means any card."""
+    """Modes that the annotation contains as a substring; if absent, any card is accepted."""
     text = annotations.get(names.HAMI_VGPU_MODE, "")
     if not text.strip():
         return (), None
@@ -142,7 +142,7 @@ def _modes(annotations: Mapping[str, str]) -> tuple[tuple[SliceMode, ...], Fault
 def _for_profile(
     profile: str, modes: tuple[SliceMode, ...]
 ) -> tuple[tuple[SliceMode, ...], Fault | None]:
-    """A profile is of instances: shares will not do beside it."""
+    """A profile means instances: shares are not accepted beside it."""
     if not _PROFILE.fullmatch(profile):
         return modes, Fault(
             f"annotation {names.MIG_PROFILE} is {profile!r}: it must be a profile such as "
@@ -195,9 +195,9 @@ def _node_strategy(annotations: Mapping[str, str]) -> tuple[Strategy | None, tup
 def _card_order(annotations: Mapping[str, str]) -> tuple[CardOrder, bool, tuple[str, ...]]:
     """Order, whether cards must be unused, and notes.
 
-    The first of binpack and spread decides, because the other one finds equal what it finds equal. NUMA
-    counts before it or after it, as it is written. A chain that names none of the three means spread, and
-    NUMA alone leaves cards of one NUMA node in their order.
+    The first of binpack and spread decides, because both find the same cards equal. NUMA counts before or after it, in
+    the written order. A chain that names none of the three means spread. NUMA alone leaves cards of one NUMA node in
+    their order.
     """
     text = annotations.get(names.HAMI_CARD_POLICY)
     if text is None:

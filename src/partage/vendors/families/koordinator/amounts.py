@@ -18,7 +18,7 @@ from partage.vendors import names
 from partage.vendors.base import ContainerView
 
 DIALECT_V14: Final = "v1.4"
-"""The mark of a pod that only used the names of v1.4."""
+"""The mark of a pod that used only the names of v1.4."""
 
 NAMES: Final[Mapping[DeviceType, tuple[str, ...]]] = {
     DeviceType.GPU: (
@@ -48,7 +48,7 @@ _MOST_BYTES: Final = 2**60
 
 
 def most_of(name: str) -> int:
-    """The largest amount of today's name that is taken seriously: no node can have more."""
+    """The largest accepted amount of today's name: no node can have more."""
     return _MOST_BYTES if name == names.KOORD_GPU_MEMORY else _MOST
 
 
@@ -63,7 +63,7 @@ ALIASES: Final[Mapping[str, str]] = {
     for name in group
     if name.startswith(names.KOORDINATOR_DOMAIN) and name != names.KOORD_GPU_SHARED
 }
-"""Names of v1.4 and what they are called today."""
+"""Names of v1.4 and their names of today."""
 
 _CANONICAL: Final[Mapping[str, str]] = {
     **ALIASES,
@@ -73,7 +73,7 @@ _CANONICAL: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one container asks, by today's names, in billionths; zero amounts are left out."""
+    """One container's request, by today's names, in billionths; zero amounts are left out."""
 
     container: str
     phase: Phase
@@ -82,14 +82,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a pod asks.
+    """A pod's request.
 
     Attributes:
         totals: today's name to the pod's effective amount; zero amounts are left out.
         written: today's name to the name that the pod used.
         parts: the containers that ask, in the pod's order.
-        dialect: `v1.4` when only names of v1.4 were used, else empty.
-        notes: how amounts were read, where that is not obvious.
+        dialect: `v1.4` if only names of v1.4 were used, else empty.
+        notes: how amounts were read, if that is not obvious.
     """
 
     totals: Mapping[str, Quantity] = field(default_factory=dict)
@@ -104,12 +104,12 @@ class Asked:
 
 
 def gather(containers: Iterable[ContainerView]) -> Asked:
-    """What the containers ask together.
+    """The containers' joint request.
 
     Raises:
-        InvalidValue: an amount is negative, no whole number where cards are counted, beyond
-            anything a node can have, or differs between requests and limits where Kubernetes
-            forbids it. The message names container and resource.
+        InvalidValue: an amount is negative, not an integer for counted cards, beyond anything a node can have, or
+            differs between requests and limits although Kubernetes forbids it. The message names container and
+            resource.
     """
     parts: list[Part] = []
     written: dict[str, str] = {}
@@ -156,7 +156,7 @@ def _outvoted(container: ContainerView) -> list[str]:
 
 
 def _amounts(container: ContainerView) -> list[tuple[str, Quantity]]:
-    """The container's names and amounts, each thing once, zero amounts left out."""
+    """The container's names and amounts, each resource once, zero amounts left out."""
     result = []
     for name in sorted(container.names & _CANONICAL.keys()):
         if name in ALIASES and ALIASES[name] in container.names:
@@ -176,8 +176,8 @@ def _amounts(container: ContainerView) -> list[tuple[str, Quantity]]:
 def _one(container: ContainerView, name: str) -> Quantity:
     """The container's request of a resource, else its limit.
 
-    Kubernetes wants both equal for extended resources. It takes `kubernetes.io/` names for its
-    own, for which a request may be less than its limit.
+    Kubernetes requires both to be equal for extended resources. It takes `kubernetes.io/` names for its own, and for
+    these a request may be less than its limit.
     """
     request, limit = container.requests.get(name), container.limits.get(name)
     if request is None or limit is None:

@@ -32,12 +32,12 @@ _STRATEGIES: Final = ("ApplyForAll", "RequestsAsCount")
 _POLICIES: Final = ("None", "BestEffort", "Restricted", "SingleNUMANode")
 
 _MOST_CONDITIONS: Final = 8
-"""On virtual functions; each is asked of every group of them, of every network card of a node."""
+"""The most conditions on virtual functions; each is tested on every group of them, of every network card of a node."""
 
 _LONGEST: Final = 64
-"""Characters of a field's name that a note repeats."""
+"""The most characters of a field's name that a note repeats."""
 _MOST_TOLD: Final = 8
-"""Fields of one pod that notes name."""
+"""The most fields of one pod that notes name."""
 
 _Document = TypeVar("_Document")
 
@@ -88,7 +88,7 @@ _KINDS: Final[Mapping[str, type[msgspec.Struct]]] = {
     names.NUMA_TOPOLOGY_SPEC: _Numa,
 }
 HEEDED: Final = frozenset(_KINDS)
-"""Every annotation that is read here."""
+"""All annotations that this module reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +97,11 @@ class Hint:
 
     Attributes:
         selector: on the device's labels.
-        functions: on the labels of a virtual function; None when none is asked.
+        functions: on the labels of a virtual function; None if none is asked.
         every: all matching devices, each with the amount asked.
         as_count: the amount is a number of devices.
         scope: how close together the devices must be.
-        exclusive: within which scope no other pod's devices may be in use.
+        exclusive: the scope within which no other pod's devices may be in use.
     """
 
     selector: Selector | None = None
@@ -114,15 +114,15 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Everything the annotations say.
+    """The contents of all annotations.
 
     Attributes:
         by_type: allocate hints.
-        joint: device types to place together, primary first; empty when not asked.
+        joint: device types to place together, primary first; empty if not asked.
         same_pcie: joint devices must share PCIe switches.
-        partition: the wish for a partition; None when not asked.
+        partition: the wish for a partition; None if not asked.
         single_numa: all devices of a type on one NUMA node.
-        notes: what was read but has no effect.
+        notes: fields that were read but have no effect.
     """
 
     by_type: Mapping[DeviceType, Hint] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class Hints:
 
 
 def hints_of(annotations: Mapping[str, str]) -> Hints:
-    """Read the annotations. Raises `InvalidValue`: one is malformed; the message says which and why."""
+    """Read the annotations. Raises `InvalidValue`: one is malformed; the message names it and the fault."""
     by_type, unknown = _allocate(annotations.get(names.DEVICE_ALLOCATE_HINT))
     joint, same_pcie = _joint(annotations.get(names.DEVICE_JOINT_ALLOCATE))
     single_numa, numa_notes = _numa(annotations.get(names.NUMA_TOPOLOGY_SPEC))
@@ -149,7 +149,7 @@ def hints_of(annotations: Mapping[str, str]) -> Hints:
 
 
 def decode(text: str, kind: type[_Document]) -> _Document:
-    """A JSON text as a typed document. Raises `InvalidValue`: not JSON, of another type, or nested without end."""
+    """A JSON text as a typed document. Raises `InvalidValue`: not JSON, of another type, or nested too deeply."""
     key: Any = kind
     try:
         document: _Document = _decoder(key).decode(text)
@@ -164,7 +164,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _read(what: str, text: str, kind: type[_Document], empty: _Document) -> _Document:
-    """A document of an annotation; JSON's null stands for an empty one, as in Go."""
+    """An annotation's document; JSON's null counts as an empty one, as in Go."""
     if text.strip() == "null":
         return empty
     try:
@@ -174,7 +174,7 @@ def _read(what: str, text: str, kind: type[_Document], empty: _Document) -> _Doc
 
 
 def _folded(value: Any) -> Any:
-    """The value with the fields' names as they are spelled here: Go, in which upstream reads it, takes any case."""
+    """The value with the fields' names as spelled here: upstream is written in Go, which accepts any case."""
     if isinstance(value, list):
         return [_folded(one) for one in value]
     if not isinstance(value, dict):
@@ -206,7 +206,7 @@ def _allocate(text: str | None) -> tuple[dict[DeviceType, Hint], tuple[str, ...]
 
 
 def _strays(annotations: Mapping[str, str]) -> Iterator[str]:
-    """Fields of the annotations that are not known: they do nothing, here as upstream."""
+    """Unknown fields of the annotations: they have no effect, here as upstream."""
     for key, kind in _KINDS.items():
         given = _folded(msgspec.json.decode(annotations[key])) if key in annotations else None
         each = given.items() if kind is _Hint and given else [("", given)]

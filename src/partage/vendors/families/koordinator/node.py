@@ -20,7 +20,7 @@ ISOLATION: Final = "isolation-provider"
 
 
 def register(node: NodeView, settings: Settings) -> Registration:
-    """Properties of the node, and an objection to shares where the model cannot be shared."""
+    """Properties of the node, and an objection to shares if the model cannot be shared."""
     cards = [device for device in node.devices if device.type is DeviceType.GPU]
     vendor = _said(cards, lambda device: device.vendor) or node.labels.get(names.GPU_VENDOR, "")
     model = _said(cards, lambda device: device.model) or node.labels.get(names.GPU_MODEL, "")

@@ -37,13 +37,13 @@ class _Entry(msgspec.Struct, frozen=True):
 def partitions_of(
     labels: Mapping[str, str], model: str, vendor: str
 ) -> Mapping[int, tuple[Partition, ...]]:
-    """The built-in table for a node without a table of its own; empty when there is none.
+    """The built-in table for a node without a table of its own; empty if there is none.
 
-    Upstream compares the model with `H100`, `H800` and `H20` exactly, although its own daemon
-    reports long names (`H100-80GB-HBM3`); here a long name counts by its first word.
+    Upstream compares the model with `H100`, `H800` and `H20` exactly, although its own daemon reports long names
+    (`H100-80GB-HBM3`); here a long name counts by its first word.
 
     Args:
-        labels: the node's labels, which win over the other two.
+        labels: the node's labels, which override the other two.
         model: the model that the Device object reports.
         vendor: the vendor that the Device object reports.
     """
@@ -65,7 +65,7 @@ def parse_partitions(text: str) -> Mapping[int, tuple[Partition, ...]]:
     Quoted scores, as in the published examples, are read as numbers.
 
     Raises:
-        InvalidValue: not such a table; the message says where.
+        InvalidValue: not such a table; the message names the place.
     """
     try:
         document = decode(text, dict[str, list[_Entry]])

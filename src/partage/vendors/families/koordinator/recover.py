@@ -67,7 +67,7 @@ class _Owner:
 
 
 def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
-    """What the pod's record says it holds; None when it has none. Never raises."""
+    """The allocation in the pod's record; None if it has none. Never raises."""
     text = pod.annotations.get(names.DEVICE_ALLOCATED)
     if text is None:
         return None
@@ -81,9 +81,9 @@ def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
 
 
 def recorded(annotations: Mapping[str, str]) -> Mapping[tuple[DeviceType, int], Mapping[str, int]]:
-    """The amounts that a pod's record names, by type and minor, under today's names.
+    """The amounts in a pod's record, by type and minor, under today's names.
 
-    Percent and bytes are as written: readers add up the record. Empty where there is none that can be read.
+    Percent and bytes are as written, because readers add up the record. Empty if there is no readable record.
     """
     text = annotations.get(names.DEVICE_ALLOCATED)
     if text is None:
@@ -121,12 +121,12 @@ def _grants(
 
 
 def _fences(pod: PodView) -> dict[DeviceType, Scope | None]:
-    """Around which scope of its devices the pod's hint keeps others away."""
+    """The scopes around its devices from which the pod's hint keeps other pods away."""
     if names.DEVICE_ALLOCATE_HINT not in pod.annotations:
         return {}
     try:
         hints = hints_of(pod.annotations).by_type
-    except InvalidValue:  # no such pod is ever placed; its record may still be true
+    except InvalidValue:  # such a pod is never placed; its record may still be right
         return {}
     return {kind: hint.exclusive for kind, hint in hints.items()}
 
@@ -142,11 +142,11 @@ def _device(node: Node, kind: DeviceType, entry: _Entry) -> Device:
 
 
 def _owner(pod: PodView, kind: DeviceType, settings: Settings) -> _Owner:
-    """The container that the grant is booked on: the record itself names none.
+    """The container on which the grant is booked, because the record names none.
 
-    The first that asks for this type, else the first that asks for any. Sidecars come first,
-    because they run beside everything else, and init containers last, whose demand ends with
-    them: what runs beside the grant is then never counted too low.
+    It is the first that asks for this type, else the first that asks for any. Sidecars come first because they run
+    beside everything else. Init containers come last because their demand ends with them. So the containers that run
+    beside the grant are never counted too low.
     """
     ordered: Sequence[ContainerView] = pod.containers
     if len(ordered) > 1:
@@ -161,7 +161,7 @@ def _owner(pod: PodView, kind: DeviceType, settings: Settings) -> _Owner:
 
 
 def _is_ours(count: str, beside: frozenset[str], settings: Settings) -> bool:
-    """Whether a count is Koordinator's here: one beside others of its domain is not."""
+    """Whether a count is Koordinator's here: a count beside others of its domain is not."""
     domain = count.partition("/")[0] + "/"
     return not any(other.startswith(domain) for other in beside - owned(settings))
 
@@ -204,7 +204,7 @@ def _function(function: _Function, device: Device) -> tuple[int, str]:
 
 
 def _amounts(entry: _Entry) -> Mapping[str, int]:
-    """Whole amounts by today's names; where both dialects are given, today's wins."""
+    """Integer amounts by today's names; if both dialects are given, today's wins."""
     if not entry.resources:
         return {}
     try:
@@ -215,7 +215,7 @@ def _amounts(entry: _Entry) -> Mapping[str, int]:
 
 @lru_cache(maxsize=1024)
 def _amounts_of(listed: tuple[tuple[str, str | int | float], ...]) -> Mapping[str, int]:
-    """Equal pods hold equal amounts, so each distinct list is read once."""
+    """As `_amounts`; equal pods hold equal amounts, so each distinct list is read once."""
     result: dict[str, int] = {}
     given = dict(listed)
     for name, value in given.items():

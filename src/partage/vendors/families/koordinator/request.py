@@ -38,7 +38,7 @@ _PERCENT: Final = MILLI // 100  # thousandths of one percent
 _WHOLE: Final = 100
 _MIB: Final = 2**20
 _SCORING: Final = Scoring(topology=True)
-"""Its topology tree puts a share beside cards in use before it looks at any score (docs/sources/koordinator.md 3.5)."""
+"""The topology tree puts a share beside cards in use before it compares scores (docs/sources/koordinator.md 3.5)."""
 _OTHERS: Final[Mapping[str, str]] = {
     names.GANG_NAME: "a gang",
     names.POD_GROUP: "a gang",
@@ -50,7 +50,7 @@ _OWNED: Final = frozenset(ALIASES).union(*NAMES.values())
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """A request, and how a container's part of it is weighed."""
+    """A request, and the weight of a container's part of it."""
 
     request: DeviceRequest
     part: Callable[[Part], ContainerAsk]
@@ -62,7 +62,7 @@ def owned(_settings: Settings) -> frozenset[str]:
 
 
 def read(pod: PodView, containers: tuple[ContainerView, ...], settings: Settings) -> Reading:
-    """What the containers ask together; a broken rule is the reading's fault, never an error."""
+    """The containers' joint request; a broken rule is the reading's fault, never an error."""
     try:
         asked = gather(containers)
         if not asked.totals:
@@ -103,7 +103,7 @@ def _reading(pod: PodView, asked: Asked, settings: Settings) -> Reading:
 
 
 def _tiny(shape: CardShape | None, asked: Asked) -> Iterator[str]:
-    """An amount of memory that its author may have meant in another protocol's unit."""
+    """A very small amount of memory, probably meant in another protocol's unit."""
     if shape is not None and 0 < shape.memory < _MIB:
         yield (
             f"{asked.written[names.KOORD_GPU_MEMORY]}: {shape.memory} bytes a card; its unit is the byte, so write a "
@@ -112,7 +112,7 @@ def _tiny(shape: CardShape | None, asked: Asked) -> Iterator[str]:
 
 
 def _others(pod: PodView) -> Iterator[str]:
-    """What the pod asks of plugins of Koordinator's scheduler that have no counterpart here."""
+    """The pod's requests to plugins of Koordinator's scheduler that have no counterpart here."""
     for key, what in _OTHERS.items():
         for kind, texts in (("annotation", pod.annotations), ("label", pod.labels)):
             if key in texts:
@@ -172,7 +172,7 @@ def _gpu_part(part: Part) -> ContainerAsk:
 
 
 def _plain(kind: DeviceType, name: str, asked: Asked, hints: Hints) -> _Ask:
-    """A request for RDMA or FPGA devices: percent of one, whole ones, or as the hint says."""
+    """A request for RDMA or FPGA devices: percent of one, whole ones, or according to the hint."""
     value = asked.totals[name].ceil()
     if not percentage(value):
         raise InvalidValue(
@@ -209,7 +209,7 @@ def _plain(kind: DeviceType, name: str, asked: Asked, hints: Hints) -> _Ask:
 
 
 def _scope(hint: Hint, hints: Hints) -> tuple[Scope | None, ReasonCode]:
-    """The closer of the hint's scope and the NUMA wish, and the code when it cannot be met."""
+    """The closer of the hint's scope and the NUMA wish, and the code if it cannot be met."""
     if hints.single_numa:
         return max(hint.scope or Scope.NUMA, Scope.NUMA), ReasonCode.NUMA_MISMATCH
     return hint.scope, ReasonCode.TOPOLOGY_SCOPE
@@ -218,7 +218,7 @@ def _scope(hint: Hint, hints: Hints) -> tuple[Scope | None, ReasonCode]:
 def _joint(hints: Hints, asks: Mapping[DeviceType, _Ask]) -> Joint | None:
     """Joint allocation of the types that the pod asks for; one type alone is not joint.
 
-    A type with the strategy ApplyForAll is not, whatever decides how many of it there are.
+    A type with the strategy ApplyForAll is not joint, however its number is decided.
     """
     types = tuple(
         DeviceType(name)

@@ -49,7 +49,7 @@ def render(placed: PlacedPod, settings: Settings) -> Rendering:
 
 
 def labels(placed: PlacedPod, _settings: Settings) -> Mapping[str, str]:
-    """The node's name, where HAMi's library isolates the pod's cards."""
+    """The node's name, if HAMi's library isolates the pod's cards."""
     if not _isolated(placed):
         return {}
     gpus = any(grant.type is DeviceType.GPU for grant in placed.grants(PROTOCOL))
@@ -67,7 +67,7 @@ def _record(cards: Sequence[GrantedCard], *, old: bool) -> str:
             old_name(name) if old and name.startswith(names.KOORDINATOR_DOMAIN) else name: str(q)
             for name, q in _resources(card).items()
         }
-        # Field order and the null are what Go's encoder prints; readers compare texts.
+        # Field order and the null equal the output of Go's encoder, because readers compare texts.
         entry: dict[str, Any] = {
             "minor": card.minor,
             "resources": dict(sorted(resources.items())) or None,
@@ -107,7 +107,7 @@ def _extension(card: GrantedCard) -> dict[str, Any]:
 
 
 def _environment(grants: Sequence[Grant], *, isolated: bool) -> dict[str, Mapping[str, str]]:
-    """Per container: which cards it sees, and its limits where HAMi's library enforces them."""
+    """Per container: its visible cards, and its limits if HAMi's library enforces them."""
     mine: dict[str, list[Grant]] = defaultdict(list)
     for grant in grants:
         if grant.type is DeviceType.GPU:

@@ -32,17 +32,16 @@ Amounts = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class CardShape:
-    """What a valid combination asks.
+    """The request of a valid combination.
 
     Attributes:
         count: how many cards.
-        core: percent of compute of each card; 0 when not asked.
-        ratio: percent of memory of each card; 0 when asked in bytes.
-        memory: bytes of each card; 0 when asked as a ratio.
+        core: percent of compute of each card; 0 if not asked.
+        ratio: percent of memory of each card; 0 if asked in bytes.
+        memory: bytes of each card; 0 if asked as a ratio.
         extras: native units of each card.
-        shared: whether Koordinator calls this a share (anything less than a card's memory, or
-            memory in bytes).
-        vendors: whose cards the names mean; empty for anybody's.
+        shared: whether Koordinator calls this a share (anything less than a card's memory, or memory in bytes).
+        vendors: makers of the cards that the names mean; empty for any.
     """
 
     count: int
@@ -111,9 +110,8 @@ def shape_of(asked: Mapping[str, Quantity], written: Mapping[str, str]) -> CardS
         written: today's name to the name that the pod used, for messages.
 
     Raises:
-        InvalidValue: `invalid resource unit <name>: <quantity>` for a `gpu` that is no
-            percentage, `invalid resource device requests: [<names>]` for everything else, each
-            followed by the rule in brackets.
+        InvalidValue: `invalid resource unit <name>: <quantity>` for a `gpu` that is not a percentage, `invalid resource
+            device requests: [<names>]` for everything else, each followed by the rule in brackets.
     """
     amounts = {name: quantity.ceil() for name, quantity in asked.items()}
     whole = amounts.get(names.KOORD_GPU, 0)
@@ -137,7 +135,7 @@ def shape_of(asked: Mapping[str, Quantity], written: Mapping[str, str]) -> CardS
 
 
 def _misfit(asked: frozenset[str], written: Mapping[str, str]) -> str:
-    """That a combination is none, and the fewest names that would make it one: added, else left out."""
+    """The message that a combination is invalid, and the fewest names to add, or else to leave out."""
 
     def listed(changes: list[frozenset[str]]) -> str:
         fewest = [sorted(one) for one in changes if len(one) == min(map(len, changes))]

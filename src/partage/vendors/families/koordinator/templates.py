@@ -12,7 +12,7 @@ from partage.vendors import names
 from partage.vendors.settings import KoordinatorSettings
 
 MEMORY: Final = "memory"
-"""The unit under which a template gives its memory, in bytes."""
+"""The unit of a template's memory, in bytes."""
 
 Template = tuple[tuple[str, int], ...]
 Table = Mapping[str, Template]
@@ -74,7 +74,7 @@ def tables(settings: KoordinatorSettings) -> Mapping[str, Table]:
 
 
 def templates_of(vendor: str, model: str, settings: KoordinatorSettings) -> Table:
-    """The templates of one model; empty when it has none."""
+    """The templates of one model; empty if it has none."""
     return tables(settings).get(f"{vendor}-{model}", {})
 
 

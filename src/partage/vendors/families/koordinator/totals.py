@@ -23,13 +23,12 @@ def totals(
 ) -> dict[str, Quantity]:
     """Resource names and amounts of a node, ordered by name.
 
-    Names without healthy devices are left out, so a caller who finds one on the node removes it.
-    Amounts are those of the devices, scaling included. `gpu` exists only where the vendor's
-    cards are asked for by it (upstream: NVIDIA's, and of no vendor); `gpu.shared` counts 100 a
-    healthy card; it and native units have no name in v1.4.
+    Names without healthy devices are left out, so a caller that finds one on the node removes it. Amounts are those of
+    the devices, scaling included. `gpu` exists only if pods ask for the vendor's cards by it (upstream: NVIDIA's, and
+    of no vendor). `gpu.shared` counts 100 a healthy card; it and native units have no name in v1.4.
 
     Args:
-        vendor: the vendor of its cards; empty when unknown.
+        vendor: the vendor of its cards; empty if unknown.
         dialects: which names to give: empty for today's, `v1.4` for the older ones.
     """
     today = {**_cards(devices, vendor), **_others(devices)}
@@ -50,7 +49,7 @@ def _cards(devices: Sequence[Device], vendor: str) -> dict[str, Quantity]:
         unit: sum(amount for card in cards for name, amount in card.extras if name == unit)
         for unit in HUAWEI.units
     }
-    # A card that counts its own cores has no gpu-core beside them.
+    # A card that counts its own cores has no gpu-core as well.
     core = sum(c.core_milli for c in cards if names.NPU_CORE not in dict(c.extras)) // _PERCENT
     memory = sum(card.memory_bytes for card in cards)
     result = {

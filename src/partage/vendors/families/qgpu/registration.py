@@ -30,20 +30,20 @@ POLICY_PROPERTY: Final = "qgpu-policy"
 """Node property: the isolation policy by its full name."""
 
 WARNING_PROPERTY: Final = "qgpu-warning"
-"""Node property: what could not be checked."""
+"""Node property: facts that could not be checked."""
 
 _POLICIES: Final = {"be": "best-effort", "fs": "fixed-share", "bs": "burst-share"}
 _DISABLED: Final = frozenset({"disable", "false"})
 _SYNTHETIC: Final = "qgpu-"
 _MOST_CARDS: Final = 1024
-"""More cards than any node has; greater totals are a mistake."""
+"""More cards than any node has; greater totals are an error."""
 
 
 def register(node: NodeView, settings: Settings) -> Registration:
-    """Cards from totals where nothing else describes them, and qGPU's verdicts; never raises.
+    """Cards from totals if nothing else describes them, and qGPU's verdicts; never raises.
 
-    What could not be checked is a property of every node with cards, and told to the operator
-    of nodes that publish qGPU's totals.
+    Unchecked facts become a property of every node with cards. Operators of nodes that publish qGPU's totals get a note
+    of them.
     """
     notes: list[str] = []
     devices = None if node.devices else _from_totals(node, settings, notes)
@@ -66,7 +66,7 @@ def register(node: NodeView, settings: Settings) -> Registration:
 
 
 def totals(devices: Iterable[Device]) -> dict[str, Quantity]:
-    """What a node with these cards publishes: compute in percent, memory in whole GiB a card.
+    """A node's published totals with these cards: compute in percent, memory in whole GiB a card.
 
     Only healthy cards that qGPU may use count; each card's memory is rounded down on its own.
     """
@@ -82,7 +82,7 @@ def totals(devices: Iterable[Device]) -> dict[str, Quantity]:
 
 
 def is_synthetic(uuid: str) -> bool:
-    """Whether a card's identity was made up here, so that no driver knows it."""
+    """Whether this module invented a card's identity, so that no driver knows it."""
     return uuid.startswith(_SYNTHETIC)
 
 
@@ -125,7 +125,7 @@ def _labelled_model(node: NodeView) -> str:
 
 
 def _policy(node: NodeView) -> tuple[list[Verdict], dict[str, str]]:
-    """The node's isolation policy by its full name; what is none is an objection."""
+    """The node's isolation policy by its full name; an unknown policy is an objection."""
     text = node.labels.get(names.QGPU_POLICY, "") or "be"
     policy = _POLICIES.get(text, text)
     if policy in _POLICIES.values():
@@ -136,7 +136,7 @@ def _policy(node: NodeView) -> tuple[list[Verdict], dict[str, str]]:
 
 
 def _support(node: NodeView, cards: list[Device]) -> tuple[list[Verdict], list[str]]:
-    """Objections by driver and architecture, and what could not be recognised."""
+    """Objections by driver and architecture, and the unrecognised values."""
     problems: list[str] = []
     warnings: list[str] = []
     version = driver_version(node.labels)

@@ -30,7 +30,7 @@ _ORDERS: Final = {
     ONLINE: CardOrder(strategy=Strategy.SPREAD),
     OFFLINE: CardOrder(strategy=Strategy.BINPACK),
 }
-"""Where pods of a class go: online ones apart, offline ones together (a later addition)."""
+"""Placement of pods by class: online ones apart, offline ones together (a later addition)."""
 _SCORING: Final = Scoring(left=True)
 """Spread prefers the node that has more left (the qGPU document)."""
 

@@ -73,7 +73,7 @@ def labels(placed: PlacedPod, _settings: Settings) -> Mapping[str, str]:
 def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
     """The grants of a bound pod: cards from its annotations, amounts from its requests.
 
-    None when there is no annotation of qGPU. Anything that disagrees is the record's problem.
+    None if there is no annotation of qGPU. Any contradiction is the record's problem.
     """
     written = {key for key in pod.annotations if key.startswith(names.QGPU_CARDS)}
     if names.QGPU_ALLOCATED not in pod.annotations and not written:
@@ -112,10 +112,10 @@ def _recovered(
 
 
 def _asked(pod: PodView, settings: Settings) -> Reading:
-    """What the pod asked when it was placed.
+    """The pod's request when it was placed.
 
-    Its author may change its class since, but not its amounts. Where they do not go together, the first class that
-    goes with the amounts is taken: no annotation of a running pod closes its node.
+    Its author may have changed its class since, but not its amounts. If they do not match, the first class that matches
+    the amounts is taken, so no annotation of a running pod closes its node.
     """
     asking_now = asking(pod)
     reading = now = read(pod, asking_now, settings)

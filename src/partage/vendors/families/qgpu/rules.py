@@ -21,10 +21,10 @@ STEP: Final = 5
 """Smallest share of a card's compute, and the step between shares, in percent."""
 
 MOST_CARDS: Final = 2
-"""Cards that a multi-card share may span."""
+"""The most cards that a multi-card share may span."""
 
 GIB: Final = 1 << 30
-_MOST_GIB: Final = 2**20  # more than any node has: what is above was written in bytes (`5Gi`)
+_MOST_GIB: Final = 2**20  # more than any node has: a larger amount was written in bytes (`5Gi`)
 _MOST_CORE: Final = 2**31 - 1
 _RESOURCES: Final = (names.QGPU_CORE, names.QGPU_MEMORY, names.QGPU_GREEDY)
 
@@ -35,12 +35,12 @@ class RuleBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one container asks, by card.
+    """One container's request, by card.
 
     Attributes:
-        core: percent of each card; 0 when no compute is guaranteed.
+        core: percent of each card; 0 if no compute is guaranteed.
         memory: GiB of each card; 0 for all of it.
-        note: what rounding did, for people.
+        note: the effect of rounding, for people.
     """
 
     cards: int
@@ -51,12 +51,12 @@ class Ask:
 
 
 def ask_of(container: ContainerView, app_class: str) -> Ask | None:
-    """What the container asks; None when all its amounts are 0 or missing.
+    """The container's request; None if all its amounts are 0 or missing.
 
     `app_class` is the pod's: `online`, `offline` or empty.
 
     Raises:
-        RuleBroken: with the rule that is broken.
+        RuleBroken: with the broken rule.
     """
     check_requests_equal_limits(container)
     core, memory, greedy = (container.ask(name) for name in _RESOURCES)
@@ -75,7 +75,7 @@ def ask_of(container: ContainerView, app_class: str) -> Ask | None:
 
 
 def check_requests_equal_limits(container: ContainerView) -> None:
-    """Rule 5: requests equal limits; either may be left out as a whole.
+    """Rule 5: requests equal limits; either may be left out completely.
 
     Raises:
         RuleBroken: a request differs from its limit, or has none beside other limits.
@@ -97,7 +97,7 @@ def ordinary(core: Quantity | None, memory: Quantity | None) -> Ask:
     """Rules 1 to 4 and 10: a share of one card, whole cards, or a share of several cards.
 
     Raises:
-        RuleBroken: which of them.
+        RuleBroken: one of these rules is broken.
     """
     if core is None:
         raise RuleBroken(
@@ -114,7 +114,7 @@ def core_percent(core: Quantity) -> int:
     """Rule 1: whole percent, at least 5, in steps of 5 up to 100.
 
     Raises:
-        RuleBroken: below, between steps, or no whole number.
+        RuleBroken: below, between steps, or not an integer.
     """
     name = names.QGPU_CORE
     if not core.integral or core.nano > _MOST_CORE * NANO:
@@ -154,8 +154,8 @@ def whole_cards(percent: int) -> Ask:
 def several_cards(percent: int, gib: int) -> Ask:
     """Rule 10, a later addition: a share over two cards, each with the whole part of its half.
 
-    The step of 5 does not bind the halves: the published example makes 60 of 121. What the
-    division leaves over is dropped.
+    The step of 5 does not bind the halves: the published example makes 60 of 121. The remainder of the division is
+    dropped.
 
     Raises:
         RuleBroken: more than two cards, or less than 1 GiB for each.
@@ -177,7 +177,7 @@ def several_cards(percent: int, gib: int) -> Ask:
 def offline(core: Quantity | None, memory: Quantity | None, greedy: Quantity | None) -> Ask:
     """Rule 11: an offline pod asks greedy compute (1 to 100) and memory, of one card.
 
-    Greedy compute is what others leave over: nothing is guaranteed, so nothing is charged.
+    Greedy compute is the compute that others do not use. Nothing is guaranteed, so nothing is charged.
 
     Raises:
         RuleBroken: other resources, or amounts out of range.

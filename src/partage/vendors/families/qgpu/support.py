@@ -23,8 +23,8 @@ class Supported:
 
     Attributes:
         name: the branch (`470`) or architecture (`Turing`).
-        source: where it is listed.
-        last: the last supported version of a branch; None when no bound is published.
+        source: the page that lists it.
+        last: the last supported version of a branch; None if no bound is published.
     """
 
     name: str
@@ -80,14 +80,14 @@ _MODELS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _BY_TOKEN: Final = {token: name for name, tokens in _MODELS.items() for token in tokens}
 _DECISIVE: Final = ("ADA", "BLACKWELL")
-"""Words that decide before numbers: an RTX 6000 Ada is not a Quadro RTX 6000."""
+"""Words that decide before numbers, because an RTX 6000 Ada is not a Quadro RTX 6000."""
 
 _TOKEN: Final = re.compile(r"[0-9A-Z]+")
 _VERSION: Final = re.compile(r"([0-9]{1,5})\.([0-9]{1,5})(?:\.([0-9]{1,5}))?")
 
 
 def architecture_of(model: str) -> str | None:
-    """The architecture of a card by its model name; None when the name is not recognised."""
+    """The architecture of a card by its model name; None if the name is not recognised."""
     tokens = _TOKEN.findall(model.upper())
     for token in (*(t for t in _DECISIVE if t in tokens), *tokens):
         if token in _BY_TOKEN:
@@ -96,7 +96,7 @@ def architecture_of(model: str) -> str | None:
 
 
 def driver_version(labels: Mapping[str, str]) -> tuple[int, int, int] | None:
-    """The driver's version triple from whichever label holds it; None when none can be read."""
+    """The driver's version triple from the label that has it; None if none is readable."""
     texts = [labels.get(name, "") for name in names.QGPU_DRIVER_LABELS]
     texts += [
         ".".join(value for name in parts if (value := labels.get(name, "").strip()))
@@ -110,7 +110,7 @@ def driver_version(labels: Mapping[str, str]) -> tuple[int, int, int] | None:
 
 
 def driver_problem(version: tuple[int, int, int]) -> str:
-    """Why the driver is outside the table; empty when it is inside."""
+    """Why the driver is outside the table; empty if it is inside."""
     shown = format_version(version)
     for branch in DRIVERS:
         if branch.name != str(version[0]):
