@@ -24,7 +24,7 @@ from partage.placement.kernel import Nodes, at
 _CPU: Final = 128_000.0  # milli; the largest node of the published cluster
 _CARDS: Final = 8_000.0  # milli; eight cards
 _OFFSET: Final = 1 << 32
-"""Added where a node larger than the published ones could make a score negative."""
+"""Added if a node larger than the published ones could make a score negative."""
 _MOST: Final = (1 << 33) - 1
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -39,15 +39,15 @@ def demand(request: DeviceRequest | None) -> tuple[int, int]:
 
 
 def left_of(plane: Plane, nodes: Nodes) -> Ints:
-    """Compute left on each card that takes pods at all, milli, shape (cards, nodes)."""
+    """Compute left on each open card, milli, shape (cards, nodes)."""
     left: Ints = np.where(at(plane.open, nodes), at(plane.core_free, nodes), 0)
     return left
 
 
 def cpu_free(ledger: Ledger, nodes: Nodes) -> Ints:
-    """CPU left on each node, milli; 0 where the node does not tell."""
+    """CPU left on each node, milli; 0 if the node does not report it."""
     free = ledger.host_free["cpu"][nodes]
-    # Half the mark, since what pods asked has been taken off it.
+    # Half the mark, because the pods' requests are already subtracted from it.
     result: Ints = np.where(free >= UNCHECKED // 2, 0, free)
     return result
 
@@ -66,7 +66,7 @@ def best_fit(
 def dot_product(
     ledger: Ledger, host: Mapping[str, int], request: DeviceRequest | None, nodes: Nodes
 ) -> Ints:
-    """DotProd: the smaller the product of what is free and what is asked, the better."""
+    """DotProd: the smaller the product of the free and the asked amounts, the better."""
     count, milli = demand(request)
     total = left_of(ledger.planes[DeviceType.GPU], nodes).sum(axis=0)
     product = (cpu_free(ledger, nodes) / _CPU) * (host.get("cpu", 0) / _CPU)
@@ -110,10 +110,10 @@ def clustering(ledger: Ledger, request: DeviceRequest | None, nodes: Nodes) -> I
 
 
 def drawn(ledger: Ledger, seed: int, nodes: Nodes) -> Ints:
-    """Random: a number for each node, drawn anew whenever the books have changed.
+    """Random: a number for each node, drawn again after every change of the books.
 
-    It follows from the seed, the number of changes so far and the node's index (SplitMix64), so
-    that a replay of the same events draws the same.
+    It follows from the seed, the number of changes so far and the node's index (SplitMix64), so a replay of the same
+    events draws the same.
     """
     index = np.arange(ledger.present.shape[0], dtype=np.uint64)[nodes]
     return mixed(index, seed, ledger.changes.count)

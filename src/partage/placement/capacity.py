@@ -25,15 +25,15 @@ from partage.placement.tables import Floats
 
 
 class CapacityGauge(CardScores):
-    """Expected capacity of every node, kept up to date with the ledger; shared by all classes.
+    """Expected capacity of every node, updated with the ledger; shared by all classes.
 
-    It holds nothing that does not follow from the ledger and the usual requests.
+    Everything in it follows from the ledger and the usual requests.
 
     Attributes:
         lens: the usual requests, for the kinds of card in the books.
         left: compute left by card and node, milli.
         shared_cards: whether the card has a tenant, by card and node.
-        slots: by threshold of the lens and node, how often the cards have room for so much.
+        slots: by threshold of the lens and node, how many such requests the cards have room for.
         total: compute left by node, milli.
         capacity: expected, by node, milli.
     """
@@ -70,7 +70,7 @@ class CapacityGauge(CardScores):
     # --- losses ----------------------------------------------------------------------------------
 
     def codes(self, nodes: Index | int) -> Ints:
-        """Cards score the same with as much left, all shared or all idle."""
+        """Cards that have as much left, and are all shared or all idle, score the same."""
         codes: Ints = 2 * self.left[:, nodes] + self.shared_cards[:, nodes]
         return codes
 
@@ -98,14 +98,14 @@ class CapacityGauge(CardScores):
         return packed(loss, np.maximum(self.total[nodes] - count * milli, 0), rest)
 
     def _slots(self, left: Ints, shared: Bools) -> Ints:
-        """By threshold and card, how often a card has room for so much; a shared one never for all of it."""
+        """By threshold and card, how many such requests fit on the card; never a whole card on a shared one."""
         steps = self.lens.thresholds[:, None]
         return left // steps * ~(shared & (steps >= MILLI))
 
     def _expected(self, host: Mapping[str, int], nodes: Index, slots: Ints) -> Floats:
-        """Expected capacity once `host` is taken off the nodes, and their cards have these slots.
+        """Expected capacity after `host` is taken off the nodes, with these slots on their cards.
 
-        A node by itself gets the same bits as one among many.
+        A single node gets the same bits as one among many.
         """
         lens, free = self.lens, self.ledger.host_free["cpu"][nodes] - host.get("cpu", 0)
         kind = self.ledger.planes[DeviceType.GPU].kind[0, nodes]

@@ -21,7 +21,7 @@ from partage.model.selector import Selector
 
 _LABELS: Final = attrgetter("labels")
 _MOST_NAMED: Final = 8
-"""Models or UUIDs that a reason repeats from what a pod asks."""
+"""The most models or UUIDs of a request that a reason repeats."""
 
 
 class Need(msgspec.Struct, frozen=True, gc=False):
@@ -32,9 +32,8 @@ class Need(msgspec.Struct, frozen=True, gc=False):
         memory_bytes: memory.
         extras: native units (name, amount).
         slots: sharers it counts for.
-        room: sharers fewer that the card may take afterwards: more than `slots` where the request
-            limits who may join.
-        instance: the hardware instance that is taken, if one is.
+        room: sharers that the card must have free; more than `slots` if the request limits who may join.
+        instance: the hardware instance that it takes, if any.
     """
 
     core_milli: int
@@ -46,10 +45,10 @@ class Need(msgspec.Struct, frozen=True, gc=False):
 
 
 def need_of(card: Card, request: DeviceRequest) -> Need:
-    """What the request takes of the card: a whole card all of it, a share what it asks.
+    """What the request takes of the card: all of a whole card, the asked part for a share.
 
-    A share of the memory is rounded down to bytes, as Koordinator writes it (docs/sources/koordinator.md 2.5).
-    Compute asked in native units is that part of the card's total, rounded up.
+    A share of the memory is rounded down to bytes, as Koordinator writes it (docs/sources/koordinator.md 2.5). Compute
+    asked in native units is that part of the card's total, rounded up.
     """
     device = card.device
     if request.whole:
@@ -66,11 +65,10 @@ def need_of(card: Card, request: DeviceRequest) -> Need:
 def unsuitable(
     card: Card, request: DeviceRequest, protocol: str, *, by_instance: bool = False
 ) -> CardReason | None:
-    """Why the card is the wrong one whatever it has left, or None.
+    """Why the request does not accept the card, regardless of its free amounts, or None.
 
     Args:
-        by_instance: whether it should serve by a hardware instance, instead of by a share or as a
-            whole.
+        by_instance: whether it should serve by a hardware instance, not by a share or as a whole.
     """
     device, wanted = card.device, request.filter
     minor = device.minor
@@ -106,20 +104,20 @@ def unsuitable(
 
 
 def alternatives(asked: Sequence[str]) -> str:
-    """What a pod accepts, in one phrase; a list may be long."""
+    """The values that a pod accepts, in one phrase; a list may be long."""
     more = len(asked) - _MOST_NAMED
     return " or ".join([*asked[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
 
 
 @lru_cache(maxsize=256)
 def _named(words: tuple[str, ...], model: str) -> bool:
-    """Whether a model's name contains one of the words; asked of card after card, so it is remembered."""
+    """Whether a model's name contains one of the words; asked for card after card, so it is remembered."""
     folded = model.lower()
     return any(word.lower() in folded for word in words)
 
 
 def _cutting_problem(device: Device, *, by_instance: bool) -> str:
-    """Why a card that is cut this way serves by no instance, or by nothing else."""
+    """Why a card that is cut this way cannot serve by instances, or can serve only by them."""
     if by_instance and device.cutting is None:
         return f"{device.model or 'the card'} cannot be cut into instances"
     if not by_instance and device.mode is SliceMode.MIG:
@@ -128,7 +126,7 @@ def _cutting_problem(device: Device, *, by_instance: bool) -> str:
 
 
 def _mode_problem(device: Device, wanted: CardFilter, *, by_instance: bool) -> str:
-    """Why a card of this mode is the wrong one; one in mode either is of the mode that is asked."""
+    """Why a card of this mode is not accepted; a card in mode either matches any asked mode."""
     mode = device.mode
     if mode is SliceMode.EITHER:
         mode = SliceMode.MIG if by_instance else SliceMode.SHARE
@@ -140,7 +138,7 @@ def _mode_problem(device: Device, wanted: CardFilter, *, by_instance: bool) -> s
 
 
 def _vendor_problem(vendor: str, wanted: CardFilter) -> str:
-    """Why a card of this vendor is the wrong one; no card of an unknown vendor is."""
+    """Why a card of this vendor is not accepted; a card of an unknown vendor always is."""
     if vendor and wanted.vendors and vendor not in wanted.vendors:
         return f"a {vendor} card, asked {' or '.join(wanted.vendors)}"
     if vendor and vendor in wanted.avoid_vendors:
@@ -149,12 +147,12 @@ def _vendor_problem(vendor: str, wanted: CardFilter) -> str:
 
 
 def refusal(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
-    """Why the card cannot serve the request now, or None when it can."""
+    """Why the card cannot serve the request now, or None if it can."""
     return unsuitable(card, request, protocol) or taken_up(card, request)
 
 
 def taken_up(card: Card, request: DeviceRequest) -> CardReason | None:
-    """Why a card that is the right one cannot serve the request now, or None when it can."""
+    """Why an accepted card cannot serve the request now, or None if it can."""
     minor = card.device.minor
     if card.closed not in (None, ReasonCode.CARD_NOT_IDLE):
         return CardReason(card.closed, minor, detail=card.closed_detail)
@@ -166,7 +164,7 @@ def taken_up(card: Card, request: DeviceRequest) -> CardReason | None:
 
 
 def serves(card: Card, request: DeviceRequest) -> bool:
-    """Whether `taken_up` finds nothing, without a word: a search asks this of card after card."""
+    """Whether `taken_up` finds nothing, but without a text: a search asks this card after card."""
     need, sharers = need_of(card, request), request.sharers_on(card.device)
     tenants, slots = card.tenants, card.slots_free
     if sharers is not None and sharers - tenants < slots:
@@ -189,9 +187,9 @@ def serves(card: Card, request: DeviceRequest) -> bool:
 
 
 def bare_amounts(request: DeviceRequest) -> tuple[int, int] | None:
-    """Compute and memory of a share that are the same on each card, where `serves` looks at nothing else of it.
+    """Compute and memory of a share that are the same on each card, if `serves` checks nothing else of it.
 
-    None where it does: whole and idle cards, native units, functions, parts of a card's memory, no compute.
+    None if it does: whole and idle cards, native units, functions, parts of a card's memory, no compute.
     """
     alone = request.whole or request.unused or request.exclusive
     if alone or request.extras or request.core_unit or request.filter.functions is not None:
@@ -261,7 +259,7 @@ def has_function(card: Card, request: DeviceRequest) -> bool:
 
 
 def first_function(card: Card, request: DeviceRequest) -> tuple[int, str] | None:
-    """Minor and PCI address of the free virtual function that the request accepts, of the smallest address."""
+    """Minor and PCI address of the free virtual function with the smallest address that the request accepts."""
     free = min(_free_functions(card, request), key=lambda function: function.bus_id, default=None)
     return None if free is None else (free.minor, free.bus_id)
 
@@ -277,7 +275,7 @@ def _free_functions(card: Card, request: DeviceRequest) -> Iterator[VirtualFunct
 def accepted(
     functions: Iterable[VirtualFunction], selector: Selector
 ) -> Iterator[VirtualFunction]:
-    """The functions that a selector accepts; of a group, which has the same labels, it is asked once."""
+    """The functions that a selector accepts; a group has the same labels, so it is tested once."""
     for labels, members in groups_of(functions):
         if selector.matches(labels):
             yield from members
@@ -286,12 +284,12 @@ def accepted(
 def groups_of(
     functions: Iterable[VirtualFunction],
 ) -> Iterator[tuple[Mapping[str, str], Iterator[VirtualFunction]]]:
-    """Rows of virtual functions with the same labels; a row that is not read costs next to nothing."""
+    """Rows of virtual functions with the same labels; an unread row has almost no cost."""
     return groupby(functions, key=_LABELS)
 
 
 def take(card: Card, request: DeviceRequest, functions: tuple[str, ...] = ()) -> Need:
-    """Write a request onto a scratch copy of a card; what was written."""
+    """Apply a request to a scratch copy of a card; returns the changes."""
     need, room = need_of(card, request), _room(card, request)
     if room != need.room:
         need = msgspec.structs.replace(need, room=room)
@@ -317,7 +315,7 @@ def _room(card: Card, request: DeviceRequest) -> int:
 
 
 def give(card: Card, need: Need, functions: tuple[str, ...] = ()) -> None:
-    """Take back what `take` wrote."""
+    """Undo the changes of `take`."""
     card.core_free += need.core_milli
     card.memory_free += need.memory_bytes
     card.slots_free += need.room

@@ -18,7 +18,7 @@ from partage.placement.grouping import nearest
 _PLAIN_ORDER = CardOrder()
 
 _Row = tuple[bool, bool, int, int, int, int, int, int]
-"""A card: whether it is the right one, whether it is open, and its `Plane.state`."""
+"""A card: whether the request accepts it, whether it is open, and its `Plane.state`."""
 
 
 def is_plain(request: PodRequest) -> bool:
@@ -40,7 +40,7 @@ def is_plain(request: PodRequest) -> bool:
 
 
 def simple(ledger: Ledger, request: DeviceRequest, index: int) -> bool:
-    """Whether a node leaves a plain request free to take any of its cards."""
+    """Whether a node lets a plain request use any of its cards."""
     if not request.whole and request.count == 1:
         return True
     node = ledger.node_at(index)
@@ -57,13 +57,13 @@ def choose(
     ranking: Mapping[int, int] | None,
     scoring: Scoring = Scoring(),  # noqa: B008 # frozen
 ) -> tuple[Grant, ...]:
-    """Grants for a plain request on a node that is `simple` for it; empty where it has no room.
+    """Grants for a plain request on a node that is `simple` for it; empty if it has no room.
 
     Args:
-        suits: for each row, whether the card is the right one at all.
+        suits: for each row, whether the request accepts the card.
         index: the node.
         ranking: score of each row by a strategy that scores cards itself; higher is better.
-        scoring: what the pod's protocol compares.
+        scoring: the criteria of the pod's protocol.
     """
     request = group.request
     plane = ledger.planes[request.type]
@@ -91,10 +91,10 @@ def choose(
 def _whole_rows(
     ledger: Ledger, request: DeviceRequest, index: int, columns: Iterable[_Row], *, smallest: bool
 ) -> list[int]:
-    """The best rows for whole cards, best first; empty where too few are idle.
+    """The best rows for whole cards, best first; empty if too few are idle.
 
     Args:
-        smallest: those with the least memory first, where the topology does not decide.
+        smallest: those with the least memory first, if the topology does not decide.
     """
     rows: list[int] = []
     totals: list[int] = []
@@ -126,7 +126,7 @@ def _share_rows(
     """The rows that serve a share, each with its key; the least is the best.
 
     Args:
-        slots_total: sharers that each card may have, where they count.
+        slots_total: sharers that each card may have, if they count.
     """
     milli, size, part = request.core_milli, request.memory_bytes, request.memory_milli
     alone = request.unused or request.exclusive
@@ -159,7 +159,7 @@ def _share_rows(
 
 
 def _best(found: list[tuple[int, int]], count: int) -> list[int]:
-    """The best rows, best first; empty where too few fit."""
+    """The best rows, best first; empty if too few fit."""
     if len(found) < count:
         return []
     if count == 1:
@@ -170,7 +170,7 @@ def _best(found: list[tuple[int, int]], count: int) -> list[int]:
 def _beside_used(
     tree: Tree, found: list[tuple[int, int]], taken: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Those of the rows with most of their surroundings in use; see `grouping.beside_used`."""
+    """The given rows whose surroundings are most in use; see `grouping.beside_used`."""
     switches, numas = tree
     busy_switches, busy_numas = {switches[r] for r in taken}, {numas[r] for r in taken}
     busy = [(switches[r] in busy_switches) + (numas[r] in busy_numas) for _, r in found]

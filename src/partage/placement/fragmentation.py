@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 _COVERED: Final = 95  # percent of the pods that the usual shapes must cover
-_DEFAULT_CPU: Final = 100  # milli; what Kubernetes counts for a pod that asks for none
+_DEFAULT_CPU: Final = 100  # milli; Kubernetes counts it for a pod that asks for none
 _POINTS: Final = 100
 _WIDTH: Final = 512  # nodes at a time, and
 _CELLS: Final = 32_768  # shapes times nodes at a time: what a core's cache holds
@@ -54,7 +54,7 @@ class Shape:
     models: str = ""
 
     def accepts(self, model: str) -> bool:
-        """Whether a card of the model will do."""
+        """Whether a card of the model is accepted."""
         names = [name for name in self.models.split("|") if name]
         return not names or model in names
 
@@ -68,12 +68,12 @@ class Workload:
 
     @staticmethod
     def of(seen: Iterable[Shape]) -> "Workload":
-        """The most frequent shapes that together cover 95 % of those seen."""
+        """The most frequent shapes that together cover 95 % of the shapes seen."""
         return Workload.counted(Counter(seen))
 
     @staticmethod
     def counted(counts: Mapping[Shape, int]) -> "Workload":
-        """The same, for shapes that were counted already."""
+        """The same, for shapes that are already counted."""
         merged: dict[Shape, int] = {}
         for shape, count in counts.items():
             cpu = shape.cpu_milli or _DEFAULT_CPU
@@ -97,7 +97,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Lens:
-    """A workload as columns, for the kinds of card that a ledger knows.
+    """A workload as columns, for the kinds of card in a ledger.
 
     Attributes:
         cpu, milli, count, chance: of the shapes that ask for cards.
@@ -105,7 +105,7 @@ class Lens:
         row: position of each shape's `milli` in `thresholds`.
         allowed: (shapes, kinds), whether the shape accepts a card of that kind.
         plain_cpu, plain_chance: of the shapes without cards.
-        choosy: whether any shape is particular about models.
+        choosy: whether any shape limits the models.
         points: least drop in fragmentation that earns 1, 2, … points.
     """
 
@@ -149,14 +149,14 @@ class Lens:
 
 
 class Gauge(CardScores):
-    """Fragmentation of every node, kept up to date with the ledger; shared by all classes.
+    """Fragmentation of every node, updated with the ledger; shared by all classes.
 
-    It holds nothing that does not follow from the ledger and the workload.
+    Everything in it follows from the ledger and the workload.
 
     Attributes:
         lens: the workload, for the kinds of card in the books.
         left: compute left by card and node, milli.
-        fit, small: by threshold and node, cards that reach it, and what the others have left.
+        fit, small: by threshold and node, cards that reach it, and the sum that the others have left.
         total: compute left by node.
         frag: fragmentation by node, milli.
     """
@@ -204,7 +204,7 @@ class Gauge(CardScores):
         return kind
 
     def codes(self, nodes: Index | int) -> Ints:
-        """Cards score the same with as much left."""
+        """Cards with as much left score the same."""
         return self.left[:, nodes]
 
     def settled(
@@ -244,7 +244,7 @@ def fragmentation(lens: Lens, cpu: Ints, left: Ints, kind: Ints) -> Floats:
     Args:
         lens: the usual requests.
         cpu: CPU left, milli, shape (nodes,).
-        left: compute left, milli, shape (cards, nodes); 0 where there is no card.
+        left: compute left, milli, shape (cards, nodes); 0 for no card.
         kind: the nodes' kind of card.
     """
     fit, small = _counted(lens, left)
@@ -252,7 +252,7 @@ def fragmentation(lens: Lens, cpu: Ints, left: Ints, kind: Ints) -> Floats:
 
 
 def _counted(lens: Lens, left: Ints) -> tuple[Ints, Ints]:
-    """For each threshold and node: cards that reach it, and the sum of what the others have."""
+    """For each threshold and node: cards that reach it, and the sum that the others have left."""
     fit: Ints = np.zeros((lens.thresholds.size, left.shape[1]), np.int64)
     small: Ints = np.zeros_like(fit)
     for card in left:
@@ -263,10 +263,9 @@ def _counted(lens: Lens, left: Ints) -> tuple[Ints, Ints]:
 
 
 class _Work:
-    """Sums up fragmentation, some nodes at a time, in arrays that are used again and again.
+    """Sums up fragmentation, some nodes at a time, in arrays that are reused.
 
-    Arrays of (shapes, nodes) made afresh for every step cost more in memory pages than the
-    arithmetic does.
+    New arrays of (shapes, nodes) for every step would cost more in memory pages than the arithmetic.
     """
 
     def __init__(self, lens: Lens) -> None:
@@ -330,7 +329,7 @@ class _Work:
         return result if barred is None else result + barred
 
     def _without_cards(self, cpu: Ints, total: Ints) -> tuple[Floats, Floats]:
-        """What shapes without cards leave: on nodes with CPU enough for them, and on others."""
+        """Fragmentation by shapes without cards: on nodes with CPU enough for them, and on others."""
         lens = self.lens
         everything, term = self._plain[:, : cpu.size], self._plain_sum[:, : cpu.size]
         plenty = cpu >= lens.plain_cpu[:, None]
@@ -344,8 +343,8 @@ class _Work:
 def summed(terms: Floats) -> Floats:
     """Sums down the columns, one term after another.
 
-    NumPy adds rows in turn when it sums over the outer axis; a single column it would sum in
-    pairs, which rounds differently.
+    NumPy adds rows in turn when it sums over the outer axis. It would sum a single column in pairs, which rounds
+    differently.
     """
     if terms.shape[1] > 1 or not terms.shape[0]:
         result: Floats = np.add.reduce(terms, axis=0)
@@ -355,7 +354,7 @@ def summed(terms: Floats) -> Floats:
 
 
 def _points_of(lens: Lens, drop: Floats) -> Ints:
-    """Score of a drop in fragmentation (negative where it grows): 0 to 100."""
+    """Score of a drop in fragmentation (negative for growth): 0 to 100."""
     return np.searchsorted(lens.points, drop, side="right").astype(np.int64)
 
 
@@ -363,8 +362,8 @@ def _points_of(lens: Lens, drop: Floats) -> Ints:
 def score_steps() -> Floats:
     """The least drop in fragmentation that earns 1, 2, … 100 points.
 
-    The published score is trunc(100 / (1 + exp(-drop / 1000))). Steps found once by bisection
-    give exactly its values, rounding included, without an exponential a card.
+    The published score is trunc(100 / (1 + exp(-drop / 1000))). Steps found once by bisection give exactly its values,
+    rounding included, without an exponential for each card.
     """
     steps: list[float] = []
     for points in range(1, _POINTS + 1):

@@ -21,14 +21,14 @@ from partage.placement.kernel import Nodes, at, claims_core, most_tenants, needs
 from partage.placement.sums import Kind
 
 _USUAL: Final = 2**36
-"""Memory of a card, in bytes, when memory is compared with compute to find the largest group."""
+"""Memory of a card, in bytes, for the comparison of memory with compute to find the largest group."""
 
 _MILLION: Final = 1_000_000
 _LAST: Final = 2**62
 
 
 def largest_first(request: DeviceRequest) -> tuple[int, ...]:
-    """The key by which the groups of a pod are sorted, the largest first."""
+    """The key that sorts a pod's groups, the largest first."""
     memory = request.memory_milli or request.memory_bytes * MILLI // _USUAL
     return -int(request.whole), -request.count, -max(request.core_milli, memory)
 
@@ -36,15 +36,15 @@ def largest_first(request: DeviceRequest) -> tuple[int, ...]:
 def roomiest(request: DeviceRequest) -> Strategy:
     """The strategy between cards that leaves most room for other groups of the same pod.
 
-    A group on one card goes where it leaves least. A group on several cards goes where most is
-    left, as groups of several cards run out of different cards first.
+    A group on one card goes to the card where it leaves least. A group on several cards goes to the cards with most
+    left, because groups of several cards run out of different cards first.
     """
     return Strategy.PARTAGE if request.count == 1 else Strategy.SPREAD
 
 
 @dataclass(slots=True)
 class _Left:
-    """What the cards of one type have left, as groups take their parts; shape (cards, nodes)."""
+    """The free amounts of one type's cards, while groups take their parts; shape (cards, nodes)."""
 
     ledger: Ledger
     plane: Plane
@@ -63,13 +63,13 @@ class _Left:
         return _Left(ledger, plane, nodes, core, memory, slots, tenants)
 
     def unit(self, name: str) -> Ints:
-        """What is left of a native unit."""
+        """The free amount of a native unit."""
         if name not in self.units:
             self.units[name] = at(self.plane.unit_columns(name)[1], self.nodes).copy()
         return self.units[name]
 
     def take(self, request: DeviceRequest, suits: Bools) -> Bools:
-        """Let a group take its first choice; the nodes where there is one."""
+        """Let a group take its first choice; returns the nodes that have one."""
         plane, nodes = self.plane, self.nodes
         limit = most_tenants(self.ledger, plane, request, nodes)
         fits = suits & at(plane.open, nodes) & (self.slots > 0)
@@ -107,7 +107,7 @@ class _Left:
         asked: tuple[Ints | int, Ints | int],
         total: tuple[Ints, Ints],
     ) -> Ints:
-        """The lower, the better, as `order.ordered` has it."""
+        """The lower, the better, as in `order.ordered`."""
         if request.count > 1:
             used = (
                 have - left for have, left in zip(total, (self.core, self.memory), strict=True)
@@ -126,7 +126,7 @@ class _Left:
 
 
 def _first(request: DeviceRequest, fits: Bools, order: Ints) -> Bools:
-    """The cards that come first of those that fit, as many as are asked; none where too few do."""
+    """The first fitting cards, as many as are asked; none if too few fit."""
     order = np.where(fits, order, _LAST)
     chosen = np.zeros(fits.shape, np.bool_)
     everywhere = np.arange(fits.shape[1])
@@ -147,8 +147,8 @@ def taking_all(
     Args:
         ledger: the books.
         kinds: of one pod.
-        suits: for each kind, the cards that are the right ones; shape (cards, nodes of the ledger).
-        nodes: which nodes are asked about.
+        suits: for each kind, the cards that it accepts; shape (cards, nodes of the ledger).
+        nodes: the nodes of the question.
     """
     nodes, like = _distinct(ledger, kinds, suits, nodes)
     found: Bools = np.ones(nodes.size, np.bool_)
@@ -168,7 +168,7 @@ def taking_all(
 def _distinct(
     ledger: Ledger, kinds: Sequence[Kind], suits: Sequence[Bools], nodes: Ints
 ) -> tuple[Ints, Ints]:
-    """One node of all that are equal in what is asked here; and for each node, the position of that one."""
+    """One node of each set of nodes that are equal for this question; and for each node, the position of its one."""
     columns: list[Ints | Bools] = [*{id(one): one for one in suits}.values()]
     for type_ in {kind.request.type for kind in kinds}:
         plane = ledger.planes[type_]

@@ -18,7 +18,7 @@ _REMAINDER_WEIGHT: Final = {8: 10_000, 4: 100, 2: 1}
 
 
 def has_tree(cards: Sequence[Card], scope: Scope | None) -> bool:
-    """Whether the topology of every card is known as deep as the scope needs it."""
+    """Whether every card's topology is known as deep as the scope needs."""
     if scope in (Scope.NODE, Scope.DEVICE):
         return True
     if scope is Scope.NUMA:
@@ -34,9 +34,9 @@ def in_scopes(
     """Sets of `request.count` fitting cards, each set within one scope, best first.
 
     Args:
-        everyone: all cards of the type, which decide what counts as used surroundings.
-        fitting: those that serve the request, in the order of preference inside a scope.
-        request: its scope is the widest allowed; without one, the node is.
+        everyone: all cards of the type; they decide which surroundings are in use.
+        fitting: cards that serve the request, in the order of preference inside a scope.
+        request: its scope is the widest allowed, or else the node.
     """
     widest = request.scope or Scope.NODE
     for level in (Scope.DEVICE, Scope.PCIE, Scope.NUMA, Scope.NODE):
@@ -72,11 +72,11 @@ def _at_level(
 
 
 def beside_used(everyone: Sequence[Card], fitting: Sequence[Card]) -> list[Card]:
-    """The cards, those on switches and NUMA nodes in use first; otherwise in the order in which they come.
+    """The cards, those on switches and NUMA nodes in use first; otherwise in the given order.
 
     Args:
-        everyone: all cards of the type, of each of which it is known where it sits.
-        fitting: those that serve the request.
+        everyone: all cards of the type, each with a known position.
+        fitting: cards that serve the request.
     """
     switches = {_place(card, Scope.PCIE) for card in everyone if card.tenants}
     numas = {_place(card, Scope.NUMA) for card in everyone if card.tenants}
@@ -87,10 +87,10 @@ def beside_used(everyone: Sequence[Card], fitting: Sequence[Card]) -> list[Card]
 
 
 def nearest(tree: Tree, rows: Sequence[int], taken: Iterable[int], count: int) -> list[int]:
-    """What `in_scopes` gives first for a request without a scope, by row.
+    """The first set of `in_scopes` for a request without a scope, by row.
 
     Args:
-        tree: how the cards of the node lie.
+        tree: the topology of the node's cards.
         rows: those that serve the request, at least as many as it asks.
         taken: rows of all cards in use.
         count: cards asked.
@@ -127,8 +127,8 @@ def partitions(
 ) -> Iterator[list[Card]]:
     """Free partitions of `count` cards, best first: highest score, then least harm to larger ones.
 
-    Upstream walks the scores upwards, against its own API text; here the highest come first
-    (docs/compatibility/koordinator.md, Q5). `Restricted` looks at the highest score only.
+    Upstream goes through the scores upwards, against its own API text; here the highest come first
+    (docs/compatibility/koordinator.md, Q5). `Restricted` uses the highest score only.
     """
     by_minor = {card.device.minor: card for card in fitting}
     table = node.partitions.get(count, ())
@@ -151,7 +151,7 @@ def partitions(
 def _remains(
     tables: Mapping[int, tuple[Partition, ...]], used: set[int], chosen: Partition, count: int
 ) -> int:
-    """Worth of the partitions that stay free when `chosen` is taken."""
+    """Worth of the partitions that stay free if `chosen` is taken."""
     gone = used | set(chosen.minors)
     total = 0
     for size, weight in _REMAINDER_WEIGHT.items():
@@ -165,7 +165,7 @@ def _remains(
 
 
 def switch_of(card: Card) -> tuple[int, str] | None:
-    """The PCIe switch of a device, where it is known."""
+    """The PCIe switch of a device, if it is known."""
     topology = card.device.topology
     return (topology.numa, topology.pcie) if topology and topology.pcie else None
 
@@ -177,7 +177,7 @@ def by_turns(switches: Sequence[tuple[int, str] | None], cards: Sequence[Card]) 
 
 
 def beyond(primary: Sequence[Card], near: Sequence[Card], cards: Sequence[Card]) -> list[Card]:
-    """The devices that are not among those near, those on the primary's NUMA nodes first."""
+    """The devices that are not near, those on the primary's NUMA nodes first."""
     numas = {_place(card, Scope.NUMA) for card in primary} - {()}
     there = {id(card) for card in near}
     others = [card for card in cards if id(card) not in there]
@@ -191,7 +191,7 @@ def together(cards: Sequence[Card], scope: Scope | None) -> bool:
 
 
 def within(left: Card, right: Card, scope: Scope) -> bool:
-    """Whether two cards are within one scope; cards whose place is not known are not."""
+    """Whether two cards are within one scope; cards with an unknown place are not."""
     if scope is Scope.NODE:
         return True
     one, two = left.device.topology, right.device.topology

@@ -17,11 +17,11 @@ from partage.placement.kernel import Nodes
 
 
 class Followed(ABC):
-    """What is kept of every node of a ledger; its keeper says how it is made and written.
+    """Data kept for every node of a ledger; its keeper defines how it is made and written.
 
     Attributes:
-        ledger: that is followed.
-        repeats: whether `write` may be given a node twice; it costs less than telling them apart.
+        ledger: the ledger that it follows.
+        repeats: whether `write` may get a node twice, which costs less than removing duplicates.
     """
 
     repeats: ClassVar[bool] = False
@@ -33,7 +33,7 @@ class Followed(ABC):
         self.refresh()
 
     def refresh(self) -> None:
-        """Bring the columns up to date with the ledger."""
+        """Update the columns from the ledger."""
         ledger = self.ledger
         changes = ledger.changes.count
         if self._seen == changes:
@@ -61,7 +61,7 @@ class CardScores(Followed):
 
     Attributes:
         left: compute left by card and node, milli.
-        least: the score of a node none of whose cards fits.
+        least: the score of a node without a fitting card.
     """
 
     left: Ints
@@ -74,12 +74,12 @@ class CardScores(Followed):
         fits: Bools | None,
         nodes: Nodes,
     ) -> Ints:
-        """Scores of nodes: of each that of its best card, or of its whole cards."""
+        """Scores of nodes: that of the node's best card, or of its whole cards."""
         index = np.arange(self.left.shape[1])[nodes]
         count, milli = demand(request)
         if request is None or fits is None or not count or request.whole:
             return self.settled(host, index, count, fits)
-        # Cards of one node that are alike score the same: one of them will do.
+        # Cards of one node that are alike score the same, so one of them is enough.
         ordered = np.sort(np.where(fits, self.codes(index), -1), axis=0)
         fresh = ordered >= 0
         fresh[1:] &= ordered[1:] != ordered[:-1]
@@ -96,8 +96,8 @@ class CardScores(Followed):
 
         Args:
             host: ordinary resources that the pod asks.
-            request: what it asks of a card.
-            fits: which cards fit; None for all that have compute enough.
+            request: its request of a card.
+            fits: which cards fit; None for all that have enough compute.
             index: the node.
         """
         asked = demand(request)
@@ -108,7 +108,7 @@ class CardScores(Followed):
 
     @abstractmethod
     def codes(self, nodes: NDArray[np.intp] | int) -> Ints:
-        """By card and node, a number from 0 that cards of one node share where they score the same."""
+        """By card and node, a number from 0 that cards of one node share if they score the same."""
 
     @abstractmethod
     def settled(
@@ -124,4 +124,4 @@ class CardScores(Followed):
         codes: Ints,
         asked: tuple[int, int],
     ) -> Ints:
-        """Scores of taking a share of a card, for pairs of node and the code of that card; `asked` as of `demand`."""
+        """Scores of taking a share of a card, for pairs of node and the card's code; `asked` as in `demand`."""

@@ -25,18 +25,18 @@ from partage.placement.kernel import Nodes, at
 from partage.placement.split import by_instance
 
 ALIKE: Final = frozenset({Strategy.BINPACK, Strategy.SPREAD, Strategy.FIRST_FIT, Strategy.RANDOM})
-"""Strategies that compare shares and instances by what is used; others prefer shares, which round
-nothing up, and compare instances by what they cost their card."""
+"""Strategies that compare shares and instances by use. Others prefer shares, because these round nothing up, and
+compare instances by their cost to the card."""
 
 _COST: Final = 1 << 20
 _MEMORY: Final = 1 << 9
 _GIB: Final = 1 << 30
 SHARES_FIRST: Final = 1 << 33
-"""What a share is better by than any instance, where shares are preferred."""
+"""The advantage of a share over any instance, if shares are preferred."""
 
 
 class InstanceTable:
-    """What one request finds on cards, by the number of what is on them."""
+    """One request's answers for cards, by the number of the card's set of instances."""
 
     def __init__(self, request: DeviceRequest) -> None:
         self._request = request
@@ -53,7 +53,7 @@ class InstanceTable:
         """How many instances each card has room for, up to the number asked.
 
         Args:
-            suits: the cards that are the right ones (`kernel.suited` by instance), for `nodes`.
+            suits: the cards that it accepts (`kernel.suited` by instance), for `nodes`.
         """
         self._learn(ledger)
         plane = ledger.planes[self._request.type]
@@ -63,9 +63,9 @@ class InstanceTable:
         return room
 
     def worth(self, ledger: Ledger, suits: Bools, nodes: Nodes) -> Ints:
-        """How good the best place on each node is, more is better; 0 where there is none.
+        """How good the best place on each node is, more is better; 0 if there is none.
 
-        The least memory, then the least cost.
+        The least memory decides, then the least cost.
         """
         self._learn(ledger)
         plane = ledger.planes[self._request.type]
@@ -73,9 +73,9 @@ class InstanceTable:
         return worth
 
     def best(self, ledger: Ledger, numbers: Sequence[int]) -> tuple[int, Place] | None:
-        """The best place on some cards, by what is on them, with the card's position.
+        """The best place on some cards, by their instances, with the card's position.
 
-        The same as `instances.choices` tries first for one instance.
+        It equals the first one that `instances.choices` tries for one instance.
         """
         self._learn(ledger)
         found: tuple[int, Place] | None = None
@@ -89,13 +89,13 @@ class InstanceTable:
         return found
 
     def _learn(self, ledger: Ledger) -> None:
-        if ledger.cuts is not self._cuts:  # numbers are others'
+        if ledger.cuts is not self._cuts:  # the numbers are of another list
             self._forget(ledger.cuts)
         known = ledger.cuts.known
         if len(known) == self._room.size:
             return
         room, worth = self._room.tolist(), self._worth.tolist()
-        # No tenant of ours is on a card where only others' instances are, and it is used all the same.
+        # A card with only foreign instances has no tenant of ours, but it is in use.
         alone = self._request.unused and not self._request.exclusive
         for cut in known[len(room) :]:
             if cut is None:
@@ -119,8 +119,8 @@ class CutView:
 
     Attributes:
         count: instances asked.
-        table: what the request finds on cards.
-        suits: the cards that are the right ones whatever is on them, for all nodes.
+        table: the request's answers for cards.
+        suits: the cards that the request accepts regardless of their instances, for all nodes.
     """
 
     count: int
@@ -134,9 +134,9 @@ class CutView:
         return enough
 
     def choose(self, ledger: Ledger, group: RequestGroup, index: int) -> tuple[Grant, ...]:
-        """The grant for one instance on a node, as `pod.place` gives it; empty where it is asked.
+        """The grant for one instance on a node, as `pod.place` gives it; empty if `pod.place` must be asked.
 
-        For requests that `fast.is_plain` passes, where no card of the node gives a share.
+        For requests that `fast.is_plain` passes, if no card of the node gives a share.
         """
         request, container = group.request, group.containers[0]
         if self.count != 1 or request.unused:
@@ -162,16 +162,16 @@ def pool_ranks(
     judged: kernel.Judged,
     nodes: kernel.Nodes = slice(None),
 ) -> kernel.Codes:
-    """Ranks of `kernel.classify` of some nodes, where a request may also be served by instances.
+    """Ranks of `kernel.classify` of some nodes, for a request that instances may also serve.
 
-    The twin of `picks.pool_reason`, for many nodes. A card that no instance may be made on speaks for
-    itself; on a node without cards that can be cut, cards speak as for shares.
+    The twin of `picks.pool_reason`, for many nodes. A card that takes no instance keeps its own rank. On a node without
+    cards that can be cut, cards have the ranks for shares.
     """
     plane = ledger.planes[request.type]
     told = np.full_like(ranks, kernel.rank_of(ReasonCode.MIG_PLACEMENT))
     cuts = kernel.at(plane.cut, nodes)
     if request.unused and not request.exclusive:
-        # Instances of others have no tenant here, and the card is in use all the same.
+        # Foreign instances have no tenant here, but the card is in use.
         cut = np.array([one is not None and bool(one.instances) for one in ledger.cuts.known])
         used = (kernel.at(plane.tenants, nodes) > 0) | cut[cuts]
         told[used] = kernel.rank_of(ReasonCode.CARD_NOT_IDLE)
@@ -192,7 +192,7 @@ def pool_ranks(
 
 
 def cut_views(ledger: Ledger, groups: Sequence[RequestGroup]) -> list[CutView | None]:
-    """A view for each group that instances may serve; empty where no card is cut into any."""
+    """A view for each group that instances may serve; empty if no card is cut into instances."""
     if not ledger.cut_nodes or not any(group.request.instances for group in groups):
         return []
     judged: kernel.Judged = {}

@@ -31,17 +31,17 @@ from partage.placement.work import MOST_A_NODE, Work
 _REMEMBERED: Final = 1 << 16
 
 A_LOOK: Final = 3
-"""Units of work that it takes to see what instances there is room for on one card."""
+"""Units of work to find the room for instances on one card."""
 
 Instances = tuple[MigSlice, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """What a request asks of each instance, as far as it decides which will do.
+    """The part of a request of each instance that decides which instances are sufficient.
 
     Attributes:
-        profile: the profile's name or its compute part; empty when amounts decide.
+        profile: the profile's name or its compute part; empty if amounts decide.
         memory_bytes: least memory.
         memory_milli: least part of the card's memory, in thousandths of its memory units.
         core_milli: least compute, in thousandths of a card.
@@ -55,13 +55,13 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One instance that would do, at a place where it can be made now.
+    """A sufficient instance, at a place where it can be made now.
 
     Attributes:
-        instance: which.
+        instance: the instance.
         memory_bytes: its memory.
         core_milli: its compute.
-        cost: what it costs the card, less is better; comparable on cards that are cut alike.
+        cost: its cost to the card, less is better; comparable on cards that are cut alike.
     """
 
     instance: MigSlice
@@ -71,22 +71,22 @@ class Place:
 
 
 def sized(request: DeviceRequest) -> Sized:
-    """The part of a request that decides which instances will do."""
+    """The part of a request that decides which instances are sufficient."""
     return Sized(request.profile, request.memory_bytes, request.memory_milli, request.core_milli)
 
 
 def places(cutting: Cutting, instances: Instances, asked: Sized) -> tuple[Place, ...]:
-    """Every place on a card for an instance that would do, best first.
+    """Every place on a card for a sufficient instance, best first.
 
-    Where there are geometries, only those of the first that has room. Then the least memory and
-    compute, then the least cost.
+    If there are geometries, only those of the first that has room. Then the least memory and compute, then the least
+    cost.
     """
     return _places(cutting, instances, wished(cutting, asked))
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def _places(cutting: Cutting, instances: Instances, wish: Wish) -> tuple[Place, ...]:
-    """`places`, by what decides them: requests of many sizes wish for the same few profiles."""
+    """`places`, by its relevant inputs: requests of many sizes accept the same few profiles."""
     if not wish or cutting.fault(instances):
         return ()
     layouts = tables_of(cutting)
@@ -103,25 +103,25 @@ def _places(cutting: Cutting, instances: Instances, wish: Wish) -> tuple[Place, 
 
 @lru_cache(maxsize=_REMEMBERED)
 def wished(cutting: Cutting, asked: Sized) -> Wish:
-    """Names of the profiles that will do on a card, the smallest first."""
+    """Names of the sufficient profiles on a card, the smallest first."""
     return tuple(profile.name for profile in _suitable(cutting, asked))
 
 
 def tables_of(cutting: Cutting) -> Layouts:
-    """The tables of a cutting (`placement.layouts`), which simulation uses too."""
+    """The tables of a cutting (`placement.layouts`), which simulation also uses."""
     geometries = tuple(geometry.slots for geometry in cutting.geometries)
     return _tables(cutting.axis.shape, Allowed(cutting.allowed or None, geometries or None))
 
 
 @lru_cache(maxsize=256)
 def _tables(shape: MigAxis, allowed: Allowed) -> Layouts:
-    """Made once for all cards of a shape, whatever memory they have: it takes a tenth of a second."""
+    """Made once for all cards of a shape, regardless of their memory, because it takes a tenth of a second."""
     return tabulate(shape, allowed)
 
 
 @lru_cache(maxsize=1024)
 def _costs(layouts: Layouts, wish: Wish) -> NDArray[np.int64]:
-    """What each position costs in each state, as small numbers in the same order; -1 for none."""
+    """The cost of each position in each state, as small numbers in the same order; -1 for none."""
     costs = layouts.costs(wish)
     known = costs != NOWHERE
     small = np.full(costs.shape, -1, np.int64)
@@ -130,7 +130,7 @@ def _costs(layouts: Layouts, wish: Wish) -> NDArray[np.int64]:
 
 
 def most(cutting: Cutting, instances: Instances, asked: Sized, limit: int) -> int:
-    """How many instances that would do can be made together on a card; no more than `limit`."""
+    """How many sufficient instances can be made together on a card; no more than `limit`."""
     limit = min(limit, cutting.axis.length)
     return _most_of(cutting, instances, wished(cutting, asked), limit)
 
@@ -152,9 +152,9 @@ def _with(instances: Instances, one: MigSlice) -> Instances:
 
 
 def _suitable(cutting: Cutting, asked: Sized) -> list[MigProfile]:
-    """Profiles that have what is asked, the smallest first.
+    """Sufficient profiles, the smallest first.
 
-    Those that the operator allows; plain ones, unless one is named.
+    Only profiles that the operator allows; plain ones, unless one is named.
     """
     found: list[MigProfile] = []
     for profile in cutting.axis.profiles:
@@ -189,7 +189,7 @@ def fits(card: Card, request: DeviceRequest, protocol: str) -> bool:
 
 
 def refusal(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
-    """Why no instance on the card can serve the request now, or None when one can."""
+    """Why no instance on the card can serve the request now, or None if one can."""
     minor, cutting = card.device.minor, card.device.cutting
     reason = unsuitable(card, request, protocol, by_instance=True)
     if reason is not None or cutting is None:
@@ -215,7 +215,7 @@ def too_few(card: Card, request: DeviceRequest) -> CardReason:
 
 
 def _least(cutting: Cutting, wanted: Sequence[MigProfile]) -> MigProfile:
-    """The smallest of these profiles that a geometry of the card has; of none, the smallest."""
+    """The smallest of these profiles that a geometry of the card has; if none has one, the smallest."""
     return next(
         (
             one
@@ -227,16 +227,16 @@ def _least(cutting: Cutting, wanted: Sequence[MigProfile]) -> MigProfile:
 
 
 def _taken(card: Card, request: DeviceRequest) -> bool:
-    """Whether the request wants a card without tenants, and this one has some.
+    """Whether the request needs a card without tenants, and this one has some.
 
-    One that wants all compute of a share is alone on its instance anyway.
+    A request for all compute of a share is alone on its instance anyway.
     """
     used = card.tenants > 0 or bool(card.foreign)
     return request.unused and not request.exclusive and used
 
 
 def _open(card: Card) -> bool:
-    """Whether instances may be made on the card, what was taken for this decision included."""
+    """Whether instances may be made on the card, including those taken for this decision."""
     return card.takes_instances and (card.tenants == 0 or bool(card.instances))
 
 
@@ -245,7 +245,7 @@ def _there(card: Card) -> Instances:
 
 
 def _hindrance(card: Card, cutting: Cutting, request: DeviceRequest) -> str:
-    """What is in the way, such as `needs 3g.20gb (start 0 or 4), blocked by 1g.5gb at 4`.
+    """The obstacle, such as `needs 3g.20gb (start 0 or 4), blocked by 1g.5gb at 4`.
 
     Pods of other namespaces read it, so it names no pod.
     """
@@ -278,7 +278,7 @@ def _hindrance(card: Card, cutting: Cutting, request: DeviceRequest) -> str:
 
 
 def _blocked(blockers: Iterable[tuple[str, int]]) -> str:
-    """What is where, such as `1g.5gb at 0 and 4`."""
+    """The instances and their places, such as `1g.5gb at 0 and 4`."""
     at: dict[str, list[str]] = {}
     for what, start in blockers:
         at.setdefault(what, []).append(str(start))
@@ -305,7 +305,7 @@ def _overlap(one: MigSlice, other: MigSlice) -> bool:
 
 
 def take(card: Card, place: Place) -> Need:
-    """Make an instance on a scratch copy of a card; what was written (see `card.give`)."""
+    """Make an instance on a scratch copy of a card; returns the changes (see `card.give`)."""
     card.core_free -= place.core_milli
     card.memory_free -= place.memory_bytes
     card.slots_free -= 1
@@ -315,7 +315,7 @@ def take(card: Card, place: Place) -> Need:
 
 
 def serves(card: Card, place: Place, request: DeviceRequest) -> bool:
-    """Whether an instance that the pod has anyway would serve another request of it."""
+    """Whether an instance that the pod already has would serve another of its requests."""
     cutting = card.device.cutting
     return cutting is not None and any(
         profile.name == place.instance.profile for profile in _suitable(cutting, sized(request))
@@ -332,14 +332,14 @@ def choices(
     strategy: Strategy,
     work: Work | None = None,
 ) -> Iterator[list[tuple[Card, Place]]]:
-    """Ways to serve a request by instances of some cards, best first; several may be on one.
+    """Ways to serve a request by instances of some cards, best first; one card may give several.
 
     Args:
         cards: those that `refusal` passes.
-        request: how many instances, and of what size.
+        request: the number of instances, and their size.
         order: the pod's own order of cards.
         strategy: between cards, unless the pod has its own.
-        work: what may be done; None for as much as one node is worth.
+        work: the limit of work; None for that of one node.
     """
     work = work or Work(MOST_A_NODE)
     if request.scope is not None and request.scope is not Scope.NODE and request.count > 1:

@@ -17,7 +17,7 @@ else:
 
 
 def compiled(function: F) -> F:
-    """The function compiled, with its machine code cached on disk; as it is without numba."""
+    """The compiled function, with its machine code cached on disk; unchanged without numba."""
     if not COMPILED:
         return function
     return cast("F", njit(cache=True, nogil=True)(function))

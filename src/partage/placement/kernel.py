@@ -24,11 +24,11 @@ from partage.placement.reasons import LEADING
 Nodes = NDArray[np.intp] | slice
 Codes = NDArray[np.int8]
 Judged = dict[object, Codes]
-"""What `unsuited` found for all nodes, by what it depends on; of one decision, for its many requests."""
+"""Results of `unsuited` for all nodes, by its inputs; for one decision with its many requests."""
 T = TypeVar("T", bound=np.generic)
 
 FITS: Final = len(LEADING)
-"""Rank of a card that serves the request; below it, ranks are positions in `LEADING`."""
+"""Rank of a card that serves the request; lower ranks are positions in `LEADING`."""
 
 _RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
 
@@ -39,7 +39,7 @@ def rank_of(code: ReasonCode) -> int:
 
 
 def suited(ledger: Ledger, request: DeviceRequest, protocol: str, nodes: Nodes) -> Bools:
-    """Cards that are the right ones whatever they have left; see `card.unsuitable`."""
+    """Cards that the request accepts regardless of their free amounts; see `card.unsuitable`."""
     result: Bools = unsuited(ledger, request, protocol, nodes) == FITS
     return result
 
@@ -69,7 +69,7 @@ def unsuited(
     *,
     by_instance: bool = False,
 ) -> Codes:
-    """Rank of the reason why a card is the wrong one, decided once a kind of card."""
+    """Rank of the reason why a card is not accepted, decided once a kind of card."""
     plane = ledger.planes[request.type]
     by_kind = np.full(len(ledger.kinds), FITS, np.int8)
     uuids = (*request.filter.use_uuids, *request.filter.avoid_uuids)
@@ -106,13 +106,13 @@ def _kind_rank(device: Device, request: DeviceRequest, protocol: str, *, by_inst
 
 
 def at(columns: NDArray[T], nodes: Nodes) -> NDArray[T]:
-    """The columns of some nodes, shape (cards, nodes); `take` is the faster way to pick."""
+    """The columns of some nodes, shape (cards, nodes); `take` picks faster."""
     return columns[:, nodes] if isinstance(nodes, slice) else columns.take(nodes, axis=1)
 
 
 def needs(plane: Plane, request: DeviceRequest, nodes: Nodes) -> tuple[Ints | int, Ints | int]:
     """Compute (milli) and memory (bytes) that a share takes of each card; see `card.need_of`."""
-    memory: Ints | int = min(request.memory_bytes, CEILING + 1)  # beyond it, nothing fits
+    memory: Ints | int = min(request.memory_bytes, CEILING + 1)  # larger amounts never fit
     if request.memory_milli:
         memory = at(plane.memory_total, nodes) * request.memory_milli // MILLI
     core: Ints | int = min(request.core_milli, CEILING + 1)
@@ -125,7 +125,7 @@ def needs(plane: Plane, request: DeviceRequest, nodes: Nodes) -> tuple[Ints | in
 
 
 def taking(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) -> Bools:
-    """Which of the cards that `suited` found take one like the request, however little it asks."""
+    """Which of the `suited` cards take one more like the request, regardless of amounts."""
     plane = ledger.planes[request.type]
     fits: Bools = at(plane.open, nodes) & suits
     fits &= at(plane.slots_free, nodes) > 0
@@ -142,7 +142,7 @@ def taking(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) -
 
 
 def alike(request: DeviceRequest) -> object:
-    """Equal for requests of which `taking` finds the same where the same cards suit them."""
+    """A key that is equal for requests with the same `taking`, if they accept the same cards."""
     alone = request.unused or request.exclusive
     limit = request.sharers, request.registrar
     return request.type, request.whole, alone, limit, claims_core(request)
@@ -158,8 +158,8 @@ def fitting(
     """Which cards serve the request now.
 
     Args:
-        suits: the cards that `suited` found, for the same nodes.
-        takes: what `taking` found for the same nodes, of a request that is `alike`.
+        suits: the result of `suited`, for the same nodes.
+        takes: the result of `taking` for the same nodes and a request that is `alike`.
     """
     plane = ledger.planes[request.type]
     if takes is None:
@@ -174,7 +174,7 @@ def fitting(
 
 
 def enough(cards: Bools, count: int) -> Bools:
-    """Nodes of which at least so many cards are meant."""
+    """Nodes with at least so many of the given cards."""
     found: Bools = np.logical_or.reduce(cards) if count == 1 else cards.sum(axis=0) >= count
     return found
 
@@ -205,7 +205,7 @@ def most_tenants(
 
 
 def claims_core(request: DeviceRequest) -> bool:
-    """Whether a share that asks for no compute needs some to be left all the same."""
+    """Whether a share that asks for no compute still needs some to be left."""
     return request.claims_core and not request.core_milli and not request.core_unit
 
 
@@ -222,9 +222,9 @@ def classify(
     judged: Judged | None = None,
     nodes: Nodes = slice(None),
 ) -> Codes:
-    """Rank of each card's reason in `LEADING`; `FITS` where it serves, -1 where there is none.
+    """Rank of each card's reason in `LEADING`; `FITS` if it serves, -1 for no card.
 
-    Written from the last check of `card.refusal` to the first, so that the first one stands.
+    Written from the last check of `card.refusal` to the first, so that the first one remains.
     """
     plane = ledger.planes[request.type]
     open_ = at(plane.open, nodes)
@@ -264,14 +264,14 @@ def classify(
 
 
 def shut(ranks: Codes, closed: Codes) -> None:
-    """Write the reason of cards that take no pod, by the column `closed`; idle is another matter."""
+    """Write the reason of closed cards, by the column `closed`; idle cards are a separate check."""
     for position, code in enumerate(CLOSED):
         if code not in (None, ReasonCode.CARD_NOT_IDLE):
             ranks[closed == position] = _RANK[code]
 
 
 def leading(ranks: Codes) -> Codes:
-    """The rank that speaks for each node: the least among its refused cards, else `FITS`."""
+    """The leading rank of each node: the least among its refused cards, else `FITS`."""
     refused = np.where((ranks >= 0) & (ranks < FITS), ranks, FITS)
     result: Codes = refused.min(axis=0, initial=FITS).astype(np.int8)
     return result

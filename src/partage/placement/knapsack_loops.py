@@ -17,10 +17,10 @@ def knapsack_loops(size: Ints, gain: Floats, units: int, least: float) -> tuple[
         size: hundredths of each item, ascending.
         gain: (rows, items); below 0 for items that are never taken.
         units: hundredths of a card.
-        least: by so much an item must be better than leaving a hundredth over.
+        least: the least advantage of an item over an unused hundredth.
 
     Returns:
-        (units + 1, rows) values, and as many positions of items; -1 where a hundredth is left over.
+        (units + 1, rows) values, and as many positions of items; -1 if a hundredth is unused.
     """
     rows, items = gain.shape
     best = np.zeros((units + 1, rows))

@@ -19,20 +19,20 @@ from partage.model.errors import InvalidValue
 from partage.model.mig import MigAxis, MigSlice
 
 Wish = tuple[str, ...]
-"""One instance that is wanted: profiles that will do, the preferred one first."""
+"""One wanted instance: its accepted profiles, the preferred one first."""
 
 Geometry = tuple[tuple[str, int], ...]
 """A layout without positions: how many instances of which profile."""
 
 NOWHERE: Final = np.iinfo(np.int64).max
-"""The cost where nothing fits."""
+"""The cost if nothing fits."""
 
 _MOST_STATES: Final = 50_000
 _MOST_POSITIONS: Final = 64
 _GOES_ON: Final = 0.9
-"""Chance that one more request follows in the imagined stream."""
+"""Chance of one more request in the imagined stream."""
 _STEPS: Final = 1 << 11
-"""Steps in which a card's worth is counted; what is nearer is a tie."""
+"""Steps in which a card's worth is counted; a smaller difference is a tie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,8 @@ class Allowed:
 
     Attributes:
         profiles: names that may be made; None for all (HAMi's `migProfileAllowlist`).
-        geometries: tried in order; a card takes the first that holds the new instance and those
-            that run, in whatever arrangement: a geometry fixes numbers (HAMi's
-            `knownMigGeometries`). None for any layout.
+        geometries: tried in order; a card takes the first that holds the new and the running instances, in any
+            arrangement, because a geometry fixes only numbers (HAMi's `knownMigGeometries`). None for any layout.
     """
 
     profiles: frozenset[str] | None = None
@@ -55,8 +54,8 @@ class Column:
     """The best position for one wish, by state.
 
     Attributes:
-        cost: lower is better; `NOWHERE` where the wish does not fit.
-        position: index into `Layouts.positions`; -1 where it does not fit.
+        cost: lower is better; `NOWHERE` if the wish does not fit.
+        position: index into `Layouts.positions`; -1 if it does not fit.
     """
 
     cost: NDArray[np.int64]
@@ -69,14 +68,14 @@ class Layouts:
 
     Attributes:
         axis: the model of card.
-        allowed: what an operator permits.
+        allowed: the layouts that an operator permits.
         positions: every (profile, start), in the order of the columns.
         masks: by state: its instances as bits, numbered like `positions`.
-        after: by state and position: the state that follows; -1 where the card has no room.
-        geometry: by state and position: the first permitted geometry (0 where any layout is
-            permitted); -1 where none is, or the card has no room.
+        after: by state and position: the next state; -1 if the card has no room.
+        geometry: by state and position: the first permitted geometry (0 if any layout is permitted); -1 if none is, or
+            the card has no room.
         used: by state: memory units taken.
-        worth: by state: what the card's room would still earn, in steps.
+        worth: by state: the future earnings of the card's room, in steps.
     """
 
     axis: MigAxis
@@ -104,7 +103,7 @@ class Layouts:
         return found
 
     def without(self, state: int, instance: MigSlice) -> int:
-        """The state when an instance of it is gone. Raises `InvalidValue`: the state has no such instance."""
+        """The state without one of its instances. Raises `InvalidValue`: the state has no such instance."""
         bit, mask = self._bits.get(instance), int(self.masks[state])
         if bit is None or not mask >> bit & 1:
             raise InvalidValue(f"{self.axis.model}: no {instance.profile} at {instance.start}")
@@ -117,7 +116,7 @@ class Layouts:
         return tuple(sorted(found, key=lambda one: one.start))
 
     def column(self, wish: Wish) -> Column:
-        """Where the wish goes best in every state, and what that costs. Raises `InvalidValue`."""
+        """The best position for the wish in every state, and its cost. Raises `InvalidValue`."""
         known = self._columns.get(wish)
         if known is None:
             known = self._columns[wish] = column_of(self.costs(wish))
@@ -126,7 +125,7 @@ class Layouts:
     def cheapest(
         self, states: NDArray[np.int32], column: Column
     ) -> tuple[int, MigSlice, int] | None:
-        """Which of the cards in these states serves a column's wish best, by what instance, and its state then."""
+        """The card whose state serves a column's wish best, the instance, and the card's next state."""
         costs = column.cost[states]
         card = int(costs.argmin()) if len(costs) else -1
         if card < 0 or costs[card] == NOWHERE:
@@ -136,11 +135,10 @@ class Layouts:
         return card, self.positions[bit], int(self.after[state, bit])
 
     def costs(self, wish: Wish) -> NDArray[np.int64]:
-        """What each position would cost a wish, by state; `NOWHERE` where it cannot be.
+        """The cost of each position for a wish, by state; `NOWHERE` if it is impossible.
 
-        A preferred profile comes before a cheaper place; where geometries are given, a card's
-        first geometry that can run the wish comes before both. Then a card in use, the least loss
-        of worth, the fuller card, the higher start.
+        A preferred profile comes before a cheaper place. If geometries are given, a card's first geometry that can run
+        the wish comes before both. Then a card in use, the least loss of worth, the fuller card, the higher start.
         """
         rank = {name: place for place, name in reversed(list(enumerate(wish)))}
         for name in wish:
@@ -158,7 +156,7 @@ class Layouts:
 
 
 def column_of(costs: NDArray[np.int64]) -> Column:
-    """The cheapest position by state, out of what each position costs; the first among equals."""
+    """The cheapest position by state, from the cost of each position; the first among equals."""
     best = costs.argmin(axis=1) if costs.shape[1] else np.zeros(len(costs), np.int64)
     cost = costs.min(axis=1, initial=NOWHERE)
     return Column(cost, np.where(cost == NOWHERE, -1, best).astype(np.int16))
@@ -168,8 +166,8 @@ def tabulate(axis: MigAxis, allowed: Allowed | None = None) -> Layouts:
     """The tables of a model under a configuration.
 
     Raises:
-        InvalidValue: a geometry or an allowlist names a profile that the model lacks, or there
-            are too many layouts for tables.
+        InvalidValue: a geometry or an allowlist names a profile that the model lacks, or there are too many layouts for
+            tables.
     """
     allowed = allowed or Allowed()
     named = {name for geometry in allowed.geometries or () for name, _ in geometry}
@@ -202,7 +200,7 @@ def tabulate(axis: MigAxis, allowed: Allowed | None = None) -> Layouts:
 
 
 def _states(axis: MigAxis) -> tuple[dict[int, int], NDArray[np.int32]]:
-    """Every layout as bits, numbered so that adding an instance leads to a higher number."""
+    """Every layout as bits, numbered so that an added instance leads to a higher number."""
     positions = axis.positions
     if len(positions) > _MOST_POSITIONS:
         raise InvalidValue(f"{axis.model}: {len(positions)} positions; {_MOST_POSITIONS} at most")
@@ -242,7 +240,7 @@ def _bounded(
     masks: NDArray[np.uint64],
     after: NDArray[np.int32],
 ) -> NDArray[np.int16]:
-    """By state and position: the first geometry that holds what runs and the new instance.
+    """By state and position: the first geometry that holds the running instances and the new one.
 
     A geometry fixes numbers, not positions; the card may be in any arrangement of it.
     """
@@ -272,9 +270,9 @@ def _earned(
 ) -> NDArray[np.float64]:
     """By state: memory units that the imagined stream still gets, each at its best position.
 
-    From a request on, the room earns what the request takes and what the room is then worth, or,
-    where it does not fit, what the room is worth still; each time another request follows with
-    the same chance. States that follow have higher numbers, so one pass backwards solves it.
+    From a request on, the room earns the request's units and the worth of the remaining room. If the request does not
+    fit, it earns the present worth. Each time another request follows with the same chance. Next states have higher
+    numbers, so one backward pass solves it.
     """
     columns = [
         [bit for bit, one in enumerate(axis.positions) if one.profile == name] for name in counted

@@ -34,24 +34,25 @@ if TYPE_CHECKING:
 _LEARN: Final = frozenset({300, 1000, 3000, 6000})
 _AGAIN: Final = 20_000
 _SMALL: Final = 1600
-"""Cards of a cluster that is full before prices could be learnt: 200 nodes of 8, the largest samples that were tried.
-On parts of openb (`bench/parts.py`) usual requests are ahead of prices at half as many, and behind at twice as many."""
+"""Most cards of a cluster that is full before prices are learnt: 200 nodes of 8, the largest samples that were tried.
+On parts of openb (`bench/parts.py`) usual requests are better than prices at half as many, and worse at twice as many.
+"""
 _CARDS_EACH: Final = 16
-"""Cards of a larger one for each pod in sight, beyond which so few pods tell nothing of it."""
+"""Beyond this many cards for each pod in sight, the pods are too few to learn from."""
 _OFTEN: Final = 6
-"""Binary digits: usual requests are made anew 32 times while the pods double in number."""
+"""Binary digits: usual requests are remade 32 times while the number of pods doubles."""
 _GENERIC: Final = (
     *((1, 250, 3), (1, 500, 3), (1, 750, 3), (1, MILLI, 8)),
     *((2, MILLI, 1), (4, MILLI, 1), (8, MILLI, 1)),
 )
-"""Cards, compute of each and pods, of a mix that stands for what a small cluster has not seen."""
-_GENERIC_PART: Final = 0.5  # of a card's part of CPU that such a pod asks for each card
+"""Cards, compute of each and pods, of a mix that represents the unseen requests of a small cluster."""
+_GENERIC_PART: Final = 0.5  # the part of a card's CPU that such a pod asks for each card
 _TENTHS: Final = 10
 _WEIGHTS: Final = (2, 50)
-"""What a generic request counts, in tenths of a pod: where sizes came in any order; where they grow."""
-_GROWING: Final = 0.5  # trend from which sizes surely grow
-_FEWEST: Final = 4  # pods with cards that have a trend
-_REMEMBERED: Final = 1024  # sizes that the trend is made of
+"""The weight of a generic request, in tenths of a pod: if sizes arrived in any order; if they grow."""
+_GROWING: Final = 0.5  # trend above which sizes surely grow
+_FEWEST: Final = 4  # fewest pods with cards for a trend
+_REMEMBERED: Final = 1024  # sizes from which the trend is made
 _REFRESH: Final = frozenset({450, 700, 1500, 2200, 4000, 5500, 7500, 10_000})
 _NOISE: Final = 1.5
 _SLACK: Final = 0.05
@@ -59,7 +60,7 @@ _MIB: Final = 2**20
 
 
 class Due(Enum):
-    """What is to be made anew after so many arrivals."""
+    """The tables to remake after so many arrivals."""
 
     NOTHING = "nothing"
     RESERVES = "reserves"
@@ -67,10 +68,9 @@ class Due(Enum):
 
 
 def due(arrived: int, cards: int) -> Due:
-    """What is due once so many pods have been seen: prices seldom, reserves more often.
+    """The tables due after so many pods: prices seldom, reserves more often.
 
-    A small cluster has its usual requests, which are made at once, before the first pod and after
-    nearly every one.
+    A small cluster gets usual requests, which are made quickly, before the first pod and after nearly every one.
 
     Args:
         arrived: pods seen.
@@ -85,42 +85,42 @@ def due(arrived: int, cards: int) -> Due:
 
 
 def due_since(before: int, arrived: int, cards: int) -> Due:
-    """What became due on the way from `before` arrivals to `arrived`."""
+    """The tables that became due between `before` and `arrived` arrivals."""
     became = {due(n, cards) for n in range(before + 1, arrived + 1)}
     return next((d for d in (Due.PRICES, Due.RESERVES) if d in became), Due.NOTHING)
 
 
 class Arrivals:
-    """Pods that came, and what they make due.
+    """Counts of arrived pods, and the tables that become due.
 
-    A history that is known before counts beside them. Where it does not fit what came it is
-    dropped, and learning goes on from what was seen.
+    A history known before counts as well. If it does not fit the arrivals it is dropped, and learning continues from
+    the arrivals.
 
     Attributes:
-        history: how often each ask came before; empty where there is none, or once it is dropped.
-        seen: how often each came since.
+        history: how often each ask arrived before; empty if there is none, or once it is dropped.
+        seen: how often each arrived since.
         total: pods seen.
     """
 
     def __init__(
         self, history: Mapping[Ask, int] | None = None, window: int | None = None
     ) -> None:
-        """Begin to count.
+        """Start counting.
 
         Args:
-            history: the mix that is known before, which makes prices due before the first pod.
-            window: pods that are remembered; beyond, all counts are halved. None for no end.
+            history: the mix known before, which makes prices due before the first pod.
+            window: pods that are remembered; beyond it all counts are halved. None for no limit.
         """
         self.history = dict(history or {})
         self.seen: Counter[Ask] = Counter()
         self.total = 0
         self._window = window
-        self._looked = -1  # pods seen at the last look at what is due
+        self._looked = -1  # pods seen when `due` was last called
         self._sizes: deque[int] = deque(maxlen=_REMEMBERED)
 
     @property
     def counts(self) -> Counter[Ask]:
-        """What is known: the history where there is one, and what came."""
+        """All known counts: the history, if any, and the arrivals."""
         return Counter(self.history) + self.seen
 
     def add(self, asks: Iterable[Ask]) -> None:
@@ -135,15 +135,15 @@ class Arrivals:
 
     @property
     def begun(self) -> bool:
-        """Whether what is due was asked before."""
+        """Whether `due` was called before."""
         return self._looked >= 0
 
     @property
     def trend(self) -> float:
-        """Whether requests for cards grow: 1 where all later ones are larger, -1 where all are smaller.
+        """Whether requests for cards grow: 1 if all later ones are larger, -1 if all are smaller.
 
-        Of each pair of one from the first half and one from the second, how much more often the
-        second asks more compute than that it asks less. 1 as long as too few have come.
+        Over all pairs of one from the first half and one from the second: how much more often the second asks more
+        compute than less. 1 as long as there are too few pods.
         """
         sizes, half = np.array(self._sizes), len(self._sizes) // 2
         if sizes.size < _FEWEST:
@@ -153,7 +153,7 @@ class Arrivals:
         return float((below + upto - half).sum()) / (half * second.size)
 
     def due(self, cards: int) -> Due:
-        """What became due since the last call, on a cluster of so many cards; nothing where it has none."""
+        """The tables that became due since the last call, on a cluster of so many cards; none without cards."""
         if not cards and not self.total:
             return Due.NOTHING
         before, self._looked = self._looked, self.total
@@ -181,19 +181,19 @@ def tables_due(
     trend: float = 1.0,
     rules: "Rules | None" = None,
 ) -> Tables | None:
-    """The tables that are due; prices take seconds, and belong in a process of their own.
+    """The due tables; prices take seconds, and belong in a separate process.
 
     Args:
-        what: is due.
+        what: the tables due.
         tables: in force.
-        counts: how often each ask came.
+        counts: how often each ask arrived.
         stock: the empty cluster.
-        standing: what is placed already; prices alone ask for it.
+        standing: pods placed already; only prices need them.
         trend: whether requests grow, see `Arrivals`.
-        rules: how gain and cost are weighed when prices are chosen.
+        rules: the weights of gain and cost in the choice of prices.
 
     Returns:
-        None where the old ones stay.
+        None if the old ones stay.
     """
     if what is Due.NOTHING:
         return None
@@ -205,10 +205,10 @@ def tables_due(
 
 
 def ask_of(pod: Pod, ledger: Ledger) -> Ask:
-    """What a pod asks, as far as prices look at it: its largest request for cards.
+    """A pod's ask for prices: its largest request for cards.
 
-    Models are those of the cards in the books that are the right ones for it; where all are, or
-    none is, any will do. Requests without compute count as none for cards.
+    Its models are those of the accepted cards in the books; any model if all are accepted, or none. Requests without
+    compute count as requests without cards.
     """
     cpu, memory = pod.host.get("cpu", 0), -(-pod.host.get("memory", 0) // _MIB)
     groups = [g for g in pod.request.groups if all(demand(g.request))]
@@ -227,10 +227,10 @@ def ask_of(pod: Pod, ledger: Ledger) -> Ask:
 
 
 def asks_of(pods: Iterable[Pod], ledger: Ledger) -> Iterator[Ask]:
-    """What each pod asks.
+    """The asks of the pods.
 
-    Copies of a template share their request; looking at every card for each of tens of thousands
-    of pods would take a minute.
+    Copies of a template share their request, so each request is computed once; a look at every card for tens of
+    thousands of pods would take a minute.
     """
     known: dict[tuple[int, int], Ask] = {}
     for pod in pods:
@@ -243,9 +243,9 @@ def asks_of(pods: Iterable[Pod], ledger: Ledger) -> Iterator[Ask]:
 def refreshed(
     tables: Tables, seen: Mapping[Ask, int], stock: Stock, trend: float = 1.0
 ) -> Tables | None:
-    """The usual requests of a small cluster; else the same prices with reserves for what was seen since.
+    """New usual requests of a small cluster; else the same prices with new reserves for the pods seen since.
 
-    Before anything was chosen for a larger one FGD stands in. None where first fit was chosen to.
+    Before a choice for a larger cluster, FGD stands in. None if the choice was first fit.
     """
     version = tables.version + 1
     if _small(stock):
@@ -263,13 +263,13 @@ def refreshed(
 
 
 def usual_requests(seen: Mapping[Ask, int], stock: Stock, trend: float) -> Workload:
-    """What came, and generic requests beside it: few pods tell little of those to come.
+    """The asks seen, with generic requests added, because few pods predict little.
 
-    Where small requests come first, whole cards would later miss the CPU that small pods took, so
-    generic requests count for more while sizes grow.
+    If small requests arrive first, whole cards later miss the CPU that small pods took. So generic requests count for
+    more while sizes grow.
 
     Args:
-        seen: how often each ask came.
+        seen: how often each ask arrived.
         stock: a cluster with cards.
         trend: see `Arrivals`.
     """
@@ -292,7 +292,7 @@ def _small(stock: Stock) -> bool:
 
 
 def in_sight(tables: Tables, arrivals: Arrivals, stock: Stock) -> Tables:
-    """The tables, or, where nothing was learnt, what the pods in sight teach a small cluster."""
+    """The tables, or, if nothing was learnt, those that the pods in sight give a small cluster."""
     learnt = tables.prices is not None or tables.stand_in is not None or tables.expected.shapes
     few = arrivals.total * _CARDS_EACH < int(stock.cards.sum())
     if learnt or (few and not _small(stock)):
@@ -301,10 +301,10 @@ def in_sight(tables: Tables, arrivals: Arrivals, stock: Stock) -> Tables:
 
 
 def fits_history(history: Mapping[Ask, int], seen: Mapping[Ask, int]) -> bool:
-    """Whether what was seen can be a sample of the history.
+    """Whether the arrivals can be a sample of the history.
 
-    The distance between both mixes (half the sum of differences in share) is held against what a
-    sample of that size would show on average, with some slack.
+    The distance between both mixes (half the sum of differences in share) is compared with the average distance of a
+    sample of that size, with some tolerance.
     """
     before, now = sum(history.values()), sum(seen.values())
     if not before or not now:

@@ -19,15 +19,15 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ask:
-    """What one kind of pod asks.
+    """The request of one kind of pod.
 
     Attributes:
         cpu_milli: CPU in milli.
         memory_mib: memory in MiB.
         count: cards; 0 for pods without.
         milli: compute of each card.
-        models: card models that will do, sorted; empty for any.
-        elsewhere: kube-scheduler places such pods, by its own scores; of pods without cards alone.
+        models: accepted card models, sorted; empty for any.
+        elsewhere: kube-scheduler places such pods, by its own scores; only for pods without cards.
     """
 
     cpu_milli: int
@@ -50,7 +50,7 @@ class Stock:
 
     @staticmethod
     def of(nodes: Iterable[Node]) -> "Stock":
-        """The nodes' CPU in milli, memory in MiB, and cards; the first card tells the model."""
+        """The nodes' CPU in milli, memory in MiB, and cards; the first card gives the model."""
         rows = []
         for node in nodes:
             gpus = [d for d in node.devices if d.type is DeviceType.GPU]
@@ -81,7 +81,7 @@ class Mix:
     """How often each ask was seen, a column for each property.
 
     Attributes:
-        allowed: (asks, models), whether a card of the model will do.
+        allowed: (asks, models), whether a card of the model is accepted.
         elsewhere: whether kube-scheduler places its pods by its own scores.
     """
 
@@ -112,19 +112,19 @@ class Mix:
 
     @property
     def demand(self) -> Ints:
-        """Compute that all pods of each ask want together, milli."""
+        """Total compute of all pods of each ask, milli."""
         result: Ints = self.counts * self.cards * self.milli
         return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Standing:
-    """The books as they stand, a row for each node of the stock.
+    """The current books, a row for each node of the stock.
 
     Attributes:
         cpu, memory: left, milli and MiB.
-        left: compute left by node and card, milli; 0 where there is no card.
-        running: pods of each ask that have a place.
+        left: compute left by node and card, milli; 0 for no card.
+        running: placed pods of each ask.
     """
 
     cpu: Ints
@@ -134,12 +134,12 @@ class Standing:
 
     @staticmethod
     def of(ledger: Ledger, names: Iterable[str], running: Mapping[Ask, int]) -> "Standing":
-        """What a ledger says of these nodes, in their order.
+        """A ledger's data of these nodes, in their order.
 
         Args:
             ledger: the books.
             names: of the stock's nodes.
-            running: see there.
+            running: see the attribute.
         """
         rows = np.array([ledger.index[name] for name in names], np.intp)
         free, plane = ledger.host_free, ledger.planes[DeviceType.GPU]
@@ -152,7 +152,7 @@ class Standing:
 
 
 def workload_of(mix: Mix) -> Workload:
-    """The usual requests of a mix, for FGD, which does not look at memory."""
+    """The usual requests of a mix, for FGD, which ignores memory."""
     counts: Counter[Shape] = Counter()
     for ask, count in zip(mix.asks, mix.counts.tolist(), strict=True):
         milli = ask.milli if ask.count else 0

@@ -16,12 +16,12 @@ from partage.model.request import DeviceRequest, PodRequest
 from partage.model.selector import NodeConstraint, Taint
 
 _MOST_TOLD: Final = 8
-"""Terms of a pod's node affinity that a sentence repeats."""
+"""The most terms of a pod's node affinity that a sentence repeats."""
 _UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
 def objection(node: Node, pod: Pod) -> NodeReason | None:
-    """Why the node is out of the question for the pod, whatever is free, or None."""
+    """Why the pod excludes the node, regardless of free amounts, or None."""
     if not pod.constraint.matches(node.name, node.labels):
         return _mismatch(node, pod.constraint)
     if node.unschedulable and cordon(pod):
@@ -34,7 +34,7 @@ def objection(node: Node, pod: Pod) -> NodeReason | None:
 
 
 def cordon(pod: Pod) -> bool:
-    """Whether a cordoned node is out of the question for the pod."""
+    """Whether the pod excludes the node because of its cordon."""
     return not any(t.tolerates(_UNSCHEDULABLE) for t in pod.tolerations)
 
 
@@ -47,7 +47,7 @@ def repelling(taints: Iterable[Taint], pod: Pod) -> Taint | None:
 
 
 def _mismatch(node: Node, constraint: NodeConstraint) -> NodeReason:
-    """Which part of a pod's selector or affinity a node does not meet."""
+    """The part of a pod's selector or affinity that a node does not meet."""
     for requirement in constraint.selector.requirements:
         if not requirement.matches(node.labels):
             have = node.labels.get(requirement.key)
@@ -71,7 +71,7 @@ def _protocol_objection(node: Node, request: PodRequest) -> NodeReason | None:
 
 
 def concerned(verdict: Verdict, request: PodRequest) -> bool:
-    """Whether a protocol's objection to a node is one to this request."""
+    """Whether a protocol's objection to a node applies to this request."""
     for group in request.groups:
         cards = group.request.type is DeviceType.GPU
         if verdict.protocol not in ("", group.protocol) or (verdict.cards_only and not cards):
@@ -82,7 +82,7 @@ def concerned(verdict: Verdict, request: PodRequest) -> bool:
 
 
 def shortage(host: Mapping[str, int], free: Mapping[str, int]) -> NodeReason | None:
-    """Which ordinary resource is short on a node, or None; the first by name order of the pod."""
+    """The ordinary resource that is short on a node, or None; the first by name order of the pod."""
     for resource, asked in host.items():
         left = free.get(resource, 0)
         if asked > max(left, 0):
@@ -110,14 +110,14 @@ def amount(resource: str, value: int) -> str:
 
 
 def template(node: Node, request: DeviceRequest) -> str:
-    """The one sharing template of the node that a templated request equals; empty if none does."""
+    """The one sharing template of the node that equals a templated request; empty if none does."""
     asked = templated(request)
     matches = [name for name, amounts in node.templates.items() if dict(amounts) == asked]
     return matches[0] if len(matches) == 1 else ""
 
 
 def templated(request: DeviceRequest) -> dict[str, int]:
-    """What a templated request asks, by the names that templates use."""
+    """The amounts of a templated request, by the names that templates use."""
     asked = dict(request.extras)
     if request.memory_bytes:
         asked["memory"] = request.memory_bytes

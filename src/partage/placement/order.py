@@ -22,7 +22,7 @@ _DEFAULT_WEIGHTS: Final = CardWeights(slot=0, core=1, memory=1)
 _MOST_COMBINATIONS: Final = 20_000
 _LOOKED_UP: Final = 8
 _ADDED_UP: Final = 1_000
-"""Links that are looked up, and sums of links of two cards, for one unit of work."""
+"""Link look-ups, and sums of links of two cards, for one unit of work."""
 
 
 def ordered(
@@ -35,20 +35,20 @@ def ordered(
 ) -> list[Card]:
     """The cards, best first; equal ones stay in the order of their minors.
 
-    Binpack prefers the card that is used most, spread the one used least, the default the one
-    that the request leaves with least. Whole cards under binpack and the default prefer small
-    memory, so that the larger card stays for who needs it; not under binpack where the protocol
-    counts sharers, since its own scheduler finds idle cards equal.
+    Binpack prefers the most used card, spread the least used one, the default the one that the request leaves with
+    least. Whole cards under binpack and the default prefer small memory, so that larger cards stay free for requests
+    that need them. This is not so under binpack if the protocol counts sharers, because its own scheduler finds idle
+    cards equal.
 
     Args:
         ranking: score of each row by a strategy that scores cards itself; higher is better.
-        scoring: what the pod's protocol compares.
+        scoring: the criteria of the pod's protocol.
     """
     strategy = order.strategy or strategy
     plain = ranking is None and not order.by_numa and not order.then_numa
     bare = bare_amounts(request) if plain and strategy is Strategy.PARTAGE else None
     if bare is not None:
-        # As below, with what is the same for all cards worked out once: a search asks it most of all.
+        # As below, with values common to all cards computed once: a search asks this most often.
         core, memory = bare
         return sorted(
             cards,
@@ -86,7 +86,7 @@ def ordered(
 
 
 def used(card: Card, weights: CardWeights) -> int:
-    """How much of the card is used, in millionths, weighted over slots, compute and memory."""
+    """The used part of the card, in millionths, weighted over slots, compute and memory."""
     device = card.device
     total = _share(card.tenants, device.slots) * weights.slot
     total += _share(device.core_milli - card.core_free, device.core_milli) * weights.core
@@ -95,7 +95,7 @@ def used(card: Card, weights: CardWeights) -> int:
 
 
 def left(card: Card, request: DeviceRequest) -> int:
-    """What the request would leave of the card: compute and memory, each in thousandths."""
+    """The amounts that the request would leave on the card: compute and memory, each in thousandths."""
     need, device = need_of(card, request), card.device
     memory = card.memory_free - need.memory_bytes
     spare = memory * MILLI // device.memory_bytes if device.memory_bytes else 0

@@ -45,7 +45,7 @@ from partage.placement.reasons import format_amount, node_reason
 from partage.placement.work import Work
 
 _A_UNIT: Final = 8
-"""Conditions of a filter, and virtual functions of cards, that cost as much as one look at a card."""
+"""Conditions of a filter, and virtual functions of cards, that cost as much as the check of one card."""
 
 Cards = Mapping[DeviceType, Sequence[Card]]
 
@@ -54,10 +54,10 @@ class Pick(msgspec.Struct, frozen=True):
     """The devices chosen for one group.
 
     Attributes:
-        cards: which, in the order of choice.
+        cards: the chosen cards, in the order of choice.
         functions: the virtual function taken with each, or None.
         template: the sharing template that the request equals.
-        places: the hardware instance on each card, where instances serve the group.
+        places: the hardware instance on each card, if instances serve the group.
     """
 
     cards: tuple[Card, ...]
@@ -84,10 +84,10 @@ class Picker:
         node: the node.
         cards: scratch copies of its devices; a search takes and releases on them.
         request: the pod's.
-        strategy: between cards, unless the pod has its own; None for what leaves most room for the
-            pod's other groups.
-        ranking: score of each row of the first group's type, where the strategy gives one.
-        work: what is done; a search stops where it is spent.
+        strategy: between cards, unless the pod has its own; None for the one that leaves most room for the pod's other
+            groups.
+        ranking: score of each row of the first group's type, if the strategy gives one.
+        work: the counted work; a search stops when it is spent.
         reason: why the first group without a pick has none.
     """
 
@@ -121,7 +121,7 @@ class Picker:
         }
 
     def picks(self, group: RequestGroup, placed: Mapping[DeviceType, Pick]) -> Iterator[Pick]:
-        """Every way to serve the group that is worth trying, best first: shares, then instances."""
+        """Every useful way to serve the group, best first: shares, then instances."""
         group = self._on_one_numa(group)
         request = group.request
         if request.instances and not request.every and request.type in self._cut:
@@ -129,12 +129,12 @@ class Picker:
         return self._by_cards(group, placed)
 
     def _on_one_numa(self, group: RequestGroup) -> RequestGroup:
-        """The group as a node sees it that keeps a pod's devices on one NUMA node."""
+        """The group on a node that keeps a pod's devices on one NUMA node."""
         if not self.node.single_numa:
             return group
         request = group.request
         wide = request.scope is None or request.scope < Scope.NUMA
-        if request.count < 2 or not wide:  # one device is on one
+        if request.count < 2 or not wide:  # one device is always on one
             return group
         known = self._narrowed.get(id(group))
         if known is None:
@@ -143,7 +143,7 @@ class Picker:
         return known
 
     def _serving(self, request: DeviceRequest, protocol: str) -> list[Card]:
-        """The cards that `card.refusal` does not refuse, with what no choice changes worked out once."""
+        """The cards that `card.refusal` does not refuse, with values that no choice changes computed once."""
         cards = self.cards.get(request.type, ())
         self.work.done += len(cards)
         number = id(request)
@@ -155,7 +155,7 @@ class Picker:
         bare = self._bare[number]
         if bare is None:
             return [card for card in right if serves(card, request)]
-        # A search asks this most of all. It is `serves`, with what is the same for all cards worked out once.
+        # A search asks this most often. It equals `serves`, with values common to all cards computed once.
         core, memory, limited = bare
         return [
             card
@@ -168,7 +168,7 @@ class Picker:
         ]
 
     def _learn(self, request: DeviceRequest, protocol: str, cards: Sequence[Card]) -> None:
-        """Judge all cards of a type for a request, as far as no choice changes that."""
+        """Judge all cards of a type for a request, as far as no choice changes the result."""
         same = request.filter, request.type, protocol
         known = self._alike[id(request)] = self._filters.setdefault(same, len(self._filters))
         if known not in self._wrong:
@@ -186,7 +186,7 @@ class Picker:
         self._bare[id(request)] = None if amounts is None else (*amounts, limited)
 
     def _judged(self, card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
-        """Why a card is the wrong one whatever it has left; the conditions of the filter are counted."""
+        """Why a card is not accepted regardless of its free amounts; the filter's conditions are counted as work."""
         wanted = request.filter
         listed = wanted.use_types, wanted.avoid_types, wanted.use_uuids, wanted.avoid_uuids
         conditions = wanted.selector.requirements if wanted.selector else ()
@@ -200,13 +200,13 @@ class Picker:
         fitting: int,
         told: DeviceRequest | None = None,
     ) -> None:
-        """Keep why a request that finds too few cards finds no more, where that is the first reason.
+        """Record why a request finds too few cards, if that is the first reason.
 
         Args:
-            request: what is asked.
+            request: the request.
             everyone: all cards of the type.
             fitting: how many of them serve.
-            told: the request as people read of it, where that is another.
+            told: the request in the message, if it differs.
         """
         if self.reason is not None:
             return
@@ -222,7 +222,7 @@ class Picker:
         placed: Mapping[DeviceType, Pick],
         everyone: Sequence[Card],
     ) -> Iterator[Pick]:
-        """Shares or whole cards where enough cards give them; then instances."""
+        """Shares or whole cards if enough cards give them; then instances."""
         request = group.request
         protocol = group.protocol
         if len(self._serving(request, protocol)) >= request.count:
@@ -315,7 +315,7 @@ class Picker:
             yield _pick(combination, request, template)
 
     def _packs_switches(self, request: DeviceRequest) -> bool:
-        """Whether the pod's protocol keeps shares off idle switches; an order of the pod's own comes before."""
+        """Whether the pod's protocol keeps shares off idle switches; the pod's own order overrides this."""
         one_share = request.count == 1 and not request.whole and request.type is DeviceType.GPU
         return one_share and self.request.scoring.topology and not self._own_order
 
@@ -335,8 +335,8 @@ class Picker:
             for chosen in in_scopes(everyone, fitting, request):
                 found = True
                 yield _pick(chosen, request, template)
-        # A pod with an order of its own is served in that order; for others these are the sets
-        # that remain for a later group that needs one of the cards above.
+        # A pod with an order of its own is served in that order. For others these are the sets that remain for a later
+        # group that needs one of the cards above.
         for combination in combinations(fitting, request.count):
             self.work.done += 1
             if self.work.spent:
@@ -395,9 +395,9 @@ class Picker:
         fitting: Sequence[Card],
         ask: PartitionAsk,
     ) -> Iterator[list[Card]]:
-        """Free partitions. One may be wider than the scope of a hint, but not than one NUMA node where that is asked.
+        """Free partitions. A partition may be wider than the scope of a hint, but not than a required NUMA node.
 
-        The links of a partition do not go through the switches that a scope counts.
+        The links of a partition do not use the switches that a scope counts.
         """
         numa = self.node.single_numa or request.scope_code is ReasonCode.NUMA_MISMATCH
         for chosen in partitions(self.node, everyone, fitting, request.count, ask):
@@ -429,9 +429,9 @@ class Picker:
         fitting: Sequence[Card],
         template: str,
     ) -> Iterator[Pick]:
-        """Primary devices beside usable secondary ones first; elsewhere only where allowed.
+        """Primary devices beside usable secondary ones first; others only if allowed.
 
-        Upstream picks the primary without looking at the others (docs/sources/koordinator.md 13, Q15).
+        Upstream picks the primary without checking the others (docs/sources/koordinator.md 13, Q15).
         """
         joint = self.request.joint
         mates = [
@@ -469,7 +469,7 @@ class Picker:
     ) -> Iterator[Pick]:
         """As many devices as the primary has PCIe switches, at least as many as asked.
 
-        They come from these switches, one of each in turn; then from the primary's NUMA nodes, then from anywhere.
+        They are taken from these switches, one of each in turn; then from the primary's NUMA nodes, then from anywhere.
         """
         request, joint = group.request, self.request.joint
         strategy = self.strategy or roomiest(request)
@@ -515,7 +515,7 @@ class Picker:
         fitting: Sequence[Card],
         count: int,
     ) -> list[Card]:
-        """Drop cards whose surroundings are in use, for a request that wants `count` idle ones."""
+        """Drop cards whose surroundings are in use, for a request that needs `count` idle ones."""
         scope = request.scope_exclusive
         if scope is None:
             return list(fitting)
@@ -555,14 +555,14 @@ class Picker:
         return ""
 
     def _note(self, reason: NodeReason) -> None:
-        """Keep the first reason: it comes from the first choice, which people expect to see."""
+        """Keep the first reason: it is from the first choice, which people expect to see."""
         if self.reason is None:
             told = reason.brief or reason.cards or reason.code is ReasonCode.INSUFFICIENT_CARDS
             self.reason = reason if told else replace(reason, brief=reason.message)
 
 
 def pool_reason(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
-    """Why a card gives too little, by a share or by instances; None where it gives a share."""
+    """Why a card gives too little, by a share or by instances; None if it gives a share."""
     by_card = refusal(card, request, protocol)
     by_instance = instances.refusal(card, request, protocol)
     if by_card is None or (by_instance and by_instance.code is ReasonCode.MODE_MISMATCH):

@@ -34,26 +34,26 @@ _MOST_ALTERNATIVES: Final = 64
 _LEFT: Final = attrgetter(
     "core_free", "memory_free", "slots_free", "tenants", "instances", "functions_taken"
 )
-"""What a card has left."""
+"""The free amounts of a card."""
 
 _LOOKS: Final = 8
-"""Units of work that a first choice takes for each card; the work of conditions comes on top."""
+"""Units of work of a first choice for each card; conditions cost extra."""
 
 _TAKEN: Final = 4
-"""Cards that are taken and released for one unit of work."""
+"""Cards taken and released in one unit of work."""
 
 _A_GRANT: Final = 2
-"""Units of work that it takes to write down one container's part of one device."""
+"""Units of work to record one container's part of one device."""
 
 _MOST_ASKED: Final = 256
-"""Devices of one pod for which there is work; a node that has as many ends the try much earlier."""
+"""The most devices of one pod; a try on a node that has as many ends much earlier."""
 
 GIVEN_UP: Final = NodeReason(
     ReasonCode.SEARCH_LIMIT,
     "the search for cards for all of its containers took as much work as it may on one node; ask "
     "for devices in fewer containers, or for equal amounts in them",
 )
-"""Why a node is refused on which the search gave up."""
+"""Why a node is refused if the search gave up on it."""
 
 
 def place(
@@ -74,12 +74,11 @@ def place(
         cards: scratch copies of its devices by type; they are left as they were.
         request: a request without a fault.
         strategy: between cards, unless the pod has its own.
-        ranking: score of each row of the first group's type, where the strategy gives one.
-        work: what the search may do; None for as much as one node is worth. Where it is not enough,
-            or nothing, each group gets its first choice, which takes work that grows with groups
-            times cards.
+        ranking: score of each row of the first group's type, if the strategy gives one.
+        work: the search's limit of work; None for that of one node. If it is too low, or zero, each group gets its
+            first choice, whose work grows with groups times cards.
         obstacle: the node is known not to serve the pod, and only the first obstacle is wanted.
-        greedily: each group gets its first choice where the search gives up.
+        greedily: each group gets its first choice if the search gives up.
     """
     work = work or Work(MOST_A_NODE)
     picker = Picker(node, cards, request, strategy, ranking, work)
@@ -153,7 +152,7 @@ class _Search:
         own = {id(card) for _, pick in picks for card in pick.cards}
         result: list[tuple[RequestGroup, Pick]] = []
         missing: NodeReason | None = None
-        # An instance keeps its place while the pod lives; who comes before may use it as it is.
+        # An instance keeps its place while the pod lives; an earlier container may use it unchanged.
         kept = [(pick, self._take(other, pick)) for other, pick in picks if pick.by_instances]
         for group in groups:
             if self.work.spent:
@@ -212,7 +211,7 @@ class _Search:
         return False
 
     def _alternatives(self, group: RequestGroup, own: Container[int]) -> Iterator[Pick]:
-        """Picks for an init container, up to the first of which all cards are the pod's own."""
+        """Picks for an init container, up to the first one that uses only the pod's own cards."""
         for pick in islice(self.picker.picks(group, {}), self.alternatives):
             yield pick
             self.work.done += 1
@@ -221,15 +220,14 @@ class _Search:
 
     @property
     def _over(self) -> bool:
-        """Whether the search ends here, whatever is left to try."""
+        """Whether the search ends here, regardless of untried picks."""
         work = self.work
         return work.done >= work.limit or (self.obstacle and self.picker.reason is not None)
 
     def _state(self, depth: int) -> object:
-        """What decides whether the groups from a depth on find room: what every card has left.
+        """A key that decides whether the groups from a depth on find room: the free amounts of every card.
 
-        Who took it makes no difference, but for devices that must lie beside those of the first
-        type.
+        It does not matter which groups took them, except for devices that must be beside those of the first type.
         """
         self.work.done += 1
         if self.alike is None:
@@ -247,14 +245,14 @@ class _Search:
         return depth, tuple(self.told), beside
 
     def _left(self, card: Card) -> int:
-        """A number for what a card has left, and what distinguishes it from others."""
+        """A number for a card's free amounts and its distinguishing properties."""
         kind = self.alike.get(id(card), card.row) if self.alike else card.row
         units = tuple(card.extras_free.values()) if card.extras_free else ()
         told = kind, _LEFT(card), units
         return self.numbers.setdefault(told, len(self.numbers))
 
     def _changed(self, pick: Pick) -> None:
-        """Note anew what the cards of a pick have left."""
+        """Update the recorded free amounts of a pick's cards."""
         if self.told:
             for card in pick.cards:
                 self.told[self.places[id(card)]] = self._left(card)
@@ -276,10 +274,10 @@ class _Search:
 
 
 def _alike(picker: Picker) -> dict[int, int]:
-    """A number for each card, the same for cards that take each other's place; empty where none may.
+    """A number for each card, equal for interchangeable cards; empty if no card may be interchanged.
 
-    They may where only amounts decide: no group names cards or functions, or wants cards close together, and
-    every set of cards that serves a group is tried.
+    They may if only amounts decide: no group names cards or functions, or needs cards close together, and every set of
+    cards that serves a group is tried.
     """
     request, node = picker.request, picker.node
     later = request.joint.types[1:] if request.joint else ()
@@ -302,7 +300,7 @@ def _alike(picker: Picker) -> dict[int, int]:
 
 
 def constant(card: Card) -> object:
-    """What is so of a card whatever is taken of it, but for what tells it from others of its kind on the node."""
+    """The properties of a card that no choice changes, without those that identify it among its kind on the node."""
     device = card.device
     return (
         device.type,
@@ -326,7 +324,7 @@ def constant(card: Card) -> object:
 
 
 def _again(group: RequestGroup, idle: Sequence[Pick]) -> Pick | None:
-    """Instances of the pod itself that serve an init container before their owners run."""
+    """The pod's own instances that serve an init container before their owners run."""
     request = group.request
     if not request.instances:
         return None

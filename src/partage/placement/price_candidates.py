@@ -73,4 +73,4 @@ CANDIDATES: Final = tuple(
         load,
     ) in enumerate(_ROWS)
 )
-"""Settings, each with draws of its own."""
+"""Settings, each with its own draws."""

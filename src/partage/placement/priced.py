@@ -26,24 +26,24 @@ from partage.placement.slot_reservation import Guard
 from partage.placement.tables import UNITS, Floats, Prices
 
 TIER: Final = 2**33
-"""Added to every score, so that a place that is better kept free can fall below all others."""
+"""Added to every score, so that a place to keep free can fall below all others."""
 
 _BIN: Final = 15.0  # milli of loss that count as equal
 _OFFSET: Final = 128  # bins; a placement can raise the value of a node a little
 _MOST_BIN: Final = 2**10 - 1
-_MOST_NODE: Final = 2**13 - 1  # milli left on a node that are kept apart
+_MOST_NODE: Final = 2**13 - 1  # milli left on a node that are distinguished
 _MOST_CARD: Final = 2**10 - 1
-_PLENTY: Final = 1e6  # cores and GiB of nodes that do not tell
+_PLENTY: Final = 1e6  # cores and GiB of nodes that do not report them
 _SETS: Final = 20.0  # milli a card for a full set of idle cards, at full demand for sets
 SCARCE: Final = 0.1
-"""Milli lost for each milli taken of a model that is sought as much as there is of it."""
+"""Milli lost for each milli taken of a model whose demand equals its supply."""
 _MIB: Final = 2**20
 
 
 class PriceGauge(CardScores):
-    """Value of every node, kept up to date with the ledger; shared by all classes.
+    """Value of every node, updated with the ledger; shared by all classes.
 
-    It holds nothing that does not follow from the ledger and the prices.
+    Everything in it follows from the ledger and the prices.
 
     Attributes:
         prices: in force.
@@ -52,10 +52,10 @@ class PriceGauge(CardScores):
         idle: untouched cards by node.
         model: row of the card's model in the prices, by card and node.
         sums: worth of all cards of a node, by node and pair of prices.
-        value: of the node, all in all.
+        value: total of the node.
         guard: slots of reserves.
-        worth, scarcity: as the prices say, with one more row for models that they do not know.
-        bonus: what keeping so many untouched cards together is worth.
+        worth, scarcity: as in the prices, with one more row for unknown models.
+        bonus: the worth of keeping so many untouched cards together.
         row: row of the model, by kind of card.
         milli: compute left in the cluster.
     """
@@ -64,7 +64,7 @@ class PriceGauge(CardScores):
 
     def __init__(self, prices: Prices, ledger: Ledger) -> None:
         self.prices = prices
-        # The last row is for models that the prices do not know: worth their compute.
+        # The last row is for models that are not in the prices: they are worth their compute.
         models, units, pairs = prices.worth.shape
         self.worth: Floats = np.zeros((models + 1, units, pairs))
         self.worth[:models] = prices.worth
@@ -75,12 +75,12 @@ class PriceGauge(CardScores):
     def flags(
         self, host: Mapping[str, int], request: DeviceRequest | None, nodes: Nodes, scores: Ints
     ) -> Ints:
-        """For each node, a bit for each reserve that loses a slot by the place scored best."""
+        """For each node, a bit for each reserve that loses a slot by the best-scored place."""
         index = np.arange(self.total.shape[0])[nodes]
         count, milli = demand(request)
         idle = self.idle[index] - count
         if request is not None and not request.whole:
-            rest = (2 * TIER - 1 - scores) & _MOST_CARD  # on the card that was scored best
+            rest = (2 * TIER - 1 - scores) & _MOST_CARD  # on the best-scored card
             idle = self.idle[index] - ((rest < MILLI) & (rest + milli >= MILLI))
         cpu, memory = (
             self.ledger.host_free[name][index] - host.get(name, 0) for name in ("cpu", "memory")
@@ -88,12 +88,12 @@ class PriceGauge(CardScores):
         return self.guard.flags(host, count, index, (cpu, memory, idle, self.model[0, index]))
 
     def offer(self, value: Ints, flags: Ints, step: int) -> Ints:
-        """The values, those of places that take a slot from a short reserve less by `step`."""
+        """The values; those of places that take a slot from a short reserve are reduced by `step`."""
         tight = self.tight()
         return np.where(flags & tight, value - step, value) if tight else value
 
     def best(self, value: Ints, flags: Ints, step: int) -> int:
-        """The first node with the highest offer, -1 where all are below 0."""
+        """The first node with the highest offer, -1 if all are below 0."""
         offer = self.offer(value, flags, step)
         index = int(offer.argmax())
         return index if offer[index] >= 0 else -1
@@ -142,7 +142,7 @@ class PriceGauge(CardScores):
         self.guard.write(nodes, cpu, memory, self.idle[nodes], model[0])
 
     def _least(self, host: Mapping[str, int], nodes: Index, sums: Floats) -> Floats:
-        """Value of nodes once `host` is taken off them."""
+        """Value of nodes after `host` is taken off them."""
         cores = self._told("cpu", host, nodes, 1000)
         gib = self._told("memory", host, nodes, 1024 * _MIB)
         pairs = self.prices.pairs
@@ -154,13 +154,13 @@ class PriceGauge(CardScores):
     def _told(self, name: str, host: Mapping[str, int], nodes: Index, unit: int) -> Floats:
         free = self.ledger.host_free[name][nodes]
         told: Floats = (free - host.get(name, 0)) / unit
-        # Half the mark, since what pods asked has been taken off it.
+        # Half the mark, because the pods' requests are already subtracted from it.
         return np.where(free >= UNCHECKED // 2, _PLENTY, told)
 
     # --- losses ----------------------------------------------------------------------------------
 
     def codes(self, nodes: Index | int) -> Ints:
-        """Cards score the same that are of one model, with as much left."""
+        """Cards of one model with as much left score the same."""
         codes: Ints = self.left[:, nodes] * self.worth.shape[0] + self.model[:, nodes]
         return codes
 
@@ -197,7 +197,7 @@ class PriceGauge(CardScores):
 
 
 def told(ledger: Ledger, host: Mapping[str, int], index: int) -> tuple[float, float]:
-    """Cores and GiB that a node has left once `host` is taken off it."""
+    """Cores and GiB that a node has left after `host` is taken off it."""
     cpu, memory = int(ledger.host_free["cpu"][index]), int(ledger.host_free["memory"][index])
     cores = (cpu - host.get("cpu", 0)) / 1000
     gib = (memory - host.get("memory", 0)) / (1024 * _MIB)
@@ -210,7 +210,7 @@ def _units(left: Ints) -> Ints:
 
 
 def packed(loss: Floats, node: Ints, card: Ints) -> Ints:
-    """One number for the loss in bins, then what the node and what the card have left."""
+    """One number for the loss in bins, then the free amounts of the node and of the card."""
     bins = np.floor(loss / _BIN + 0.5).astype(np.int64) + _OFFSET
     key = np.clip(bins, 0, _MOST_BIN) << 23
     key |= np.minimum(node, _MOST_NODE) << 10
@@ -220,7 +220,7 @@ def packed(loss: Floats, node: Ints, card: Ints) -> Ints:
 
 
 def set_bonus(prices: Prices, cards: int) -> Floats:
-    """What 0 to `cards` idle cards of one node are worth as sets, milli."""
+    """The worth of 0 to `cards` idle cards of one node as sets, milli."""
     return np.array(
         [_SETS * sum(part * b * (f // b) for b, part in prices.sets) for f in range(cards + 1)]
     )

@@ -45,12 +45,12 @@ class Config:
     """How prices are made from a mix.
 
     Attributes:
-        alpha: how evenly requests are served; 0 for most compute, more for more even.
-        cpu_weight: milli that a core for pods without cards counts.
+        alpha: how evenly requests are served; 0 for most compute, higher for more even.
+        cpu_weight: the value in milli of a core for pods without cards.
         scenarios: mixes to average over.
-        concentration: how close they are to the one seen.
-        seed: of their draws.
-        cpu_part, memory_part: how much of CPU and memory can be used.
+        concentration: how close they are to the mix seen.
+        seed: that of their draws.
+        cpu_part, memory_part: the usable part of CPU and memory.
         load: demand over capacity.
     """
 
@@ -65,7 +65,7 @@ class Config:
 
     @property
     def weights(self) -> Floats:
-        """Value of one more milli served, by step of how much is served already."""
+        """Value of one more milli served, by step of the amount already served."""
         middle = (_BREAKS[1:] + _BREAKS[:-1]) / 2
         result: Floats = np.maximum(middle, _KNEE) ** -self.alpha
         return result
@@ -77,7 +77,7 @@ class Items:
 
     Attributes:
         size: hundredths of a card.
-        cores, gib: what goes with it, on average.
+        cores, gib: mean CPU and memory beside it.
         allowed: (models, items).
         of_ask: the item of each ask; -1 for pods without cards.
     """
@@ -90,7 +90,7 @@ class Items:
 
     @staticmethod
     def of(mix: Mix) -> "Items":
-        """Asks with about as much CPU and memory a card, and the same models, become one item."""
+        """Asks with similar CPU and memory a card, and the same models, become one item."""
         keys: dict[object, int] = {}
         of_ask = np.full(mix.counts.size, -1, np.int64)
         sizes, allowed = [], []
@@ -125,7 +125,7 @@ def knapsack(size: Ints, profit: Floats) -> tuple[Floats, Ints]:
         profit: (rows, items); items without profit are never taken.
 
     Returns:
-        (101, rows) values, and as many items; -1 where a hundredth is left over.
+        (101, rows) values, and as many items; -1 if a hundredth is unused.
     """
     order = np.argsort(size, kind="stable")
     sizes, gains = size[order], np.where(profit > 0, profit, -1.0)[:, order]
@@ -169,7 +169,7 @@ class _Programme:
         kinds, models, steps = self.items.size.size, self.cards.size, _BREAKS.size - 1
         none = np.array([], np.int32), np.array([], np.float64)
         for _ in range(kinds + 1):
-            h.addRow(-self._inf, 0.0, 0, *none)  # served at most what is produced
+            h.addRow(-self._inf, 0.0, 0, *none)  # served at most the amount produced
         for cap in (*self.cards, *self.cpu, *self.memory):
             h.addRow(-self._inf, float(cap), 0, *none)
         self._served = served = (kinds + 1) * steps
@@ -186,7 +186,7 @@ class _Programme:
                 self._add(model, {item: UNITS // int(self.items.size[item])})
 
     def _add(self, model: int, pattern: dict[int, int]) -> bool:
-        """One more way to cut a card of a model; False where it is known."""
+        """Add one more way to cut a card of a model; False if it is known."""
         parts = sorted(pattern.items())
         key = (model, tuple(parts))
         if key in self._patterns:
@@ -204,7 +204,7 @@ class _Programme:
         return True
 
     def configure(self, config: Config) -> None:
-        """Take another configuration's utility and limits."""
+        """Use another configuration's utility and limits."""
         self.load = config.load
         sizes = np.append(self.items.size * (MILLI / UNITS), config.cpu_weight)
         every = np.arange(self._served, dtype=np.int32)
@@ -219,7 +219,7 @@ class _Programme:
             self._h.changeRowBounds(first + 2 * models + model, -self._inf, float(memory))
 
     def solve(self, chances: Floats) -> Floats:
-        """Prices of the items, an average one worth its size, for chances of the asks."""
+        """Prices of the items for given chances of the asks; an average item is worth its size."""
         items, kinds = self.items, self.items.size.size
         with_cards = items.of_ask >= 0
         cards = (chances * self.mix.cards)[with_cards]
@@ -244,7 +244,7 @@ class _Programme:
         return -np.array(self._h.getSolution().row_dual)
 
     def _improve(self, price: Floats) -> bool:
-        """Add the best pattern of each model where it gains something; False if none does."""
+        """Add the best pattern of each model if it gains something; False if none does."""
         items, kinds, models = self.items, self.items.size.size, self.cards.size
         per_card, per_core, per_gib = price[kinds + 1 :].reshape(3, models)
         profit = price[:kinds] - per_core[:, None] * items.cores - per_gib[:, None] * items.gib
@@ -271,7 +271,7 @@ def taken(size: Ints, last: Ints) -> dict[int, int]:
 
 
 class Learner:
-    """Makes prices for one mix, in as many configurations as wanted."""
+    """Makes prices for one mix, in any number of configurations."""
 
     def __init__(self, mix: Mix, stock: Stock) -> None:
         """Prepare the programme. Raises `SolverMissing`: no solver is installed."""
@@ -280,7 +280,7 @@ class Learner:
         self._programme = _Programme(mix, stock, self.items)
         self._chances: Floats = mix.counts / mix.counts.sum()
         self._reserves = reserves_of(mix, stock)
-        # The patterns that the mix itself needs are there from the first candidate on.
+        # The mix's own patterns exist from the first candidate on.
         self._programme.configure(Config())
         self._programme.solve(self._chances)
 
@@ -314,7 +314,7 @@ class Learner:
 
 
 def scarcity(mix: Mix, stock: Stock) -> Floats:
-    """Demand by model of requests that do not take every card, over the model's fair share."""
+    """Demand by model of requests that do not accept every card, over the model's fair share."""
     cards = stock.by_model(stock.cards)
     demand = mix.demand.astype(np.float64)
     result: Floats = np.zeros(cards.size)
@@ -326,6 +326,6 @@ def scarcity(mix: Mix, stock: Stock) -> Floats:
 
 
 def sets_of(mix: Mix) -> tuple[tuple[int, float], ...]:
-    """Share of the demand that comes in sets of 2, 4 and 8 cards."""
+    """Share of the demand for sets of 2, 4 and 8 cards."""
     total = max(1.0, float(mix.demand.sum()))
     return tuple((b, float(mix.demand[mix.cards == b].sum()) / total) for b in _SETS)

@@ -24,7 +24,7 @@ LEADING: Final = (
     ReasonCode.UUID_MISMATCH,
     ReasonCode.TYPE_MISMATCH,
 )
-"""Which card's reason speaks for the node: the card that came closest to serving the request."""
+"""The order in which a card's reason leads for the node: the reason closest to serving first."""
 
 WRONG: Final = frozenset(
     {
@@ -34,7 +34,7 @@ WRONG: Final = frozenset(
         ReasonCode.TYPE_MISMATCH,
     }
 )
-"""Codes of cards that are the wrong ones whatever they have left."""
+"""Codes of cards that are not accepted regardless of their free amounts."""
 
 _APART: Final = frozenset(
     {
@@ -44,14 +44,14 @@ _APART: Final = frozenset(
         ReasonCode.PARTITION,
     }
 )
-"""Codes of nodes that have enough cards free, and not together as asked: a wish less, and the pod has its place."""
+"""Codes of nodes with enough free cards, but not together as asked: with one wish less the pod would have its place."""
 
 _TOLD: Final = 8
-"""Different facts of one code that the line names."""
+"""The most different facts of one code that the line names."""
 
 _ASKED: Final = ", asked "
 _NAMED: Final = frozenset({ReasonCode.TYPE_MISMATCH, ReasonCode.MODE_MISMATCH, ReasonCode.TAINT})
-"""Codes whose facts differ from node to node, none of them closer than another."""
+"""Codes whose facts differ between nodes, none of them closer than another."""
 _SHORT: Final = 8
 _RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
 
@@ -72,9 +72,9 @@ def node_reason(
     """Why a node lacks cards for a request.
 
     Args:
-        request: what was asked.
+        request: the request.
         reasons: one for each card that was refused.
-        fitting: how many cards would do.
+        fitting: how many cards would serve.
         total: how many cards of the type the node has.
     """
     device = "" if request.type is DeviceType.GPU else request.type.value
@@ -131,7 +131,7 @@ def _clause(reason: CardReason, device: str) -> str:
 
 
 class Finding:
-    """One code over many nodes: how many, and the node that came closest."""
+    """One code over many nodes: their number, and the node that came closest."""
 
     __slots__ = ("asked", "brief", "briefs", "card", "count", "device", "devices", "free", "node")
 
@@ -164,8 +164,8 @@ def refusal_of(
 ) -> Refusal:
     """The refusal of a pod that no node can host, with its one-line summary.
 
-    The line is `0/3 nodes: 2 insufficient gpu-memory (asked 20Gi, most free 12Gi on node-1 card
-    0), 1 unhealthy`: codes by how many nodes they concern.
+    The line is `0/3 nodes: 2 insufficient gpu-memory (asked 20Gi, most free 12Gi on node-1 card 0), 1 unhealthy`: codes
+    by their number of nodes.
     """
     if not findings:
         return Refusal(ReasonCode.INSUFFICIENT_CARDS, f"0/{total} nodes: there is no node")
@@ -184,7 +184,7 @@ def _part(code: ReasonCode, finding: Finding) -> str:
     if code in _NAMED and len(finding.briefs) > 1:
         return f"{text} ({_several(finding.briefs)})"
     if code is ReasonCode.UUID_MISMATCH and _ASKED in finding.brief:
-        return f"{text} (asked {finding.brief.partition(_ASKED)[2]})"  # what each card is, the nodes tell
+        return f"{text} (asked {finding.brief.partition(_ASKED)[2]})"  # the nodes' reasons contain each card's model
     if finding.brief:
         return f"{text} ({finding.brief}{f' on {finding.node}' if finding.node else ''})"
     if finding.asked is None or finding.free is None or finding.asked <= 0:
@@ -203,7 +203,7 @@ def _part(code: ReasonCode, finding: Finding) -> str:
 
 
 def _several(briefs: Collection[str]) -> str:
-    """What different cards are, by name, and what was asked once: `it is A10 or T4, asked H100`."""
+    """The names of different cards, and the request once: `it is A10 or T4, asked H100`."""
     told = sorted(briefs)
     more = f" or {len(told) - _TOLD} more" if len(told) > _TOLD else ""
     by_asked: dict[str, list[str]] = {}
@@ -223,12 +223,12 @@ _KUBERNETES: Final = (
     ReasonCode.NODE_RESOURCES,
     ReasonCode.TAINT,
     ReasonCode.NODE_UNSCHEDULABLE,
-    ReasonCode.NODE_AFFINITY,  # nodes that the pod itself excludes tell least
+    ReasonCode.NODE_AFFINITY,  # nodes that the pod itself excludes matter least
 )
 
 
 def _speaks(findings: Iterable[ReasonCode]) -> ReasonCode:
-    """The code that speaks for the pod: of devices before Kubernetes' own, closest first, the wrong cards last."""
+    """The leading code for the pod: of devices before Kubernetes' own, closest first, unaccepted cards last."""
 
     def rank(code: ReasonCode) -> tuple[bool, bool, int, str]:
         return code not in _APART, code in WRONG, _RANK.get(code, len(_RANK)), str(code)

@@ -22,19 +22,19 @@ from partage.placement.rehearsal_loops import Asked, Books, Kept, Usual, Worth
 from partage.placement.tables import Prices
 
 LOAD: Final = 1.3
-"""Compute that arrives in a rehearsal, of the cluster's."""
+"""Compute that arrives in a rehearsal, as a multiple of the cluster's."""
 _FULL: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Course:
-    """One rehearsal: nodes in the order of preference, and what arrives.
+    """One rehearsal: nodes in the order of preference, and the arrivals.
 
     Attributes:
         stock: the empty nodes.
         arrivals: rows of the mix.
         placed: so many of the first arrivals run already,
-        books: on nodes with this left.
+        books: the amounts left on the nodes then.
     """
 
     stock: Stock
@@ -45,15 +45,14 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a rehearsal went.
+    """The result of a rehearsal.
 
     Attributes:
-        at_full: allocation when as much has arrived as the cluster has, percent.
+        at_full: allocation when the arrivals equal the cluster's compute, percent.
         at_end: allocation at the end, percent.
         failed: pods without a place: without cards, fractions, one card, many cards.
-        came: pods of these kinds.
-        first_refused: load in percent when the first pod of many cards is refused; that of the
-            end where none is.
+        came: arrived pods of these kinds.
+        first_refused: load in percent when the first pod of many cards is refused; that of the end if none is.
     """
 
     at_full: float
@@ -67,10 +66,10 @@ def thinned(mix: Mix, stock: Stock, every: int, number: int) -> Course:
     """A rehearsal on an empty cluster of every so many-th node of each type.
 
     Args:
-        mix: what was seen.
+        mix: the mix seen.
         stock: the cluster.
         every: 1 for all nodes.
-        number: tells rehearsals of one size apart; the same number draws the same.
+        number: distinguishes rehearsals of one size; the same number draws the same.
     """
     chance = np.random.default_rng(100 * every + number)
     part = _part(stock, every)
@@ -80,7 +79,7 @@ def thinned(mix: Mix, stock: Stock, every: int, number: int) -> Course:
 
 
 def dressed(mix: Mix, stock: Stock, standing: Standing | None, number: int) -> Course:
-    """A rehearsal on the whole cluster, from the books as they stand."""
+    """A rehearsal on the whole cluster, from the current books."""
     running = [standing.running.get(ask, 0) for ask in mix.asks] if standing is not None else []
     if standing is None or not any(running):
         return thinned(mix, stock, 1, number)
@@ -127,10 +126,10 @@ def _empty(stock: Stock) -> Books:
 
 
 def _drawn(mix: Mix, capacity: int, load: float, chance: np.random.Generator) -> Ints:
-    """Arrivals that ask `load` times the compute there is, in random order.
+    """Arrivals that ask `load` times the cluster's compute, in random order.
 
-    Each ask comes as often as its share wants, up to rounding by chance: drawn one by one, the
-    load of CPU alone would differ from run to run by more than candidates do.
+    Each ask arrives in proportion to its share, with random rounding. If arrivals were drawn one by one, the CPU load
+    alone would differ between runs by more than candidates do.
     """
     demand = mix.cards * mix.milli
     pods = load * capacity * float(mix.counts.sum()) / max(float(mix.demand.sum()), 1.0)
@@ -159,7 +158,7 @@ class Theatre:
         self._usual = _usual(workload_of(mix), stock)
 
     def prices(self, course: Course, prices: Prices) -> Ints:
-        """Row of the node of each arrival under prices, -1 for none; 0 for what ran already."""
+        """Row of the node of each arrival under prices, -1 for none; 0 for already running pods."""
         worth, kept = _worth(prices, course.stock), _kept(prices, self.mix)
         arrivals, books, node, rest = _start(course, anew=False)
         rehearsal_loops.play_priced(arrivals, books, self._asked, worth, kept, rest)
@@ -169,9 +168,8 @@ class Theatre:
         """The same under FGD.
 
         Args:
-            course: what is played.
-            anew: from the empty cluster, what runs already being placed first; otherwise from the
-                books as they stand.
+            course: the rehearsal.
+            anew: from the empty cluster, with the running pods placed first; otherwise from the current books.
         """
         arrivals, books, node, rest = _start(course, anew=anew)
         rehearsal_loops.play_fragmentation(arrivals, books, self._asked, self._usual, rest)
@@ -184,7 +182,7 @@ class Theatre:
         return node
 
     def outcome(self, course: Course, node: Ints) -> Outcome:
-        """What a replay of a course came to."""
+        """The outcome of a course's replay."""
         cards, milli = self._asked.cards[course.arrivals], self._asked.milli[course.arrivals]
         demand = cards * milli
         capacity = max(course.stock.capacity, 1)
@@ -212,7 +210,7 @@ class Theatre:
 
 
 def _start(course: Course, *, anew: bool) -> tuple[Ints, Books, Ints, Ints]:
-    """What is to be placed, on what, the row of each arrival's node, and the part to be written."""
+    """The pods to place, the nodes, the row of each arrival's node, and the part to write."""
     first = 0 if anew else course.placed
     node: Ints = np.zeros(course.arrivals.size, np.int64)
     books = _copied(_empty(course.stock) if anew else course.books)
@@ -235,7 +233,7 @@ def _worth(prices: Prices, stock: Stock) -> Worth:
 
 
 def _kept(prices: Prices, mix: Mix) -> Kept:
-    """The reserves as columns; which asks may take their slots is the rule of `Guard`."""
+    """The reserves as columns; the rule of `Guard` decides which asks may take their slots."""
     reserves = prices.reserves
     allowed = [
         [not r.count or not r.models or m in r.models for m in prices.models] for r in reserves

@@ -19,7 +19,7 @@ from partage.placement.jit import compiled
 Floats = NDArray[np.float64]
 
 NOWHERE: Final = 2**62
-"""Key of a node that has no room."""
+"""Key of a node without room."""
 BEHIND: Final = 2**50
 """Added to the keys of places that take a slot from a short reserve."""
 BIN: Final = 15.0
@@ -29,9 +29,9 @@ MOST_NODE: Final = 2**13 - 1
 MOST_CARD: Final = 2**10 - 1
 MANY: Final = 2**20
 WHOLE: Final = 200
-"""The most that kube-scheduler's two scores give a node together."""
+"""The largest sum of kube-scheduler's two scores of a node."""
 MARGIN: Final = 3.0
-"""Those of `priced` and `slot_reservation`; the tests hold them to it."""
+"""Those of `priced` and `slot_reservation`; the tests check that they are equal."""
 
 
 class Books(NamedTuple):
@@ -67,8 +67,7 @@ class Asked(NamedTuple):
 class Worth(NamedTuple):
     """Prices: worth by model, hundredths and pair, and the pairs.
 
-    Then what a milli of each model costs for its scarcity, and what so many idle cards on one node
-    are worth as a set.
+    Then the scarcity cost of a milli of each model, and the worth of so many idle cards on one node as a set.
     """
 
     worth: Floats
@@ -95,7 +94,7 @@ class Kept(NamedTuple):
 
 
 class Usual(NamedTuple):
-    """The usual requests of FGD, as a lens has them, and by model instead of kind of card."""
+    """FGD's usual requests as in a lens, but by model instead of kind of card."""
 
     cpu: Ints
     cards: Ints
@@ -120,7 +119,7 @@ def _fits(cpu: int, memory: int, cards: int, milli: int, books: Books, i: int) -
 
 @compiled
 def _take(cpu: int, memory: int, cards: int, milli: int, card: int, books: Books, i: int) -> None:
-    """Take a pod's share: of `card` and, where it asks more, of the first others that fit."""
+    """Take a pod's share: of `card` and, if it asks more, of the first others that fit."""
     free_cpu, free_memory, left, size = books[:4]
     free_cpu[i] -= cpu
     free_memory[i] -= memory
@@ -135,7 +134,7 @@ def _take(cpu: int, memory: int, cards: int, milli: int, card: int, books: Books
 
 @compiled
 def _spread(cpu: int, memory: int, books: Books, i: int) -> int:
-    """Key of a node by kube-scheduler's own scores: most left of CPU and memory, and both alike."""
+    """Key of a node by kube-scheduler's own scores: most left of CPU and memory, and balance of both."""
     free_cpu, free_memory, _, _, _, room_cpu, room_memory = books
     cores = (free_cpu[i] - cpu) / max(room_cpu[i], 1)
     mib = (free_memory[i] - memory) / max(room_memory[i], 1)
@@ -164,7 +163,7 @@ def _least_after(
     after: Floats,
     before: Floats,
 ) -> float:
-    """`_least` once `times` cards went from one remainder to another."""
+    """`_least` after `times` cards went from one remainder to another."""
     best = np.inf
     for p in range(core.size):
         change = times * (after[p] - before[p])
@@ -203,7 +202,7 @@ def _idle(left: Ints, cards: int) -> int:
 
 @compiled
 def _supply(sign: int, supply: Ints, kept: Kept, books: Books, i: int) -> None:
-    """Add the slots of a node to those of each reserve, or take them off."""
+    """Add a node's slots to those of each reserve, or subtract them."""
     idle = _idle(books.left[i], books.cards[i])
     for b in range(supply.size):
         if kept.allowed[b, books.model[i]]:
@@ -217,8 +216,8 @@ def play_priced(
     """Place arrivals by prices and reserves.
 
     Args:
-        arrivals: row of the request of each.
-        books: what is left; written.
+        arrivals: row of each one's request.
+        books: the free amounts; written.
         asked: the requests.
         worth: the prices.
         kept: the reserves.
@@ -254,7 +253,7 @@ def play_priced(
         if full[k]:
             continue
         cpu, memory, cards, milli = a_cpu[k], a_memory[k], a_cards[k], a_milli[k]
-        # 1. The nodes that have changed since the request was last looked at.
+        # 1. The nodes that have changed since the request's last turn.
         start = seen[k]
         seen[k] = changes
         for step in range(nodes if start < 0 else changes - start):
@@ -288,7 +287,7 @@ def play_priced(
                 for g in range(size[i]):
                     have = left[i, g]
                     fresh = have >= milli
-                    for other in range(g):  # cards with as much left are worth the same
+                    for other in range(g):  # cards with as much left have the same worth
                         fresh = fresh and left[i, other] != have
                     if not fresh:
                         continue
@@ -327,7 +326,7 @@ def play_priced(
         if found < 0:
             full[k] = True
             continue
-        # 3. It is taken.
+        # 3. The place is taken.
         i, m = found, model[found]
         _supply(-1, supply, kept, books, i)
         _take(cpu, memory, cards, milli, taken[k, i], books, i)
@@ -346,7 +345,7 @@ def play_priced(
 
 @compiled
 def play_first_fit(arrivals: Ints, books: Books, asked: Asked, node: Ints) -> None:
-    """Place arrivals on the first node that fits, and its first cards that do."""
+    """Place arrivals on the first node that fits, and its first fitting cards."""
     a_cpu, a_memory, a_cards, a_milli, a_allowed, elsewhere = asked
     first = np.zeros(a_cpu.size, np.int64)  # nodes before it have no room, now or ever
     for number in range(arrivals.size):
@@ -413,7 +412,7 @@ def _fragmentation(cpu: int, left: Ints, cards: int, model: int, usual: Usual) -
 def play_fragmentation(
     arrivals: Ints, books: Books, asked: Asked, usual: Usual, node: Ints
 ) -> None:
-    """Place arrivals as FGD does."""
+    """Place arrivals by FGD."""
     free_cpu, _, left, size, model = books[:5]
     a_cpu, a_memory, a_cards, a_milli, a_allowed, elsewhere = asked
     nodes, steps = free_cpu.size, usual.points

@@ -9,9 +9,9 @@ from partage.inventory.plane import Bools
 from partage.placement.mix import Mix, Stock
 from partage.placement.tables import Reserve
 
-_BIG_CPU: Final = 24_000  # milli from which a pod without cards is big
+_BIG_CPU: Final = 24_000  # milli above which a pod without cards is big
 _MOST: Final = 48
-_PRIOR: Final = 0.05  # part of the largest nodes kept for whole-node pods never seen yet
+_PRIOR: Final = 0.05  # part of the largest nodes kept for unseen whole-node pods
 _PRIOR_ROOM: Final = 0.9
 _PRIOR_CPU: Final = 0.85
 
@@ -70,7 +70,7 @@ def _names(allowed: Bools, stock: Stock) -> tuple[str, ...]:
 
 
 def _unseen(mix: Mix, stock: Stock) -> list[Reserve]:
-    """A little of every largest type of node, for shapes that have not come yet."""
+    """A small part of every largest type of node, for unseen shapes."""
     types = _types(stock)
     pods = stock.capacity / max(1.0, float(mix.demand.sum()) / max(1, int(mix.counts.sum())))
     result = []

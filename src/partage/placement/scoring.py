@@ -42,7 +42,7 @@ _PUBLISHED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a strategy looks at.
+    """A strategy's inputs.
 
     Attributes:
         ledger: the books.
@@ -50,10 +50,10 @@ class Scene:
         request: the pod's first device request, or None for a pod without devices.
         fits: the cards that serve it, for `nodes`; None without devices.
         nodes: the nodes to score.
-        tables: what the strategy has learnt.
-        gauge: fragmentation of every node, where the tables know the usual requests.
-        priced: value of every node, where prices or usual requests are learnt.
-        scoring: what the pod's protocol compares under binpack and spread.
+        tables: the strategy's learnt tables.
+        gauge: fragmentation of every node, if the tables have usual requests.
+        priced: value of every node, if prices or usual requests are learnt.
+        scoring: the criteria of the pod's protocol under binpack and spread.
     """
 
     ledger: Ledger
@@ -68,15 +68,15 @@ class Scene:
 
 
 def scores_alike(scoring: Scoring) -> bool:
-    """Whether binpack and spread compare nodes by nothing but the parts used of compute and of memory."""
+    """Whether binpack and spread compare nodes only by the used parts of compute and memory."""
     return not scoring.sharers and not scoring.left
 
 
 def score(scene: Scene, strategy: Strategy) -> Ints:
     """Scores of the scene's nodes.
 
-    Binpack and spread look at what is used before the pod comes. The default takes the first node
-    that fits until it has learnt anything; pods without devices it keeps off nodes with devices.
+    Binpack and spread use the amounts before the pod arrives. The default takes the first node that fits until it has
+    learnt something; it keeps pods without devices off nodes with devices.
     """
     ledger, request, fits, nodes = scene.ledger, scene.request, scene.fits, scene.nodes
     if strategy is Strategy.FIRST_FIT:
@@ -101,7 +101,7 @@ def score(scene: Scene, strategy: Strategy) -> Ints:
 def ranking(scene: Scene, strategy: Strategy) -> dict[int, int] | None:
     """Score of each fitting card, by row, of the scene's only node.
 
-    None where the strategy leaves cards to `placement.order`.
+    None if the strategy leaves cards to `placement.order`.
     """
     request, fits, nodes = scene.request, scene.fits, scene.nodes
     if request is None or fits is None or request.whole:
@@ -153,7 +153,7 @@ def _usage(plane: Plane, nodes: Nodes) -> Ints:
 
 
 def _sharing(plane: Plane, nodes: Nodes) -> Ints:
-    """Sharers of each node's devices, in millionths of those that these may have."""
+    """Sharers of each node's devices, in millionths of the sharers that these may have."""
     total = plane.slots_total[:, nodes].sum(axis=0)
     return _part(np.minimum(plane.tenants[:, nodes].sum(axis=0), total), total)
 
@@ -171,7 +171,7 @@ def _left(plane: Plane, nodes: Nodes) -> Ints:
 
 
 def _part(part: Ints, whole: Ints) -> Ints:
-    """`part` in millionths of `whole` without overflow: both are scaled down where huge."""
+    """`part` in millionths of `whole` without overflow: huge values of both are scaled down."""
     shift = np.maximum(whole >> 40, 0)
     scale = np.where(shift > 0, 1 << 20, 1)
     return (part // scale) * _MILLION // np.maximum(whole // scale, 1)
@@ -189,7 +189,7 @@ def _host_score(ledger: Ledger, nodes: Nodes, strategy: Strategy) -> Ints:
 def _first(scene: Scene) -> Ints:
     """The default before it has learnt prices: all nodes alike, those without devices first.
 
-    Only pods without devices tell nodes apart: cards that they strand serve no pod.
+    Nodes differ only for pods without devices, because cards that these strand serve no pod.
     """
     bare: Ints = scene.ledger.bare[scene.nodes].astype(np.int64)
     return bare if scene.request is None else np.zeros_like(bare)

@@ -27,25 +27,25 @@ from partage.placement.rehearsal import Course, Outcome, Theatre, dressed, thinn
 from partage.placement.tables import Prices, Tables
 
 _ROUNDS: Final = ((4, 12, 4), (2, 5, 3))
-"""Every so many-th node; so many go on for their merit, and so many for their strict merit."""
+"""Rounds: every so many-th node; the numbers that continue for their merit, and for their strict merit."""
 _DRESSED: Final = 5  # runs on the whole cluster
-_EARLY: Final = 2000  # pods; what fewer tell is not worth many candidates,
-_FEW: Final = 16  # but only so many
-_LARGE: Final = 8_000  # cards of which no rehearsal uses many more
+_EARLY: Final = 2000  # pods; below this number there are
+_FEW: Final = 16  # only so many candidates
+_LARGE: Final = 8_000  # cards; a rehearsal never uses many more
 _AT_FULL: Final = 0.25
-_AHEAD: Final = 0.2  # points that allocation must be above FGD and first fit
-_UNCHARGED: Final = -0.3  # percent of its kind that may fail more than under FGD
+_AHEAD: Final = 0.2  # points by which allocation must exceed FGD and first fit
+_UNCHARGED: Final = -0.3  # percent of its kind that may fail beyond FGD
 _MANY: Final = 0.1
 _REFUSED: Final = 0.02
 _REFUSED_LATER: Final = 3.0
-_HARM: Final = 1.0  # percent of a kind: a table that costs more is not used
+_HARM: Final = 1.0  # percent of a kind: a table with a higher cost is not used
 _STRICT: Final = 3.0
-"""Points charged for each percent by those who go on as careful ones."""
+"""Points charged for each percent under the strict merit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How gain and cost are weighed on the whole cluster.
+    """The weights of gain and cost on the whole cluster.
 
     Attributes:
         limit: percent of a kind that may fail more often than under FGD without a charge.
@@ -58,10 +58,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a rehearsal ended with.
+    """The result of the rehearsals.
 
     Attributes:
-        prices: the best; None where none is better than the stand-in.
+        prices: the best; None if none is better than the stand-in.
         candidate: number of the best prices in the list.
         stand_in: the better of FGD and first fit.
     """
@@ -73,7 +73,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stage:
-    """A course with the outcomes that others are held against."""
+    """A course with the outcomes for comparison."""
 
     course: Course
     fgd: Outcome
@@ -89,7 +89,7 @@ def excess(found: Outcome, fgd: Outcome) -> tuple[float, ...]:
 
 
 def merit(found: Outcome, fgd: Outcome, first_fit: Outcome, slope: float = 1.0) -> float:
-    """What an outcome is worth: points of allocation, less what kinds of pod pay for it."""
+    """The merit of an outcome: points of allocation, less the charges for failed kinds of pod."""
     more = excess(found, fgd)
     paid = slope * sum(max(0.0, each - _UNCHARGED) for each in more[:3])
     paid += _MANY * max(0.0, more[3])
@@ -103,12 +103,12 @@ def merit(found: Outcome, fgd: Outcome, first_fit: Outcome, slope: float = 1.0) 
 
 
 class _Tried:
-    """What a strategy came to in the last round, on average.
+    """A strategy's mean results in the last round.
 
     Attributes:
         plain: its allocation, at the end and to a quarter at full load.
         most_excess: the most that any kind of pod fails more than under FGD, percent of the kind.
-        merit: what it is worth, see `merit`, with the charges of the rules on the mean excess.
+        merit: see `merit`, with the charges of the rules on the mean excess.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class _Tried:
 
 
 class _Selection:
-    """One choice: the candidates, and the stages they play on."""
+    """One choice: the candidates, and the stages on which they play."""
 
     def __init__(self, mix: Mix, stock: Stock, rules: Rules) -> None:
         self.mix, self.stock, self.rules = mix, stock, rules
@@ -132,7 +132,7 @@ class _Selection:
         self.thinner = max(1, round(stock.capacity / MILLI / _LARGE))
 
     def narrowed(self, candidates: dict[int, Prices]) -> dict[int, Prices]:
-        """The candidates that are left after the small rounds."""
+        """The candidates that remain after the small rounds."""
         for every, best, careful in _ROUNDS:
             if len(candidates) <= best + careful:
                 continue
@@ -172,7 +172,7 @@ class _Selection:
         return Choice(candidates[number], number, name)
 
     def _tried(self, stages: Sequence[_Stage], what: Prices | Strategy) -> _Tried:
-        """What prices, or a stand-in, make of the stages from the books as they stand."""
+        """The results of prices, or of a stand-in, on the stages from the current books."""
         outcomes = []
         for stage in stages:
             course = stage.course
@@ -211,12 +211,12 @@ def chosen(
     Args:
         mix: the requests seen so far, refused ones included.
         stock: the empty cluster.
-        standing: what is placed already; None for nothing.
-        rules: how gain and cost are weighed.
+        standing: pods placed already; None for none.
+        rules: the weights of gain and cost.
 
     Returns:
-        Without a solver a choice between FGD and first fit; None where the mix has no request for
-        cards, the cluster no cards, or numba is missing.
+        Without a solver a choice between FGD and first fit; None if the mix has no request for cards, the cluster no
+        cards, or numba is missing.
     """
     if not (COMPILED and mix.demand.any() and stock.cards.any()):
         return None
@@ -242,13 +242,13 @@ def learned(
 
     Args:
         tables: in force.
-        seen: how often each ask came.
+        seen: how often each ask arrived.
         stock: the empty cluster.
-        standing: what is placed already.
-        rules: how gain and cost are weighed.
+        standing: pods placed already.
+        rules: the weights of gain and cost.
 
     Returns:
-        None where nothing can be learnt, see `chosen`.
+        None if nothing can be learnt, see `chosen`.
     """
     mix = Mix.of(seen, stock)
     choice = chosen(mix, stock, standing, rules=rules)

@@ -27,9 +27,9 @@ class Guard:
     Attributes:
         supply: slots left in the cluster, by reserve.
         slots: slots by reserve and node; those of a node lie together.
-        cards, cpu, memory: what one slot of each reserve is; memory in bytes.
-        allowed: by reserve and row of the prices' models, whether its cards will do.
-        need: slots wanted for each pod to come, by reserve.
+        cards, cpu, memory: the size of one slot of each reserve; memory in bytes.
+        allowed: by reserve and row of the prices' models, whether its cards are accepted.
+        need: slots needed for each pod to come, by reserve.
         per_pod: compute that a pod takes on average, milli.
     """
 
@@ -42,7 +42,7 @@ class Guard:
         self._least = np.array([r.least_cpu for r in reserves], np.int64)
         self.need = np.array([r.need for r in reserves], np.float64)
         self._bits = np.left_shift(1, np.arange(len(reserves), dtype=np.int64))
-        # The last column is for models that the prices do not know.
+        # The last column is for models that are not in the prices.
         self.allowed: Bools = np.array(
             [
                 [not r.count or not r.models or m in r.models for m in (*prices.models, None)]
@@ -54,7 +54,7 @@ class Guard:
         self.supply: Ints = np.zeros(len(reserves), np.int64)
 
     def write(self, nodes: Index, cpu: Ints, memory: Ints, idle: Ints, model: Index) -> None:
-        """Count the slots of some nodes again.
+        """Recount the slots of some nodes.
 
         Args:
             nodes: each once.
@@ -80,7 +80,7 @@ class Guard:
             host: ordinary resources that the pod asks.
             count: cards that it asks.
             nodes: where it could go.
-            left: what it would leave there, as `write` takes it.
+            left: the amounts that it would leave there, in the form of `write`.
         """
         lost = self._counted(*left) < self.slots[:, nodes]
         lost &= ~self.exempt(host, count)[:, None]
@@ -88,7 +88,7 @@ class Guard:
         return result
 
     def exempt(self, host: Mapping[str, int], count: int) -> Bools:
-        """By reserve, whether a pod that asks so much may take its slots."""
+        """By reserve, whether a pod with such a request may take its slots."""
         same = np.where(self.cards > 0, count >= self.cards, count == 0)
         result: Bools = same & (host.get("cpu", 0) >= self._least)
         return result
@@ -97,7 +97,7 @@ class Guard:
         """A bit for each reserve that has fewer slots than it will need.
 
         Args:
-            idle_milli: compute left in the cluster: how many pods are still to come.
+            idle_milli: compute left in the cluster, which gives the number of pods to come.
         """
         wanted = self.need * (idle_milli / self.per_pod)
         short = (wanted > 0) & (self.supply <= wanted + MARGIN * np.sqrt(wanted))

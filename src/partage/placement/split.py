@@ -23,7 +23,7 @@ Choice = tuple[RequestGroup, Iterable[Part], str]
 def grants_of(choices: Sequence[Choice]) -> tuple[Grant, ...]:
     """Grants for every group and the devices chosen for it, by container in the pod's order.
 
-    Each device comes with its virtual function and its hardware instance, where it has one.
+    Each device has its virtual function and its hardware instance, if any.
     """
     result: list[tuple[int, Grant]] = []
     for group, chosen, template in choices:
@@ -41,14 +41,14 @@ def grants_of(choices: Sequence[Choice]) -> tuple[Grant, ...]:
 def _among(
     parts: Sequence[Grant], containers: Sequence[ContainerAsk]
 ) -> Iterator[tuple[int, Grant]]:
-    """The devices of one group shared out among its containers, with each container's position.
+    """The devices of one group divided among its containers, with each container's position.
 
-    Compute and memory are poured apart: either may be dominated by another container.
+    Compute and memory are divided separately, because different containers may dominate them.
     """
     core = _pour([part.core_milli for part in parts], containers, _core_weights(containers))
     memory = _pour([part.memory_bytes for part in parts], containers, _memory_weights(containers))
     counted: set[int] = set()
-    # The container that runs on is asked first to stand for the device; the order of the result is another.
+    # The device is first booked on a container that keeps running; the order of the result is another.
     order = sorted(range(len(containers)), key=lambda i: containers[i].phase is Phase.INIT)
     for i in order:
         container = containers[i]
@@ -73,13 +73,13 @@ def _among(
 
 
 def _core_weights(containers: Sequence[ContainerAsk]) -> list[int]:
-    """What each container asked of compute; of memory where none asked compute."""
+    """Each container's request of compute; of memory if none asked compute."""
     weights = [container.core_milli for container in containers]
     return weights if any(weights) else _memory_weights(containers, fallback=False)
 
 
 def _memory_weights(containers: Sequence[ContainerAsk], *, fallback: bool = True) -> list[int]:
-    """What each container asked of memory; of compute where none asked memory, else alike."""
+    """Each container's request of memory; of compute if none asked memory, else equal."""
     for weights in (
         [container.memory_bytes for container in containers],
         [container.memory_milli for container in containers],
@@ -93,11 +93,11 @@ def _memory_weights(containers: Sequence[ContainerAsk], *, fallback: bool = True
 def _pour(
     amounts: Sequence[int], containers: Sequence[ContainerAsk], weights: Sequence[int]
 ) -> list[dict[int, int]]:
-    """For each container, how much of each device: devices in a row, filled from the left.
+    """For each container, its amount of each device: devices in a row, filled from the left.
 
-    Sidecars and main containers lie one after another; an init container begins where the
-    sidecars before it end, and what comes after it begins there too. The furthest end is the
-    whole row, so that the devices are used to the last unit whatever the rounding.
+    Sidecars and main containers lie one after another. An init container begins at the end of the sidecars before it,
+    and the next container begins there too. The furthest end is the whole row, so the devices are used to the last unit
+    whatever the rounding.
     """
     extents: list[tuple[int, int]] = []
     begin = 0
@@ -121,7 +121,7 @@ def _pour(
 
 
 def by_instance(group: RequestGroup, device: Device, place: Place) -> Grant:
-    """A grant of an instance, still without a container; all of it is its container's."""
+    """The grant of an instance, without a container yet; its container gets all of it."""
     return Grant(
         container="",
         type=device.type,

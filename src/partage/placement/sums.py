@@ -21,11 +21,11 @@ from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
 from partage.placement.kernel import Nodes, at, needs
 
 _MOST_SUBSETS: Final = 6
-"""Sets of kinds that are compared with the room of the cards, in each order."""
+"""The most sets of kinds that are compared with the room of the cards, in each order."""
 _DIVIDED: Final = 2**10
-"""Groups beyond which amounts are divided, as their products with a card's memory would be no number any more."""
+"""Above this many groups amounts are divided, because their products with a card's memory would overflow."""
 _WIDE: Final = 2**40
-"""More than any card has: of nodes without a card that serves, which have failed already."""
+"""More than any card has: for nodes without a card that serves, which have failed already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Kind:
 
     Attributes:
         group: the first of them.
-        request: what each asks.
+        request: the request of each.
         copies: how many run at the same time.
     """
 
@@ -64,7 +64,7 @@ def room_together(
         ledger: the books.
         kinds: of one pod.
         fits: for each kind, the cards that serve one of it; shape (cards, nodes).
-        nodes: which nodes are asked about.
+        nodes: the nodes of the question.
     """
     room: Bools = np.ones(ledger.present[nodes].shape, np.bool_)
     for type_ in {kind.request.type for kind in kinds}:
@@ -89,7 +89,7 @@ def _of_type(
     any_card = np.logical_or.reduce([cards for _, cards in mine])
     core_free, memory_free = at(plane.core_free, nodes), at(plane.memory_free, nodes)
     room: Bools = np.ones(any_card.shape[1], np.bool_)
-    # 1. Sums of all groups against what is left, in each dimension.
+    # 1. Sums of all groups against the free amounts, in each dimension.
     for free, which in ((core_free, 0), (memory_free, 1)):
         total = sum(
             least[which] * (kind.copies * kind.request.count)
@@ -104,7 +104,7 @@ def _of_type(
     for unit, asked in units.items():
         free = at(plane.unit_columns(unit)[1], nodes)
         room &= np.where(any_card, np.maximum(free, 0), 0).sum(axis=0) >= min(asked, 2**62)
-    # 2. Of the groups that ask at least so much, each card serves only so many. Only nodes that are left are asked.
+    # 2. Each card serves only so many of the groups above a size. Only the remaining nodes are asked.
     if room.any():
         left = slice(None) if room.all() else np.flatnonzero(room)
         room[left] = _by_size(ledger, plane, mine, taken, left, nodes)
@@ -119,15 +119,15 @@ def _by_size(
     left: Nodes,
     nodes: Nodes,
 ) -> Bools:
-    """Of some nodes, those whose cards serve as many groups of each size as there are.
+    """The given nodes whose cards serve as many groups of each size as there are.
 
     Args:
         ledger: the books.
         plane: of the type.
         mine: the kinds that ask for it, and the cards that serve them; shape (cards, nodes).
-        taken: what each takes at least.
-        left: positions of the nodes that are asked about, among `nodes`.
-        nodes: which nodes the columns of `mine` are.
+        taken: the least that each takes.
+        left: positions of the nodes of the question, among `nodes`.
+        nodes: the nodes of `mine`'s columns.
     """
     columns = plane.core_free, plane.memory_free, plane.slots_free, plane.tenants
     core_free, memory_free, slots, tenants = (at(at(column, nodes), left) for column in columns)
@@ -153,22 +153,22 @@ def _by_size(
 
 
 def _of(amount: Ints | int, left: Nodes) -> Ints | int:
-    """An amount of all nodes, or of each, for some of them."""
+    """An amount, common to all nodes or one per node, for some nodes."""
     return amount if isinstance(amount, int) else amount[left]
 
 
 @dataclass(slots=True)
 class _Subset:
-    """Groups of a pod, the largest ones: what they have in common.
+    """Common properties of the largest groups of a pod.
 
     Attributes:
-        cards: which serve any of them; shape (cards, nodes).
+        cards: those that serve any of them; shape (cards, nodes).
         core: the least compute that any takes, for all nodes or by node.
         memory: the same of memory.
         groups: how many there are.
         asked: cards that they ask for.
-        most: the most tenants of a card that any allows; None where one has no such limit.
-        alone: each wants its cards for itself.
+        most: the most tenants of a card that any allows; None if one has no such limit.
+        alone: each needs its cards alone.
     """
 
     cards: Bools
@@ -182,7 +182,7 @@ class _Subset:
     def add(
         self, one: tuple[Kind, Bools], taken: tuple[Ints | int, Ints | int], limit: int | None
     ) -> None:
-        """One kind more."""
+        """Add one more kind."""
         kind, cards = one
         self.cards |= cards
         self.core, self.memory = _less(self.core, taken[0]), _less(self.memory, taken[1])
@@ -200,12 +200,12 @@ def _less(one: Ints | int, other: Ints | int) -> Ints | int:
 
 
 def _limit(ledger: Ledger, request: DeviceRequest) -> int | None:
-    """The most tenants of a card; None where a registered card may take as many as it has slots."""
+    """The most tenants of a card; None if a registered card may take as many as it has slots."""
     return None if request.registrar in ledger.registrars else request.sharers
 
 
 def _size(request: DeviceRequest, which: int) -> tuple[int, int]:
-    """How much a request takes of a card, to compare it with others of the pod."""
+    """A request's size on a card, for comparison with others of the pod."""
     if which == 0:
         return int(request.whole), request.core_milli
     return int(request.whole), request.memory_bytes or request.memory_milli
@@ -231,9 +231,9 @@ def _taken(
 
 
 def _at_most(serves: Ints, left: Ints, least: Ints | int, groups: int) -> Ints:
-    """The less of `serves` and of how often `least` goes into what is left, which may be any number for nothing.
+    """The smaller of `serves` and of how often `least` fits into the free amount; a `least` of 0 does not limit.
 
-    Most cards have enough for all, and a product tells that in a tenth of the time of a division.
+    Most cards have enough for all, and a product shows that in a tenth of the time of a division.
     """
     if isinstance(least, int):
         least = np.array([least])
@@ -247,9 +247,9 @@ def _at_most(serves: Ints, left: Ints, least: Ints | int, groups: int) -> Ints:
 
 
 def _enough(subset: _Subset, free: tuple[Ints, Ints, Ints, Ints]) -> Bools:
-    """Nodes whose cards serve as many groups as there are, if all were as small as the smallest.
+    """Nodes whose cards would serve all groups if each were as small as the smallest.
 
-    A card serves a group once, whatever it has left: a group wants different cards.
+    A card serves a group only once, because a group needs different cards.
 
     Args:
         subset: the groups.

@@ -15,7 +15,7 @@ from partage.placement.fragmentation import Workload
 Floats = NDArray[np.float64]
 
 UNITS = 100
-"""Steps that a card's compute is counted in: hundredths."""
+"""Steps in which a card's compute is counted: hundredths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Reserve:
     Attributes:
         count: cards that each asks; 0 for pods without cards.
         cpu_milli, memory_mib: the most that any of them asks.
-        models: card models that will do, empty for any.
-        need: slots wanted for each pod that is still to come.
-        least_cpu: pods with as many cards and at least so much CPU may take the slots.
+        models: accepted card models, empty for any.
+        need: slots needed for each pod to come.
+        least_cpu: pods with as many cards and at least this CPU may take the slots.
     """
 
     count: int
@@ -40,16 +40,16 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """What remainders of cards, CPU and memory are worth, learnt from a mix of requests.
+    """The worth of remainders of cards, CPU and memory, learnt from a mix of requests.
 
     Attributes:
         models: card models, in the order of the rows of `worth` and `scarcity`.
         pairs: prices of CPU and memory considered together, milli a core and milli a GiB.
-        worth: milli that `u` hundredths left on a card are worth, by model, `u` and pair.
-        scarcity: how much the model is sought by requests that accept no other, up to 1.5.
+        worth: the worth in milli of `u` hundredths left on a card, by model, `u` and pair.
+        scarcity: the demand for the model by requests that accept no other, up to 1.5.
         sets: (cards, share of demand) for requests of several cards.
         milli_per_pod: mean compute that a pod asks.
-        reserves: what is kept for big requests.
+        reserves: those for big requests.
     """
 
     models: tuple[str, ...]
@@ -71,7 +71,7 @@ class Tables:
         seed: of the draws of `random`.
         prices: for `partage`; None until they are learnt.
         expected: the usual requests of a small cluster, for `partage` without prices.
-        stand_in: decides for `partage` where it has neither; None for its own first fit.
+        stand_in: decides for `partage` if it has neither; None for its own first fit.
     """
 
     version: int = 0
@@ -83,13 +83,13 @@ class Tables:
 
     @property
     def chosen(self) -> str:
-        """What decides for `partage`: `prices`, `capacity`, or the strategy that stands in."""
+        """The decider for `partage`: `prices`, `capacity`, or the stand-in strategy."""
         if self.prices is None and self.expected.shapes:
             return "capacity"
         return "prices" if self.prices else (self.stand_in or Strategy.FIRST_FIT).value
 
     def settled(self, strategy: Strategy) -> Strategy:
-        """The strategy that decides where `strategy` is wanted."""
+        """The strategy that decides if `strategy` is wanted."""
         learnt = self.prices is not None or self.expected.shapes
         if strategy is Strategy.PARTAGE and not learnt and self.stand_in is not None:
             return self.stand_in

@@ -8,28 +8,27 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST: Final = 6_000
-"""Units that one decision may take over all nodes, before only the most promising ones are tried.
+"""Units that one decision may take over all nodes; then only the most promising nodes are tried.
 
-A pod that finds none says `SearchLimit`, and is woken as any other when room appears.
+A pod that finds no place then gets `SearchLimit`, and is tried again like any other when room appears.
 """
 
 MOST_A_NODE: Final = 2_000
 """Units that the exact rule may take on one node."""
 
 FEW: Final = 400
-"""Units within which ordinary pods are decided: one or a few requests for devices, on any node."""
+"""Units that are enough for ordinary pods: one or a few requests for devices, on any node."""
 
 
 @dataclass(slots=True)
 class Work:
-    """Work that may be done, and how much of it is done.
+    """The limit of work, and the work done.
 
     Attributes:
         limit: units that may be done.
-        done: units that are done, those included that count as if they were done again.
-        recalled: of these, what was remembered instead.
-        aside: what was done beside, and does not count against the limit: scores brought up to date,
-            and sentences.
+        done: units done, including remembered ones that count as if done again.
+        recalled: the remembered units among them.
+        aside: work that does not count against the limit: score updates, and sentences.
     """
 
     limit: int = MOST
@@ -39,20 +38,20 @@ class Work:
 
     @property
     def spent(self) -> bool:
-        """Whether nothing may be done any more."""
+        """Whether the limit is reached."""
         return self.done >= self.limit
 
     @property
     def few(self) -> bool:
-        """Whether less may be done than a decision is worth: enough for ordinary pods, without a search."""
+        """Whether the limit is below that of a decision: enough for ordinary pods, without a search."""
         return self.limit < MOST
 
     @property
     def taken(self) -> int:
-        """What it really took."""
+        """The units really done."""
         return self.done - self.recalled + self.aside
 
     def include(self, part: "Work") -> None:
-        """Count what was done within bounds of its own."""
+        """Add work that had its own limit."""
         self.done += part.done
         self.recalled += part.recalled

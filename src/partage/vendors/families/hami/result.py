@@ -196,9 +196,7 @@ class _Instance:
     by_suffix: bool
 
     def place(self, uuid: str, mark: MigMark | None, card: Device) -> MigSlice | None:
-        """The instance's place on its card; None if no record has it. Raises `InvalidRecord`: the row is of another
-        card.
-        """
+        """The instance's place on its card; None if unrecorded. Raises `InvalidRecord`: the record is another's."""
         if self.listed is not None:
             if self.listed.gpu != uuid:
                 raise InvalidRecord(
