@@ -21,7 +21,7 @@ from partage.sim.openb import PodRow, Sequence, Trace
 from partage.sim.replay import Run
 
 PLACED: Final = 0.9
-"""Load up to which every pod is held to have its place, unless another is given."""
+"""Load up to which every pod must get its place, unless another is given."""
 _UNIT: Final = 10  # milli
 _ROUNDS: Final = 500
 _BETTER: Final = 1e-6
@@ -36,7 +36,7 @@ def ceiling(trace: Trace, sequence: Sequence, placed: float = PLACED) -> float:
 
     Raises:
         SolverMissing: no solver is installed.
-        PartageError: so much cannot be placed at all.
+        PartageError: this part cannot be placed at all.
     """
     pods = [trace.pods[row] for row in sequence.pods]
     arrived = np.cumsum([pod.demand for pod in pods]) / max(trace.capacity, 1)
@@ -55,9 +55,9 @@ def ceiling(trace: Trace, sequence: Sequence, placed: float = PLACED) -> float:
 
 
 def over(runs: Several[Run]) -> float:
-    """What none of some runs can pass: every pod that came before any of them refused one is placed.
+    """The bound on some runs: every pod that arrived before the first refusal in any of them is placed.
 
-    The runs are of one trace and sequence, and no pod ends in them.
+    No run can exceed it. The runs are of one trace and sequence, and no pod ends in them.
 
     Raises:
         SolverMissing: no solver is installed.
@@ -70,7 +70,7 @@ def over(runs: Several[Run]) -> float:
 
 
 def _cards(pods: list[PodRow]) -> Counter[int]:
-    """Cards asked, by what is asked of each."""
+    """Number of cards asked, by the request of each."""
     counts: Counter[int] = Counter()
     for pod in pods:
         if pod.demand:
@@ -84,18 +84,18 @@ def _solved(
     upper: list[float],
     cards: int,
 ) -> tuple[float, float]:
-    """Compute served at best, milli, and how many shares that must be served are not."""
+    """The most compute served, milli, and how many required shares are not served."""
     units = np.maximum(sizes // _UNIT, 1)
     kinds = sizes.size
     highspy = solver()
     h: Any = highspy.Highs()
     h.silent()
     none = np.array([], np.int32), np.array([], np.float64)
-    for limit in (*[0.0] * kinds, float(cards)):  # served at most what is cut; cards
+    for limit in (*[0.0] * kinds, float(cards)):  # served at most the amount cut; cards
         h.addRow(-highspy.kHighsInf, limit, 0, *none)
     for kind, size in enumerate(sizes.tolist()):
         h.addCol(-float(size), lower[kind], upper[kind], 1, np.array([kind], np.int32), np.ones(1))
-    # Shares from nowhere keep it solvable; they cost more than anything earns.
+    # Extra shares keep it solvable; they cost more than anything earns.
     rows = np.arange(kinds, dtype=np.int32)
     h.addCol(_FORBIDDEN, 0.0, highspy.kHighsInf, kinds, rows, -np.ones(kinds))
     for kind, unit in enumerate(units.tolist()):

@@ -57,24 +57,24 @@ OWN_CLASSES: Final = {
     )
     for name, kind in ((SHARE_CLASS, "share"), (MIG_CLASS, "mig"))
 }
-"""As the chart makes them."""
+"""The DeviceClasses as the chart creates them."""
 _MOST_TRIES: Final = 20_000
-"""Devices that are looked at on one node for one pod, beyond once for each that is wanted."""
+"""Devices checked on one node for one pod, beyond one check for each wanted one."""
 _MOST_OF_A_POD: Final = 50_000
-"""Of all nodes together; each is looked at simply nevertheless."""
+"""The same for all nodes together; each node still gets a simple check."""
 _MOST_WAYS: Final = 64
-"""Ways to combine the alternatives of a pod's requests."""
+"""The most ways to combine the alternatives of a pod's requests."""
 _CODES: Final = {
     "cores": (ReasonCode.INSUFFICIENT_CORE, NANO // 10),
     "memory": (ReasonCode.INSUFFICIENT_MEMORY, NANO),
     "sharers": (ReasonCode.INSUFFICIENT_SLOTS, NANO),
 }
-"""Code of an amount that is short, and billionths in the code's unit."""
+"""Code of a short amount, and billionths in the code's unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Miss:
-    """Why a device is not for a request; the least `far` came closest."""
+    """Why a device does not serve a request; the least `far` came closest."""
 
     far: float
     code: ReasonCode
@@ -86,14 +86,14 @@ class _Miss:
 
 @dataclass
 class _Use:
-    """What is allocated of all pools."""
+    """The allocated amounts of all pools."""
 
     devices: Counter[DeviceKey] = field(default_factory=Counter)
     amounts: Counter[tuple[DeviceKey, str]] = field(default_factory=Counter)
     counters: Counter[CounterKey] = field(default_factory=Counter)
 
     def add(self, offer: Offer, amounts: Mapping[str, int], sign: int) -> None:
-        """Count one allocation, or take it back; a device takes its counters once, however many have it."""
+        """Add or remove one allocation; a device takes its counters once, however many allocations have it."""
         before = self.devices[offer.key]
         self.devices[offer.key] += sign
         if not before or before + sign == 0:
@@ -105,7 +105,7 @@ class _Use:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A claim that waits, with what it asks for."""
+    """A waiting claim, with its requests."""
 
     document: Document
     asked: Asked
@@ -117,7 +117,7 @@ class _Claim:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """One device that is looked for."""
+    """One wanted device."""
 
     claim: int
     ask: Ask
@@ -136,12 +136,12 @@ class ClaimAllocator:
         documents: Iterable[Document],
         selectors: Selectors | None = None,
     ) -> None:
-        """Take in what is allocated. Raises `InvalidDocument`: an amount of a slice is none.
+        """Read the allocated devices. Raises `InvalidDocument`: an amount of a slice is not a quantity.
 
         Args:
             engine: with the nodes, pods and allocated claims of the same documents.
             documents: those of `CLAIM_KINDS` count.
-            selectors: of an earlier allocator, with what was judged by them; None makes new ones when they are needed.
+            selectors: those of an earlier allocator, with their results; None makes new ones if they are needed.
         """
         by: dict[str, list[Document]] = defaultdict(list)
         for document in documents:
@@ -194,13 +194,13 @@ class ClaimAllocator:
 
     @property
     def selectors(self) -> Selectors | None:
-        """What judges selectors, once one had to be."""
+        """The judge of selectors, if one was needed."""
         return self._selectors
 
     # --- one pod -----------------------------------------------------------------------------
 
     def decide(self, pod: Pod, document: Document, *, keep: bool) -> Placement | Refusal:
-        """Where a pod and its claims get a place, which is taken only with `keep`, or why they wait."""
+        """The place of a pod and its claims, which is taken only with `keep`, or why they wait."""
         fault = pod.request.fault
         if fault is not None:
             return Refusal(fault.code, fault.message)
@@ -218,7 +218,7 @@ class ClaimAllocator:
     def places(
         self, document: Document, nodes: Iterable[str]
     ) -> Mapping[str, Mapping[str, list[dict[str, Any]]]] | Refusal:
-        """Where of `nodes` a pod's claims have devices, and which: by node, then by name of each that waits."""
+        """The nodes among `nodes` with devices for a pod's claims: by node, then by name of each waiting claim."""
         found = self._wanted(document)
         if isinstance(found, Refusal):
             return found
@@ -238,14 +238,14 @@ class ClaimAllocator:
         }
 
     def held(self, document: Document) -> Iterator[tuple[str, Grant]]:
-        """What claims that a pod names hold of this driver's devices, with the node."""
+        """This driver's devices that a pod's claims hold, with the node."""
         for claim in self.named(document):
             for fact in read_claim(claim, self._node).facts():
                 grants = fact.record.grants if fact.record else ()
                 yield from ((fact.node or "", one) for one in grants)
 
     def asks(self, document: Document) -> Iterator[tuple[str, Ask]]:
-        """What claims that a pod names ask for, alternatives too; of those that can be read."""
+        """The requests of a pod's claims, alternatives included; of readable claims only."""
         for claim in self.named(document):
             try:
                 wants = asked(_spec(claim))
@@ -254,14 +254,14 @@ class ClaimAllocator:
             yield from ((claim.name, ask) for some in wants.requests for ask in some)
 
     def named(self, document: Document) -> Iterator[Document]:
-        """The claims that a pod names, with what they have been allocated."""
+        """The claims that a pod names, with their allocations."""
         for _, claim_name, _ in claims_named(document):
             claim = self._claims.get((document.namespace, claim_name))
             if claim is not None:
                 yield claim
 
     def _begin(self, waiting: Sequence[_Claim]) -> Refusal | None:
-        """Make ready to judge selectors of one pod; why they cannot be judged, if so."""
+        """Prepare to judge selectors for one pod; returns why they cannot be judged, if so."""
         self._tries = _MOST_OF_A_POD
         if self._selectors is None and waiting:
             try:
@@ -269,13 +269,13 @@ class ClaimAllocator:
             except NoLibrary as error:
                 return Refusal(ReasonCode.CLAIM_UNREADY, str(error))
         if self._selectors is not None:
-            self._selectors.begin()  # one pod's dear selectors are its own
+            self._selectors.begin()  # one pod's costly selectors count only for it
         return None
 
     def _open(
         self, waiting: Sequence[_Claim], at: Sequence[tuple[str, str]], nodes: Iterable[str]
     ) -> tuple[dict[str, _Chosen], dict[str, tuple[float, NodeReason]]]:
-        """The nodes where the claims have devices, with these, and why not on the others."""
+        """The nodes with devices for the claims, and the devices; and why the other nodes have none."""
         open_: dict[str, _Chosen] = {}
         reasons: dict[str, tuple[float, NodeReason]] = {}
         for name in nodes:
@@ -301,7 +301,7 @@ class ClaimAllocator:
         *,
         keep: bool,
     ) -> Placement | Refusal:
-        """The engine's choice among nodes where the claims have room, beside the pod's own devices too."""
+        """The engine's choice among nodes with room for the claims, including the pod's own devices."""
         engine = self._engine
         while open_:
             among = np.zeros(len(engine.ledger.present), np.bool_)
@@ -319,7 +319,7 @@ class ClaimAllocator:
                     self._allocated(waiting, chosen)
                 else:
                     engine.handle(HoldEnded(pod.uid))
-                # Of claims that were allocated before too, which several pods may have.
+                # Includes claims that were allocated before, which several pods may share.
                 grants += [grant for at, grant in self.held(document) if at == node]
                 place = msgspec.structs.replace(decision.allocation, grants=tuple(grants))
                 return Placement(place, decision.notes)
@@ -329,7 +329,7 @@ class ClaimAllocator:
         return _refusal(reasons)
 
     def _wanted(self, document: Document) -> tuple[list[_Claim], list[tuple[str, str]]] | Refusal:
-        """The pod's claims that wait, and the nodes of those that are allocated, with their keys."""
+        """The pod's waiting claims, and the nodes of the allocated ones, with their keys."""
         waiting: list[_Claim] = []
         at: list[tuple[str, str]] = []
         for name, claim_name, template_name in claims_named(document):
@@ -347,7 +347,7 @@ class ClaimAllocator:
                 at.append((node, f"{space}/{claim.name}"))
                 continue
             if _allocated(claim):
-                continue  # by other drivers, for any node
+                continue  # allocated by other drivers, for any node
             try:
                 wants = asked(_spec(claim))
             except InvalidValue as error:
@@ -360,7 +360,7 @@ class ClaimAllocator:
         return waiting, at
 
     def _allocated(self, waiting: Sequence[_Claim], chosen: _Chosen) -> None:
-        """Take the devices, and tell the engine."""
+        """Take the devices, and send the allocation to the engine."""
         for number, claim in enumerate(waiting):
             results = [_result(*one) for one in chosen if one[0].claim == number]
             document = _with(claim.document, results)
@@ -372,7 +372,7 @@ class ClaimAllocator:
     # --- one node ----------------------------------------------------------------------------
 
     def _on(self, node: str, waiting: Sequence[_Claim]) -> _Chosen | tuple[float, NodeReason]:
-        """The devices that the claims get on a node; else why they get none, and how far off that is."""
+        """The devices that the claims get on a node; else why they get none, and the distance from it."""
         if not waiting:
             return []
         offers = [*self._by_node.get(node, ()), *self._by_node.get(None, ())]
@@ -395,7 +395,7 @@ class ClaimAllocator:
         return self._why(node, waiting, offers, tries)
 
     def _each_alone(self, slots: Sequence[_Slot], offers: Sequence[Offer]) -> bool:
-        """Whether every slot has a device by itself; else no order of them helps, and none is searched for."""
+        """Whether every slot has a device by itself; if not, no order of them helps, and none is searched for."""
         asks = {id(one.ask): one.ask for one in slots if one.only is None}
         fixed = [(one.ask, one.only) for one in slots if one.only is not None]
         return all(self._miss(*one) is None for one in fixed) and all(
@@ -409,7 +409,7 @@ class ClaimAllocator:
                 slots += [_Slot(claim, ask)] * ask.count
                 continue
             every = [one for one in offers if self._unselected(ask, one) is None]
-            # Of a request for all devices there must be one.
+            # A request for all devices needs at least one.
             slots += [_Slot(claim, ask, one) for one in every] or [_Slot(claim, ask)]
         return slots
 
@@ -422,7 +422,7 @@ class ClaimAllocator:
         chosen: _Chosen,
         tries: list[int],
     ) -> _Chosen | None:
-        """The first way that gives every slot a device; None where there is none, or it was not found in time."""
+        """The first way that gives every slot a device; None if there is none, or it was not found within the limit."""
         if len(chosen) == len(slots):
             return list(chosen)
         slot = slots[len(chosen)]
@@ -452,7 +452,7 @@ class ClaimAllocator:
         return None
 
     def _room(self, node: str, claim: _Claim, chosen: _Chosen, number: int) -> str:
-        """Why the ledger has no room for what a claim would hold; empty where it has, or does not count it."""
+        """Why the ledger has no room for a claim's devices; empty if it has, or does not count them."""
         results = [
             _result(*one) for one in chosen if one[0].claim == number and not one[0].ask.admin
         ]
@@ -460,7 +460,7 @@ class ClaimAllocator:
         if not any(one["driver"] == DRA_DRIVER for one in results) or not (
             there and there.devices
         ):
-            return ""  # slices alone tell of the node's cards
+            return ""  # only slices describe the node's cards
         read = read_claim(_with(claim.document, results), self._node)
         facts = [one for one in read.facts() if one.node == node]
         if read.problems or not facts:
@@ -474,7 +474,7 @@ class ClaimAllocator:
     # --- one device --------------------------------------------------------------------------
 
     def _unselected(self, ask: Ask, offer: Offer) -> _Miss | None:
-        """Which selector is not true for a device; None where all are."""
+        """The selector that is not true for a device; None if all are."""
         assert self._selectors is not None  # noqa: S101 # made before anything is judged
         given = ((8.0, self._classes[ask.device_class]), (6.0, ask.selectors))
         for far, some in given:
@@ -491,7 +491,7 @@ class ClaimAllocator:
         return None
 
     def _miss(self, ask: Ask, offer: Offer) -> _Miss | None:
-        """Why a device is not for a request now; None where it is."""
+        """Why a device does not serve a request now; None if it does."""
         missed = self._unselected(ask, offer)
         if missed is not None:
             return missed
@@ -507,7 +507,7 @@ class ClaimAllocator:
                 f"taint {told}:{taint.effect} is not tolerated",
                 fits=f"with a toleration of {taint.key}",
             )
-        # Access for administrators is not counted, and granted where the allocator would find room for a share.
+        # Access for administrators is not counted; it is granted if the allocator would find room for a share.
         if self._use.devices[offer.key] and not offer.view.shared and not ask.admin:
             return _Miss(3.0, ReasonCode.CARD_NOT_IDLE, "another claim holds it")
         short = list(self._short(ask, offer))
@@ -588,7 +588,7 @@ class ClaimAllocator:
     def _asked_of(
         self, node: str, claim: _Claim, ask: Ask, offers: Sequence[Offer]
     ) -> tuple[float, NodeReason]:
-        """How far a node is from what one request asks, 0 where it has that; and why."""
+        """A node's distance from one request, 0 if it serves it; and why."""
         whose = f"claim {claim.key}, request {ask.name}"
         fitting, misses = 0, list[tuple[Offer, _Miss]]()
         for offer in offers:
@@ -626,7 +626,7 @@ class ClaimAllocator:
         return nearest.far, reason
 
     def _cards(self, node: str, misses: Iterable[tuple[Offer, _Miss]]) -> Iterator[CardReason]:
-        """Of each of our cards the device that came closest, and who holds the card."""
+        """For each of our cards, the device that came closest, and the card's holders."""
         told: set[int] = set()
         for offer, miss in misses:
             name = DEVICE.fullmatch(offer.key[2])
@@ -639,7 +639,7 @@ class ClaimAllocator:
             yield CardReason(miss.code, minor, miss.asked, miss.free, detail)
 
     def _full(self, node: str, ask: Ask, offer: Offer, why: str) -> _Miss:
-        """The ledger has less left of a card than its slice says."""
+        """The miss of a card of which the ledger has less left than its slice shows."""
         name = DEVICE.fullmatch(offer.key[2])
         index = self._engine.ledger.index.get(node)
         cards = self._engine.ledger.cards(DeviceType.GPU, index) if index is not None else []
@@ -660,7 +660,7 @@ class ClaimAllocator:
         return _Miss(3.0, code, told)
 
     def _holders(self, node: str, minor: int) -> str:
-        """Who holds what of a card, by protocol."""
+        """The holders of a card's parts, by protocol."""
         found: dict[str, list[tuple[str, Grant]]] = defaultdict(list)
         for held in self._engine.ledger.on_node(node):
             for grant in held.grants:
@@ -722,7 +722,7 @@ def _results(claim: Document) -> list[Mapping[str, Any]]:
 
 
 def _node_of(claim: Document) -> str:
-    """The node that an allocated claim is bound to; empty where it is bound to none that is known."""
+    """The node to which an allocated claim is bound; empty if it is not bound to a known node."""
     ours = held_devices(claim)
     if ours:
         return str(ours[0].get("pool") or "")
@@ -749,12 +749,12 @@ def _consumed(result: Mapping[str, Any]) -> dict[str, int]:
         try:
             found[plain_name(str(name), str(result.get("driver")))] = nano(value, "")
         except InvalidValue:
-            continue  # `read_claim` closes the card and says so
+            continue  # `read_claim` closes the card and reports it
     return found
 
 
 def _amounts(ask: Ask, offer: Offer) -> dict[str, int]:
-    """What a request takes of a device that several share."""
+    """The amounts that a request takes of a shared device."""
     if not offer.view.shared:
         return {}
     shares = {name: one.share(ask.capacity.get(name)) for name, one in offer.capacity.items()}
@@ -762,7 +762,7 @@ def _amounts(ask: Ask, offer: Offer) -> dict[str, int]:
 
 
 def _agree(wants: Asked, chosen: _Chosen, claim: int) -> bool:
-    """Whether the devices of a claim keep its constraints."""
+    """Whether a claim's devices satisfy its constraints."""
     for bound in wants.constraints:
         mine = [one[1] for one in chosen if one[0].claim == claim and bound.concerns(one[0].ask)]
         domain, _, name = bound.attribute.rpartition("/")
@@ -791,7 +791,7 @@ def _result(slot: _Slot, offer: Offer, amounts: Mapping[str, int]) -> dict[str, 
 
 
 def _with(claim: Document, results: list[dict[str, Any]]) -> Document:
-    """The claim as it is stored with an allocation."""
+    """The claim as stored with an allocation."""
     assert isinstance(claim.shape, shapes.ResourceClaim)  # noqa: S101 # chosen by its kind
     status = {"allocation": {"devices": {"results": results}}}
     return replace(claim, shape=msgspec.structs.replace(claim.shape, status=status))

@@ -17,7 +17,7 @@ _Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """A request and how often it came; a card is 1000 milli, and no node has more than 1024 cards."""
+    """A request and its number of arrivals; a card is 1000 milli, and no node has more than 1024 cards."""
 
     cpu_milli: _Amount
     memory_mib: _Amount
@@ -28,10 +28,10 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def read_history(path: Path) -> dict[Ask, int]:
-    """How often each ask came: a table of pods as in openb, or what `write_history` wrote.
+    """How often each ask arrived: a table of pods as in openb, or the output of `write_history`.
 
     Raises:
-        InvalidDocument: the file is missing or broken; the message says where.
+        InvalidDocument: the file is missing or broken; the message names the place.
     """
     if path.suffix != ".json":
         return dict(Counter(row.ask for row in read_pods(path)))

@@ -12,7 +12,7 @@ E = TypeVar("E")
 
 
 class Kernel(Generic[E]):
-    """Events to come, and the time of the last one taken; `now` is virtual time, in the unit of the driver."""
+    """The events to come, and the time of the last one taken; `now` is virtual time, in the unit of the driver."""
 
     def __init__(self, start: float = 0.0) -> None:
         self.now = start
@@ -20,18 +20,18 @@ class Kernel(Generic[E]):
         self._heap: list[tuple[float, int, int, E]] = []
 
     def __len__(self) -> int:
-        """How many events are still to come."""
+        """The number of events to come."""
         return len(self._heap)
 
     def at(self, time: float, event: E, priority: int = 0) -> None:
-        """Let `event` happen at `time`. Raises `ValueError`: that time is past, or no time at all."""
+        """Schedule `event` at `time`. Raises `ValueError`: the time is past, or not a number."""
         if not time >= self.now:
             raise ValueError(f"an event at {time} when it is {self.now}")
         heapq.heappush(self._heap, (time, priority, self._sequence, event))
         self._sequence += 1
 
     def run(self) -> Iterator[E]:
-        """Every event in its turn, those that are scheduled meanwhile included."""
+        """Yield every event in its turn, including events that are scheduled meanwhile."""
         while self._heap:
             time, _, _, event = heapq.heappop(self._heap)
             self.now = time

@@ -25,13 +25,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Metrics by arrived load, in whole percent; absent where no event falls on a load.
+    """Metrics by arrived load, in whole percent; absent if no event falls on a load.
 
     Attributes:
-        allocation: compute handed out, percent of the cluster's.
+        allocation: allocated compute, percent of the cluster's.
         frag: compute that the usual requests cannot use, percent of the cluster's.
-        frag_ratio: the same in percent of what is free.
-        idle: cards' worth of compute not handed out.
+        frag_ratio: the same in percent of the free compute.
+        idle: unallocated compute, in cards.
     """
 
     allocation: dict[int, float]
@@ -41,7 +41,7 @@ class Curves:
 
     @staticmethod
     def at(curve: dict[int, float], levels: Iterable[int] = LEVELS) -> dict[str, float | None]:
-        """A curve's values at some loads, None where there is none."""
+        """A curve's values at some loads, None for a load without one."""
         return {str(level): curve.get(level) for level in levels}
 
 
@@ -79,7 +79,7 @@ def curves(run: Run) -> Curves:
 
 
 def _rounded(value: float) -> float:
-    """Two decimals by NumPy's rule, with which the published table was made."""
+    """Two decimals by NumPy's rule, which made the published table."""
     return float(np.round(value, 2))
 
 
@@ -126,7 +126,7 @@ def _batched(
 
 
 def failed_by_kind(run: Run) -> dict[str, int]:
-    """How many pods found no place, by kind of request."""
+    """The number of pods without a place, by kind of request."""
     result = dict.fromkeys(KINDS, 0)
     for pod, node in zip(run.arrived, run.node.tolist(), strict=True):
         if node < 0:
@@ -145,14 +145,14 @@ def first_refused(run: Run, kind: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How a run with ends went.
+    """The waiting in a run with ends.
 
     Attributes:
         at_once: share of pods that found a place on arrival.
         accepted: share that found one in the end.
-        mean: mean wait of those, virtual seconds.
+        mean: mean wait of these, virtual seconds.
         percentiles: the 50th, 90th, 95th and 99th percentile of their waits.
-        idle_mean: mean of free compute while pods arrive, cards' worth.
+        idle_mean: mean of free compute while pods arrive, in cards.
         idle: the same over time: 101 points from the first to the last arrival.
     """
 
@@ -185,7 +185,7 @@ def waiting(run: Run, kinds: Sequence[str] = KINDS) -> Waiting:
 
 
 def _idle(run: Run) -> tuple[Floats, Floats]:
-    """When free compute changed, and what it was from then on, in cards' worth."""
+    """When free compute changed, and its value from then on, in cards."""
     begin = min((life.start for life in run.lives), default=0.0)
     times = np.array([begin, *(time for time, _ in run.idle)])
     free = np.array([run.trace.capacity, *(free for _, free in run.idle)]) / MILLI

@@ -20,7 +20,7 @@ from partage.model.mig import MigAxis, MigSlice
 from partage.placement.layouts import NOWHERE, Column, Layouts, column_of, tabulate
 
 Place = tuple[int, object]
-"""A card, and what the pool needs to know to take the instance away again."""
+"""A card, and the pool's data for removing the instance again."""
 
 _Costs = NDArray[np.int64]
 _Weights = Mapping[str, float]
@@ -33,10 +33,10 @@ class Pool(Protocol):
     """Cards of one model under one policy."""
 
     def place(self, profile: str) -> Place | None:
-        """Make an instance, or None when the policy has no room for it."""
+        """Make an instance, or None if the policy has no room for it."""
 
     def remove(self, place: Place) -> None:
-        """Take an instance away."""
+        """Remove an instance."""
 
 
 class _Cells:
@@ -64,7 +64,7 @@ class _Cells:
 
 
 def _by_card(layouts: Layouts, order: str) -> _Costs:
-    """What decides between cards: `spread` the emptiest, `binpack` the fullest, else the first."""
+    """The rule between cards: `spread` takes the emptiest, `binpack` the fullest, else the first."""
     used = layouts.used.astype(np.int64)
     if order == "spread":
         return used
@@ -80,12 +80,12 @@ def _starts(layouts: Layouts) -> _Costs:
 
 
 def _first_fit(layouts: Layouts, _: _Weights) -> _Costs:
-    """The lowest start, as the DRA scheduler takes devices in the order of their numbers."""
+    """The lowest start: the DRA scheduler takes devices in the order of their numbers."""
     return _starts(layouts)
 
 
 def _highest(layouts: Layouts, _: _Weights) -> _Costs:
-    """The highest start, as the agent publishes places for the DRA scheduler."""
+    """The highest start: the agent publishes places in this order for the DRA scheduler."""
     return _WIDE - _starts(layouts)
 
 
@@ -98,7 +98,7 @@ def _hami_210(layouts: Layouts, _: _Weights) -> _Costs:
 
 
 def _hami_run(layouts: Layouts, _: _Weights) -> _Costs:
-    """HAMi after 2.10: the longest free run that is left, then the most positions left."""
+    """HAMi after 2.10: the longest remaining free run, then the most remaining positions."""
     runs = np.array([_longest(layouts, state) for state in range(len(layouts.masks))], np.int64)
     left = (layouts.after >= 0).sum(axis=1)
     cost: _Costs = (_WIDE - runs[layouts.after]) * _WIDE + _WIDE - left[layouts.after]
@@ -124,10 +124,10 @@ def _least_lost(layouts: Layouts, _: _Weights) -> _Costs:
 
 
 def _mfi(layouts: Layouts, _: _Weights) -> _Costs:
-    """Least growth of fragmentation, whatever is asked for (after arXiv 2511.18906).
+    """Least growth of fragmentation, for any request (after arXiv 2511.18906).
 
-    A state's fragmentation: units of every position that is blocked although the card has as many
-    units free as it takes.
+    A state's fragmentation: units of every position that is blocked although the card has as many units free as it
+    takes.
     """
     sizes = np.array([one.size for one in layouts.positions])
     free = layouts.axis.length - layouts.used
@@ -164,8 +164,7 @@ def _growth(layouts: Layouts, fragments: _Costs) -> _Costs:
 class _Templates:
     """HAMi up to 2.9: an idle card takes the first template with an entry that is large enough.
 
-    The template stays until no instance is in use; a slot serves any request that asks no more
-    memory than it has.
+    The template stays until no instance is in use; a slot serves any request for at most its memory.
     """
 
     def __init__(self, axis: MigAxis, cards: int, order: str) -> None:
@@ -207,7 +206,7 @@ def _templates(axis: MigAxis) -> list[list[int]]:
 
 
 class _Movable:
-    """A bound: instances may move within their card at any time; the fullest card that can."""
+    """A bound: instances may move within their card at any time; takes the fullest card with room."""
 
     def __init__(self, layouts: Layouts, cards: int) -> None:
         names = [profile.name for profile in layouts.axis.profiles]
@@ -279,7 +278,7 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "movable": "a bound, not a policy: instances may move on their card",
     }
 )
-"""Name to what it does."""
+"""The policies by name."""
 
 
 def pools(
@@ -289,7 +288,7 @@ def pools(
 
     Args:
         policy: a name of `POLICIES`.
-        weights: how often, for policies that know the mix; all equally by default.
+        weights: frequencies, for policies that know the mix; equal by default.
 
     Raises:
         InvalidValue: there is no such policy, or the model lacks a profile or known positions.
@@ -318,7 +317,7 @@ def pools(
 
 
 def _column(layouts: Layouts, costs: _Costs, name: str, order: str) -> Column:
-    """Costs of one profile as a column; with an order, that alone decides between cards."""
+    """Costs of one profile as a column; if an order is given, only the order decides between cards."""
     fits = np.array([one.profile == name for one in layouts.positions])[None, :]
     column = column_of(np.where(fits & (layouts.after >= 0), costs, NOWHERE))
     if not order:

@@ -19,16 +19,16 @@ from partage.sim.migcards import Place, Pool, pools
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Requests that come and go.
+    """Requests that arrive and end.
 
     Attributes:
         axis: the model of card.
         mix: profile name to its share of the requests; shares need not add up to 1.
-        load: memory units asked for on average, as part of all there are.
-        arrivals: requests that come.
-        warmup: the first requests, which are not counted.
-        waits: who finds no place waits, and is tried again in order of arrival whenever an
-            instance ends; later ones may go first where earlier ones do not fit.
+        load: mean memory units asked for, as part of all units.
+        arrivals: number of requests.
+        warmup: number of first requests that are not counted.
+        waits: a request without a place waits, and is tried again in order of arrival whenever an instance ends; later
+            ones may go first if earlier ones do not fit.
     """
 
     axis: MigAxis
@@ -41,7 +41,7 @@ class Stream:
     waits: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a stream that cannot be."""
+        """Refuse an impossible stream."""
         if not (isfinite(self.load) and self.load > 0):
             raise InvalidValue(f"offered load {self.load} must be a number above 0, such as 0.8")
         if self.cards < 1:
@@ -56,7 +56,7 @@ class Stream:
             raise InvalidValue("shares of a mix must be 0 or more, and one of them above 0")
 
     def drawn(self) -> list[tuple[float, str, float]]:
-        """Every request: when it comes, what it asks for, how long it stays."""
+        """Every request: its time of arrival, its profile, its lifetime."""
         total = sum(self.mix.values())
         sizes = {name: self.axis.profile(name).size for name in self.mix}
         mean = sum(weight / total * sizes[name] for name, weight in self.mix.items())
@@ -73,7 +73,7 @@ class Stream:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the requests after the warm-up.
+    """The results of the requests after the warm-up.
 
     Attributes:
         offered, accepted: requests.
@@ -103,7 +103,7 @@ class Outcome:
 
     @property
     def mean_wait(self) -> float:
-        """Waiting of those accepted, in mean lifetimes."""
+        """Mean wait of those accepted, in mean lifetimes."""
         return self.waited / self.accepted if self.accepted else 0.0
 
 
@@ -125,7 +125,7 @@ class _Run:
         self.outcome = Outcome()
 
     def play(self) -> Outcome:
-        """Let everything happen."""
+        """Run all events."""
         began = time.process_time()
         self.kernel.at(self.requests[0][0], _Arrival(0), 1)
         for event in self.kernel.run():
@@ -145,14 +145,14 @@ class _Run:
         if number >= self.stream.warmup:
             self.outcome.offered += 1
             self.outcome.offered_units += self.sizes[name]
-        # Requests that wait for the same profile were refused in this very state of the cards.
+        # Waiting requests for the same profile were refused in the same state of the cards.
         if not self.waiting[name] and self._start(number):
             self.outcome.at_once += number >= self.stream.warmup
         elif self.stream.waits:
             self.waiting[name].append(number)
 
     def _retry(self) -> None:
-        """Those that wait, in order of arrival; one refusal tells for all of its profile."""
+        """Try waiting requests again, in order of arrival; one refusal counts for all of its profile."""
         heads = [queue for queue in self.waiting.values() if queue]
         while heads:
             queue = min(heads, key=lambda queue: queue[0])
@@ -190,11 +190,11 @@ def run(stream: Stream, policy: str) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What became of fixed sequences, each offered to idle cards.
+    """The results of fixed sequences, each offered to idle cards.
 
     Attributes:
-        in_full: sequences of which every instance found a place.
-        refused: number of the first entry that found none, for each sequence; -1 for none.
+        in_full: sequences whose instances all found a place.
+        refused: number of the first entry without a place, for each sequence; -1 for none.
         seconds: processor time of the whole run.
     """
 
@@ -205,7 +205,7 @@ class Admitted:
 
 
 def offer(sequences: Sequence[Sequence[str]], axis: MigAxis, cards: int, policy: str) -> Admitted:
-    """Each sequence in its order to idle cards; it goes on after a refusal no longer.
+    """Offer each sequence in its order to idle cards; it stops at the first refusal.
 
     Raises:
         InvalidValue: there is no such policy, or the model lacks a profile.

@@ -29,12 +29,12 @@ CLOCK = 1_700_000_000 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class PodOutcome:
-    """What became of one pod.
+    """The result for one pod.
 
     Attributes:
         bound: it had a node already.
-        allocation: what it holds, or None while it waits.
-        rendering: what is written on it; empty for a pod that was bound already.
+        allocation: its allocation, or None while it waits.
+        rendering: the keys to write on it; empty for a pod that was bound already.
         refusal: why it waits, or None.
     """
 
@@ -48,7 +48,7 @@ class PodOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of all pods, in the order of the documents, and the books afterwards."""
+    """The results for all pods, in the order of the documents, and the books afterwards."""
 
     cluster: Cluster
     pods: tuple[PodOutcome, ...]
@@ -65,7 +65,7 @@ class Outcome:
 def schedule(
     cluster: Cluster, policy: Policy | None = None, seed: int | None = None, now: int = CLOCK
 ) -> Outcome:
-    """Schedule every pod of the cluster that waits.
+    """Schedule every waiting pod of the cluster.
 
     Args:
         policy: the policy in force; None takes the cluster's own, else the default.
@@ -96,7 +96,7 @@ def schedule(
 def started(
     cluster: Cluster, policy: Policy, seed: int | None = None
 ) -> tuple[Engine, tuple[str, ...]]:
-    """An engine that knows the cluster, and what it noticed; without a `seed` nodes have the documents' order."""
+    """An engine with the cluster loaded, and its actions; without a `seed` nodes have the documents' order."""
     engine = Engine(policy)
     nodes = list(cluster.nodes)
     if seed is not None:
@@ -118,7 +118,7 @@ def started(
 
 
 def queue(pods: Sequence[TranslatedPod]) -> list[TranslatedPod]:
-    """The pods that wait, in the order in which they are decided: by priority, then as written."""
+    """The waiting pods in the order of their decisions: by priority, then as written."""
     waiting = [t for t in pods if t.pod.node is None and not t.pod.finished]
     return sorted(waiting, key=lambda translated: -translated.pod.priority)
 
@@ -146,7 +146,7 @@ def _decide(
         node = engine.ledger.node_at(engine.ledger.index[allocation.node])
         own = (
             engine.ledger.allocation(translated.pod.uid) or allocation
-        )  # without what its claims hold
+        )  # without its claims' devices
         placed = PlacedPod(translated.view, translated.pod.request, own, node, now)
         return PodOutcome(
             translated,

@@ -21,14 +21,14 @@ from partage.model.errors import InvalidDocument
 from partage.placement.mix import Ask
 
 TUNED: Final = 130
-"""Load that sequences are filled up or cut down to, percent of the cluster's compute."""
+"""Load to which sequences are filled or cut, percent of the cluster's compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
     """One node: CPU in milli, memory in MiB, number of cards, their model and memory in MiB.
 
-    Card memory 0 is for traces that do not tell; such cards have none, and no pod asks any.
+    Card memory 0 is for traces without it; such cards have none, and no pod asks any.
     """
 
     name: str
@@ -49,8 +49,8 @@ class PodRow:
         cards: cards asked; 0 for a pod without any.
         milli: compute asked of each card, 1000 for whole cards.
         models: acceptable models as written.
-        created: when it came, seconds, or None where the trace does not tell.
-        deleted: when it went, seconds, or None.
+        created: time of arrival, seconds, or None if the trace has none.
+        deleted: time of its end, seconds, or None.
         card_mib: memory asked of each card, MiB.
     """
 
@@ -71,7 +71,7 @@ class PodRow:
 
     @property
     def ask(self) -> Ask:
-        """What prices look at."""
+        """The pod's ask for prices."""
         if not self.cards:
             return Ask(self.cpu_milli, self.memory_mib)
         models = tuple(sorted({model for model in self.models.split("|") if model}))
@@ -79,7 +79,7 @@ class PodRow:
 
     @property
     def kind(self) -> str:
-        """What class of request it is: `cpu-only`, `fraction`, `one-card` or `many-cards`."""
+        """The class of its request: `cpu-only`, `fraction`, `one-card` or `many-cards`."""
         if not self.cards:
             return "cpu-only"
         if self.cards > 1:
@@ -106,9 +106,9 @@ class Sequence:
     """One experiment: which pods arrive in which order, and which nodes are preferred.
 
     Attributes:
-        pods: rows of the trace in order of arrival; a row may come again.
+        pods: rows of the trace in order of arrival; a row may repeat.
         order: nodes (rows) from the most to the least preferred among equals.
-        source: where it comes from, for people.
+        source: its origin, for people.
     """
 
     pods: tuple[int, ...]
@@ -135,7 +135,7 @@ def read_pods(path: Path, models: set[str] | None = None) -> tuple[PodRow, ...]:
     """The pods of one table. Raises `InvalidDocument`: the file is missing, empty, or a row is broken.
 
     Args:
-        models: card models that there are; None to accept any name.
+        models: existing card models; None to accept any name.
     """
     pods = tuple(_pod(row, models) for row in _rows(path, _POD_COLUMNS))
     if not pods:
@@ -151,7 +151,7 @@ _POD_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row of a table, which knows where it stands."""
+    """One row of a table, with its place in the file."""
 
     path: Path
     number: int
@@ -285,7 +285,7 @@ def read_sequence(path: Path, trace: Trace, seed: int) -> Sequence:
         )
     if len(set(ranks)) != len(ranks):
         raise InvalidDocument(f"{path}: {node_key} gives two nodes the same rank")
-    # The ranks belong to the nodes sorted by name; the published table is sorted already.
+    # The ranks are of the nodes sorted by name; the published table is sorted already.
     by_name = sorted(range(len(ranks)), key=lambda row: trace.nodes[row].name)
     ranked = sorted(range(len(ranks)), key=ranks.__getitem__)
     return Sequence(tuple(pods), tuple(by_name[i] for i in ranked), f"{path.name} seed {seed}")
@@ -301,10 +301,9 @@ def _indexes(path: Path, key: str, array: np.ndarray[Any, Any]) -> list[int]:
 def drawn(trace: Trace, seed: int, load: int = TUNED) -> Sequence:
     """A sequence of our own: shuffled, then tuned to `load` percent of the cluster's compute.
 
-    Follows the published construction with Python's generator instead of
-    Go's: the same seed gives other numbers than the paper's. Where demand falls short, clones are
-    drawn with replacement until one would go beyond the load (judged by its compute a card, as
-    published); where it is too much, pods are dropped at random.
+    Follows the published construction with Python's generator instead of Go's: the same seed gives other numbers than
+    the paper's. If demand is too low, clones are drawn with replacement until one would exceed the load (judged by its
+    compute a card, as published). If it is too high, pods are dropped at random.
     """
     chance = random.Random(seed)  # noqa: S311 # a seeded draw is the point
     base = sorted(range(len(trace.pods)), key=lambda row: trace.pods[row].name)

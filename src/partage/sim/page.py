@@ -12,7 +12,7 @@ from partage.model.quantity import brief
 from partage.sim.whatif import Kind, Result
 
 _KINDS: Final = 12
-"""Kinds of request that are kept apart; the rarer ones would make it a second page."""
+"""The most kinds of request on the page; the rarer ones would need a second page."""
 _STYLE: Final = """
 :root { color-scheme: light dark; --line: #8884; --bar: #2f6fde; --rest: #8883; --warn: #b4540a; }
 @media (prefers-color-scheme: dark) { :root { --bar: #7aa7ff; --warn: #ffb066; } }
@@ -32,7 +32,7 @@ td.b { white-space: nowrap; }
 
 
 def verdict(results: Sequence[Result]) -> str:
-    """The outcome in two sentences: what the first of the changes brings against today."""
+    """The outcome in two sentences: the gain of the first change against today."""
     today, *others = results
     first = (
         f"Today {_pods(today.running)} of {today.pods} run on {_cards(today.cards)},"
@@ -64,7 +64,7 @@ def page(results: Sequence[Result], source: str) -> str:
 
     Args:
         results: today first, then the changes.
-        source: what the cluster was read from, for the small print.
+        source: the origin of the cluster's data, for the small print.
     """
     return f"""<!doctype html>
 <html lang="en">

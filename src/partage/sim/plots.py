@@ -13,10 +13,10 @@ from partage.sim.metrics import Curves, Waiting
 
 FORMATS: Final = (".png", ".svg")
 _LEAST_LOAD: Final = 88
-"""Below it hardly any pod is refused, and all policies allocate what has arrived."""
+"""Below it hardly any pod is refused, and all policies allocate everything that has arrived."""
 _SIZE: Final = (11.0, 4.5)
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-"""Okabe and Ito's, which colour-blind readers tell apart; without yellow, too pale on white."""
+"""Okabe and Ito's colours, which colour-blind readers can distinguish; without yellow, which is too pale on white."""
 _DASHES: Final = (
     "-",
     (0, (6, 2)),
@@ -24,7 +24,7 @@ _DASHES: Final = (
     (0, (8, 2, 2, 2)),
     (0, (4, 1.5, 1, 1.5, 1, 1.5)),
 )
-"""One fewer than colours, so that a line shares both with no other of the next thirty."""
+"""One fewer than colours, so that a line shares both with none of the next thirty."""
 _BOUND: Final[dict[str, Any]] = {"color": "black", "linestyle": (0, (1, 1.5)), "linewidth": 1.2}
 _APART: Final = 0.045
 """Least distance of two names at the ends of lines, part of the height."""
@@ -53,7 +53,7 @@ def plot_loads(
     """Allocation and fragmentation against arrived load, a line a policy.
 
     Args:
-        most: allocation that no policy can pass, where it is known.
+        most: allocation that no policy can exceed, if known.
 
     Raises:
         CannotPlot: see `check`; or the file cannot be written.
@@ -94,7 +94,7 @@ def _figure() -> Any:
 
 
 def _least(curves: Sequence[dict[int, float]]) -> int:
-    """The load where a picture begins: the usual one, or 0 where lines would have no length."""
+    """The load at which a picture begins: the usual one, or 0 if lines would have no length."""
     there = all(sum(level >= _LEAST_LOAD for level in curve) > 1 for curve in curves)
     return _LEAST_LOAD if there else 0
 
@@ -108,7 +108,7 @@ def _draw(
     lines: Sequence[tuple[str, Sequence[tuple[float, float]]]],
     most: float | None = None,
 ) -> None:
-    """Lines, the bound, limits that hold just these, and names at the ends."""
+    """Lines, the bound, tight limits, and names at the ends."""
     xs = [x for _, points in lines for x, _ in points]
     ys = [y for _, points in lines for _, y in points]
     if not xs:
@@ -149,9 +149,9 @@ def _draw(
 
 
 def apart(places: Sequence[float]) -> list[float]:
-    """Heights of names, parts of the whole from the lowest up, moved just so that none overlap.
+    """Heights of names, parts of the whole from the lowest up, moved just enough to avoid overlaps.
 
-    Names that touch become a group around the mean of what they want; groups stay inside.
+    Names that touch become a group around the mean of their wanted heights; groups stay inside.
     """
     distance = min(_APART, 1.0 / max(len(places) - 1, 1))
     groups: list[list[float]] = []
@@ -169,7 +169,7 @@ def apart(places: Sequence[float]) -> list[float]:
 
 
 def _start(group: Sequence[float], distance: float) -> float:
-    """Where a group's lowest name is."""
+    """The height of a group's lowest name."""
     length = distance * (len(group) - 1)
     return min(max(sum(group) / len(group) - length / 2, 0.0), 1.0 - length)
 
@@ -181,7 +181,7 @@ def _write(figure: Any, path: Path, title: str) -> None:
     for axes in figure.axes:
         axes.grid(visible=True, alpha=0.3)
     try:
-        with rc_context({"svg.fonttype": "none"}):  # words stay words, to search and to read out
+        with rc_context({"svg.fonttype": "none"}):  # text stays searchable text
             figure.savefig(path)
     except OSError as error:
         raise CannotPlot(f"{path}: {error.strerror or error}") from None

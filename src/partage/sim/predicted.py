@@ -21,7 +21,7 @@ from partage.wire.workloads import with_pods
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One waiting pod and what it would be told."""
+    """One waiting pod and its predicted decision."""
 
     entry: PodEntry
     decision: Placement | Refusal
@@ -30,12 +30,12 @@ class Prediction:
 async def predicted(
     documents: Sequence[Document], policy: Policy, seed: int | None, *, force: bool = False
 ) -> list[Prediction]:
-    """Every waiting pod with its decision, in the order in which they are asked.
+    """Every waiting pod with its decision, in the order of the decisions.
 
     Args:
         documents: of a snapshot, or of a cluster.
-        policy: in force where neither a pod nor a ConfigMap names one.
-        force: the policy holds whatever a ConfigMap names.
+        policy: in force if neither a pod nor a ConfigMap names one.
+        force: the policy overrides any ConfigMap.
         seed: of the order of nodes, as the service's; None keeps the order of the documents.
     """
     known = list(with_pods(documents))

@@ -15,10 +15,10 @@ from partage.placement.fast import is_plain
 
 
 class Prefilter:
-    """Asks at once which of many waiting pods a node could possibly host; most would be refused by it."""
+    """Checks at once which of many waiting pods a node could possibly host; it would refuse most of them."""
 
     def __init__(self, pods: Sequence[Pod]) -> None:
-        """Requests that are not plain, or may be served by instances, are judged by their host alone."""
+        """Requests that are not plain, or may be served by instances, are judged only by their host resources."""
         self._names = sorted({name for pod in pods for name in pod.host})
         needs = [[pod.host.get(name, 0) for name in self._names] for pod in pods]
         self._needs: Ints = np.array(needs, np.int64).reshape(len(pods), len(self._names))
@@ -42,7 +42,7 @@ class Prefilter:
 
 
 def _by_cards(request: PodRequest) -> DeviceRequest | None:
-    """The request, where what the columns of cards say is all that counts."""
+    """The request, if only the cards' columns decide."""
     if not is_plain(request) or request.groups[0].request.instances:
         return None
     return request.groups[0].request
@@ -57,15 +57,15 @@ class Queue:
         self._some = np.zeros(len(kinds), np.bool_)
 
     def add(self, number: int, kind: int) -> None:
-        """Let a pod wait behind all others."""
+        """Add a pod behind all others."""
         self._waiting[kind].append(number)
         self._some[kind] = True
 
     def retry(self, ledger: Ledger, node: str, place: Callable[[int], bool]) -> None:
-        """Try those that wait again, in order of arrival, now that a node has room.
+        """Try the waiting pods again, in order of arrival, after a node got room.
 
-        Places only fill up during the round: of a kind that is refused once, no other pod is
-        tried, and no other node has room that it had not before.
+        Places only fill up during the round. So after one refusal no other pod of that kind is tried, and no other node
+        has new room.
 
         Args:
             place: tries a pod; whether it has a place now.

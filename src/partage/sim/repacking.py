@@ -23,9 +23,9 @@ from partage.sim.offline import queue, schedule, started
 from partage.wire.cluster import Cluster
 
 MOST: Final = 3
-"""Pods that one plan restarts at most."""
+"""The most pods that one plan restarts."""
 _MOST_WAYS: Final = 500
-"""Ways to make room for a pod that are played through before giving up."""
+"""The most ways to make room for a pod that are tried."""
 
 MayMove = Callable[[Pod], bool]
 
@@ -35,9 +35,9 @@ class Proposal:
     """One pod that waits for an instance.
 
     Attributes:
-        why: what `partage schedule` says of it.
-        restarts: who to restart, with where it runs and where it then would; empty with no plan.
-        place: where the waiting pod then would run; None when no plan was found.
+        why: the reason that `partage schedule` gives for it.
+        restarts: the pods to restart, each with its present and its new place; empty without a plan.
+        place: the waiting pod's place then; None if no plan was found.
     """
 
     pod: Pod
@@ -49,7 +49,7 @@ class Proposal:
 def propose(
     cluster: Cluster, may_move: MayMove, policy: Policy | None = None
 ) -> tuple[Proposal, ...]:
-    """A proposal for every pod that waits for one hardware instance, each for itself.
+    """A proposal for every pod that waits for one hardware instance, each independent of the others.
 
     Args:
         may_move: whether a pod may be restarted.
@@ -75,7 +75,7 @@ def propose(
 
 
 def _asked(pod: Pod) -> RequestGroup | None:
-    """What a pod asks, if it is one instance."""
+    """A pod's request, if it is one instance."""
     groups = pod.request.groups
     if pod.request.fault is not None or len(groups) != 1:
         return None
@@ -84,7 +84,7 @@ def _asked(pod: Pod) -> RequestGroup | None:
 
 
 def _ways(ledger: Ledger, group: RequestGroup, movable: set[str]) -> list[tuple[str, ...]]:
-    """Pods of one card whose end makes room on it, the fewest and smallest first; of cards that are alike the first."""
+    """Pods of one card whose end makes room on it, the fewest and smallest first; of equal cards only the first."""
     type_, asked = group.request.type, sized(group.request)
     ways: dict[tuple[object, ...], tuple[tuple[int, ...], tuple[str, ...]]] = {}
     for index, node in enumerate(ledger.nodes):
@@ -111,7 +111,7 @@ def _ways(ledger: Ledger, group: RequestGroup, movable: set[str]) -> list[tuple[
 
 
 def _now(cluster: Cluster, policy: Policy) -> Engine:
-    """The engine once everything that fits has its place, as `offline.schedule` leaves it."""
+    """The engine after everything that fits has its place, as after `offline.schedule`."""
     engine, _ = started(cluster, policy)
     for translated in queue(cluster.pods):
         engine.schedule(translated.pod, reasons=False)
@@ -119,7 +119,7 @@ def _now(cluster: Cluster, policy: Policy) -> Engine:
 
 
 def _played(engine: Engine, proposal: Proposal, moved: Sequence[Pod]) -> Proposal | None:
-    """The proposal with places, if the engine finds one for every pod; then all is as it was before."""
+    """The proposal with places, if the engine finds one for every pod; afterwards the engine is restored."""
     before = [(pod, held) for pod in moved if (held := engine.ledger.allocation(pod.uid))]
     for pod, _ in before:
         engine.handle(PodGone(pod.uid))

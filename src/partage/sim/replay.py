@@ -55,12 +55,12 @@ _PROTOCOL: Final = "openb"
 _ENDS_FIRST: Final = -1
 
 Progress = Callable[[int], None]
-"""Told after each arrival how many there have been."""
+"""Called after each arrival with the number of arrivals so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One pod's time: row of the trace, when it comes, and how long it runs (None for ever)."""
+    """One pod's time: row of the trace, its arrival, and its duration (None for ever)."""
 
     row: int
     start: float
@@ -72,7 +72,7 @@ Lives = tuple[Life, ...]
 
 @dataclass(slots=True)
 class Run:
-    """What happened; one entry an arrival, in order of arrival.
+    """The results; one entry an arrival, in order of arrival.
 
     Attributes:
         lives: arrivals and ends, in virtual seconds.
@@ -83,11 +83,11 @@ class Run:
         card_left: compute left on its cards afterwards, milli.
         idle: (time, compute free in the cluster in milli) whenever it changed.
         seconds: wall time of the decisions, reading and building excluded.
-        cpu_seconds: processor time of the same; on a busy machine the fairer figure.
-        tables_seconds, tables_cpu_seconds: what making tables took, not part of the above.
-        tables_chosen: what was chosen each time: `prices`, or the strategy that stands in for them.
-        counts: the mix of requests at the end, what was known before included.
-        engine: the engine, as it was at the end.
+        cpu_seconds: processor time of the same; on a busy machine the more accurate figure.
+        tables_seconds, tables_cpu_seconds: the time of making tables, not part of the above.
+        tables_chosen: the choice each time: `prices`, or the strategy that stands in for them.
+        counts: the mix of requests at the end, including the one known before.
+        engine: the engine at the end.
     """
 
     trace: Trace
@@ -117,7 +117,7 @@ class Run:
 
 
 def published(sequence: Sequence) -> Lives:
-    """The published protocol: one pod after another, none leaves."""
+    """The published protocol: pods arrive one after another, none leaves."""
     return tuple(Life(row, float(i), None) for i, row in enumerate(sequence.pods))
 
 
@@ -126,10 +126,10 @@ def trace_lives(trace: Trace, speed: float = 1.0) -> Lives:
 
     Args:
         trace: with creation and deletion times.
-        speed: how many times closer together they come; lifetimes stay as they are.
+        speed: factor by which arrivals are closer together; lifetimes are unchanged.
 
     Raises:
-        InvalidValue: a pod has no creation time, or ends before it comes.
+        InvalidValue: a pod has no creation time, or ends before it arrives.
     """
     lives = []
     for row, pod in enumerate(trace.pods):
@@ -149,11 +149,11 @@ def poisson(sequence: Sequence, arrivals: int, rate: float, lifetime: float, see
     """The sequence's pods at exponential intervals and with exponential lifetimes.
 
     Args:
-        sequence: which pods, in which order; begun again where it ends.
+        sequence: the pods and their order; it is repeated after its end.
         rate: arrivals a second.
         lifetime: mean, in seconds.
-        seed: of the draws; intervals and lifetimes are streams of their own, so that runs with
-            other rates keep the same lifetimes.
+        seed: of the draws; intervals and lifetimes are separate streams, so runs with other rates keep the same
+            lifetimes.
     """
     if not (rate > 0 and lifetime > 0):
         raise InvalidValue("the rate of arrivals and the mean lifetime must be above 0")
@@ -191,7 +191,7 @@ def _node(row: NodeRow) -> Node:
 
 
 def template(row: PodRow) -> Pod:
-    """A pod like the row, without a name; equal rows give equal templates."""
+    """A pod with the row's request, without a name; equal rows give equal templates."""
     host = {"cpu": row.cpu_milli, "memory": row.memory_mib * _MIB, "pods": 1}
     if not row.cards:
         return Pod("", _PROTOCOL, "", host=host)
@@ -213,7 +213,7 @@ def template(row: PodRow) -> Pod:
 
 
 def workload_of(trace: Trace) -> Workload:
-    """The usual requests of the trace, as the published FGD knows them beforehand."""
+    """The usual requests of the trace, which the published FGD knows beforehand."""
     return Workload.of(Shape(p.cpu_milli, p.milli, p.cards, p.models) for p in trace.pods)
 
 
@@ -238,11 +238,11 @@ def _templates(trace: Trace) -> tuple[list[int], list[Pod]]:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What the default policy knows before a run.
+    """The default policy's knowledge before a run.
 
     Attributes:
-        history: the mix of requests that is known; empty where it is learnt on the way.
-        rules: how gain and cost are weighed when prices are chosen.
+        history: the known mix of requests; empty if it is learnt during the run.
+        rules: the weights of gain and cost in the choice of prices.
         tables: made from the history already; None to make them before the first pod.
     """
 
@@ -268,9 +268,9 @@ def replay(
         sequence: order of arrival, and of nodes among equals.
         lives: arrivals and ends in virtual time; None for the published protocol.
         seed: of the policy's own draws, if it makes any.
-        progress: told after each arrival.
-        accelerate: decide in compiled loops; None for where numba is installed. Results are the same.
-        lesson: what the default policy knows; None for nothing, and the usual rules.
+        progress: called after each arrival.
+        accelerate: decide in compiled loops; None does so if numba is installed. Results are the same.
+        lesson: the default policy's knowledge; None for none, and the usual rules.
     """
     fast = find_spec("numba") is not None if accelerate is None else accelerate
     engine = Engine(policy, _compiled() if fast else None)
@@ -311,7 +311,7 @@ def _compiled() -> Scorers:
 
 
 class _Driver:
-    """Stands where the cluster would: brings pods, takes their places down, ends them."""
+    """Takes the cluster's role: brings pods, records their places, ends them."""
 
     def __init__(self, run: Run, *, waits: bool, lesson: Lesson) -> None:
         self.run = run
@@ -347,14 +347,14 @@ class _Driver:
         )
 
     def warm_up(self) -> None:
-        """Ask for one decision of each kind, so that nothing is compiled while the clock runs."""
+        """Ask for one decision of each kind, so that nothing is compiled during the measured time."""
         kinds = {pod.kind: row for row, pod in enumerate(self.run.trace.pods)}
         some = [self.templates[self.of_row[row]] for row in kinds.values()]
         for pod in some:
             self.engine.evaluate(pod, reasons=False)
         if not (self.learns and self.run.accelerated):
             return
-        # Prices come later; loops that need them are loaded with some that mean nothing.
+        # Prices are learnt later; loops that need them are loaded with dummy ones.
         other = Engine(self.run.policy, _compiled())
         for node in cluster(self.run.trace):
             other.handle(NodeSeen(node))
@@ -379,7 +379,7 @@ class _Driver:
         run.counts.update(self.arrivals.counts)
 
     def learn(self) -> None:
-        """Let the engine have new tables where they are due."""
+        """Give the engine new tables if they are due."""
         what = self.arrivals.due(self.cards) if self.learns else Due.NOTHING
         if what is Due.NOTHING:
             return

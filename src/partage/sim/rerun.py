@@ -20,11 +20,11 @@ from partage.wire.journal import Header, Line, Question
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One decision, as it was taken and as it is taken now.
+    """One decision, as it was taken then and as it is taken now.
 
     Attributes:
-        question: with what was answered then.
-        now: what is answered now.
+        question: with the answer of then.
+        now: the answer of now.
     """
 
     question: Question
@@ -32,7 +32,7 @@ class Compared:
 
     @property
     def same(self) -> bool:
-        """Whether both are the same to the last card, reason and number."""
+        """Whether both are equal in every card, reason and number."""
         return self.question.decision == self.now
 
 
@@ -40,8 +40,8 @@ def rerun(lines: Iterable[Header | Line], policy: Policy | None = None) -> Itera
     """Every decision of a record, taken again in order.
 
     Args:
-        lines: of one file or several that follow each other.
-        policy: in force instead of those that were.
+        lines: of one file or of several consecutive ones.
+        policy: in force instead of the recorded ones.
 
     Raises:
         InvalidDocument: the record does not begin with a state.
@@ -73,5 +73,5 @@ def _answer(engine: Engine, asked: Question) -> Placement | Refusal:
             return engine.hold(asked.pod, among_of(engine, asked.among), work)
         return engine.place_on(asked.pod, asked.node)
     except LedgerError as error:
-        # Under another policy a pod may have its place from elsewhere already.
+        # Under another policy a pod may already have its place from another decision.
         return Refusal(ReasonCode.CARD_NOT_IDLE, str(error))

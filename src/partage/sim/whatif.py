@@ -31,20 +31,20 @@ from partage.wire.outcomes import closed_code
 from partage.wire.pods import TranslatedPod
 
 MOST_MORE: Final = 1000
-"""Where counting how many more pods would fit ends."""
+"""The limit of counting how many more pods would fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be different.
+    """The differences from the present cluster.
 
     Attributes:
         policy: in force instead of the cluster's own.
         add: nodes to copy and how many copies of each.
-        remove: shell patterns of nodes to take away; their pods look for another place.
-        share: thousandths of a card, compute and memory, that pods with one whole card ask
-            instead; None leaves them as they are.
-        anew: place every running pod that holds devices again, as if all had just come.
+        remove: shell patterns of nodes to remove; their pods are scheduled again.
+        share: thousandths of a card, compute and memory, that pods with one whole card ask instead; None changes
+            nothing.
+        anew: place every running pod that holds devices again, as if all had just arrived.
     """
 
     policy: Policy | None = None
@@ -56,12 +56,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Pods that ask the same.
+    """Pods with equal requests.
 
     Attributes:
-        asks: what, for people.
-        more: how many further ones would fit when all have been placed, each kind alone.
-        bounded: counting stopped at `more`; there may be room for more still.
+        asks: their request, for people.
+        more: how many further ones would fit after all have been placed, each kind alone.
+        bounded: counting stopped at `more`; there may be more room.
     """
 
     asks: str
@@ -73,16 +73,16 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a cluster carries; pods are those that ask for devices, cards are graphics cards.
+    """A cluster's load; pods are those that ask for devices, cards are graphics cards.
 
     Attributes:
         cards: those that are healthy and open.
         running: pods with a place.
         waiting: pods without one, by code of the reason.
-        core_milli: compute handed out, thousandths of a card.
-        core_total: of so much.
-        memory_bytes: memory handed out.
-        memory_total: of so much.
+        core_milli: allocated compute, thousandths of a card.
+        core_total: the total compute.
+        memory_bytes: allocated memory.
+        memory_total: the total memory.
         closed: cards that take no pod: unhealthy, cordoned or in quarantine.
         idle: open cards with no pod.
         shared: open cards with more than one pod.
@@ -115,12 +115,12 @@ class Result:
 
     @property
     def core_share(self) -> float:
-        """Compute handed out, 0 to 1."""
+        """Allocated part of the compute, 0 to 1."""
         return self.core_milli / self.core_total if self.core_total else 0.0
 
     @property
     def memory_share(self) -> float:
-        """Memory handed out, 0 to 1."""
+        """Allocated part of the memory, 0 to 1."""
         return self.memory_bytes / self.memory_total if self.memory_total else 0.0
 
 
@@ -128,10 +128,10 @@ class Result:
 
 
 def changed(cluster: Cluster, change: Change) -> Cluster:
-    """The cluster as it would be.
+    """The changed cluster.
 
     Raises:
-        InvalidValue: a node to copy is not there, a pattern matches none, or a number is not one.
+        InvalidValue: a node to copy does not exist, a pattern matches none, or a number is invalid.
     """
     gone = _removed(cluster, change.remove)
     nodes = [node for node in cluster.nodes if node.name not in gone]
@@ -156,7 +156,7 @@ def _removed(cluster: Cluster, patterns: Sequence[str]) -> frozenset[str]:
 
 
 def _copies(nodes: Sequence[Node], cluster: Cluster, name: str, count: int) -> Iterator[Node]:
-    """Nodes like one that is there, with names and devices of their own."""
+    """Copies of an existing node, with names and devices of their own."""
     model = next((node for node in cluster.nodes if node.name == name), None)
     if model is None:
         known = _some([node.name for node in cluster.nodes])
@@ -212,9 +212,9 @@ def _changed_pod(translated: TranslatedPod, gone: frozenset[str], change: Change
 
 
 def _shared(request: PodRequest, milli: int) -> PodRequest:
-    """The request with a part of a card wherever it asks for one whole card.
+    """The request with a part of a card instead of each single whole card.
 
-    Requests for several cards at once stay: a program on many cards needs them for itself.
+    Requests for several cards at once are unchanged, because a program on many cards needs them alone.
     """
     if not 0 < milli < MILLI:
         raise InvalidValue(f"a share of {milli / 10:g} %: it must lie between 0 and 100 %")
@@ -263,14 +263,14 @@ def evaluate(
     Args:
         name: of the change, for people.
         seed: permutes the order of the nodes; None keeps the documents'.
-        most: where counting further pods of a kind ends.
+        most: the limit of counting further pods of a kind.
     """
     after = changed(cluster, change)
     policy = change.policy or after.policy or Policy()
     engine, _ = started(after, policy, seed)
     seen = Arrivals()
     seen.add(asks_of((t.pod for t in after.pods if not t.pod.finished), engine.ledger))
-    # What a running scheduler learns from its first pods, which are all in sight here.
+    # The tables that a running scheduler learns from its first pods, which are all known here.
     engine.handle(TablesChanged(in_sight(Tables(), seen, Stock.of(after.nodes))))
     refused: dict[str, Refusal] = {}
     for translated in queue(after.pods):
@@ -343,7 +343,7 @@ def _kinds(
 ) -> Iterator[Kind]:
     """Requests by falling number of pods, with the room that is left for each.
 
-    Where some of the pods may go anywhere, room is counted for these.
+    If some of the pods may go anywhere, room is counted for these.
     """
     found: dict[str, list[Pod]] = {}
     for pod in pods:
@@ -357,9 +357,9 @@ def _kinds(
 
 
 def _room(engine: Engine, like: Pod, most: int) -> int:
-    """How many more such pods would fit; the engine is left as it was.
+    """How many more such pods would fit; the engine is restored afterwards.
 
-    They ask as this pod does, but are in no namespace: a quota is a rule, not room.
+    They have this pod's request but no namespace, because a quota is a rule, not room.
     """
     placed: list[str] = []
     while len(placed) < most:
@@ -374,7 +374,7 @@ def _room(engine: Engine, like: Pod, most: int) -> int:
 
 
 def asked_for(request: PodRequest) -> str:
-    """What a pod asks of devices, for people: `1 whole gpu`, `2 x gpu 25% + 8Gi`."""
+    """A pod's request of devices, for people: `1 whole gpu`, `2 x gpu 25% + 8Gi`."""
     parts = [
         f"{_amount(group.request)} (init)" if group.phase is Phase.INIT else _amount(group.request)
         for group in request.groups

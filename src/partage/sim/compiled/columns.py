@@ -25,34 +25,33 @@ STRATEGIES: Final = {
     Strategy.FGD: 7,
     Strategy.PARTAGE: 8,
 }
-"""Strategies that the loops know, and their numbers."""
+"""The strategies that have loops, and their numbers."""
 
 Cards = tuple[Bools, Ints, Ints, Ints, Ints, Ints]
-"""What decides what fits, by card and node: open, compute left, memory left and in all, slots left,
-tenants."""
+"""Columns that decide what fits, by card and node: open, compute left, memory left and in total, slots left, tenants.
+"""
 
 Used = tuple[Bools, Ints, Ints, Ints, Ints, Ints]
-"""What tells how full a node is, by card and node: open, compute left and in all, memory left and
-in all, kind."""
+"""Columns for how full a node is, by card and node: open, compute left and in total, memory left and in total, kind."""
 
 Host = tuple[Ints, Ints, Ints, Ints]
-"""By node: CPU left and in all, memory left and in all."""
+"""By node: CPU left and in total, memory left and in total."""
 
 Places = tuple[Bools, Bools, Ints, Ints]
-"""By node: whether it is there and in question, how much preferred, and its place in the order."""
+"""By node: whether it exists and is in question, its preference, and its place in the order."""
 
 Room = tuple[tuple[Ints, Ints, Ints, Ints], tuple[int, int, int, int]]
-"""Ordinary resources: four columns, and what is asked of each."""
+"""Ordinary resources: four columns, and the request of each."""
 
 Asked = tuple[int, bool, bool, int, int, int, int, bool]
-"""A plain request: cards (0 for none), whole, alone, compute, memory in bytes or else in
-thousandths of the card's, the most sharers (-1 for no limit), whether it claims compute."""
+"""A plain request: cards (0 for none), whole, alone, compute, memory in bytes or else in thousandths of the card's, the
+most sharers (-1 for no limit), whether it claims compute."""
 
 Wanted = tuple[int, int, bool, int, int]
-"""What is taken: cards, compute of each, whether they are taken entirely; CPU and memory."""
+"""The amounts taken: cards, compute of each, whether they are taken entirely; CPU and memory."""
 
 Found = tuple[Index, Bools]
-"""Nodes that fit, from the first on, and for each of them which cards do."""
+"""Fitting nodes, from the first on, and the fitting cards of each."""
 
 Counts = tuple[Ints, Ints, Ints, Ints, Floats]
 """A gauge's columns: `left` by card and node, `fit` and `small` by node and threshold, `total` and

@@ -24,9 +24,9 @@ def fit(
     """Find the nodes that fit, each once; value -1 for the others.
 
     Args:
-        nodes: to be looked at; they may repeat.
-        value: of each node; that of nodes that fit says how they are preferred and their order.
-        suits: cards that are the right ones whatever they have left.
+        nodes: nodes to check; they may repeat.
+        value: of each node; for fitting nodes it holds their preference and order.
+        suits: cards that the request accepts regardless of their free amounts.
 
     Returns:
         How many fit.
@@ -47,7 +47,7 @@ def fit(
             continue
         if column2[i] < need2 or column3[i] < need3:
             continue
-        # `kernel.fitting`, card by card; what rules out most cards is looked at first.
+        # `kernel.fitting`, card by card; the check that excludes most cards comes first.
         fits = 0
         for g in range(size if count else 0):
             usable[many, g] = False
@@ -81,7 +81,7 @@ def fit(
 def best(value: Ints, flags: Ints, tight: int, step: int) -> int:
     """The first of the best nodes, -1 for none.
 
-    The value of nodes with one of the bits of `tight` among their flags is less by `step`.
+    Nodes with one of the bits of `tight` in their flags have a value reduced by `step`.
     """
     chosen, most = -1, -1
     for i in range(value.size):

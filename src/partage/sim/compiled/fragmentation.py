@@ -10,8 +10,8 @@ from partage.sim.compiled.columns import Counts, Floats, Found, Index, Shapes, W
 
 _RANKS: Final = 2**20
 
-# Inner functions take every array by itself: in compiled code, taking an array out of a tuple
-# counts a reference, which in a loop costs more than the arithmetic.
+# Inner functions take every array by itself, because compiled code counts a reference when it takes an array out of a
+# tuple. In a loop this costs more than the arithmetic.
 
 
 @compiled
@@ -34,9 +34,9 @@ def _expected(
     p_chance: Floats,
     _steps: Floats,
 ) -> float:
-    """Fragmentation of a node once `idle` idle cards, or one card's `before` - `after`, are taken.
+    """Fragmentation of a node after `idle` idle cards, or one card's `before` - `after`, are taken.
 
-    `fit` and `small` are the node's; `before` is -1 where no card is shared.
+    `fit` and `small` are the node's; `before` is -1 if no card is shared.
     """
     both = lacking = starved = spare = blocked = barred = 0.0
     for k in range(s_cpu.size):
@@ -113,9 +113,9 @@ def measure(
 
 @compiled
 def card_points(i: int, milli: int, cpu: int, kind: int, counts: Counts, shapes: Shapes) -> Ints:
-    """FGD's score of taking `milli` from each card of a node, 0 where one has less.
+    """FGD's score of taking `milli` from each card of a node, 0 for a card with less.
 
-    So much CPU is left then.
+    The given CPU is left then.
     """
     left, fit, small, totals, frag = counts
     steps = shapes[8]

@@ -26,13 +26,13 @@ _TIER: Final = 2**33
 _MANY: Final = 2**20
 _GIB: Final = 2**30
 
-# Inner functions take every array by itself: in compiled code, taking an array out of a tuple
-# counts a reference, which in a loop costs more than the arithmetic.
+# Inner functions take every array by itself, because compiled code counts a reference when it takes an array out of a
+# tuple. In a loop this costs more than the arithmetic.
 
 
 @compiled
 def _told(free: int, asked: int, unit: int) -> float:
-    """Cores or GiB left once `asked` is taken."""
+    """Cores or GiB left after `asked` is taken."""
     return 1e6 if free >= _UNKNOWN else (free - asked) / unit
 
 
@@ -59,7 +59,7 @@ def _least(
 
 @compiled
 def _packed(loss: float, node: int, card: int) -> int:
-    """Score of a loss, then of what the node and what the card have left."""
+    """Score of a loss, then of the free amounts of the node and of the card."""
     bins = min(max(floor(loss / 15.0 + 0.5) + 128, 0), 1023)
     return _TIER + (_TIER - 1 - ((bins << 23) | (min(node, 8191) << 10) | min(card, 1023)))
 
@@ -134,7 +134,7 @@ def price(
     valued: Valued,
     table: PriceTable,
 ) -> int:
-    """Write a price gauge's columns of some nodes; by how much the compute left has grown."""
+    """Write a price gauge's columns of some nodes; returns the growth of the compute left."""
     left, totals, idle, models, sums, value = valued
     worth, core_price, gib_price, _, _ = table
     last, grown = worth.shape[1] - 1, 0
@@ -162,9 +162,9 @@ def price(
 def card_values(
     i: int, count: int, milli: int, cores: float, gib: float, valued: Valued, table: PriceTable
 ) -> Ints:
-    """Score of taking `milli` from each card of a node, 0 where one has less.
+    """Score of taking `milli` from each card of a node, 0 for a card with less.
 
-    The best `count` cards are wanted; so much CPU and memory is left then.
+    The best `count` cards are wanted; the given CPU and memory are left then.
     """
     left, totals, idle, models, sums, value = valued
     worth, core_price, gib_price, scarcity, bonus = table
@@ -202,7 +202,7 @@ def count_slots(
     slots: Ints,
     supply: Ints,
 ) -> None:
-    """Count the slots of every reserve on some nodes again."""
+    """Recount the slots of every reserve on some nodes."""
     cards, cpu, memory, allowed = asked
     for i in nodes:
         for r in range(cards.size):
@@ -239,12 +239,12 @@ def _lost(
     r_cpu: Ints,
     r_memory: Ints,
 ) -> int:
-    """A bit for each reserve of a node that loses a slot when so much is left."""
+    """A bit for each reserve of a node that loses a slot if only these amounts are left."""
     bits = 0
     for r in range(slots.size):
         have = slots[r]
         if have > 0 and not exempt[r]:
-            # The quotient falls below `have` just where the dividend does below `have` times.
+            # The quotient is below `have` exactly if the dividend is below `have` times the divisor.
             few = r_cards[r] > 0 and idle < have * r_cards[r]
             few = few or (r_cpu[r] > 0 and cpu < have * r_cpu[r])
             if few or (r_memory[r] > 0 and memory < have * r_memory[r]):

@@ -72,7 +72,7 @@ class FastPriceGauge(PriceGauge):
     ) -> dict[int, int]:
         """Score of each card of a node, by row; for shares. See `PriceGauge.card_scores`.
 
-        Cards that have less compute than is asked may be among them.
+        Cards with less compute than asked may be among them.
         """
         if fits is not None:
             return super().card_scores(host, request, fits, index)
@@ -88,7 +88,7 @@ class FastPriceGauge(PriceGauge):
         return shortage(guard.need, guard.supply, MARGIN, self.milli / guard.per_pod)
 
     def best(self, value: Ints, flags: Ints, step: int) -> int:
-        """The first node with the highest offer, -1 where all are below 0."""
+        """The first node with the highest offer, -1 if all are below 0."""
         return best(value, flags, self.tight(), step)
 
 

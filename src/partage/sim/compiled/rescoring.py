@@ -81,7 +81,7 @@ class FastGauge(Gauge):
     ) -> dict[int, int]:
         """Score of each card of a node, by row; for shares. See `Gauge.card_scores`.
 
-        Cards that have less compute than is asked may be among them.
+        Cards with less compute than asked may be among them.
         """
         if fits is not None:
             return super().card_scores(host, request, fits, index)
@@ -93,7 +93,7 @@ class FastGauge(Gauge):
 
 
 class Scratch:
-    """Room for the nodes that fit, which all classes use in turn."""
+    """Room for the fitting nodes, which all classes use in turn."""
 
     def __init__(self) -> None:
         self._found: Found = (np.zeros(0, np.intp), np.zeros((0, 0), np.bool_))
@@ -107,12 +107,12 @@ class Scratch:
 
 
 class Rescorer:
-    """Writes the scores of one class of plain requests; by itself, nodes are all alike."""
+    """Writes the scores of one class of plain requests; this base class scores all nodes alike."""
 
     def __init__(
         self, request: PodRequest, host: Mapping[str, int], ledger: Ledger, scratch: Scratch
     ) -> None:
-        """Prepare what does not change; `request` is plain, or without devices."""
+        """Prepare the constant inputs; `request` is plain, or without devices."""
         needs = {name: min(amount, _MOST) for name, amount in host.items() if amount > 0}
         self._names = (*needs, "cpu", "cpu", "cpu", "cpu")[:4]
         amounts = (*needs.values(), -_MOST, -_MOST, -_MOST, -_MOST)
@@ -133,7 +133,7 @@ class Rescorer:
 
     @staticmethod
     def applies(request: PodRequest, host: Mapping[str, int]) -> bool:
-        """Whether the loops know such requests: plain, with at most four ordinary resources."""
+        """Whether the loops can score such requests: plain, with at most four ordinary resources."""
         plain = not request.groups or is_plain(request)
         return plain and sum(amount > 0 for amount in host.values()) <= 4
 
@@ -146,9 +146,9 @@ class Rescorer:
         flags: Ints,
         nodes: Nodes,
     ) -> bool:
-        """Write `value` and `flags` of some nodes; False where only NumPy can.
+        """Write `value` and `flags` of some nodes; False if only NumPy can.
 
-        That is where a resource is not in the books, and where cards have their own number of sharers.
+        This is so if a resource is not in the books, or if cards have their own number of sharers.
         """
         ledger = self.ledger
         if self._registrar in ledger.registrars:
@@ -197,7 +197,7 @@ class Rescorer:
 
 
 class BookRescorer(Rescorer):
-    """For strategies that look at nothing but the books."""
+    """For strategies that use only the books."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ class CompiledScorers:
         return FastPriceGauge(prices, ledger)
 
     def rescorer(self, group: RequestClass, ledger: Ledger) -> Rescorer | None:
-        """What scores the class; None where only NumPy can."""
+        """The scorer of the class; None if only NumPy can score it."""
         request, host, strategy = group.pod.request, group.pod.host, group.node_strategy
         if strategy not in STRATEGIES or not Rescorer.applies(request, host):
             return None

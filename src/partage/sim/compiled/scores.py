@@ -50,7 +50,7 @@ def _clustering(hosted: int, mine: int, total: int) -> int:
 
 @compiled
 def _norm(strategy: int, cpu: int, cpu_asked: int, total: int, milli: int) -> int:
-    """BestFit and DotProd; `milli` is what all cards together shall give."""
+    """BestFit and DotProd; `milli` is the total that all cards give."""
     told = 0 if cpu >= _UNKNOWN else cpu
     if strategy == _BESTFIT:
         rest = (told - cpu_asked) / 128000.0 * 0.5
@@ -65,7 +65,7 @@ def _norm(strategy: int, cpu: int, cpu_asked: int, total: int, milli: int) -> in
 
 @compiled
 def _used(total: int, free: int) -> int:
-    """What is used, in millionths, without overflow: both are scaled down where huge."""
+    """The used part, in millionths, without overflow: huge values of both are scaled down."""
     scale = 1 << 20 if total >> 40 > 0 else 1
     used = total - min(max(free, 0), total)
     return (used // scale) * _MILLION // max(total // scale, 1)
@@ -75,7 +75,7 @@ def _used(total: int, free: int) -> int:
 def _usage(
     i: int, core_free: Ints, core_total: Ints, memory_free: Ints, memory_total: Ints
 ) -> int:
-    """How much of a node's cards is used, compute and memory in millionths of each."""
+    """The used part of a node's cards, compute and memory in millionths of each."""
     core = core_all = memory = memory_all = 0
     for g in range(core_free.shape[0]):
         core += core_free[g, i]
@@ -100,7 +100,7 @@ def node_scores(
     """Add the score of the first `many` nodes found to their value.
 
     Args:
-        hosted: which kinds of pod are on them.
+        hosted: the kinds of pod on them.
         bare: which have no devices.
     """
     chosen, _ = found
