@@ -1,4 +1,4 @@
-"""Logs of changed nodes and pods, in order: readers use them to update only what changed.
+"""Logs of changed nodes and pods, in order, so that readers update only changed parts.
 
 A reader remembers the length of the log at its last look. A log keeps only the latest changes. A reader that comes too
 late learns this, and looks at everything.

@@ -1,4 +1,4 @@
-"""The books' columns: the offer of every node, what is left of it, and how a charge is booked.
+"""The books' columns: the offer of every node, its free amounts, and the booking of charges.
 
 `Columns` is the part of the ledger that writes columns, node by node. The ledger knows which pods hold devices; the
 columns follow from nodes, entries and suspicions alone.
@@ -205,7 +205,7 @@ class Columns:
             self._book_host(index, entry.allocation.host, -1)
 
     def _note_width(self, index: int, devices: int) -> None:
-        """Note that a node has so many devices of one type, ghosts included."""
+        """Record a node's number of devices of one type, ghosts included."""
         for width, nodes in self._wider.items():
             if devices > width:
                 nodes.add(index)
@@ -279,7 +279,7 @@ class Columns:
         return kind
 
     def _forget_kinds(self) -> None:
-        """Free the numbers of kinds that no card has any more, once there are many.
+        """Free the numbers of kinds without a card, once there are many.
 
         The writer of one node's documents may name new kinds in each, and every request for cards reads all known
         kinds.
@@ -297,7 +297,7 @@ class Columns:
         self._most_kinds = max(_MANY, 2 * len(self._kind_index))
 
     def _forget_names(self) -> None:
-        """Drop the columns of resources that no node reports any more, once there are many."""
+        """Drop the columns of resources that no node reports, once there are many."""
         if len(self.host_free) < self._most_names:
             return
         told = {*ASSUMED}.union(*(node.allocatable for node in self.nodes if node is not None))
@@ -496,7 +496,7 @@ class Columns:
         """Close as many idle cards of a node as pods without a record may be using there.
 
         It is unknown which cards these pods use. A card that a pod holds by a record is never closed for them, and
-        never more cards than they may use. So the same pods give the same result, whatever their order.
+        never more cards than they may use. So the same pods give the same result in any order.
         """
         name = self.node_at(index).name
         wanted = sorted(

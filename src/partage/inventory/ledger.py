@@ -1,7 +1,7 @@
 """The ledger: which pod holds how much of which device, as columns; the only owner of mutable state.
 
 Every change applies or undoes an entry, or adds or removes a node. Entries are keyed by pod UID and hold everything
-that their release needs. The columns follow from nodes, entries and suspicions alone, whatever their order of arrival:
+that their release needs. The columns follow from nodes, entries and suspicions alone, in any order of arrival:
 `validate` recomputes everything and compares.
 
 The ledger never chooses and never forgets. A device that vanished from its node stays as a closed ghost while a pod is
@@ -10,7 +10,7 @@ booked on it. A pod on an unknown node waits here until the node is seen.
 Invariants, by field:
     entries          one a pod; at most one node each.
     planes           free = total - sum of the charges on the card, in every dimension; less the amounts of
-                     foreign instances for which no charge stands.
+                     foreign instances without a charge.
     open             never true on a card that is unhealthy, cordoned, quarantined, held
                      exclusively, fenced by another pod, or overbooked.
     hosted           by node, which kinds of pod with GPUs are on it: bit 0 for one with shares,
@@ -135,8 +135,8 @@ class Ledger(Columns):
     def narrowed(self) -> tuple["Ledger", Ints] | None:
         """The books with only as many positions for devices as nearly all nodes need, and the few other nodes.
 
-        A caller with many questions about all nodes asks the narrow books first, and then the whole books about these
-        few, because every node has room for as many devices as the largest one. None if the books cannot be narrower.
+        Every node has room for as many devices as the largest one. So a caller with many questions about all nodes asks
+        the narrow books first, and then the whole books about these few. None if the books cannot be narrower.
         """
         most = max(plane.cards for plane in self.planes.values())
         for width in WIDTHS:

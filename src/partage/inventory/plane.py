@@ -106,7 +106,7 @@ class Plane:
         return int(self.open.shape[0])
 
     def grow(self, cards: int, nodes: int) -> None:
-        """Make room for at least so many positions and nodes; existing values stay."""
+        """Make room for at least these numbers of positions and nodes; existing values stay."""
         have = self.open.shape
         if cards <= have[0] and nodes <= have[1]:
             return

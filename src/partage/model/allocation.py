@@ -1,4 +1,4 @@
-"""What a pod got: grants for people and runtimes, charges for the ledger.
+"""A pod's allocation: grants for people and runtimes, charges for the ledger.
 
 A grant is one container's amount of one device. The ledger counts charges: per device the sum over containers that run
 together, or the largest init container if that is more. Charges follow from grants, so a record of grants is enough to
@@ -53,7 +53,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         exclusive: no other tenant may join the device.
         sharers: the most tenants the protocol allows on the device.
         mig: the instance, when cut by hardware.
-        function: minor and PCI address of the virtual function that goes with it.
+        function: minor and PCI address of its virtual function.
         template: name of the sharing template.
         fence: no other pod may use devices of the type within this scope around it.
         slots: sharers it counts for; 0 for further containers of a group that shares its devices.
@@ -79,7 +79,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
-    """What one pod takes of one device in the ledger."""
+    """One pod's amounts of one device in the ledger."""
 
     type: DeviceType
     minor: int
@@ -102,7 +102,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
         uid: the pod.
         namespace: for people.
         name: for people.
-        node: where it is.
+        node: its node.
         grants: its containers' devices.
         host: ordinary resources by name in whole units (`cpu` in milli).
         claim: a ResourceClaim holds it, which may outlive the pods that use it.

@@ -1,7 +1,7 @@
 """How one card may be cut into instances: its axis, and the bounds that an operator set.
 
 Without bounds every layout is allowed. A list of allowed profiles limits the instances. A list of geometries limits the
-layouts: the instances on a card must be part of one geometry, and the first suitable one is taken (the HAMi document:
+layouts. The instances on a card must be part of one geometry, and the first suitable one is taken (the HAMi document:
 the templates are searched in order).
 """
 
@@ -96,7 +96,7 @@ class Cutting:
 
 
 def arrangements(axis: MigAxis, slots: Iterable[tuple[str, int]]) -> tuple[Layout, ...]:
-    """Every way to put so many instances of each profile on one card, lowest starts first."""
+    """Every way to put these numbers of instances of each profile on one card, lowest starts first."""
     wanted = [name for name, count in slots for _ in range(count)]
     # The largest first: they have the fewest starts.
     wanted.sort(key=lambda name: (-axis.profile(name).size, name))

@@ -74,7 +74,7 @@ class Node:
 
     @property
     def shut(self) -> bool:
-        """Whether the node gives no device to any new pod, whatever the protocol."""
+        """Whether the node gives no device to any new pod of any protocol."""
         return any(
             not (one.protocol or one.sharing_only or one.cards_only) for one in self.verdicts
         )

@@ -1,6 +1,6 @@
 """The wishes beside amounts that operators grant to pods, and how many pods may have them at once.
 
-A pod's author wishes and an operator's rule decides who gets the wish. The engine counts and decides. The service
+A pod's author wishes, and an operator's rule grants or denies the wish. The engine counts and decides. The service
 writes the decision beside the record, and the node follows it.
 """
 

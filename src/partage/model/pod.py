@@ -35,8 +35,8 @@ class Pod:
         namespace: its namespace.
         name: its name; never used for ordering.
         priority: higher is scheduled first.
-        node: where it is bound, or None.
-        finished: its containers have ended (or the pod is gone); it holds nothing any more.
+        node: the node to which it is bound, or None.
+        finished: its containers have ended (or the pod is deleted), so it holds nothing.
         request: its request for devices.
         host: ordinary resources by name in whole units (`cpu` in milli), `pods` included.
         constraint: labels that its node must carry.

@@ -1,4 +1,4 @@
-"""What a pod asks for, in base units and without a protocol's words.
+"""A pod's request, in base units and without a protocol's words.
 
 A pod asks in groups. One group is one device request that serves one container (HAMi, qGPU) or all containers of the
 pod together (Koordinator). Every value here is hashable, so the engine puts equal requests into one class.
@@ -50,7 +50,7 @@ def at_most(asked: Iterable[tuple[Phase, _Key, int]]) -> Counter[_Key]:
     Containers that run together are summed; the largest init container counts beside the sidecars, if that is more.
 
     Args:
-        asked: when a container runs, of what kind it asks, and how many.
+        asked: a container's phase, the kind of device that it asks for, and how many.
     """
     lasting, sidecars, peaks = Counter[_Key](), Counter[_Key](), Counter[_Key]()
     for phase, key, count in asked:

@@ -1,9 +1,9 @@
 """The default strategy on a small cluster: place where the node loses least capacity for usual requests.
 
-A node's capacity for a request is the compute of as many such pods as fit on it, limited by the room on its cards and
-by its CPU. Its expected capacity is the mean over the usual requests (a `Workload`). FGD asks only whether one more pod
-fits, so it notices a lack of CPU only when none is left. The loss is rounded to bins, as losses of price value are:
-among nearly equal places the fullest node wins, then the tightest card, then the order of nodes.
+A node's capacity for a request is the total compute of such pods that fit on it. The room on its cards and its CPU
+limit their number. Its expected capacity is the mean over the usual requests (a `Workload`). FGD asks only whether one
+more pod fits, so it notices a lack of CPU only when none is left. The loss is rounded to bins, as for prices. Among
+nearly equal places the fullest node wins, then the tightest card, then the order of nodes.
 
 Memory decides what fits, not what is better. But a card whose tenants hold only memory is no longer whole although all
 its compute is left: no request for a whole card can use it.

@@ -25,14 +25,14 @@ _MOST_NAMED: Final = 8
 
 
 class Need(msgspec.Struct, frozen=True, gc=False):
-    """What a request takes of one particular card, in base units.
+    """The amounts that a request takes of one card, in base units.
 
     Attributes:
         core_milli: compute.
         memory_bytes: memory.
         extras: native units (name, amount).
         slots: sharers it counts for.
-        room: sharers that the card must have free; more than `slots` if the request limits who may join.
+        room: sharers that the card must have free; more than `slots` if the request limits other tenants.
         instance: the hardware instance that it takes, if any.
     """
 
@@ -45,7 +45,7 @@ class Need(msgspec.Struct, frozen=True, gc=False):
 
 
 def need_of(card: Card, request: DeviceRequest) -> Need:
-    """What the request takes of the card: all of a whole card, the asked part for a share.
+    """The request's amounts on the card: all of a whole card, the asked part for a share.
 
     A share of the memory is rounded down to bytes, as Koordinator writes it (docs/sources/koordinator.md 2.5). Compute
     asked in native units is that part of the card's total, rounded up.

@@ -1,9 +1,9 @@
 """Fragmentation of nodes against the usual requests, and the strategy that lets it grow least.
 
 From "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent" (USENIX ATC 2023).
-A node's fragmentation is the compute, in milli, that is free on it but that a request drawn from the usual mix is
-expected not to be able to use. FGD places a pod where that sum grows least. It needs the mix (a `Workload`); without
-one it scores all places equally.
+A node's fragmentation is the part of its free compute, in milli, that a request drawn from the usual mix is expected
+not to be able to use. FGD places a pod where that sum grows least. It needs the mix (a `Workload`); without one it
+scores all places equally.
 
 Sums are made in the published order (shape after shape, six buckets, then bucket after bucket). Scores are truncated to
 integers, and another order of the same additions changes some of them.
@@ -33,7 +33,7 @@ _COVERED: Final = 95  # percent of the pods that the usual shapes must cover
 _DEFAULT_CPU: Final = 100  # milli; Kubernetes counts it for a pod that asks for none
 _POINTS: Final = 100
 _WIDTH: Final = 512  # nodes at a time, and
-_CELLS: Final = 32_768  # shapes times nodes at a time: what a core's cache holds
+_CELLS: Final = 32_768  # shapes times nodes at a time: the capacity of a core's cache
 
 
 @dataclass(frozen=True, slots=True, order=True)

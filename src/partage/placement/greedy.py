@@ -36,7 +36,7 @@ def largest_first(request: DeviceRequest) -> tuple[int, ...]:
 def roomiest(request: DeviceRequest) -> Strategy:
     """The strategy between cards that leaves most room for other groups of the same pod.
 
-    A group on one card goes to the card where it leaves least. A group on several cards goes to the cards with most
+    A group on one card takes the card with least left afterwards. A group on several cards takes the cards with most
     left, because groups of several cards run out of different cards first.
     """
     return Strategy.PARTAGE if request.count == 1 else Strategy.SPREAD

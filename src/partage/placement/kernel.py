@@ -174,7 +174,7 @@ def fitting(
 
 
 def enough(cards: Bools, count: int) -> Bools:
-    """Nodes with at least so many of the given cards."""
+    """Nodes with at least this number of the given cards."""
     found: Bools = np.logical_or.reduce(cards) if count == 1 else cards.sum(axis=0) >= count
     return found
 

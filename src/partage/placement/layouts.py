@@ -1,10 +1,10 @@
 """Tables of one model of card for decisions on instances, computed once.
 
 A *state* is a layout, numbered; state 0 is the idle card. For every state and position the tables hold the next state,
-whether an operator's configuration permits it, and its cost: the loss in the worth of the card's room. Room is worth
-the memory units that it would earn from a stream of requests that ends by chance, all plain profiles equally likely,
-each put where it leaves the most. This refuses less than counting the maximal layouts that stay within reach, and needs
-no knowledge of the future (docs/performance.md).
+whether an operator's configuration permits it, and its cost. The cost is the loss in the worth of the card's room. Room
+is worth the memory units that it would earn from a stream of requests. The stream ends by chance, all plain profiles
+are equally likely, and each is put where it leaves the most. This refuses less than counting the maximal layouts that
+stay within reach, and needs no knowledge of the future (docs/performance.md).
 """
 
 from collections import Counter

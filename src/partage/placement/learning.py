@@ -60,7 +60,7 @@ _MIB: Final = 2**20
 
 
 class Due(Enum):
-    """The tables to remake after so many arrivals."""
+    """The tables to remake after a number of arrivals."""
 
     NOTHING = "nothing"
     RESERVES = "reserves"
@@ -68,7 +68,7 @@ class Due(Enum):
 
 
 def due(arrived: int, cards: int) -> Due:
-    """The tables due after so many pods: prices seldom, reserves more often.
+    """The tables due after a number of pods: prices seldom, reserves more often.
 
     A small cluster gets usual requests, which are made quickly, before the first pod and after nearly every one.
 
@@ -153,7 +153,7 @@ class Arrivals:
         return float((below + upto - half).sum()) / (half * second.size)
 
     def due(self, cards: int) -> Due:
-        """The tables that became due since the last call, on a cluster of so many cards; none without cards."""
+        """The tables that became due since the last call, on a cluster with `cards` cards; none without cards."""
         if not cards and not self.total:
             return Due.NOTHING
         before, self._looked = self._looked, self.total

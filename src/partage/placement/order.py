@@ -134,7 +134,7 @@ def best_linked(
 
 @lru_cache(maxsize=32)
 def _sets_of(cards: int, count: int) -> NDArray[np.int8]:
-    """Every set of so many cards, in order; shape (sets, count)."""
+    """Every set of `count` cards, in order; shape (sets, count)."""
     flat = chain.from_iterable(combinations(range(cards), count))
     return np.fromiter(flat, np.int8).reshape(-1, count)
 

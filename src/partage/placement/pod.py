@@ -2,10 +2,10 @@
 
 This is the exact rule; vectorised kernels only select the nodes to which it is applied. Groups are placed in order,
 each with its best choice first. If a later group finds no room, earlier choices are revisited (a depth-first search),
-so a pod is refused only where it does not fit. The search remembers what the cards had left wherever the rest found no
-room, so it tries equal containers in one order only. It counts its work and gives up at a limit; then each group gets
-its first choice once more, the largest group first. Init containers are last: they run before the others, so they may
-use the same devices again.
+so a pod is refused only where it does not fit. If the remaining groups found no room, the search remembers the cards'
+free amounts, so it tries equal containers in one order only. It counts its work and gives up at a limit; then each
+group gets its first choice once more, the largest group first. Init containers are last: they run before the others, so
+they may use the same devices again.
 """
 
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -276,8 +276,8 @@ class _Search:
 def _alike(picker: Picker) -> dict[int, int]:
     """A number for each card, equal for interchangeable cards; empty if no card may be interchanged.
 
-    They may if only amounts decide: no group names cards or functions, or needs cards close together, and every set of
-    cards that serves a group is tried.
+    They may if only amounts decide. Then no group names cards or functions, or needs cards close together, and every
+    set of cards that serves a group is tried.
     """
     request, node = picker.request, picker.node
     later = request.joint.types[1:] if request.joint else ()

@@ -1,7 +1,7 @@
 """The price tables from which a rehearsal chooses: a fixed list, the same for every workload.
 
-No theory gives the best settings for a mix: duals of the programme are degenerate, and tables of one mix close between
-none and 80 % of the gap to the bound. The list was drawn once over the range of the good ones seen. It is kept
+No theory gives the best settings for a mix, because duals of the programme are degenerate. Tables of one mix close
+between none and 80 % of the gap to the bound. The list was drawn once over the range of the good ones seen. It is kept
 unchanged, so that a result can be repeated and a number in a log names a table.
 """
 

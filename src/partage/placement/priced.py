@@ -1,9 +1,9 @@
 """The default strategy with learnt prices: place where the node loses least value.
 
-A node's value is the least, over pairs of prices for CPU and memory, of the cost of its free CPU and memory plus the
-worth of its cards' remainders at those prices (see `prices`). The loss is rounded to bins, so near-equal places are
-equal; among those the fullest node wins, then the tightest card, then the order of nodes. Prices consider only compute:
-card memory decides what fits, not what is better.
+At one pair of prices for CPU and memory, a node is worth the cost of its free CPU and memory plus the worth of its
+cards' remainders (see `prices`). Its value is the least over all pairs. The loss is rounded to bins, so near-equal
+places are equal; among those the fullest node wins, then the tightest card, then the order of nodes. Prices consider
+only compute: card memory decides what fits, not what is better.
 
 Sums are made card after card and pair after pair, so a node scored alone gets the same bits as one scored among many.
 """

@@ -131,7 +131,7 @@ def _clause(reason: CardReason, device: str) -> str:
 
 
 class Finding:
-    """One code over many nodes: their number, and the node that came closest."""
+    """One code over many nodes: their number, and the closest node."""
 
     __slots__ = ("asked", "brief", "briefs", "card", "count", "device", "devices", "free", "node")
 

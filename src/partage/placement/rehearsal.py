@@ -2,8 +2,8 @@
 
 A rehearsal runs off the decision path and changes nothing: it measures a set of prices. Arrivals follow the mix that
 was seen, in random order. The cluster is the empty one, a part of it, or the current books. Pods that kube-scheduler
-places go to the nodes that its own scores prefer, whatever is rehearsed. They take CPU that cards need, so prices that
-do well where the engine places every pod may do badly there.
+places always go to the nodes that its own scores prefer. They take CPU that cards need, so prices that do well where
+the engine places every pod may do badly there.
 """
 
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class Outcome:
 
 
 def thinned(mix: Mix, stock: Stock, every: int, number: int) -> Course:
-    """A rehearsal on an empty cluster of every so many-th node of each type.
+    """A rehearsal on an empty cluster of every n-th node of each type.
 
     Args:
         mix: the mix seen.
@@ -102,7 +102,7 @@ def dressed(mix: Mix, stock: Stock, standing: Standing | None, number: int) -> C
 
 
 def _part(stock: Stock, every: int) -> Stock:
-    """Every so many-th node of each type, the first of each included."""
+    """Every n-th node of each type, the first of each included."""
     seen: dict[tuple[int, ...], int] = {}
     keep = []
     columns = (stock.cpu, stock.memory, stock.cards, stock.model)

@@ -1,6 +1,6 @@
 """Replays arrivals on arrays alone, node by node: the loops in which rehearsals run.
 
-They take the same decisions as the engine takes for such pods (a law under test): the same checks, and the same
+They take the same decisions as the engine takes for such pods (a law under test). They do the same checks, and the same
 floating-point operations in the same order as `priced`, `slot_reservation` and `fragmentation`. Without numba nothing
 is rehearsed because a rehearsal would take minutes.
 
@@ -67,7 +67,7 @@ class Asked(NamedTuple):
 class Worth(NamedTuple):
     """Prices: worth by model, hundredths and pair, and the pairs.
 
-    Then the scarcity cost of a milli of each model, and the worth of so many idle cards on one node as a set.
+    Then the scarcity cost of a milli of each model, and the worth of a number of idle cards on one node as a set.
     """
 
     worth: Floats

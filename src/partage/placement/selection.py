@@ -1,9 +1,9 @@
 """Chooses prices by rehearsal, and reports when no prices beat the strategies that need none.
 
 The worth of a table is a stable property of it, but no theory predicts it. So candidates play the same synthetic
-arrivals: first all of them on a small part of the cluster, then the best on larger parts, and the last on the whole
+arrivals. All of them play on a small part of the cluster, then the best on larger parts, and the last on the whole
 cluster, from the current books. A candidate's gain is compared with its cost: kinds of pod that fail more often than
-under FGD are charged; in the last round, where both are known well, only beyond a limit, but steeply.
+under FGD are charged. In the last round both are known well, so only failures beyond a limit are charged, but steeply.
 
 Follows docs/design/rehearsed-prices.md, section 2.5. Runs off the decision path and is deterministic. Importing this
 module imports numba where it is installed, which takes a second, so a deciding service does this in a separate process.
@@ -27,7 +27,7 @@ from partage.placement.rehearsal import Course, Outcome, Theatre, dressed, thinn
 from partage.placement.tables import Prices, Tables
 
 _ROUNDS: Final = ((4, 12, 4), (2, 5, 3))
-"""Rounds: every so many-th node; the numbers that continue for their merit, and for their strict merit."""
+"""Rounds: every n-th node; the numbers that continue for their merit, and for their strict merit."""
 _DRESSED: Final = 5  # runs on the whole cluster
 _EARLY: Final = 2000  # pods; below this number there are
 _FEW: Final = 16  # only so many candidates

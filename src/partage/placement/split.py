@@ -1,8 +1,8 @@
-"""Turns chosen devices into grants: which container gets how much of which device.
+"""Turns chosen devices into grants: each container's amount of each device.
 
 A group that serves one container is granted as asked. A group that serves several (Koordinator's requests belong to the
-pod) is divided among them in their order, device after device, so that every grant has an owner and the sum is the
-pod's request.
+pod) is divided among them in their order, device after device. So every grant has an owner, and the sum is the pod's
+request.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Counted work: the limit on the cost of a decision, whatever a pod asks.
+"""Counted work: it limits the cost of any decision.
 
 One unit is one card judged for one group, or one set of cards compared. It takes a few microseconds (`bench/hostile.py`
 measures it). A count never depends on a clock, so the same question stops at the same place on every machine.

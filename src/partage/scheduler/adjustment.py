@@ -54,7 +54,7 @@ def _grant(charge: Charge, core_milli: int, memory_bytes: int) -> Grant:
 
 
 def short(ledger: Ledger, node: str, extra: Sequence[Grant]) -> str:
-    """What a node's cards lack for the increase, in words; empty if they lack nothing."""
+    """The amounts that a node's cards lack for the increase, in words; empty if they lack nothing."""
     index = ledger.index.get(node)
     if index is None:
         return f"node {node} is not known"

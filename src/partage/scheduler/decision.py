@@ -40,8 +40,8 @@ _A_NODE: Final = 20
 _A_GROUP: Final = 20
 _A_DRY_RUN: Final = 20
 _A_MOVE: Final = 5
-"""Units of work of four steps: reading a node's cards, reading the columns for one more group, asking about a node in a
-dry run, and removing or returning one more pod in it."""
+"""Units of work of reading a node's cards, of reading the columns for one more group, of asking about a node in a dry
+run, and of removing or returning one more pod in it."""
 
 _NODES: Final = 80
 """Nodes whose columns take one more unit for each group, if all of them are read."""
@@ -252,7 +252,7 @@ class Chooser:
         return len(group.kinds) * (_A_GROUP + nodes // _NODES) if nodes else 0
 
     def _weight(self, group: RequestClass) -> int:
-        """The same for a class of which nothing is known, even if something is."""
+        """The same for a class whose scores are treated as unknown."""
         return len(group.kinds) * (_A_GROUP + len(self.ledger.index) // _NODES)
 
     def candidates(

@@ -117,8 +117,7 @@ def brief(group: RequestClass) -> Refusal:
 def why(ledger: Ledger, group: RequestClass, index: int, work: Work | None = None) -> NodeReason:
     """Why one node cannot host a pod of the class.
 
-    The exact rule is asked only for its first way. The columns have refused the node, so there is no way, and people
-    expect to see the first obstacle.
+    The columns have refused the node, so the exact rule stops at the first obstacle, which people expect to see.
     """
     known = group.eligible.objection(ledger, index) or group.failed.get(index)
     if known is not None:

@@ -107,8 +107,8 @@ def planning(
 
     No victim can be spared while the others go, as far as a search finds. If the search takes too much work, each
     question is answered by first choices alone. Victims of higher priority are spared first. Among equals two orders
-    are tried, and the one with fewer victims is taken: the older first, and first those that share a card with many
-    pods, so that one card is emptied and not two.
+    are tried, and the one with fewer victims is taken. One spares the older first. The other spares those first that
+    share a card with many pods, so that one card is emptied and not two.
 
     The function asks many times whether the pod fits, and each question may take a search. So it pauses at times, with
     the books unchanged, and other tasks get their turn.

@@ -639,7 +639,7 @@ class ClaimAllocator:
             yield CardReason(miss.code, minor, miss.asked, miss.free, detail)
 
     def _full(self, node: str, ask: Ask, offer: Offer, why: str) -> _Miss:
-        """The miss of a card of which the ledger has less left than its slice shows."""
+        """The miss of a card that has less left in the ledger than in its slice."""
         name = DEVICE.fullmatch(offer.key[2])
         index = self._engine.ledger.index.get(node)
         cards = self._engine.ledger.cards(DeviceType.GPU, index) if index is not None else []

@@ -1,6 +1,6 @@
 """A small discrete-event kernel: virtual time and a heap of the events to come.
 
-Events at the same time are taken by priority (lower first), then in the order in which they were scheduled, so a run
+Events at the same time are taken by priority (lower first), then in the order in which they were scheduled. So a run
 never depends on how a heap breaks ties. The kernel knows nothing of pods.
 """
 

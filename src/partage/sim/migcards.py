@@ -284,7 +284,7 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
 def pools(
     policy: str, axis: MigAxis, profiles: Sequence[str], weights: _Weights | None = None
 ) -> Callable[[int], Pool]:
-    """A maker of idle pools of so many cards; tables are computed once.
+    """A maker of idle pools with a given number of cards; tables are computed once.
 
     Args:
         policy: a name of `POLICIES`.

@@ -1,6 +1,6 @@
 """Which pods to restart so that a pod waiting for an instance gets it: a dry run for an operator.
 
-The search tries pods whose end makes room on a card, the fewest first, and the engine itself plays it through: those
+The search tries pods whose end makes room on a card, the fewest first. The engine itself plays each plan through: those
 pods leave, the waiting pod is placed, and then they are placed again. It shows only a plan in which every pod finds a
 place, with the places that the engine chose. It restarts nothing.
 """

@@ -1,8 +1,8 @@
 """What if: a cluster's documents under another policy, with other nodes, or with shares.
 
-A change is applied to the documents. Then the same engine that schedules live decides, and the result is measured:
-which pods run, which wait and why, the load of the cards, and how many more pods of each kind would still fit. This
-module decides nothing.
+A change is applied to the documents, and the engine that schedules live decides. The measured result is which pods run,
+which wait and why, the load of the cards, and how many more pods of each kind would still fit. This module decides
+nothing.
 """
 
 from collections import Counter

@@ -105,9 +105,9 @@ class Registration:
     """One family's report of a node.
 
     Attributes:
-        devices: the node's devices after this family's view: those of `NodeView.devices` with the family's
-            configuration applied (slots, scaling, mode, hidden, cordoned), or, if there is no Device object, those that
-            the family's own labels, totals or annotations define. None leaves them as they are.
+        devices: the node's devices in this family's view: those of `NodeView.devices` with the family's configuration
+            (slots, scaling, mode, hidden, cordoned). If there is no Device object, those that the family's own labels,
+            totals or annotations define. None leaves them unchanged.
         verdicts: the family's objections to the node.
         registrar: the family's name if the node registered its devices with it, else empty.
         properties: facts for renderers.

@@ -2,7 +2,7 @@
 
 Koordinator's own renderer and the vendors' additions express the same amounts in different words. Only this module
 computes them. Amounts are the pod's request of each card (docs/sources/koordinator.md 2.5 and 4): a share of the memory
-is rounded down to bytes, and bytes become percent by upstream's truncation, because readers depend on it.
+is rounded down to bytes. Bytes become percent by upstream's truncation, because readers depend on it.
 """
 
 from collections.abc import Callable, Iterable

@@ -111,7 +111,7 @@ GPU_DRIVER_VERSION: Final = "node.koordinator.sh/gpu-driver-version"
 GPU_PARTITION_POLICY: Final = "node.koordinator.sh/gpu-partition-policy"
 NUMA_TOPOLOGY_POLICY: Final = "node.koordinator.sh/numa-topology-policy"
 GPU_PARTITIONS: Final = "scheduling.koordinator.sh/gpu-partitions"
-# Huawei: native units, the plugin's trigger, and what its plugin reads.
+# Huawei: native units, the plugin's trigger, and the keys that its plugin reads.
 NPU_CORE: Final = "huawei.com/npu-core"
 NPU_CPU: Final = "huawei.com/npu-cpu"
 NPU_DVPP: Final = "huawei.com/npu-dvpp"

@@ -1,4 +1,4 @@
-"""What a pod may choose about its own limits: policy, precedence, memory beyond its grant.
+"""A pod's choices about its own limits: policy, precedence, memory beyond its grant.
 
 The qGPU document sets the policy for a node by a label. Here that is the default, and a pod may choose its own by an
 annotation. HAMi's words are understood in pods that use them. A user wrote all of it, so an unknown word is an error
@@ -113,8 +113,8 @@ def bounded(
 ) -> tuple[Wishes, tuple[str, ...]]:
     """The wishes that a pod gets, and those that it does not get, in words.
 
-    A pod may ask for less than its node gives. More would come from its neighbours, so operators grant it: by the rules
-    that the scheduler used, or on the node if there were no rules when the pod was bound.
+    A pod may ask for less than its node gives. More would be taken from its neighbours, so operators grant it. They do
+    so by the rules that the scheduler used, or on the node if there were no rules when the pod was bound.
 
     Args:
         most: the node's policy; None if it has none.

@@ -1,4 +1,4 @@
-"""What HAMi reports of a node: registered cards, cordons, link scores and the operator's settings.
+"""HAMi's report of a node: registered cards, cordons, link scores and the operator's settings.
 
 HAMi's plugin registers a node's cards in an annotation, or a Device object describes them. If both exist they are
 matched by UUID, and the registration decides how the card is shared. Unreadable text becomes a note. If nothing else

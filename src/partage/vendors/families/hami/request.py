@@ -1,4 +1,4 @@
-"""What a pod asks with HAMi's names: one request for each container.
+"""A pod's requests with HAMi's names: one for each container.
 
 Each container is read on its own, in the published order of defaults: count, memory, percentage, cores. Upstream
 quietly drops a request that it cannot read, so the pod would run without a device or wait without a reason. Here it

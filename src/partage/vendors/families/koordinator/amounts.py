@@ -1,9 +1,9 @@
 """Amounts that a pod asks by Koordinator's names: per container, and the effective ones of the whole pod.
 
-Koordinator adds device requests over the containers of a pod, as Kubernetes adds any resource: main containers and
-sidecars are summed, an init container counts with the sidecars started before it, and the larger wins
-(docs/sources/koordinator.md 2.2). Names of v1.4 (`kubernetes.io/gpu`) are aliases of today's; if a container has both,
-today's wins.
+Koordinator adds device requests over the containers of a pod, as Kubernetes adds any resource
+(docs/sources/koordinator.md 2.2). Main containers and sidecars are summed, an init container counts with the sidecars
+started before it, and the larger wins. Names of v1.4 (`kubernetes.io/gpu`) are aliases of today's; if a container has
+both, today's wins.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What Koordinator reports of a node: its registrar, its cards' make, its refusals.
+"""Koordinator's report of a node: its registrar, its cards' make, its refusals.
 
 The devices themselves give vendor and model, else the node's labels do (docs/sources/koordinator.md 3.3 and 5).
 """

@@ -1,4 +1,4 @@
-"""What a node reports for its devices: the sum over healthy ones, in both dialects.
+"""A node's reported totals of its devices: the sum over healthy ones, in both dialects.
 
 Upstream's controller writes these names to the node's allocatable and capacity (docs/sources/koordinator.md 6; the
 Koordinator and MetaX documents). Partage always writes both dialects, because kubelet and the fit plugin check the name

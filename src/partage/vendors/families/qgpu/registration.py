@@ -1,4 +1,4 @@
-"""What qGPU reports of a node: its cards by the node's totals, and objections to the node.
+"""qGPU's report of a node: its cards by the node's totals, and objections to the node.
 
 A node publishes the sums over its cards. If no Device object describes the cards, they are made from those sums, all
 alike. Objections bind qGPU's own requests only.

@@ -1,4 +1,4 @@
-"""What a pod asks with qGPU's names: one request for each container.
+"""A pod's requests with qGPU's names: one for each container.
 
 Units: `qgpu-core` in percent of a card, `qgpu-memory` in GiB. Containers of one pod may get different cards. Source:
 the qGPU document; docs/sources/qgpu.md 1.1, 1.2 and 1.7.
