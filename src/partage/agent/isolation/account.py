@@ -22,7 +22,7 @@ _BOOKS: Final = 64
 _PLACE: Final = 576
 _HOLDING: Final = 32
 _OWNER: Final = struct.Struct(f"<Q{_PLACE - 8}x")
-"""Of a place its first word."""
+"""The first word of a place."""
 PLACES_AT: Final = 64 + _CARDS * _BOOKS + _EXPORTS * 16
 _INNER_AT: Final = PLACES_AT + _PLACES * _PLACE + 3008
 ACCOUNT_BYTES: Final = _INNER_AT + _CARDS * 8192
@@ -30,12 +30,12 @@ _VERSIONS: Final = {
     _MAGIC: ACCOUNT_BYTES,
     0x3154434341545250: _INNER_AT + _CARDS * 4096,
 }
-"""By their mark, the sizes of accounts whose places are at the same position; 2, and 1 of older containers."""
+"""Sizes of accounts with their places at the same position, by mark; 2, and 1 of older containers."""
 _MOST: Final = 2**62
 
 
 class State(IntFlag):
-    """What a process says is in force in it."""
+    """The state that a process reports as in force in it."""
 
     LIMITED = 1
     GATED = 2
@@ -54,13 +54,13 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that uses cards, as it entered itself."""
+    """A process that uses cards, by its own entry."""
 
     place: int
     pid: int
     """In its own pid namespace."""
     start: int
-    """Clock ticks since boot; with the pid it names a process for good."""
+    """Clock ticks since boot; with the pid it identifies a process for good."""
     space: int
     """Inode of the pid namespace."""
     state: State
@@ -71,7 +71,7 @@ def make_account(path: Path, *, sparse: bool = False) -> None:
     """Make the account of a container, unless there is one. Raises `OSError`: The folder cannot be written.
 
     Args:
-        sparse: its folder has room for it and nothing else, so its blocks need not be taken now.
+        sparse: its folder has room for it and nothing else, so its blocks need not be allocated now.
     """
     make(path, ACCOUNT_BYTES, _MAGIC.to_bytes(8, "little"), sparse=sparse)
 
@@ -85,7 +85,7 @@ def _check(path: Path, descriptor: int) -> None:
 
 
 def read_account(path: Path, cards: int = _CARDS) -> tuple[Process, ...]:
-    """The processes of a container that use cards; one that died without a word is still there.
+    """The processes of a container that use cards; one that died without clearing its entry is included.
 
     Raises:
         InvalidDocument: The file is not an account.
@@ -115,9 +115,9 @@ def _process(memory: bytes, place: int, at: int, cards: int) -> Process:
 
 
 def set_overhead(path: Path, process: Process, card: int, overhead_bytes: int) -> None:
-    """Record what a process uses on a card beyond what it counted, as NVML says.
+    """Record what a process uses on a card beyond its own count, by NVML.
 
-    Nothing is written when the place has another owner by now.
+    Nothing is written if the place has another owner by now.
 
     Raises:
         OSError: It cannot be opened for writing.

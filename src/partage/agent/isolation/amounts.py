@@ -16,7 +16,7 @@ from partage.agent.isolation.shared import make, opened, word
 from partage.model.errors import InvalidDocument, InvalidValue
 
 NAME: Final = "amounts"
-"""Of the file, beside the limits."""
+"""The file's name, beside the limits."""
 _MAGIC: Final = 0x3153544D41545250
 _BYTES: Final = 4096
 _CARDS_AT: Final = 64
@@ -25,7 +25,7 @@ _READABLE: Final = 0o444
 
 
 def make_amounts(path: Path, cards: Iterable[CardLimits]) -> None:
-    """Make the page of a container, with what its limits say. Raises `OSError`."""
+    """Make the page of a container from its limits. Raises `OSError`."""
     words = b"".join(_words(card) for card in cards)
     make(path, _BYTES, _MAGIC.to_bytes(8, "little").ljust(_CARDS_AT, b"\0") + words)
     path.chmod(_READABLE)
@@ -44,12 +44,12 @@ def set_amounts(path: Path, index: int, card: CardLimits) -> None:
     with opened(path, write=True) as descriptor:
         _check(path, descriptor)
         words = _words(card)
-        for at in range(0, _CARD, 8):  # one by one: each is true by itself
+        for at in range(0, _CARD, 8):  # one by one: each is valid by itself
             os.pwrite(descriptor, words[at : at + 8], _CARDS_AT + index * _CARD + at)
 
 
 def read_amounts(path: Path, cards: Iterable[CardLimits]) -> tuple[CardLimits, ...]:
-    """The cards of a container with the amounts that are in force.
+    """The cards of a container with the amounts in force.
 
     Raises:
         InvalidDocument: the file is no page of amounts, or not of this container.

@@ -34,11 +34,11 @@ INSIDE: Final = "/usr/local/partage/isolation"
 """Where a container sees its room."""
 PRELOAD: Final = "/etc/ld.so.preload"
 _MOUNTS: Final = "proc/1/mountinfo"
-"""What the host sees mounted: its first process is not in this one's container."""
+"""The mounts that the host sees: its first process is not in this process's container."""
 _BOOT: Final = "proc/sys/kernel/random/boot_id"
 _LIMITS_BYTES: Final = 16384
 _DIGEST: Final = "digest"
-"""Of the limits, in a file beside them: the library takes no more lines than it knows."""
+"""Of the limits, in a file beside them: the library accepts no lines that it does not know."""
 _NOTE_BYTES: Final = 512
 
 
@@ -57,7 +57,7 @@ class CardQuota:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """All cards of a container, before seats are given out."""
+    """All cards of a container, before seats are allocated."""
 
     cards: tuple[CardQuota, ...]
 
@@ -69,12 +69,12 @@ class Room:
     Attributes:
         folder: as this process sees it.
         source: the same as the host sees it.
-        limits: what was written when it was made.
-        amounts: its cards with the memory and compute that hold now; empty where these cannot change, as an older agent
-            made it.
+        limits: those written when it was made.
+        amounts: its cards with the current memory and compute; empty if they cannot change, because an older agent
+            made the room.
         seats: folder of the seats of all cards.
         account: file of the container's account.
-        spared: why the library is not loaded there; empty where it is.
+        spared: why the library is not loaded there; empty if it is.
     """
 
     folder: Path
@@ -97,7 +97,7 @@ class Room:
         return f"{INSIDE}/{self.library}"
 
     def seats_of(self, card: CardLimits) -> Path | None:
-        """The seats of a card; None where the container has none: it is not gated, or of an older version."""
+        """The seats of a card; None if the container has none: it is not gated, or of an older version."""
         if self.limits.version != VERSION or card.policy is Policy.NONE:
             return None
         return self.seats / card.uuid
@@ -107,7 +107,7 @@ class Rooms:
     """The rooms of one node; for one process."""
 
     def __init__(self, built: Path, here: Path, host: str, root: Path = Path("/")) -> None:
-        """Take up what an earlier agent left, or begin.
+        """Take over the rooms of an earlier agent, or begin.
 
         Args:
             built: the library as it was built.
@@ -115,7 +115,7 @@ class Rooms:
             host: the same folder as the host sees it.
 
         Raises:
-            InvalidDocument: the library cannot be read or a folder not be made; says which.
+            InvalidDocument: the library cannot be read or a folder cannot be made; the text contains which.
         """
         self._here, self._host = here, host
         self._rooms: dict[str, Room] = {}
@@ -147,7 +147,7 @@ class Rooms:
         return self._library
 
     def open(self, container: str, quota: Quota) -> Room:
-        """Make a container's room; one that it had is made anew.
+        """Make a container's room, and replace an earlier one.
 
         Raises:
             InvalidValue: a card has no seat left, or an amount is out of its range.
@@ -163,7 +163,7 @@ class Rooms:
         given: list[CardLimits] = []
         try:
             for index, card in enumerate(quota.cards):
-                given.append(self._seated(index, card))  # those that were given are freed again
+                given.append(self._seated(index, card))  # these are freed again after an error
             limits = ContainerLimits(_identity(container), tuple(given))
             room = replace(self._room(folder, self._library.name, limits), amounts=limits.cards)
             shutil.rmtree(draft, ignore_errors=True)
@@ -190,12 +190,12 @@ class Rooms:
         return room
 
     def adjust(self, container: str, cards: tuple[CardLimits, ...]) -> None:
-        """Put other amounts in force, for programs that run already as well.
+        """Put other amounts in force, also for running programs.
 
-        A crash in between leaves each amount as it was or as it is to be.
+        A crash in between leaves each amount at its old or its new value.
 
         Args:
-            cards: those of the room, with the amounts.
+            cards: those of the room, with the new amounts.
 
         Raises:
             InvalidValue: an older agent made the room.
@@ -222,7 +222,7 @@ class Rooms:
             self._files.tell(card)
 
     def spare(self, container: str, why: str) -> None:
-        """Keep the library out of a container that has not started: its loader finds nothing to load.
+        """Keep the library out of a container that has not started: its loader finds an empty list.
 
         Raises:
             OSError: the file cannot be written.
@@ -230,15 +230,15 @@ class Rooms:
         room = self._rooms[container]
         (room.folder / "preload").chmod(0o644)
         (room.folder / "spared").write_text(why[:_NOTE_BYTES], encoding="utf-8")
-        # In place: the container has this very file mounted.
+        # In place: the container has this file mounted.
         (room.folder / "preload").write_text("", encoding="ascii")
         self._rooms[container] = replace(room, spared=why[:_NOTE_BYTES])
 
     def close(self, container: str) -> None:
-        """A container has ended: its seats are free. Nothing happens where it had no room.
+        """Release the seats of an ended container. Nothing happens if it had no room.
 
         Raises:
-            OSError: the folder cannot be moved away; the room is there until it can.
+            OSError: the folder cannot be moved away; the room stays until it can.
         """
         room = self._rooms.get(container)
         if room is None:
@@ -253,7 +253,7 @@ class Rooms:
         self._files.close_account(container)
 
     def _freed(self, cards: Iterable[CardLimits], *, seated: bool) -> None:
-        """Release the seats of a room that is not there (any more)."""
+        """Release the seats of a room that does not exist (any more)."""
         for card in cards:
             if not self._strange and not any(self._tenants(card.uuid)):
                 self._files.close_card(card.uuid)
@@ -261,11 +261,11 @@ class Rooms:
                 self._files.close_seat(card)
 
     def mend(self) -> None:
-        """Give files that containers cut off or made longer their size again."""
+        """Restore the size of files that containers truncated or extended."""
         self._files.mend(list(self._rooms))
 
     def keep(self, containers: Collection[str]) -> list[str]:
-        """Close all other rooms; which they were. Raises `OSError`."""
+        """Close all other rooms and return their containers. Raises `OSError`."""
         self._read_again()
         for container in self._strange.difference(containers):
             shutil.rmtree(self._here / "containers" / container, ignore_errors=True)
@@ -277,7 +277,7 @@ class Rooms:
             try:
                 self.close(container)
             except OSError as error:
-                problem = error  # of one: the others have ended as well
+                problem = error  # of one room: the other containers have ended as well
         if problem is not None:
             raise problem
         return gone
@@ -287,12 +287,12 @@ class Rooms:
             yield from (card for card in room.limits.cards if card.uuid == uuid)
 
     def _seated(self, index: int, card: CardQuota) -> CardLimits:
-        """A card of a container, with the first seat that can be given: tenants may have spoilt some."""
+        """A card of a container, with the first usable seat: tenants may have spoilt some."""
         _check(card.uuid)
         taken = {theirs.slot for theirs in self._tenants(card.uuid)}
         if self._strange:
-            # That of a room that cannot be read is among them. Older agents did not mark every seat, but gave the
-            # first ones.
+            # This covers the seat of an unreadable room. Older agents did not mark every seat, but allocated the first
+            # ones.
             taken |= self._files.given(card.uuid)
         slots = reversed(range(SEATS)) if self._strange else range(SEATS)
         gated = card.policy is not Policy.NONE
@@ -327,7 +327,7 @@ class Rooms:
     # --- from one run to the next ------------------------------------------------------------
 
     def _after_boot(self, boot: str) -> None:
-        # Two of them: with one that a disk has changed, containers that run would lose theirs.
+        # Two files: if a disk changed a single one, running containers would lose their rooms.
         notes = [self._here / name for name in ("boot", "boot.2")]
         said = [
             note.read_text("ascii", "replace").strip() if note.exists() else "" for note in notes
@@ -343,7 +343,7 @@ class Rooms:
                 draft.replace(note)
 
     def _tidy(self) -> None:
-        """Remove what a crash left half made, and libraries that no room uses any more."""
+        """Remove half-made files of a crash, and libraries that no room uses any more."""
         for folder in ("containers", "lib"):
             for path in (self._here / folder).glob(".*"):
                 if path.is_dir():
@@ -359,7 +359,7 @@ class Rooms:
             try:
                 room = self._read(folder)
             except (OSError, InvalidDocument, StopIteration) as error:
-                # A later agent may have made it; the container that has it goes on with it.
+                # A later agent may have made it; its container continues with it.
                 self.problems.append(f"room {folder.name} cannot be read and is left: {error}")
                 self._strange.add(folder.name)
                 continue
@@ -373,13 +373,13 @@ class Rooms:
         for room in self._rooms.values():
             for card in room.amounts:
                 with contextlib.suppress(OSError, InvalidDocument):
-                    self._tell_others(room, card)  # a crash may have come before it
+                    self._tell_others(room, card)  # a crash may have preceded it
         if all(room.limits.version == VERSION for room in self._rooms.values()):
-            # Pages of cards, as libraries of version 1 shared them.
+            # Pages of cards that libraries of version 1 shared.
             shutil.rmtree(self._here / "cards", ignore_errors=True)
 
     def _read_again(self) -> None:
-        """Take up rooms that could not be read, as on a disk that failed for a moment."""
+        """Take over rooms that could not be read before, because a disk failed for a moment."""
         for name in sorted(self._strange):
             with contextlib.suppress(OSError, InvalidDocument, StopIteration):
                 self._rooms[name] = self._read(self._here / "containers" / name)
@@ -422,7 +422,7 @@ class Rooms:
 
 
 def _check(name: str) -> None:
-    """Refuse names that would lead elsewhere."""
+    """Refuse names that lead out of the folder."""
     if not name or name.startswith(".") or "/" in name or "\0" in name:
         raise InvalidValue(f"{name[:64]!r} cannot be the name of a file")
 
@@ -433,5 +433,5 @@ def _put(path: Path, text: str) -> None:
 
 
 def _identity(container: str) -> int:
-    """A number that names the container on its cards; never 0."""
+    """A number that identifies the container on its cards; never 0."""
     return int.from_bytes(hashlib.sha256(container.encode()).digest()[:8]) or 1

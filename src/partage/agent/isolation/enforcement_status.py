@@ -30,7 +30,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong, in words for the pod's condition."""
+    """One cause, in words for the pod's condition."""
 
     cause: Cause
     message: str
@@ -44,7 +44,7 @@ class Force:
 
     @property
     def in_force(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no fault."""
         return not self.faults
 
     def __str__(self) -> str:

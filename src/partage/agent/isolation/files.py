@@ -39,16 +39,16 @@ _PROBE: Final = ".probe"
 
 
 class TenantFiles:
-    """Those of one node; for one process.
+    """The files of one node; for one process.
 
     Attributes:
         seats: folder of the seats of all cards.
-        in_memory: whether new files lie on memory of their size.
-        problem: why not; empty where they do.
+        in_memory: whether new files lie on memory of a fixed size.
+        problem: the reason if they do not, else empty.
     """
 
     def __init__(self, here: Path, host: str, mounts: Path) -> None:
-        """Folders as they are. Raises `OSError`: a folder cannot be made.
+        """Take the folders as they are. Raises `OSError`: a folder cannot be made.
 
         Args:
             here: folder of all this, as this process sees it.
@@ -73,13 +73,13 @@ class TenantFiles:
         )
 
     def account_of(self, container: str) -> Path:
-        """Where a container's account is."""
+        """The path of a container's account."""
         return self._private / container / _ACCOUNT
 
     def open_account(self, container: str) -> None:
         """Make a container's account. Raises `OSError`."""
         folder = self._private / container
-        _removed(folder)  # of one that could not be made, or not be removed
+        _removed(folder)  # of an account that could not be made or removed
         folder.mkdir(mode=0o755)
         why = self.in_memory and self._bound(folder, f"{_PRIVATE}/{container}", ACCOUNT_BYTES, 1)
         if why:
@@ -87,22 +87,22 @@ class TenantFiles:
         make_account(folder / _ACCOUNT, sparse=self.in_memory)
 
     def close_account(self, container: str) -> None:
-        """Remove it; nothing happens where there is none."""
+        """Remove it; nothing happens if there is none."""
         _removed(self._private / container)
 
     def open_card(self, uuid: str) -> None:
-        """Make the seats of a card, unless there are.
+        """Make the seats of a card, unless they exist.
 
         Raises:
-            InvalidDocument: a file there is none of the agent's.
+            InvalidDocument: a file there is not the agent's.
             OSError: a file cannot be made or opened.
         """
         folder = self.seats / uuid
         if not folder.exists():
             folder.mkdir(mode=0o755)
-        # Not over files that tenants have: those of an agent that could not mount.
+        # Not over files in use by tenants: an agent that could not mount made them.
         if self.in_memory and not any(folder.iterdir()):
-            # Twice: each seat's former file may be held by a tenant that is gone, and is for a while by the agent.
+            # Twice: a former tenant may hold each seat's former file, and the agent holds it for a while.
             why = self._bound(folder, f"{_SEATS}/{uuid}", SEAT_BYTES, 2 * (SEATS + 1))
             if why:
                 raise OSError(errno.EIO, why, str(folder))
@@ -110,16 +110,16 @@ class TenantFiles:
         self.hold_card(uuid)
 
     def hold_card(self, uuid: str) -> None:
-        """Take up the seats of a card that tenants have: no one else takes leases on them."""
+        """Open the seats of a card that tenants have, so that no other process can take a lease on them."""
         with contextlib.suppress(OSError):
             remove_drafts(self.seats / uuid)
         self._held.hold(files_of(self.seats / uuid))
 
     def open_seat(self, card: CardLimits) -> None:
-        """Give a container its seat.
+        """Allocate its seat to a container.
 
         Raises:
-            InvalidDocument: a file there is none of the agent's.
+            InvalidDocument: a file there is not the agent's.
             OSError: a file cannot be opened or written.
         """
         folder = self.seats / card.uuid
@@ -133,35 +133,35 @@ class TenantFiles:
                 return
 
     def given(self, uuid: str) -> frozenset[int]:
-        """The slots of a card that were given and not freed.
+        """The slots of a card that are allocated.
 
         Raises:
-            InvalidDocument: a file there is none of the agent's.
+            InvalidDocument: a file there is not the agent's.
             OSError: a file cannot be opened.
         """
         return given_seats(self.seats / uuid)
 
     def tell(self, card: CardLimits) -> None:
-        """Tell all tenants of a card what one of them may use now.
+        """Write the current terms of one tenant for all tenants of its card.
 
         Raises:
-            InvalidDocument: a file there is none of the agent's.
+            InvalidDocument: a file there is not the agent's.
             OSError: a file cannot be opened.
         """
         tell_terms(self.seats / card.uuid, card, self._held)
 
     def close_seat(self, card: CardLimits) -> None:
-        """Free a seat; one that cannot be now gets its next file when it is given out again."""
+        """Release a seat; if this fails, the seat gets its next file at its next allocation."""
         with contextlib.suppress(OSError, InvalidDocument):
             free_seat(self.seats / card.uuid, card.slot, self._held)
 
     def close_card(self, uuid: str) -> None:
-        """Remove the seats of a card without tenants; nothing happens where there are none."""
+        """Remove the seats of a card without tenants; nothing happens if there are none."""
         self._held.let_go(self.seats / uuid)
         _removed(self.seats / uuid)
 
     def mend(self, containers: Collection[str]) -> None:
-        """Give all files their size again; what cannot be mended now is mended the next time."""
+        """Restore the size of all files; a file that cannot be restored now is tried again the next time."""
         with contextlib.suppress(OSError):
             self._held.again()
             for folder in self.seats.iterdir():
@@ -185,7 +185,7 @@ class TenantFiles:
         self.tidy((), ())
 
     def _bound(self, folder: Path, name: str, file_bytes: int, files: int) -> str:
-        """Why a folder is not memory of its size; empty where it is."""
+        """Why a folder is not memory of a fixed size; empty if it is."""
         try:
             bound(folder, file_bytes, files)
         except OSError as error:
@@ -197,9 +197,9 @@ class TenantFiles:
 
 
 def _removed(folder: Path) -> None:
-    """Remove a folder, mounted or not; who has its files mounted or mapped keeps them.
+    """Remove a folder, mounted or not; processes that have its files mounted or mapped keep them.
 
-    Nothing is removed through a mount that stays: what is behind it may be another's, or in use. A
+    Nothing is removed through a mount that stays: the files behind it may belong to others, or be in use. A
     warning names the folder; the next tidying tries again.
     """
     try:

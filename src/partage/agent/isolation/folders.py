@@ -25,10 +25,10 @@ from typing import Final
 
 _LOG: Final = logging.getLogger("partage.agent")
 _UID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}"
-"""Of a pod of an API server, or of a file of the kubelet's."""
+"""The UID of a pod of an API server, or of a static pod of the kubelet."""
 _SHAPE: Final = re.compile(f"(?P<uid>{_UID})_(?P<name>[a-z0-9](?:[-a-z0-9]{{0,61}}[a-z0-9])?)")
 _GONE: Final = re.compile(r"\.partage-gone-[0-9]{1,18}")
-"""What is given up; in the folder of all where the disk takes no folder for it, or an older agent did it."""
+"""An abandoned folder; it lies in the folder of all if the disk allows no folder for it, or an older agent moved it."""
 _APART: Final = ".partage-gone"
 _PREFIX: Final = ".partage-gone-"
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,8 +38,8 @@ _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
 _KEEPS: Final = 0x10 | 0x20
 """The kernel's FS_IMMUTABLE_FL and FS_APPEND_FL."""
 _AGE: Final = 300.0
-"""Seconds for which a folder that this agent did not make stays: another plugin may have made it for a pod that
-the runtime does not have yet. HAMi's own monitor waits as long."""
+"""Seconds that a folder stays if this agent did not make it: another plugin may have made it for a pod that
+the runtime does not have yet. HAMi's own monitor waits equally long."""
 _MOST: Final = 20_000
 """Files that one sweep removes."""
 
@@ -48,7 +48,7 @@ class Folders:
     """The folders of one node; `retire` and `forsake` from one thread, `sweep` from any other.
 
     Attributes:
-        pending: whether a sweep has something to do.
+        pending: whether a sweep has work.
     """
 
     def __init__(
@@ -66,22 +66,22 @@ class Folders:
         self._at = at
         self._clock = clock
         self._age = age
-        # Two threads may ask. Names of an earlier agent are behind: none has to be tried.
+        # Two threads may call. Names of an earlier agent are lower, so none has to be tried.
         self._numbers = itertools.count(int(clock() * 1e6))
         self._told = ""
         self.pending = True
 
     def retire(self, uid: str, name: str) -> None:
-        """Give up a container's folder; nothing happens where it has none."""
+        """Abandon a container's folder; nothing happens if it has none."""
         with self._opened(self._home) as home:
             if home is not None:
                 self._retire(home, f"{uid}_{name}")
 
     def forsake(self, pods: Collection[str], kept: Collection[tuple[str, str]]) -> None:
-        """Give up old folders of pods that the runtime does not have.
+        """Abandon old folders of pods that the runtime does not have.
 
         Args:
-            pods: UIDs of those that it has.
+            pods: UIDs of the runtime's pods.
             kept: UID and container of those that hold something.
         """
         with self._opened(self._home) as home:
@@ -95,7 +95,7 @@ class Folders:
                     _LOG.info("folder %s/%s: its pod is gone", self._home, name)
 
     def sweep(self, most: int = _MOST) -> None:
-        """Remove what was given up; so many files at most, `pending` tells whether there are more."""
+        """Remove abandoned folders, up to `most` files; `pending` is true if there are more."""
         self.pending = False
         with self._opened(self._home) as home:
             if home is None:
@@ -131,7 +131,7 @@ class Folders:
 
     @contextlib.contextmanager
     def _apart(self, home: int) -> Iterator[int]:
-        """Where folders go that are given up: the folder of all, where the disk takes no other."""
+        """The folder for abandoned folders: the folder of all, if the disk allows no other."""
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(_APART, 0o700, dir_fd=home)
@@ -163,11 +163,11 @@ class Folders:
             found = os.stat(name, dir_fd=home, follow_symlinks=False)
         except OSError:
             return False
-        # A tenant that may write into a folder can set its mtime to anything, and not its ctime.
+        # A tenant that may write into a folder can set any mtime, but not the ctime.
         return self._clock() - found.st_ctime >= self._age
 
     def _fresh(self, apart: int) -> str:
-        """A name that is free."""
+        """A free name."""
         while True:
             name = f"{_PREFIX}{next(self._numbers)}"
             try:
@@ -176,7 +176,7 @@ class Folders:
                 return name
 
     def _emptied(self, folder: int, name: str, most: int, apart: int) -> int:
-        """Remove a folder, or so many of its files; how many were."""
+        """Remove a folder or up to `most` of its files, and return the number."""
         try:
             inside = os.open(name, _OPEN, dir_fd=folder)
         except OSError as error:
@@ -193,7 +193,7 @@ class Folders:
                     done += 1
                     try:
                         self._gone(apart, inside, one)
-                    except OSError as error:  # of one: the others may be large
+                    except OSError as error:  # of one file: the others may be large
                         stays = error.strerror or str(error)
             if not stays:
                 os.rmdir(name, dir_fd=folder)
@@ -209,7 +209,7 @@ class Folders:
         return done + 1
 
     def _gone(self, apart: int, inside: int, one: os.DirEntry[str]) -> None:
-        """Remove what is in a folder; another folder goes up to where all are, and is emptied there in its turn."""
+        """Remove an entry of a folder; a nested folder moves up to the folder of all and is emptied there later."""
         folder = one.is_dir(follow_symlinks=False)
 
         def remove() -> None:
@@ -233,7 +233,7 @@ class Folders:
 
 
 def _make_changeable(name: str, folder: int) -> None:
-    """Take the marks off a file or folder with which a tenant kept even root from removing it."""
+    """Clear the attributes of a file or folder by which a tenant kept even root from removing it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(name, _LOOK, dir_fd=folder)
         try:
@@ -245,14 +245,14 @@ def _make_changeable(name: str, folder: int) -> None:
 
 
 def _names(home: int) -> Iterator[str]:
-    """What is in a folder, one after the other: what tenants left may be more than fits into memory."""
+    """The entries of a folder, one by one: tenants may have left more than fits into memory."""
     with os.scandir(home) as found:
         for one in found:
             yield one.name
 
 
 def _ours(home: int, name: str) -> bool:
-    """Whether it is a folder with a name of our shape; a link to one is not."""
+    """Whether it is a folder with a name of our form; a link to one is not."""
     if _SHAPE.fullmatch(name) is None:
         return False
     try:

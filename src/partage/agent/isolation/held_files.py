@@ -17,7 +17,7 @@ from typing import Final
 from partage.agent.isolation.shared import opened
 
 _FILES: Final = 4096
-"""Descriptors of a process that holds them: those of 16 cards are 2,032."""
+"""Descriptors of one process; those of 16 cards are 2,032."""
 _WAITING: Final = 256
 """Threads that may wait for leases at a time."""
 _OPEN: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -31,7 +31,7 @@ class HeldFiles:
         self._lock = threading.Lock()
         self._files: dict[Path, int] = {}
         self._former: dict[Path, int] = {}
-        """What had the name before."""
+        """The file that had the name before."""
         self._wanted: set[Path] = set()
         self._waiting: set[Path] = set()
         weakref.finalize(self, _close_all, self._files)
@@ -42,13 +42,13 @@ class HeldFiles:
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
     def hold(self, paths: Iterable[Path]) -> None:
-        """Hold files that were just made, or that tenants see already."""
+        """Hold files that were just made, or that tenants already see."""
         with self._lock:
             self._wanted.update(paths)
         self.again()
 
     def again(self) -> None:
-        """Try again to hold what could not be held."""
+        """Retry the files that could not be held."""
         with self._lock:
             leased = [path for path in self._wanted - self._waiting if not self._taken(path)]
             leased = leased[: max(0, _WAITING - len(self._waiting))]
@@ -63,7 +63,7 @@ class HeldFiles:
                     self._waiting.discard(path)
 
     def _taken(self, path: Path) -> bool:
-        """Hold a file; false where a process has a lease on it, which the kernel breaks from now on."""
+        """Hold a file; false if a process has a lease on it, which the kernel breaks from now on."""
         if not self._is_held(path):
             try:
                 self._files[path] = os.open(path, _OPEN | os.O_NONBLOCK)
@@ -74,7 +74,7 @@ class HeldFiles:
         return True
 
     def let_go(self, folder: Path) -> None:
-        """Hold nothing of a folder any more."""
+        """Release all files of a folder."""
         with self._lock:
             self._wanted = {path for path in self._wanted if path.parent != folder}
             for files in (self._files, self._former):
@@ -82,10 +82,10 @@ class HeldFiles:
                     os.close(files.pop(path))
 
     def replaced(self, path: Path, descriptor: int) -> None:
-        """Hold a file that has the name of another one from now on.
+        """Hold a new file that replaces another one of the same name.
 
-        The other file is cut to nothing when the name changes again, since a tenant may have left it open somewhere. Until then
-        it stays as it is: a process that still maps it would fault.
+        The old file is truncated when the name changes again, because a tenant may have left it open. Until then it
+        stays unchanged, because a process that still maps it would fault.
 
         Args:
             descriptor: of the new file; this object closes it.
@@ -99,7 +99,7 @@ class HeldFiles:
                     os.ftruncate(older, 0)
                 os.close(older)
             if before is not None and os.fstat(before).st_nlink:
-                os.close(before)  # the new one itself, as another thread found it
+                os.close(before)  # the new file itself, which another thread found
             elif before is not None:
                 self._former[path] = before
 
@@ -129,7 +129,7 @@ class HeldFiles:
         return False
 
     def _wait(self, path: Path) -> None:
-        """Open a file in a thread that may be kept for as long as a lease lasts: no other is given out meanwhile."""
+        """Open a file in a thread that may wait as long as a lease lasts; each file has one such thread."""
         descriptor = -1
         with contextlib.suppress(OSError):
             descriptor = os.open(path, _OPEN)

@@ -33,16 +33,16 @@ _HEAD: Final = 2**20
 _MOST: Final = 16 * 2**20
 _WORK: Final = 2**28
 _PLACES: Final = 64
-"""Folders of `PATH` that are looked at."""
+"""Folders of `PATH` that are searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an image can do.
+    """The judgement of an image.
 
     Attributes:
         loads: whether its programs can load the library.
-        why: why not; or, where its first program is the exception, that.
+        why: the reason if they cannot, or if only its first program cannot.
     """
 
     loads: bool
@@ -50,10 +50,10 @@ class Verdict:
 
 
 def judge_image(root: Root, command: Sequence[str], env: Mapping[str, str]) -> Verdict:
-    """Judge a container's root by its C library and its first program; whatever is there, there is an answer.
+    """Judge a container's root by its C library and its first program; there is an answer for any content.
 
     Args:
-        root: the container's root as this process sees it: its layers, topmost first, or it alone.
+        root: the container's root as this process sees it: its layers, topmost first, or the root alone.
     """
     try:
         return _judged(root, command, env, Work(_WORK))
@@ -91,7 +91,7 @@ def _libc(root: Root, work: Work) -> tuple[int, int] | None:
 def _program(
     root: Root, command: Sequence[str], env: Mapping[str, str], work: Work
 ) -> Reach | None:
-    """What the first program is, through scripts to what runs them; None where it is not found."""
+    """Whether the first program can be reached, through scripts to their interpreters; None if it is not found."""
     word = command[0] if command else ""
     for _ in range(_SCRIPTS):
         if not word:

@@ -25,7 +25,7 @@ def digest(path: Path) -> str:
 
 
 def install(built: Path, folder: Path) -> Path:
-    """Copy the built library into `folder` under the name of its content; one that is there stays.
+    """Copy the built library into `folder` under the name of its content; an existing one stays.
 
     Raises:
         OSError: It cannot be read, or the folder cannot be written.
@@ -43,7 +43,7 @@ def install(built: Path, folder: Path) -> Path:
 
 
 def is_genuine(path: Path) -> bool:
-    """Whether an installed library still is what its name says. Raises `OSError`: this process lacks something."""
+    """Whether an installed library still matches its name. Raises `OSError`: this process lacks a resource."""
     try:
         return path.name == f"{_STEM}-{digest(path)[:_DIGITS]}.so"
     except OSError as error:
@@ -53,10 +53,10 @@ def is_genuine(path: Path) -> bool:
 
 
 def as_mapped(path: Path) -> tuple[str, str] | None:
-    """Device and inode of a file as procfs tells them of who has it mapped; None where it cannot be mapped.
+    """Device and inode of a file as procfs reports them for processes that map it; None if it cannot be mapped.
 
-    On overlays and on btrfs they are not those that `stat` tells. So the file is mapped here for a moment: whatever
-    names it has elsewhere, the kernel says the same of it.
+    On overlays and on btrfs they differ from those of `stat`. So this function maps the file for a moment: the kernel
+    reports the same pair under all of the file's names.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as here:

@@ -14,11 +14,11 @@ from partage.model.errors import InvalidDocument, InvalidValue
 from partage.vendors.wishes import Policy, Priority
 
 SEATS: Final = 63
-"""Tenants that one card has room for."""
+"""The number of tenants that one card has room for."""
 VERSION: Final = 2
-"""Of what is written now."""
+"""The version that is written now."""
 _SEATS_KEY: Final = {1: "page", 2: "seats"}
-"""By version, what the card's shared memory is called; version 1 is of containers of an older agent."""
+"""The key of the card's shared memory, by version; version 1 is of containers of an older agent."""
 _CARDS: Final = 16
 _BYTES: Final = 16384
 _MOST: Final = (2**64 - 1) // 4
@@ -39,9 +39,9 @@ class CardLimits:
     seats: str
     """Folder of the card's seats, beside the limits."""
     slot: int
-    """Which of them is the container's own, 0 to 62; no two containers of a card share one."""
+    """The container's own seat, 0 to 62; no two containers of a card share one."""
     memory_bytes: int
-    """Hard cap over all processes of the container; 0 is no cap."""
+    """Hard cap over all processes of the container; 0 means no cap."""
     core_milli: int
     """Quota in thousandths of the card."""
     policy: Policy = Policy.FIXED_SHARE
@@ -49,10 +49,10 @@ class CardLimits:
     swap_bytes: int = 0
     """Bytes beyond the cap that may be served from host memory."""
     context_bytes: int = 0
-    """What one context counts until the agent has measured it."""
+    """The estimate of one context until the agent has measured it."""
 
     def __post_init__(self) -> None:
-        """Check what the library checks."""
+        """Make the library's checks."""
         if not _UUID.fullmatch(self.uuid):
             raise InvalidValue(f"card {self.uuid!r}: 1 to 63 printed characters without blanks")
         _check_name(self.seats)
@@ -77,15 +77,15 @@ class ContainerLimits:
     """
 
     container: int
-    """Names the container on its cards; not zero, below 2^64."""
+    """Identifies the container on its cards; not zero, below 2^64."""
     cards: tuple[CardLimits, ...]
     account: str = "account"
     """File name of the container's account, beside the limits."""
     version: int = VERSION
-    """Of the format, and so of the library that reads it."""
+    """Version of the format, and so of the library that reads it."""
 
     def __post_init__(self) -> None:
-        """Check what the library checks."""
+        """Make the library's checks."""
         if not 0 < self.container < 2**64:
             raise InvalidValue(f"container {self.container}: 1 to 2^64 - 1")
         _check_name(self.account)
@@ -128,7 +128,7 @@ def render(limits: ContainerLimits) -> str:
 
 
 def write(path: Path, limits: ContainerLimits) -> None:
-    """Write the file whole or not at all; a container that already runs keeps what it read.
+    """Write the whole file or nothing; a running container keeps the limits that it read.
 
     Raises:
         OSError: The folder cannot be written.
@@ -140,7 +140,7 @@ def write(path: Path, limits: ContainerLimits) -> None:
 
 
 class _Lines:
-    """Takes one line after another, and names the line where something is wrong."""
+    """Takes one line after another, and names the line of a fault."""
 
     def __init__(self, text: str, source: str) -> None:
         self._lines = text.split("\n")
@@ -169,7 +169,7 @@ class _Lines:
 
 
 def read(text: str, source: str = "limits") -> ContainerLimits:
-    """Read a limits file as the library does. Raises `InvalidDocument`: Anything is not as the library expects it."""
+    """Read a limits file as the library does. Raises `InvalidDocument`: the library would refuse it."""
     lines = _Lines(text, source)
     if len(text) > _BYTES:
         raise lines.fault("the file is too long")

@@ -20,12 +20,12 @@ from partage.agent.isolation.reading import TooMuch
 T = TypeVar("T")
 LATE: Final = "files that do not answer"
 _PATIENCE: Final = 5.0
-"""Seconds for the look at one container, which takes milliseconds."""
+"""Seconds for a look at one container; it usually takes milliseconds."""
 _MOST: Final = 512
 _MOST_OF_ONE: Final = 32
-"""Threads that may be waiting for files, and of them those of one tenant."""
+"""Threads that may wait for files at a time: the bound for one tenant."""
 _REFUND: Final = 1 / 12
-"""Of each second that passes."""
+"""Seconds of credit for each second that passes."""
 
 
 class _Look(Generic[T]):
@@ -64,8 +64,8 @@ class Lookers(Generic[T]):
         """No look is under way.
 
         Args:
-            waits: waits for the end of a look, and is false where it stops waiting.
-            credit: seconds that looks of one tenant may take together; they are refunded as time passes.
+            waits: waits for the end of a look, and returns false if it stops waiting.
+            credit: seconds that looks of one tenant may take together; time refunds them.
         """
         self._waits, self._credit, self._clock = waits, credit, clock
         self._asked: SimpleQueue[_Look[T] | None] | None = None
@@ -74,13 +74,13 @@ class Lookers(Generic[T]):
         self._reckoned = clock()
 
     def look(self, container: str, call: Callable[[], T], whose: str = "") -> T:
-        """What a look at a container comes to, and whatever it raises.
+        """Return the result of a look at a container, or raise its error.
 
         Args:
             whose: names the tenant.
 
         Raises:
-            TooMuch: it does not come back, or the tenant's looks have taken too long.
+            TooMuch: it does not return, or the tenant's looks have taken too long.
             RuntimeError: no thread can be started.
         """
         self._late = {name: one for name, one in self._late.items() if not one[1].done.is_set()}
@@ -101,18 +101,18 @@ class Lookers(Generic[T]):
         if self._asked is None:
             asked: SimpleQueue[_Look[T] | None] = SimpleQueue()
             threading.Thread(target=_work, args=(asked,), daemon=True, name="looks").start()
-            self._asked = asked  # only now: there may be no thread left
+            self._asked = asked  # only now: no thread may be left
         one = _Look(call)
         self._asked.put(one)
         if self._waits(one.done):
             return one.outcome
         self._late[container] = whose, one
         self._asked.put(None)
-        self._asked = None  # the next look has a thread of its own
+        self._asked = None  # the next look gets a thread of its own
         raise TooMuch(LATE)
 
 
 def _work(asked: "SimpleQueue[_Look[T] | None]") -> None:
-    """Look until there is nothing more to look at: another thread does it then."""
+    """Look until there is no more work: another thread does it then."""
     while (one := asked.get()) is not None:
         one.work()

@@ -23,25 +23,25 @@ _INTERFACES: Final = (
     ("Vulkan", re.compile(rb"/libvulkan\.so")),
     ("OpenGL", re.compile(rb"/lib(?:GLX|EGL|GLESv2)_nvidia\.so")),
 )
-"""Of these NVIDIA's driver or the loader of its driver is the library; Vulkan's driver is that of OpenGL."""
+"""The libraries of these, in NVIDIA's driver or the loader of its driver; Vulkan's driver is that of OpenGL."""
 _MAPPINGS: Final = "mappings"
 _KEPT: Final = 2**20
-"""Characters of names of files of which code is mapped, each once."""
+"""Characters of names of files with mapped code, each name once."""
 _VALUES: Final = 2**16
 
 
 @dataclass(slots=True)
 class Mapped:
-    """What was seen.
+    """The mappings of a process.
 
     Attributes:
-        some: anything is mapped, as in every process that lives.
+        some: anything is mapped, as in every live process.
         driver: CUDA's driver is mapped.
-        device: one of the driver's device files is, as in every process that works on a card.
+        device: a device file of the driver is mapped, as in every process that works on a card.
         ours: the enforcement library's file is.
-        at_path: some file's code at the library's path is.
-        interface: by which interface other than CUDA it can reach a card; empty for none.
-        code: files of which it runs code.
+        at_path: code of some file at the library's path is mapped.
+        interface: the interface other than CUDA by which it can reach a card; empty for none.
+        code: files whose code it runs.
     """
 
     some: bool = False
@@ -54,16 +54,16 @@ class Mapped:
 
 
 def mapped(home: str, library: str, shipped: tuple[str, str] | None, work: Work) -> Mapped:
-    """Go through what a process has mapped.
+    """Read a process's mappings.
 
     Args:
         home: its folder in procfs.
         library: the enforcement library's path in its root.
-        shipped: device and inode of that file; None where they cannot be told, and the path has to do.
+        shipped: device and inode of that file; None if they are unknown and the path must suffice.
 
     Raises:
         OSError: it has ended.
-        TooMuch: it has more mapped than can be gone through.
+        TooMuch: it has more mappings than a look may read.
     """
     found = Mapped()
     seen: set[str] = set()
@@ -94,7 +94,7 @@ def mapped(home: str, library: str, shipped: tuple[str, str] | None, work: Work)
 
 
 def variables(home: str, wanted: Collection[bytes], work: Work) -> dict[bytes, list[str]]:
-    """Values of variables with which a process was started; one may be there twice.
+    """Values of variables that a process was started with; a variable may occur twice.
 
     Args:
         home: its folder in procfs.

@@ -27,27 +27,27 @@ _OWN: Final = Path("/proc/self/mountinfo")
 
 
 def room(file_bytes: int, files: int, page_bytes: int) -> int:
-    """What so many files of a size take in memory: whole pages each, which are of 64 KiB on some aarch64 kernels."""
+    """Memory that so many files of a size take, in whole pages, which are of 64 KiB on some aarch64 kernels."""
     return files * -(-file_bytes // page_bytes) * page_bytes
 
 
 def bound(folder: Path, file_bytes: int, files: int) -> None:
-    """Mount memory on an empty folder, unless something is mounted there. Raises `OSError`: it cannot be mounted.
+    """Mount memory on an empty folder, unless there is a mount. Raises `OSError`: it cannot be mounted.
 
     Args:
         folder: as this process sees it.
     """
     if os.path.ismount(folder):
         return
-    # The root folder of the file system is one more, and so is a file that is being made.
+    # The root folder of the file system needs one more, and so does a file that is being made.
     size = room(file_bytes, files, os.sysconf("SC_PAGE_SIZE"))
     _mount(folder, 0, f"size={size},nr_inodes={files + 2},mode=0755")
 
 
 def enlarge(folder: Path) -> bool:
-    """Double what `bound` mounted on a folder, and is full; false where nothing is, or it cannot grow.
+    """Double a full file system of `bound` on a folder; false if there is none or it cannot grow.
 
-    A container can keep a file that has no name any more, and its room. The kernel charges that memory to the container.
+    A container can keep a file without a name, and its room. The kernel charges that memory to the container.
     """
     try:
         found = os.statvfs(folder)
@@ -67,18 +67,18 @@ def _mount(folder: Path, flags: int, options: str) -> None:
 
 
 def unbind(folder: Path) -> None:
-    """Take away what is mounted on a folder; who has its files mapped or mounted keeps them. Raises `OSError`."""
+    """Unmount a folder; processes that have its files mapped or mounted keep them. Raises `OSError`."""
     if os.path.ismount(folder):
         _call("umount2", os.fsencode(folder), ctypes.c_int(_DETACH))
 
 
 def is_seen(folder: Path, path: str, mounts: Path) -> bool:
-    """Whether another process sees what is mounted on a folder.
+    """Whether another process sees the mount on a folder.
 
     Args:
         folder: as this process sees it.
         path: the same as the other process sees it.
-        mounts: the other's `mountinfo`, which is read where its root cannot be looked into: tenants make it long, by
+        mounts: the other's `mountinfo`, which is read if its root cannot be opened: tenants make it long by
             volumes with many subPaths.
     """
     with contextlib.suppress(OSError):
@@ -91,14 +91,14 @@ def is_seen(folder: Path, path: str, mounts: Path) -> bool:
 
 
 def mounted(folder: Path) -> str:
-    """What is mounted on a folder or below it, as this process sees it; empty where nothing is.
+    """The mounts on a folder or below it, as this process sees them; empty if there are none.
 
-    Also of the folder's own file system, which no number of a device gives away.
+    It finds mounts of the folder's own file system too, which have the same device number.
 
     Raises:
-        OSError: it cannot be told.
+        OSError: they cannot be read.
     """
-    # The last part of the path is not followed where it is a link: what removes the folder does not either.
+    # The last part of the path is not followed if it is a link, as in the removal of the folder.
     here = _spelled(os.path.join(os.path.realpath(folder.parent), folder.name))  # noqa: PTH118 # text
     try:
         for point in _points(_OWN):
@@ -110,14 +110,14 @@ def mounted(folder: Path) -> str:
 
 
 def _points(mounts: Path) -> Iterator[str]:
-    """Where something is mounted, by a `mountinfo`, in its spelling."""
+    """The mount points of a `mountinfo`, in its spelling."""
     for line in lines(str(mounts), Work(), "mounts"):
         if line.count(" ") > 3:
             yield line.split(" ", 5)[4]
 
 
 def _spelled(path: str) -> str:
-    """A path as a `mountinfo` spells it."""
+    """A path in the spelling of `mountinfo`."""
     return "".join(rf"\{ord(one):03o}" if one in " \t\n\\" else one for one in path)
 
 

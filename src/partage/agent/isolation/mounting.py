@@ -10,7 +10,7 @@ from partage.agent.isolation.seats import seat_file
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """The node's own enforcement library; where `required`, what cannot be held to its limits is not started."""
+    """The node's own enforcement library; if `required`, containers whose limits it cannot enforce do not start."""
 
     rooms: Rooms
     required: bool = False
@@ -18,7 +18,7 @@ class Isolation:
 
 
 def binds_of(room: Room) -> tuple[Bind, ...]:
-    """The mounts of a room, outer ones first: read-only but for its own account and its own seats."""
+    """The mounts of a room, outer ones first: read-only except for its own account and its own seats."""
     host = room.source.rpartition("/containers/")[0]
     binds = [
         Bind(room.source, INSIDE),

@@ -36,7 +36,7 @@ from partage.vendors.traits import NVIDIA
 
 _PRELOAD: Final = "etc/ld.so.preload"
 _LIST: Final = 1024
-"""Of the loader's list; that which the agent mounts has one line."""
+"""Bytes of the loader's list; the one that the agent mounts has one line."""
 _LIMITS: Final = 2**14
 _CARD: Final = re.compile(NVIDIA.tampering)
 _HEAD: Final = 2**20
@@ -44,9 +44,9 @@ _LOADER: Final = (b"LD_PRELOAD", b"LD_AUDIT", b"LD_LIBRARY_PATH")
 _ALL: Final = 4 * LOOK
 """Work of one look at all containers."""
 _FIRST: Final = 2**14
-"""What a process is taken to cost of which nothing is known."""
+"""The assumed cost of a process without a known cost."""
 _REST: Final = 32
-"""Looks for which what was too much is left alone at most."""
+"""The largest number of looks that skip a container with too much to read."""
 _TABLES: Final = 16
 _KCMP: Final = {"x86_64": 312, "aarch64": 272}.get(os.uname().machine)
 _KCMP_FILES: Final = 2
@@ -57,36 +57,36 @@ _UNREADABLE: Final = "programs that cannot be read"
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """How a process of the container stands to the library."""
+    """The library's state in a process of the container."""
 
     pid: int
     uses_card: bool
     """It has the driver mapped, or a card's device file open."""
     has_library: bool
     preload: str
-    """What `/etc/ld.so.preload` holds where the process lives."""
+    """The content of the process's `/etc/ld.so.preload`."""
     reach: Reach = Reach.REACHED
-    """Whether its program could load the library; looked at where it uses a card without."""
+    """Whether its program could load the library; checked if it uses a card without it."""
     taken_first: str = ""
-    """How it loads an object that is asked before ours for what is ours, and which; empty without one."""
+    """An object that is searched before the library and replaces it, and how it is loaded; empty without one."""
     covered: bool = False
-    """At the library's path another file than ours is loaded."""
+    """Another file than the library is loaded from its path."""
     interface: str = ""
-    """By which interface other than CUDA it can reach the card, as the names of its libraries say; empty for none."""
+    """The interface other than CUDA by which it can reach the card, by the names of its libraries; empty for none."""
     maps_device: bool = False
-    """It has a device file of the driver mapped, as who works on a card has. Who only asks NVML has not."""
+    """It has a device file of the driver mapped, as a process that works on a card has, and a user of NVML has not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A process of a container, as the kernel tells of it."""
+    """A process of a container, by the kernel."""
 
     pid: int
     """On the host."""
     numbers: Numbers | None
     """None: it has ended."""
     has_memory_device: bool
-    """It has the driver's device for memory open, as who initialises the driver has, and who asks NVML of branch 580."""
+    """It has the driver's device for memory open, as after initialising the driver, or NVML of branch 580."""
     view: ProcessView | None
     """None: it has ended, or works on its files."""
 
@@ -96,22 +96,22 @@ class RoomView:
     """The files of a room, as they are now."""
 
     is_genuine: bool
-    """Its library is what its name says."""
+    """Its library matches its name."""
     limits: str
-    """What the limits file holds; empty where it cannot be read."""
+    """The content of the limits file; empty if it cannot be read."""
     account: tuple[Process, ...] | str
     """The account's processes, or why it cannot be read."""
     seats: Mapping[str, Seat | str | None]
-    """By card: what the container says in its seat, or why it cannot be read. Cards without a seat are absent."""
+    """By card: the content of the container's seat, or why it cannot be read. Cards without a seat are absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """There was more to read of a container than one look takes.
+    """A container has more to read than one look may.
 
     Attributes:
-        wait: looks for which it is left alone.
-        rest: what that was at first; it doubles each time.
+        wait: the number of looks that skip it.
+        rest: its first value; it doubles each time.
     """
 
     what: str
@@ -119,7 +119,7 @@ class Excess:
     rest: int = 1
 
     def __str__(self) -> str:
-        """For people; the same at each look."""
+        """For people; equal at each look."""
         if self.what == _UNREADABLE:
             return (
                 "it runs a program whose file cannot be read, so what its processes do is unknown"
@@ -131,13 +131,13 @@ class Excess:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What one look has read; all of it by container.
+    """The result of one look, by container.
 
     Attributes:
         rooms: files of rooms.
-        processes: what was seen; those of a container of which there is too much are absent.
-        excess: containers of which there is too much.
-        costs: what it took to look, to know who is looked at first the next time.
+        processes: the processes; containers with too much to read are absent.
+        excess: containers with too much to read.
+        costs: the work of each look, which orders the next one.
     """
 
     rooms: Mapping[str, RoomView] = field(default_factory=dict)
@@ -153,15 +153,15 @@ def see(
     lookers: Lookers[tuple[Seen, ...]] | None = None,
     whose: Mapping[str, str] = MappingProxyType({}),
 ) -> Sight:
-    """Read everything once; who is quickly gone through comes first, so that a costly container delays itself.
+    """Read everything once; the cheapest container comes first, so a costly one delays only itself.
 
     Args:
-        before: what the look before this one saw; where the work of this one is used up, that goes on to count.
-        lookers: look at each container, and give up those whose files do not answer; None waits for them.
+        before: the look before this one; its results remain valid for containers that this one has no work left for.
+        lookers: look at each container, and abandon those whose files do not answer; None waits for them.
         whose: the tenant of each container.
 
     Raises:
-        OSError: this process lacks what it takes to look, so nothing can be said of anyone.
+        OSError: this process lacks a resource, so there is no statement about any container.
     """
     before = before or Sight()
     found: dict[str, tuple[Seen, ...]] = {}
@@ -187,7 +187,7 @@ def see(
             seen = (
                 lookers.look(container, looked, whose.get(container, "")) if lookers else looked()
             )
-            # A process may have ended since it was listed, and its number be one of another container by now.
+            # A process may have ended since the listing, and its number may now be of another container's.
             found[container] = tuple(
                 one
                 for one in seen
@@ -216,7 +216,7 @@ def _looked(pids: tuple[int, ...], room: Room, proc: Path, work: Work) -> tuple[
 
 
 def read_room(room: Room) -> RoomView:
-    """Read a room's files; whatever is in them, there is an answer. Raises `OSError`: this process lacks something."""
+    """Read a room's files; there is an answer for any content. Raises `OSError`: this process lacks a resource."""
     try:
         with (room.folder / "limits").open("rb") as file:
             limits = file.read(_LIMITS + 1).decode("ascii", "replace")
@@ -245,7 +245,7 @@ def read_room(room: Room) -> RoomView:
 
 
 def _without(error: OSError) -> str:
-    """What is read of a file that cannot be opened: nothing. Raises it, where it says nothing of the file."""
+    """The content of a file that cannot be opened: nothing. Raises the error if the file did not cause it."""
     if is_own(error):
         raise error
     return ""
@@ -256,17 +256,17 @@ def look(
 ) -> ProcessView | None:
     """Look at one process.
 
-    A tenant with a mount namespace of its own can put another file at any path, so the file counts and not its path.
+    A tenant with a mount namespace of its own can put another file at any path, so the file's identity counts.
 
     Args:
         pid: on the host.
-        shipped: device and inode of the library, as `as_mapped` tells them; None where it cannot be told.
+        shipped: device and inode of the library by `as_mapped`; None if they are unknown.
 
     Returns:
-        What was seen; None: the process has ended.
+        The view; None: the process has ended.
 
     Raises:
-        TooMuch: there is more to read of it than one look takes.
+        TooMuch: it has more to read than one look may.
     """
     return _seen(pid, library, shipped, proc, Work()).view
 
@@ -290,10 +290,10 @@ def _seen(pid: int, library: str, shipped: tuple[str, str] | None, proc: Path, w
 
 
 def _homes(pid: int, numbers: Numbers | None, proc: Path, work: Work) -> Iterator[str]:
-    """Where procfs has what a process has open and mapped.
+    """The folders of procfs with a process's open files and mappings.
 
-    All threads of a process map the same, and usually have the same open. A first thread that has ended shows
-    nothing any more, and a thread can have a table of open files of its own: each such table is one more.
+    All threads of a process share its mappings, and usually its open files. A first thread that has ended shows
+    nothing any more, and a thread can have its own table of open files: each such table is one more folder.
     """
     home = f"{proc}/{pid}"
     if numbers is None or (numbers.threads < 2 and not numbers.is_over):
@@ -325,37 +325,37 @@ def _homes(pid: int, numbers: Numbers | None, proc: Path, work: Work) -> Iterato
     except ValueError:
         return
     except OSError as error:
-        _without(error)  # else it has ended meanwhile
+        _without(error)  # otherwise it has ended meanwhile
 
 
 def _has_our_numbers(proc: Path) -> bool:
-    """Whether a procfs gives processes the numbers by which this one may ask the kernel for them."""
+    """Whether a procfs numbers processes as the kernel's calls of this process do."""
     return proc.stat().st_dev == _PROC.stat().st_dev
 
 
 def _shared(one: int, other: int) -> bool:
-    """Whether two threads have the same table of open files; so it is taken where the kernel does not tell."""
+    """Whether two threads have the same table of open files; true if the kernel does not answer."""
     if _KCMP is None:
         return True
     return bool(_LIBC.syscall(_KCMP, one, other, _KCMP_FILES, 0, 0) <= 0)
 
 
 def _opened(home: str, work: Work) -> tuple[bool, bool]:
-    """Whether a process has a card's device file open, and that for memory."""
+    """Whether a process has a card's device file open, and the one for memory."""
     card = memory = False
     try:
         for target in links(f"{home}/fd", work, "open files"):
             card = card or _CARD.fullmatch(target) is not None
             memory = memory or target == NVIDIA.memory
     except OSError as error:
-        _without(error)  # else it has ended
+        _without(error)  # otherwise it has ended
     return card, memory
 
 
 def _program(home: str) -> int:
     """A descriptor of a process's program.
 
-    Its file may lie on a file system that the container serves itself, and that can answer anything.
+    The file may lie on a file system that the container serves itself, with any answer.
 
     Raises:
         OSError: the process has ended.
@@ -365,7 +365,7 @@ def _program(home: str) -> int:
         return os.open(f"{home}/exe", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         if is_own(error):
-            # Of which it may be either: this one lacks nothing where another file can be opened.
+            # The error may have either cause: this process lacks nothing if it can open another file.
             os.close(os.open(f"{home}/stat", os.O_RDONLY | os.O_CLOEXEC))
         os.readlink(f"{home}/exe")  # noqa: PTH115 # a process that has ended has no program
         raise TooMuch(_UNREADABLE) from error
@@ -380,7 +380,7 @@ def _viewed(  # what is looked at, and for what
     *,
     card: bool,
 ) -> ProcessView:
-    """Look at what a process has loaded."""
+    """Read what a process has loaded."""
     root = Path(f"{home}/root")
     has = mapped(home, library, shipped, work)
     uses = has.driver or card

@@ -25,13 +25,13 @@ _LONGEST: Final = 4096
 _PARTS: Final = 64
 _TAGS: Final = 4096
 _MOST: Final = 2**17
-"""Symbols and hash words of one object; the largest that people preload have half of it."""
+"""Symbols and hash words of one object; the largest common preloaded object has half of it."""
 _TEXT: Final = 16 * 2**20
 _ASKED: Final = 256
 _DRIVER: Final = re.compile(rb"(?:cu(?!File)|nvml)[A-Z][0-9A-Za-z_]{0,60}|dlv?sym(?=\0)")
-"""Functions of the driver and of the loader; CUDA's runtime and libraries go on in small letters, cuFile too."""
+"""Functions of the driver and of the loader; CUDA's runtime and libraries continue in small letters, cuFile too."""
 _REBINDS: Final = re.compile(rb"la_(?:symbind(?:32|64)|[0-9a-z_]{1,40}_pltenter)(?=\0)")
-"""Functions of an auditor of the loader that may name another place to go to than the one that was bound."""
+"""Functions of an auditor of the loader that may redirect a bound call."""
 _BEGINNINGS: Final = {
     _DRIVER: (b"cu", b"nvml", b"dlsym\0", b"dlvsym\0"),
     _REBINDS: (b"la_",),
@@ -46,7 +46,7 @@ def stand_in(descriptor: int, work: Work) -> str:
     Raises:
         InvalidDocument: it cannot be read.
         OSError: the disk fails.
-        TooMuch: there is too much in it.
+        TooMuch: it is too large.
     """
     return _found(*_dynamic(descriptor, work), _DRIVER)
 
@@ -57,18 +57,18 @@ def rebinder(descriptor: int, work: Work) -> str:
     Raises:
         InvalidDocument: it cannot be read.
         OSError: the disk fails.
-        TooMuch: there is too much in it.
+        TooMuch: it is too large.
     """
     return _found(*_dynamic(descriptor, work), _REBINDS)
 
 
 def auditors(descriptor: int, work: Work) -> str:
-    """Auditors of the loader that a program names itself, with colons between; empty where it names none.
+    """Auditors of the loader that a program names itself, separated by colons; empty if it names none.
 
     Raises:
         InvalidDocument: it cannot be read.
         OSError: the disk fails.
-        TooMuch: there is too much in it.
+        TooMuch: it is too large.
     """
     read, tags = _dynamic(descriptor, work)
     names = []
@@ -85,7 +85,7 @@ def auditors(descriptor: int, work: Work) -> str:
 
 
 def _dynamic(descriptor: int, work: Work) -> tuple[_Read, dict[int, int]]:
-    """What reads an object as it lies in memory, and its dynamic segment."""
+    """A reader of an object by its addresses in memory, and its dynamic segment."""
     ident, kind, machine, _, _, at, _, _, _, size, count = HEADER.unpack(
         _bytes(descriptor, 0, HEADER.size, work)
     )
@@ -109,7 +109,7 @@ def _dynamic(descriptor: int, work: Work) -> tuple[_Read, dict[int, int]]:
 
 
 def _tags(read: _Read, address: int, length: int) -> dict[int, int]:
-    """The last value of each tag counts, as it does for the loader."""
+    """The tags of a dynamic segment; the last value of each counts, as for the loader."""
     if length > _TAGS * _DYNAMIC.size:
         raise InvalidDocument(f"a dynamic segment of {length} bytes")
     tags = {}
@@ -147,7 +147,7 @@ def _found(read: _Read, tags: dict[int, int], wanted: re.Pattern[bytes]) -> str:
 
 
 def _count(read: _Read, address: int) -> int:
-    """How many symbols a GNU hash table reaches: up to the end of the chain that begins last."""
+    """The number of symbols in a GNU hash table: up to the end of the chain that begins last."""
     buckets, first, words, _ = _GNU.unpack(read(address, _GNU.size))
     if max(buckets, words) > _MOST:
         raise InvalidDocument(f"a hash table of {buckets} buckets")

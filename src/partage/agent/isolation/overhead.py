@@ -28,11 +28,11 @@ from partage.agent.isolation.node_scan import Sight
 from partage.model.errors import InvalidDocument
 
 SLACK: Final = 2**30
-"""Usual contexts take half a GiB before they are measured, and grow by as much."""
+"""Usual contexts take half a GiB before they are measured, and grow by the same."""
 _PART: Final = 10
-"""Of a cap, one part in so many is accepted as well."""
+"""One part in so many of a cap is accepted as well."""
 _PROCESSES: Final = 4
-"""Each of so many brings a context that may grow; more change nothing, so that starting more gains nothing."""
+"""Up to so many processes may have a growing context each; more processes gain nothing."""
 _LOOKS: Final = 3
 _GRANULE: Final = 2 * 2**20
 _Key = tuple[str, int, int, int]
@@ -40,36 +40,36 @@ _Key = tuple[str, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """What a container uses of a card in a sample: bytes, and processes that do."""
+    """A container's use of a card in a sample: bytes, and processes that use it."""
 
     used: int
     processes: int
 
 
 class Overheads:
-    """Measures again and again; each sample of the driver's once."""
+    """Measures at each look; each sample of the driver once."""
 
     def __init__(self, slack: int = SLACK) -> None:
-        """Nothing is measured yet; a process's context may grow `slack` bytes beyond a cap."""
+        """Start without measurements; a process's context may grow `slack` bytes beyond a cap."""
         self._slack = slack
         self._seen: Mapping[str, Mapping[int, int]] | None = None
         self._beyond: dict[_Key, deque[tuple[int, int]]] = {}
-        """Bytes that were not counted, and the estimate of the contexts there were, look after look."""
+        """Uncounted bytes, and the estimate of the contexts, for each of the last looks."""
         self._whole: dict[tuple[str, str], deque[_Whole]] = {}
         self.above: Mapping[str, str] = {}
-        """Containers that use more of a card than their cap and the slack, with the words for it."""
+        """Containers that use more of a card than their cap and the slack, with a text."""
         self.grown: Mapping[str, str] = {}
-        """Containers that are beyond their cap within the slack, with words that stay the same meanwhile."""
+        """Containers that are beyond their cap within the slack, with a text that stays the same meanwhile."""
         self.excess: Mapping[tuple[str, str], int] = {}
         """Bytes beyond the cap, by container and card; absent where there are none."""
 
     def look(
         self, rooms: Mapping[str, Room], used: Mapping[str, Mapping[int, int]], sight: Sight
     ) -> None:
-        """Write down what containers use beyond what they counted.
+        """Record what containers use beyond their count.
 
         Args:
-            used: bytes by card and process, for cards whose driver tells; a sample is an object of its own.
+            used: bytes by card and process, for cards whose driver reports them; each sample is a new object.
         """
         if used is self._seen:
             return
@@ -93,7 +93,7 @@ class Overheads:
                     continue
                 for pid, identity in inside.items():
                     process = known.get(identity)
-                    # What is served beyond the cap lies on the card or on the host, as the driver likes.
+                    # The driver keeps memory beyond the cap on the card or on the host.
                     if process is not None and pid in told and not process.cards[index].swapped:
                         key = (container, process.place, process.start, index)
                         self._one(room, process, index, told[pid], key)
@@ -112,15 +112,15 @@ class Overheads:
         least = min(beyond for beyond, _ in seen)
         # A context that came or went is not in all of them. The library counts it by its estimate until it is.
         same = len({allowance for _, allowance in seen}) == 1
-        # Managed memory is counted wherever it lies: then the driver's figure is less, and tells nothing.
+        # Managed memory is counted wherever it lies: a smaller figure of the driver proves nothing then.
         if len(seen) == _LOOKS and same and least > 0:
             try:
                 set_overhead(room.account, process, index, least)
             except (InvalidDocument, OSError):
-                return  # the next look says what is wrong with it
+                return  # the next look reports its fault
 
     def _judge(self, rooms: Mapping[str, Room]) -> None:
-        """Say who is beyond a cap, and whether growth may be the reason."""
+        """Find the containers beyond a cap, and whether growth may be the reason."""
         above: dict[str, str] = {}
         grown: dict[str, str] = {}
         excess: dict[tuple[str, str], int] = {}
@@ -146,7 +146,7 @@ class Overheads:
         self.above, self.grown, self.excess = above, grown, excess
 
     def _accepted(self, card: CardLimits, processes: int) -> int:
-        """Bytes beyond what was granted that are taken for growth."""
+        """Bytes beyond the grant that count as growth."""
         if not self._slack:
             return _GRANULE
         return max(

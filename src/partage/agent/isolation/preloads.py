@@ -32,15 +32,15 @@ def taken_first(  # what is known of one process
     program: int,
     work: Work,
 ) -> str:
-    """An object that is asked before the library for what is the library's, in words; empty without one.
+    """An object that is searched before the library and replaces it, in words; empty without one.
 
     Args:
-        told: values of the loader's variables that it was started with; one may have been given twice.
-        mapped: files of which it runs code.
+        told: values of the loader's variables that it was started with; a variable may occur twice.
+        mapped: files whose code it runs.
         program: a descriptor of its program's file.
 
     Raises:
-        TooMuch: it names more than can be looked at.
+        TooMuch: it names more objects than a look may check.
     """
     preloads = [
         name for name in ":".join(told[b"LD_PRELOAD"]).replace(":", " ").split() if name != library
@@ -48,7 +48,7 @@ def taken_first(  # what is known of one process
     try:
         own = auditors(program, work)
     except (InvalidDocument, OSError):
-        own = ""  # such a program the kernel or the loader would not have started
+        own = ""  # the kernel or the loader would not have started such a program
     audits = [*":".join(told[b"LD_AUDIT"]).split(":"), *own.split(":")]
     audits = [name for name in audits if name]
     folders = ":".join(told[b"LD_LIBRARY_PATH"]).replace(";", ":").split(":")
@@ -66,7 +66,7 @@ def taken_first(  # what is known of one process
 
 
 def _places(name: str, folders: Sequence[str], mapped: Sequence[str]) -> list[str]:
-    """Where the loader may have found an object, in the container."""
+    """The paths in the container where the loader may have found an object."""
     if name.startswith("/"):
         forms = [name]
         for word in ("$LIB", "${LIB}"):
@@ -103,7 +103,7 @@ def _judged(  # what is known of one name
             return f"{shown}, which cannot be read ({error})"
         if symbol:
             return f"{shown}, which defines {symbol}"
-    # The loader passes by what it does not find. What it did find may be gone since.
+    # The loader skips objects that it does not find. A found object may have been removed since.
     gone = any(path.endswith(" (deleted)") and not path.startswith("/memfd:") for path in mapped)
     if not seen and (gone or name.startswith(_KERNELS) or "$" in name):
         return f"{shown}, which cannot be found"

@@ -14,9 +14,9 @@ from partage.agent.isolation.reading import TooMuch, Work, names, whole
 from partage.agent.trouble import is_own
 
 CROWD: Final = 4096
-"""Processes of one container; one that has more is not looked into."""
+"""Processes of one container; the agent does not look into one that has more."""
 _TABLE: Final = 2**29
-"""Work of one look at the table of processes: some 200,000 of them."""
+"""Work of one look at the process table: some 200,000 processes."""
 _GROUPS: Final = 2**16
 _STATUS: Final = 2**20
 _STAT: Final = 4096
@@ -29,16 +29,16 @@ _TOLD: Final = "processes"
 
 
 class Numbers(NamedTuple):
-    """What the kernel says of a process, by its number on the host."""
+    """The kernel's facts about a process, by its number on the host."""
 
     inner: int
     """Its number in its own pid namespace."""
     start: int
     """Clock ticks since boot."""
     forked: bool
-    """It runs its parent's program still: it was forked and started none."""
+    """It still runs its parent's program: it was forked and started none."""
     name: str
-    """As it calls itself; nothing in it that a terminal would take for more."""
+    """Its own name, without characters that a terminal interprets."""
     threads: int = 1
     is_over: bool = False
     """Its first thread has ended; others may live."""
@@ -47,10 +47,10 @@ class Numbers(NamedTuple):
 def processes_of(
     containers: Collection[str], proc: Path = Path("/proc")
 ) -> dict[str, tuple[int, ...]]:
-    """Processes of each container that has any, lowest first; of a crowd one more than `CROWD` at most.
+    """Processes of each container that has any, lowest first; at most `CROWD` and one more.
 
     Args:
-        containers: identities that the runtime gave; others than such are of no process.
+        containers: identities of the runtime; any other text matches no process.
 
     Raises:
         OSError: the table cannot be read.
@@ -73,14 +73,14 @@ def processes_of(
 
 
 def container_of(path: str, wanted: Collection[str], work: Work) -> str:
-    """Which of the wanted containers a process is of, by its `cgroup` file; empty where it is of none. Raises `OSError`."""
+    """The wanted container that a process belongs to, by its `cgroup` file; empty for none. Raises `OSError`."""
     try:
         text = whole(path, _GROUPS, work, _TOLD)
     except (OSError, TooMuch) as error:
         if is_own(error):
             raise
-        return ""  # it has ended, or lies deeper than any runtime puts a container
-    # The outermost counts: a container that may make groups of its own may name them after another.
+        return ""  # it has ended, or lies deeper than any runtime's containers
+    # The outermost counts: a container that may create groups may name them after another container.
     for part in dict.fromkeys(part for line in text.splitlines() for part in line.split("/")[1:]):
         # cgroupfs: <id>; systemd: cri-containerd-<id>.scope
         identity = part.removesuffix(".scope")
@@ -92,10 +92,10 @@ def container_of(path: str, wanted: Collection[str], work: Work) -> str:
 
 
 def root_of(container: str, proc: Path = Path("/proc"), pid: int = 0) -> Path | None:
-    """The root of a container that is made, as its first process has it; None without one.
+    """The root of a created container, by its first process; None without one.
 
     Args:
-        pid: of that process, by the runtime; without it the table of all processes is read, and tenants may have many.
+        pid: of that process, by the runtime; without it the whole process table is read, and tenants may have many.
     """
     if pid and container_of(f"{proc}/{pid}/cgroup", (container,), Work()) == container:
         return proc / str(pid) / "root"

@@ -11,11 +11,11 @@ from enum import StrEnum
 from typing import Final
 
 OLDEST_LIBC: Final = (2, 17)
-"""The library uses no symbol newer than this; older images do not get it mounted."""
+"""The library uses no newer symbol; older images do not get it mounted."""
 HEADER: Final = struct.Struct("<16sHHIQQQIHHH")
 SEGMENT: Final = struct.Struct("<IIQQQQQQ")
 MACHINE: Final = {"x86_64": 62, "aarch64": 183}.get(platform.machine())
-"""The number in ELF files of the machine that this is; None where the library is not built for it."""
+"""This machine's number in ELF files; None if the library is not built for it."""
 _INTERPRETER: Final = 3
 _VERSIONS: Final = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?=\0)")
 
@@ -31,7 +31,7 @@ class Reach(StrEnum):
 
 
 def reach(program: bytes) -> Reach:
-    """Judge a program by the start of its file; whatever is in it, there is an answer."""
+    """Judge a program by the start of its file; there is an answer for any content."""
     if len(program) < HEADER.size or program[:4] != b"\x7fELF":
         return Reach.NOT_ELF
     ident, _, machine, _, _, at, _, _, _, size, count = HEADER.unpack_from(program)
@@ -50,6 +50,6 @@ def reach(program: bytes) -> Reach:
 
 
 def newest_symbol(libc: bytes) -> tuple[int, int] | None:
-    """The newest symbol version that a `libc.so.6` offers; None if it is no GNU C library."""
+    """The newest symbol version of a `libc.so.6`; None if it is no GNU C library."""
     newest = max((int(found[1]) for found in _VERSIONS.finditer(libc)), default=-1)
     return (2, newest) if newest >= 0 else None

@@ -27,11 +27,11 @@ _CORE_POLICY: Final[Mapping[Policy, str]] = {
     Policy.BEST_EFFORT: "disable",
     Policy.FIXED_SHARE: "force",
 }
-"""Policies in the words of HAMi's library; burst-share is what it does by itself."""
+"""Policies in the words of HAMi's library; its default is burst-share."""
 _TASK_PRIORITY: Final[Mapping[Priority, str]] = {Priority.ONLINE: "0", Priority.OFFLINE: "1"}
-"""Precedence in the words of HAMi's library, whose monitor holds back 1 beside 0."""
+"""Precedence in the words of HAMi's library, whose monitor delays 1 beside 0."""
 _NO_SM_LIMIT: Final = 100
-"""Percent. HAMi's library takes 0 and what is not set for the limit without a place; from 100 on it holds nothing back."""
+"""Percent. For HAMi's library 0 or no value means the limit without a place; from 100 on it delays nothing."""
 _MIB: Final = 2**20
 
 
@@ -43,7 +43,7 @@ class Bind:
         source: on the host.
         target: in the container.
         writable: whether the container may write there.
-        folder: made on the host if it is missing, writable for all users.
+        folder: created on the host if it is missing, writable for all users.
     """
 
     source: str
@@ -58,11 +58,11 @@ class Shares:
 
     Attributes:
         known: variables that the container has already.
-        env: variables that the protocols give it.
+        env: the protocols' variables for it.
         policy: the node's own, by the qGPU document's label; empty without one.
-        grants: all of its cards, shares or not.
-        may_be_online: whether the node's operator lets pods of its namespace go before others.
-        permit: what the scheduler lets the pod have, which then decides; None where no rule was made.
+        grants: all of its cards, shares and others.
+        may_be_online: whether the node's operator gives pods of its namespace precedence.
+        permit: the scheduler's permit for the pod, which then decides; None if no rule was made.
     """
 
     uid: str
@@ -78,14 +78,14 @@ class Shares:
     def granted(
         self, most: Policy | None = None, swap_bytes: int = 0
     ) -> tuple[Wishes, tuple[str, ...]]:
-        """What of the pod's wishes it gets, and what it does not, in words.
+        """The granted part of the pod's wishes, and a text for each other wish.
 
         Args:
-            most: the policy where the node's label has none.
+            most: the policy if the node's label has none.
             swap_bytes: memory of the host that it may have beyond its grant.
 
         Raises:
-            InvalidValue: the pod asks for what cannot be.
+            InvalidValue: the pod asks for something impossible.
         """
         wishes = read_wishes(self.annotations, {**self.known, **self.env}, swap_bytes)
         return bounded(
@@ -97,7 +97,7 @@ class Shares:
 
     @property
     def shares(self) -> tuple[Grant, ...]:
-        """Those grants that only software can keep."""
+        """The grants that only software can enforce."""
         return tuple(
             one
             for one in self.grants
@@ -107,13 +107,13 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a provider needs in a container.
+    """A provider's needs in a container.
 
     Attributes:
         env: all variables of the container that the agent sets.
         binds: mounts, outer ones first.
-        quota: limits for a room; None where the provider has no use for one.
-        cut: what the pod asked for and does not get, in words.
+        quota: limits for a room; None if the provider does not use one.
+        cut: a text for each wish of the pod that is not granted.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Kept:
 
 
 class Provider(Protocol):
-    """Keeps shares to their amounts."""
+    """Enforces shares."""
 
     @property
     def name(self) -> str:
@@ -131,19 +131,19 @@ class Provider(Protocol):
 
     @property
     def memory(self) -> bool:
-        """Whether it holds memory to what was granted, as far as its operator knows."""
+        """Whether it enforces memory grants, as far as its operator knows."""
 
     @property
     def compute(self) -> bool:
-        """Whether it holds compute to policies and quotas, as far as its operator knows."""
+        """Whether it enforces policies and quotas of compute, as far as its operator knows."""
 
     def keep(self, shares: Shares) -> Kept:
-        """What a container needs. Raises `InvalidValue` where it must not be made."""
+        """The needs of a container. Raises `InvalidValue` if it must not be created."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoIsolation:
-    """No provider: shares are a promise among friends."""
+    """No provider: nothing enforces shares."""
 
     name: str = "none"
     memory: bool = False
@@ -163,13 +163,13 @@ class VendorIsolation:
     compute: bool = True
 
     def keep(self, shares: Shares) -> Kept:
-        """The protocols' variables, all of them; what they name is supplied by the vendor."""
+        """The protocols' variables, all of them; the vendor supplies what they name."""
         return Kept(shares.env)
 
 
 @dataclass(frozen=True, slots=True)
 class MigOnly:
-    """Nothing but hardware instances and whole cards is given out on the node."""
+    """Only hardware instances and whole cards are allocated on the node."""
 
     name: str = "mig"
     memory: bool = False
@@ -201,10 +201,10 @@ class HamiCore:
     compute: bool = True
 
     def keep(self, shares: Shares) -> Kept:
-        """The library, and its limits where the protocol itself names none.
+        """The library, and its limits if the protocol itself names none.
 
         Raises:
-            InvalidValue: the pod asks for what cannot be.
+            InvalidValue: the pod asks for something impossible.
         """
         env = dict(shares.env)
         wishes, cut = shares.granted()
@@ -215,7 +215,7 @@ class HamiCore:
                 env["GPU_CORE_UTILIZATION_POLICY"] = _CORE_POLICY[policy]
             if wishes.priority in _TASK_PRIORITY:
                 env["CUDA_TASK_PRIORITY"] = _TASK_PRIORITY[wishes.priority]
-        # Variables of the container itself may say otherwise.
+        # The container's own variables may disagree.
         asked = read_wishes(shares.annotations, {**shares.known, **shares.env})
         if wishes.priority is not asked.priority:
             env["CUDA_TASK_PRIORITY"] = _TASK_PRIORITY[Priority.OFFLINE]
@@ -237,9 +237,9 @@ def _hami_limits(shares: Shares) -> dict[str, str]:
     """Limits by the place of each card among the container's.
 
     That library reads `CUDA_DEVICE_MEMORY_LIMIT_<place>` and `CUDA_DEVICE_SM_LIMIT_<place>`, and for a place without
-    either the same name without a place; older ones read the compute limit without a place alone. So that name gives
-    the least of all shares where no card would be held to it that is not to be, and else is not set. The place is the
-    driver's number of the card, which follows the bus and not the order of the grants.
+    either the same name without a place; older ones read the compute limit without a place alone. So that name gets
+    the smallest limit of all shares if this limits no card that must stay free of limits, and else is not set. The
+    place is the driver's number of the card, which follows the bus and not the order of the grants.
 
     Source: HAMi-core at 8f3a89c, `multiprocess_memory_limit.c` (`do_init_device_sm_limits`).
     """
@@ -267,11 +267,11 @@ class OwnLibrary:
     """Partage's own enforcement library (`native/`).
 
     Attributes:
-        policy: how compute is shared where neither pod nor node says.
-        most_beyond_bytes: memory of the host that a pod may ask for beyond its grant.
-        context_bytes: what one context counts until it was measured.
-        compute: hold compute to policies and quotas too. Without it memory alone is capped, and no launch is ever held
-            back: a quota stays in the limits, where what is not enforced is read from.
+        policy: how compute is shared if neither pod nor node sets it.
+        most_beyond_bytes: memory of the host that a pod may request beyond its grant.
+        context_bytes: the estimate of one context until it was measured.
+        compute: enforce policies and quotas of compute too. Otherwise only memory is capped and no launch is ever
+            delayed: the quota stays in the limits, from which the agent reports what is not enforced.
     """
 
     policy: Policy = Policy.BEST_EFFORT
@@ -282,22 +282,22 @@ class OwnLibrary:
     memory: bool = True
 
     def keep(self, shares: Shares) -> Kept:
-        """Limits of every card that the container has: one without any would be closed to it.
+        """Limits of every card that the container has: a card without limits would be closed to it.
 
         Raises:
-            InvalidValue: the pod asks for what cannot be.
+            InvalidValue: the pod asks for something impossible.
         """
         wishes, cut = shares.granted(self.policy, self.most_beyond_bytes)
         policy = wishes.policy or POLICIES.get(shares.policy) or self.policy
         cards = []
         for grant in shares.grants:
             if grant.type is not DeviceType.GPU or grant.mode is GrantMode.MIG:
-                continue  # instances keep themselves
+                continue  # hardware enforces instances
             if grant.mode is not GrantMode.SHARE:
                 cards.append(CardQuota(grant.uuid, 0, MILLI, Policy.NONE))
                 continue
             core = min(grant.core_milli, MILLI)
-            # Without a quota there is nothing that could be guaranteed or held to.
+            # Without a quota there is nothing to guarantee or to enforce.
             mine = policy if core else Policy.BEST_EFFORT
             if not self.compute:
                 core = core if mine is not Policy.BEST_EFFORT else 0
@@ -318,16 +318,16 @@ class OwnLibrary:
 
 @dataclass(frozen=True, slots=True)
 class Mps:
-    """NVIDIA's Multi-Process Service: the driver holds each process to threads and memory that its environment names.
+    """NVIDIA's Multi-Process Service: the driver limits each process to threads and memory in its environment.
 
     Processes of one card run at the same time and share a context: a fault of one ends all. The percentage of threads
-    holds for all cards of a process, so it is the least that one of its shares has, and a whole card beside a share
-    cannot be given. No policy but a fixed quota can be had: without a quota, and with `best-effort` and
-    `burst-share`, threads are not held.
+    applies to all cards of a process, so it is the smallest of its shares, and a whole card beside a share
+    cannot be granted. The only possible policy is a fixed quota: without a quota, and with `best-effort` and
+    `burst-share`, threads are not limited.
 
     Attributes:
         folder: of the daemon, on the host: its sockets, and the memory that it shares with processes.
-        problem: why processes could not reach the daemon now; empty where they can.
+        problem: why processes cannot reach the daemon now; empty if they can.
 
     Source: NVIDIA's Multi-Process Service (environment variables, limits and fault domains); its Kubernetes device
     plugin (what containers have mounted). Limits tried on an H200 with driver 580.159; in a container not yet.
@@ -340,15 +340,15 @@ class Mps:
     compute: bool = True
 
     def keep(self, shares: Shares) -> Kept:
-        """The daemon's sockets and memory, and what the driver is to hold the container's processes to.
+        """The daemon's sockets and memory, and the driver's limits for the container's processes.
 
         Raises:
-            InvalidValue: the pod asks for what cannot be, or the daemon is away.
+            InvalidValue: the pod asks for something impossible, or the daemon is away.
         """
         wishes, cut = shares.granted()
         problem = self.problem()
         if problem:
-            # Without it a program would run beside it, and be held to nothing.
+            # Without the daemon a program would run beside it, without limits.
             raise InvalidValue(f"a share of a card: {problem}; the kubelet tries again")
         cards = [one for one in shares.grants if one.type is DeviceType.GPU]
         other = next((one for one in cards if one.mode is not GrantMode.SHARE), None)
@@ -371,7 +371,7 @@ class Mps:
         if quota and policy in {None, Policy.FIXED_SHARE}:
             env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(quota * 100 // MILLI, 1))
         binds = (
-            # Under the same path as the daemon has it.
+            # Under the daemon's own path.
             Bind(f"{self.folder}/pipe", f"{self.folder}/pipe", writable=True),
             Bind(f"{self.folder}/shm", "/dev/shm", writable=True),  # noqa: S108 # where the driver looks
         )

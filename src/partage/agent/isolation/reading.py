@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Final
 
 LOOK: Final = 64 * 2**20
-"""Work of one look at one container: some half a second of a processor where all of it is done."""
+"""Work of one look at one container: some half a second of a processor if all of it is used."""
 _OPEN: Final = 2048
-"""What it takes to open and close a file, in bytes that are read in the same time."""
+"""The cost of opening and closing a file, in bytes that are read in the same time."""
 _NAME: Final = 512
 _CHUNK: Final = 2**16
 _LINE: Final = 2**18
-"""The kernel's own bound of a string that a program is started with is half of it."""
+"""Twice the kernel's own bound of a string that a program is started with."""
 _LINKS: Final = 40
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PATH: Final = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -38,18 +38,18 @@ Root = Sequence[Path]
 
 
 class TooMuch(Exception):
-    """There is more to read than one look takes; the text says of what."""
+    """There is more to read than one look may; the text names it."""
 
 
 class Work:
-    """What may still be read, in bytes; opening and naming things is counted too."""
+    """The amount that may still be read, in bytes; opening and naming files counts too."""
 
     def __init__(self, most: int = LOOK) -> None:
         self._most = most
         self.spent = 0
 
     def take(self, amount: int, what: str) -> None:
-        """Count. Raises `TooMuch`: that is more than there was left."""
+        """Count an amount. Raises `TooMuch`: less than that was left."""
         self.spent += amount
         if self.spent > self._most:
             raise TooMuch(what)
@@ -59,10 +59,10 @@ class Work:
 
 
 def chunks(path: str, work: Work, what: str) -> Iterator[bytes]:
-    """A file of the kernel's, piece by piece.
+    """A file of the kernel, piece by piece.
 
     Args:
-        what: it is, for who hears that it is too much.
+        what: names the file in the error.
 
     Raises:
         OSError: it cannot be read.
@@ -79,11 +79,11 @@ def chunks(path: str, work: Work, what: str) -> Iterator[bytes]:
 
 
 def parts(path: str, end: bytes, work: Work, what: str) -> Iterator[bytes]:
-    """The same in pieces that end with `end`, many of what it ends in each; the end of the file is one too.
+    """The same in pieces that end with `end`, several lines each; the end of the file ends a piece too.
 
     Raises:
         OSError: it cannot be read.
-        TooMuch: it is too long, or one thing in it is.
+        TooMuch: it is too long, or one part of it is.
     """
     carried = b""
     for chunk in chunks(path, work, what):
@@ -100,7 +100,7 @@ def parts(path: str, end: bytes, work: Work, what: str) -> Iterator[bytes]:
 
 
 def lines(path: str, work: Work, what: str) -> Iterator[str]:
-    """The lines of a file of the kernel's, without their ends.
+    """The lines of a file of the kernel, without their ends.
 
     Raises:
         OSError: it cannot be read.
@@ -111,7 +111,7 @@ def lines(path: str, work: Work, what: str) -> Iterator[str]:
 
 
 def whole(path: str, most: int, work: Work, what: str) -> str:
-    """A file of the kernel's that is short.
+    """A short file of the kernel.
 
     Raises:
         OSError: it cannot be read.
@@ -128,11 +128,11 @@ def whole(path: str, most: int, work: Work, what: str) -> str:
 
 
 def names(folder: str, work: Work, what: str) -> Iterator[str]:
-    """What is in a folder, never all of it at a time.
+    """The names in a folder, never all of them at a time.
 
     Raises:
         OSError: it cannot be read.
-        TooMuch: there is too much in it.
+        TooMuch: there are too many.
     """
     work.take(_OPEN, what)
     with os.scandir(folder) as found:
@@ -142,11 +142,11 @@ def names(folder: str, work: Work, what: str) -> Iterator[str]:
 
 
 def links(folder: str, work: Work, what: str) -> Iterator[str]:
-    """Where the links of a folder lead; those that cannot be read are left out.
+    """The targets of a folder's links, without unreadable ones.
 
     Raises:
         OSError: the folder cannot be read.
-        TooMuch: there is too much in it.
+        TooMuch: there are too many.
     """
     for name in names(folder, work, what):
         try:
@@ -161,10 +161,10 @@ def links(folder: str, work: Work, what: str) -> Iterator[str]:
 
 
 def start(root: Root, name: str, most: int, work: Work) -> bytes | None:
-    """The beginning of a regular file below a root; None where there is none.
+    """The beginning of a regular file below a root; None if there is none.
 
     Raises:
-        TooMuch: it is too far to it.
+        TooMuch: the path to it is too long.
     """
     try:
         with file_below(root, name, work) as descriptor:
@@ -187,14 +187,14 @@ def file_below(root: Root, name: str, work: Work) -> Iterator[int]:
     Raises:
         OSError: there is none.
         ValueError: no file can have that name.
-        TooMuch: it is too far to it.
+        TooMuch: the path to it is too long.
     """
     place = _found(root, name, work)
     try:
         if not stat.S_ISREG(os.fstat(place).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", name)
         work.take(_OPEN, "files")
-        # The very file that was looked at, whatever its name leads to by now.
+        # The very file that was checked, whatever its name leads to by now.
         descriptor = os.open(f"/proc/self/fd/{place}", _READ)
     finally:
         os.close(place)
@@ -205,7 +205,7 @@ def file_below(root: Root, name: str, work: Work) -> Iterator[int]:
 
 
 def _found(root: Root, name: str, work: Work) -> int:
-    """A descriptor of what a path leads to below a root, links followed as if the root were `/`; it opens nothing."""
+    """A descriptor of a path's target below a root, links followed as if the root were `/`; it opens nothing."""
     waiting = deque(_parts(name))
     done: list[str] = []
     left = _LINKS
@@ -270,7 +270,7 @@ def _folder(root: Root, path: Sequence[str], work: Work) -> list[int]:
 
 
 def _step(layers: Sequence[int], name: str, work: Work) -> list[int]:
-    """What layers show under a name: the topmost one, and where that is a folder, those below that it is merged with."""
+    """The entry of a name in layers: the topmost one, and if it is a folder, the lower ones that it is merged with."""
     shown: list[int] = []
     try:
         for layer in layers:

@@ -37,7 +37,7 @@ _POLICIES: Final = {
 }
 _PRIORITIES: Final = {Priority.OFFLINE: 0, Priority.ORDINARY: 1, Priority.ONLINE: 2}
 _GIVEN: Final = 1 << 56
-"""Marks terms of a seat that was given, whatever they are; the library does not look at it."""
+"""Marks the terms of an allocated seat, whatever they are; the library ignores it."""
 _READABLE: Final = 0o644
 _TRIES: Final = 3
 
@@ -49,11 +49,11 @@ class Writers(Protocol):
         """A descriptor of a file for writing; raises `OSError` or `InvalidDocument`."""
 
     def replaced(self, path: Path, descriptor: int) -> None:
-        """Take over the descriptor of a file that has the name of another one from now on."""
+        """Take over the descriptor of a new file that replaces another one of the same name."""
 
 
 class _Plain:
-    """Each file is opened when it is written."""
+    """Opens each file when it is written."""
 
     def at(self, path: Path) -> AbstractContextManager[int]:
         return opened(path, write=True)
@@ -67,7 +67,7 @@ PLAIN: Final[Writers] = _Plain()
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What a container says of itself on a card."""
+    """A container's own words on its seat of a card."""
 
     container: int
     beat_ns: int
@@ -78,7 +78,7 @@ class Seat:
 
 
 def seat_file(folder: Path, slot: int) -> Path:
-    """Where a seat is among the seats of its card."""
+    """The path of a seat among the seats of its card."""
     return folder / f"seat-{slot}"
 
 
@@ -88,7 +88,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def make_seats(folder: Path) -> None:
-    """Make all seats of a card, and the terms. Seats that exist stay, and processes that map them go on.
+    """Make all seats of a card, and the terms. Existing seats stay, and processes that map them continue.
 
     Raises:
         OSError: the folder cannot be written, or has no room.
@@ -106,39 +106,39 @@ def make_seats(folder: Path) -> None:
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove what was left half made, and has the room of a seat. Raises `OSError`."""
+    """Remove half-made files, which take the room of a seat. Raises `OSError`."""
     for draft in folder.glob(".*"):
         draft.unlink()
 
 
 def give_seat(folder: Path, card: CardLimits, writers: Writers = PLAIN) -> None:
-    """Give a new tenant a seat that says nothing, and write down its terms.
+    """Allocate an empty seat to a new tenant, and write its terms.
 
     Raises:
-        InvalidDocument: the file is none of the agent's.
+        InvalidDocument: the file is not the agent's.
         OSError: it cannot be made or opened for writing, or other tenants have taken its room.
     """
     terms, file = _said(folder, card.slot)
-    if terms or not file:  # of a fresh file, tenants have only read
+    if terms or not file:  # tenants have only read a fresh file
         _renew(folder, card.slot, file, writers)
     _say(folder, card.slot, _terms(card), writers)
 
 
 def tell_terms(folder: Path, card: CardLimits, writers: Writers = PLAIN) -> None:
-    """Write down the terms of a tenant that has its seat already.
+    """Write the terms of a tenant that already has its seat.
 
     Raises:
-        InvalidDocument: the file is none of the agent's.
+        InvalidDocument: the file is not the agent's.
         OSError: it cannot be opened for writing.
     """
     _say(folder, card.slot, _terms(card), writers)
 
 
 def given_seats(folder: Path) -> frozenset[int]:
-    """The slots of a card that were given and not freed, by the agent's own word.
+    """The allocated slots of a card, by the agent's own page.
 
     Raises:
-        InvalidDocument: the file is none of the agent's.
+        InvalidDocument: the file is not the agent's.
         OSError: it cannot be opened.
     """
     terms = folder / _TERMS
@@ -152,10 +152,10 @@ def given_seats(folder: Path) -> frozenset[int]:
 
 
 def free_seat(folder: Path, slot: int, writers: Writers = PLAIN) -> None:
-    """A tenant has gone: free its seat. Where that fails the seat is as good as given, without any right.
+    """Release the seat of an ended tenant. If this fails, the seat stays allocated, without any right.
 
     Raises:
-        InvalidDocument: the file is none of the agent's.
+        InvalidDocument: the file is not the agent's.
         OSError: it cannot be made or opened for writing.
     """
     _say(folder, slot, _GIVEN, writers)
@@ -164,7 +164,7 @@ def free_seat(folder: Path, slot: int, writers: Writers = PLAIN) -> None:
 
 
 def mend_seats(folder: Path, writers: Writers = PLAIN) -> tuple[int, ...]:
-    """Give all seats of a card their size again; the slots of those that had another. Raises `OSError`."""
+    """Restore the size of all seats of a card; return the slots that had another size. Raises `OSError`."""
     changed = []
     for slot in range(SEATS):
         try:
@@ -173,16 +173,16 @@ def mend_seats(folder: Path, writers: Writers = PLAIN) -> tuple[int, ...]:
             with writers.at(seat_file(folder, slot)) as descriptor:
                 mended(descriptor, SEAT_BYTES)
         except (OSError, InvalidDocument):
-            pass  # no room yet: the next one may give it back
+            pass  # no room yet: the next seat may free it
         changed.append(slot)
     return tuple(changed)
 
 
 def read_seat(folder: Path, slot: int) -> Seat | None:
-    """What the tenant of a seat says; None where it says nothing.
+    """The words of a seat's tenant; None if it is empty.
 
     Raises:
-        InvalidDocument: the file was cut off or added to, or is of another version.
+        InvalidDocument: the file was truncated or extended, or is of another version.
         OSError: it cannot be opened.
     """
     path = seat_file(folder, slot)
@@ -204,7 +204,7 @@ def _terms(card: CardLimits) -> int:
 
 
 def _renew(folder: Path, slot: int, file: int, writers: Writers) -> None:
-    """Give a seat a file of its next tenant; one without a number is emptied."""
+    """Give a seat the file of its next tenant; a seat without a number is emptied."""
     path = seat_file(folder, slot)
     for attempt in range(_TRIES):
         try:
@@ -217,7 +217,7 @@ def _renew(folder: Path, slot: int, file: int, writers: Writers) -> None:
                     os.pwrite(descriptor, bytes(SEAT_BYTES), 0)
             break
         except OSError:
-            # A seat that was cut off lost its block, and another that grew may have it.
+            # A truncated seat lost its block, and another that grew may have it.
             if attempt == _TRIES - 1 or not mend_seats(folder, writers):
                 raise
     if file:
@@ -225,7 +225,7 @@ def _renew(folder: Path, slot: int, file: int, writers: Writers) -> None:
 
 
 def _said(folder: Path, slot: int) -> tuple[int, int]:
-    """The terms of a seat and the number of its file; both are zero where there are none."""
+    """The terms of a seat and the number of its file; both are zero if there are none."""
     with opened(folder / _TERMS) as descriptor:
         words = os.pread(descriptor, 2 * SEATS * 8, 0)
     return word(words, slot * 8), word(words, (SEATS + slot) * 8)

@@ -17,7 +17,7 @@ _EVERYBODY: Final = 0o666
 
 
 def make(path: Path, size: int, head: bytes = b"", *, sparse: bool = False) -> None:
-    """Make a file that all users may write, whole or not at all; one that exists stays as it is.
+    """Make a file that all users may write, whole or not at all; an existing one stays unchanged.
 
     Args:
         size: in bytes.
@@ -41,10 +41,10 @@ def make(path: Path, size: int, head: bytes = b"", *, sparse: bool = False) -> N
 
 
 def remake(path: Path, size: int) -> int:
-    """Make such a file, all zero, in place of one that exists; processes that have that one open or mapped keep it.
+    """Replace such a file by one of zeros; processes that have the old one open or mapped keep it.
 
     Returns:
-        A descriptor of it for writing, so that no other process ever had it open before.
+        A descriptor of it for writing, which no other process had open before.
 
     Raises:
         OSError: the folder cannot be written, or there is no room.
@@ -67,7 +67,7 @@ def _draft(path: Path) -> Path:
 
 
 def _made(draft: Path, size: int, *, sparse: bool) -> int:
-    draft.unlink(missing_ok=True)  # of a try that a crash ended
+    draft.unlink(missing_ok=True)  # of an attempt that a crash ended
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _EVERYBODY)
     try:
         os.fchmod(descriptor, _EVERYBODY)
@@ -82,7 +82,7 @@ def _made(draft: Path, size: int, *, sparse: bool) -> int:
 
 @contextlib.contextmanager
 def opened(path: Path, *, write: bool = False) -> Iterator[int]:
-    """A descriptor of a regular file, without waiting for who has a lease on it.
+    """A descriptor of a regular file, without waiting for a lease's holder.
 
     Raises:
         InvalidDocument: it is no regular file.
@@ -99,7 +99,7 @@ def opened(path: Path, *, write: bool = False) -> Iterator[int]:
 
 
 def mend(path: Path, size: int) -> bool:
-    """Give a file its size again; whether it had another.
+    """Restore the size of a file; return whether it had another.
 
     Raises:
         InvalidDocument: it is no regular file.
@@ -110,7 +110,7 @@ def mend(path: Path, size: int) -> bool:
 
 
 def mended(descriptor: int, size: int) -> bool:
-    """The same of a file that is open. Raises `OSError`: there is no room."""
+    """The same for an open file. Raises `OSError`: there is no room."""
     changed = os.fstat(descriptor).st_size != size
     if changed:
         os.ftruncate(descriptor, size)

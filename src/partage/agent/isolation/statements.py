@@ -22,7 +22,7 @@ _UNSEEN: Final = "NotSeen"
 _NOTHING: Final = frozenset({"", "whole"})
 _MIXED: Final = "; others on its card have another version of it: turns are shared among those of one version only"
 NOT_ENFORCED: Final = "NotEnforced"
-"""The cause where memory is held, and compute is not because the node was told so: nothing is wrong in the container."""
+"""The cause if memory is enforced and compute is not because of the node's settings: the container has no fault."""
 _COMPUTE: Final = (
     "memory is held by Partage's library; compute is not: on this node memory alone is capped, "
     "whatever the policy (--isolation-compute)"
@@ -39,15 +39,15 @@ _OTHERS: Final[Mapping[str, str]] = {
     _MPS: "the driver holds each process, not the container, to the memory and threads that its variables name, as long "
     "as it has them; a fault of one process ends all on its cards",
 }
-"""By provider, what is not held."""
+"""The part that is not enforced, by provider."""
 TRIED: Final[tuple[int, ...]] = (580,)
 """Branches of NVIDIA's driver (580 of `580.82.07`) on which every row of `bench/gpu.py` came out as required: 580.159.04 on an H200."""
 _SHOWN: Final = 8
-"""Processes that are named of one container."""
+"""Processes of one container that a statement names."""
 
 
 class Answer(StrEnum):
-    """Whether limits are in force, as a condition says it."""
+    """Whether limits are in force, in the words of a condition."""
 
     YES = "True"
     NO = "False"
@@ -56,13 +56,13 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is said of one container.
+    """A statement about one container.
 
     Attributes:
         container: the runtime's identity of it.
         pod: `namespace/name`.
-        provider: who keeps it to its limits.
-        cause: one word for why not, or for who says so.
+        provider: what enforces its limits.
+        cause: one word for the reason, or for the source of the answer.
         message: the same for people.
         cut: whether its pod asked for more than it gets.
     """
@@ -88,14 +88,14 @@ def survey(
     untried: Mapping[str, str] = MappingProxyType({}),
     away: str = "",
 ) -> list[Statement]:
-    """What is to be said of every container that holds a card.
+    """Statements about all containers that hold a card.
 
     Args:
-        above: containers that use more memory than they were granted, with the words for it.
-        past: containers with a process that computes past the library, with the words for it.
-        grown: containers whose contexts grew beyond what they were granted, with the words for it.
-        untried: cards with a driver that the library was not tried on, with the words for it.
-        away: why NVIDIA's MPS daemon does not answer; empty where it does.
+        above: containers that use more memory than their grants, with a text.
+        past: containers with a process that bypasses the library, with a text.
+        grown: containers whose contexts grew beyond their grants, with a text.
+        untried: cards with a driver that the library was not tried on, with a text.
+        away: why NVIDIA's MPS daemon does not answer; empty if it does.
     """
     said = []
     for entry in entries.values():
@@ -135,7 +135,7 @@ def survey(
 
 
 def unseen(said: Iterable[Statement], why: str) -> list[Statement]:
-    """The same while the agent cannot look: nothing is known of what its own library keeps."""
+    """The same while the agent cannot look: the state of its own library is unknown."""
     message = f"what its processes do cannot be seen by the agent: {why}"
     return [
         replace(one, answer=Answer.UNKNOWN, cause=_UNSEEN, message=message)
@@ -146,14 +146,14 @@ def unseen(said: Iterable[Statement], why: str) -> list[Statement]:
 
 
 def _lacks_compute(room: Room) -> bool:
-    """Whether a quota of compute was granted that the node does not enforce."""
+    """Whether the node does not enforce a granted quota of compute."""
     return any(
         card.policy is Policy.NONE and 0 < card.core_milli < MILLI for card in room.limits.cards
     )
 
 
 def _without_quota(room: Room) -> bool:
-    """Whether a share has no quota of compute, whatever amount its pod asked for."""
+    """Whether a share has no quota of compute, for any requested amount."""
     return any(
         card.policy is Policy.BEST_EFFORT or (card.policy is Policy.NONE and not card.core_milli)
         for card in room.limits.cards
@@ -207,10 +207,10 @@ def _shortened(force: Force) -> str:
 
 
 def untried(driver: str, tried: tuple[int, ...] = TRIED) -> str:
-    """What is to be said of a node's driver; empty where its branch was tried, or its version is not known.
+    """The statement about a node's driver; empty if its branch was tried, or its version is unknown.
 
-    A new branch may bring functions that take memory by a way that the library does not know; what it does not know it
-    lets pass. So a node with an untried driver is reported, and isolation goes on.
+    A new branch may have functions that allocate memory in a way unknown to the library, and the library does not stop
+    unknown functions. So a node with an untried driver is reported, and isolation continues.
     """
     branch = driver.partition(".")[0]
     if not branch.isdecimal() or int(branch) in tried:

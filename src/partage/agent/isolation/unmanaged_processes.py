@@ -21,24 +21,24 @@ from partage.agent.isolation.processes import Numbers
 from partage.vendors.traits import NVIDIA
 
 _LOOKS: Final = 4
-"""In a row: a process that initialises the driver has the device open before it has its place."""
+"""In a row: a process that initialises the driver opens the device before it has its place."""
 
 
 class Strangers:
-    """Looks again and again; `found` are containers with such a process, with the words for it."""
+    """Compares at each look; `found` are containers with such a process, with a text."""
 
     def __init__(self) -> None:
         self._looks: dict[tuple[str, int, int], int] = {}
         self.found: Mapping[str, str] = {}
 
     def look(self, rooms: Mapping[str, Room], sight: Sight) -> None:
-        """Compare who has the device open with who is in the account."""
+        """Compare the processes that have the device open with those of the account."""
         looks: dict[tuple[str, int, int], int] = {}
         found: dict[str, str] = {}
         for container, processes in sight.processes.items():
             account = sight.rooms[container].account
             if rooms[container].spared or isinstance(account, str):
-                continue  # which is a reason of its own
+                continue  # a fault of its own
             for one, numbers in _unlisted(processes, account):
                 key = (container, one.pid, numbers.start)
                 looks[key] = self._looks.get(key, 0) + 1
@@ -64,7 +64,7 @@ def _said(one: Seen, numbers: Numbers) -> str:
 def _unlisted(
     processes: tuple[Seen, ...], account: tuple[Process, ...]
 ) -> Iterator[tuple[Seen, Numbers]]:
-    # By its number alone: in a name space of its own a process may read its start from another's procfs.
+    # By its number alone: a process in its own name space may read its start from another's procfs.
     listed = {one.pid for one in account}
     for one in processes:
         numbers = one.numbers
