@@ -25,12 +25,12 @@ from partage.wire.adjustment import asked
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a pod's shares are to be.
+    """The amounts that a pod's shares must get.
 
     Attributes:
         grants: with the amounts to enforce.
-        lowered: the same as far as they are less than now: what is done first.
-        answered: all that the pod asks is there once these are enforced; else the scheduler has the next word.
+        lowered: the same, but only where they are smaller than now: these are enforced first.
+        answered: the whole wish of the pod is fulfilled once these are enforced; otherwise the scheduler acts next.
     """
 
     grants: Grants
@@ -39,15 +39,15 @@ class Aim:
 
 
 def aim(record: Grants, wish: str, held: Grants) -> Aim:
-    """What to enforce: what is asked, as far as the record goes.
+    """The amounts to enforce: the wish, as far as the record allows.
 
     Args:
-        record: what the ledger has reserved.
-        wish: the pod's annotation; empty for none. One that cannot be followed counts as none: others tell its author.
+        record: the ledger's reservation.
+        wish: the pod's annotation; empty for none. An invalid one counts as none; other code reports it to its author.
         held: by the journal.
 
     Raises:
-        InvalidValue: the record is of other devices than the containers were given.
+        InvalidValue: the record has other devices than the containers' grants.
     """
     wanted = record
     if wish:
@@ -62,7 +62,7 @@ def aim(record: Grants, wish: str, held: Grants) -> Aim:
 def as_asked(
     cards: tuple[CardLimits, ...], container: str, grants: Grants
 ) -> tuple[CardLimits, ...]:
-    """A container's cards with the amounts of a pod's grants; what has no cap or no quota stays so."""
+    """A container's cards with the amounts of a pod's grants; a card without cap or quota stays without."""
     amounts = {one.uuid: one for one in grants if one.container == container and adjustable(one)}
     found = []
     for card in cards:
@@ -78,7 +78,7 @@ def as_asked(
 
 
 def in_force(rooms: Mapping[str, Room], names: Mapping[str, str], grants: Grants) -> bool:
-    """Whether the containers of a pod, by their `names`, are held to these amounts."""
+    """Whether the containers of a pod, by their `names`, have these amounts in force."""
     return all(
         room.cards == as_asked(room.cards, names[container], grants)
         for container, room in rooms.items()
@@ -90,11 +90,11 @@ def beyond(
     used: Mapping[str, Mapping[int, int]],
     proc: Path = Path("/proc"),
 ) -> str:
-    """Why what containers use does not fit what is in force in them, in words; empty where it does. It reads files.
+    """Why the containers' use does not fit the amounts in force, in words; empty if it fits. It reads files.
 
     Args:
-        rooms: by container, as they are in force.
-        used: bytes by card and process, for cards whose driver tells.
+        rooms: by container, with the amounts in force.
+        used: bytes by card and process, for cards whose driver reports them.
     """
     pids = processes_of(rooms, proc)
     for container, room in rooms.items():
@@ -123,7 +123,7 @@ def _identities(pids: Iterable[int], proc: Path) -> set[tuple[int, int]]:
 def _counted(
     processes: Iterable[Process], card: int, alive: Collection[tuple[int, int]] | None
 ) -> int:
-    """Bytes that a container's processes counted, as the library adds them up; of all, where it is not known who lives."""
+    """Bytes that a container's processes counted, summed as the library does; of all, if live ones are unknown."""
     return sum(
         one.cards[card].counted + (one.cards[card].overhead or one.cards[card].allowance)
         for one in processes

@@ -50,11 +50,11 @@ from partage.wire.record import encode
 
 _LOG: Final = logging.getLogger("partage.agent")
 _PATIENCE: Final = 0.5
-"""Seconds for a look at an image, which takes milliseconds; other containers wait meanwhile."""
+"""Seconds for a look at an image, which usually takes milliseconds; other containers wait meanwhile."""
 _CREDIT: Final = 4.0
-"""Seconds for those of one namespace together."""
+"""Seconds for the containers of one namespace together."""
 _STOPPED: Final = 4
-"""State of a container that has ended, in NRI's numbers."""
+"""State of an ended container, in NRI's numbers."""
 
 
 def _soon(done: threading.Event) -> bool:
@@ -62,14 +62,14 @@ def _soon(done: threading.Event) -> bool:
 
 
 class Keeper:
-    """One node's keeper; see `partage.agent.nri.plugin.Decider` for who calls it.
+    """Admits the containers of one node; see `partage.agent.nri.plugin.Decider` for its callers.
 
     Attributes:
-        unprotected: what was found running unserved, by the runtime's identity of the container.
-        suspected: what has devices and no record, as the kubelet says; `partage.daemon.reconciling` sets it.
-        books: what is held, and what the runtime has.
-        isolation: the node's own enforcement library; None where another keeps shares.
-        claims: what ResourceClaims hold here; None where this agent prepares none.
+        unprotected: containers found running unserved, by the runtime's identity.
+        suspected: containers with devices and without a record, by the kubelet; `partage.daemon.reconciling` sets it.
+        books: the grants held, and the runtime's containers.
+        isolation: the node's own enforcement library; None if another provider enforces shares.
+        claims: the devices of ResourceClaims here; None if this agent prepares none.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Keeper:
         folders: Folders | None = None,
         stories: Stories = SILENT,
     ) -> None:
-        """A keeper that knows what its journal knows; `folders` are those in which HAMi's library keeps shares."""
+        """Start with the journal's content; HAMi's library keeps the state of shares in `folders`."""
         self._place = place
         self._host = host
         self.journal = journal
@@ -101,7 +101,7 @@ class Keeper:
         self._count()
 
     def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
-        """What a container gets, written down. Raises `Refused`."""
+        """Decide a container's edits and write them to the journal. Raises `Refused`."""
         start = self.stories.now()
         real = pod
         with self.tallies.seconds.time(), self._deciding:
@@ -133,7 +133,7 @@ class Keeper:
                 raise self._refused(Refusal(Rule.HOST, why)) from error
         if found.allocation is None and not found.chose:
             self.books.runs(_running(real, container, None))
-            return adjustment  # kept from cards that it did not ask for: as every container is
+            return adjustment  # closed to cards that it did not ask for, as every container is
         if found.allocation is not None:
             self.stories.injected(pod, container, start, given.limits)
         self.books.runs(_running(real, container, given.limits))
@@ -152,9 +152,9 @@ class Keeper:
         return adjustment
 
     def _as_adjusted(self, pod: PodSandbox) -> PodSandbox:
-        """The pod with the amounts that its shares have now; a runtime keeps those that its sandbox was made with.
+        """The pod with the current amounts of its shares; a runtime keeps those that its sandbox was created with.
 
-        A pod that a restored backup has unbound may be back with other devices.
+        A pod that a restored backup has unbound may return with other devices.
         """
         record = self.journal.adjusted.get(pod.uid)
         if record is None or names.ALLOCATION not in pod.annotations:
@@ -169,15 +169,15 @@ class Keeper:
     # --- amounts that change -----------------------------------------------------------------
 
     def amounts(self, uid: str) -> Grants | None:
-        """What the containers of a pod were given, with the amounts of now; None where it has none here."""
+        """The grants of a pod's containers with their current amounts; None if it has none here."""
         return next(
             (one.allocation.grants for one in self.books.all if one.allocation.uid == uid), None
         )
 
     def beside(self, uid: str, grants: Grants) -> str:
-        """Why what else is held here leaves too little for these amounts of a pod; empty where it leaves enough.
+        """Why the other grants here leave too little for these amounts of a pod; empty if they leave enough.
 
-        Who raises a record has reserved it, but the record may be of a restored backup.
+        The writer of a larger record has reserved it, but the record may be from a restored backup.
         """
         others = [one for one in self._held(uid, claimed=True) if one.uid != uid]
         mine = next((one.allocation for one in self.books.all if one.allocation.uid == uid), None)
@@ -192,7 +192,7 @@ class Keeper:
         return {key: room for key, room in self.rooms.items() if key in whose}
 
     def fixed(self, uid: str) -> str:
-        """Why the limits of a pod's containers cannot change while they run; empty where they can."""
+        """Why the limits of a pod's containers cannot change while they run; empty if they can."""
         rooms = self.rooms_of(uid)
         for held in self.books.all:
             if held.allocation.uid == uid and held.container not in self.journal.entries:
@@ -210,7 +210,7 @@ class Keeper:
         return ""
 
     def enforce(self, uid: str, grants: Grants) -> None:
-        """Put amounts in force in the containers of a pod, as they run.
+        """Put amounts in force in the running containers of a pod.
 
         Raises:
             InvalidValue: one is out of its range.
@@ -223,10 +223,10 @@ class Keeper:
             self.isolation.rooms.adjust(self._room_of(key), cards)
 
     def write_down(self, uid: str, grants: Grants) -> None:
-        """The amounts of a pod are these from now on, for its containers and those that it will have.
+        """Record the amounts of a pod for its present and future containers.
 
         Raises:
-            OSError: the disk does not take it, or may lose it again: they are what the journal says.
+            OSError: the disk refuses it, or may lose it again: the journal's amounts are valid.
         """
         held = [one for one in self.books.all if one.allocation.uid == uid]
         if not held:
@@ -242,11 +242,11 @@ class Keeper:
 
     @property
     def _deciding(self) -> AbstractContextManager[object]:
-        """Claims are prepared in other threads: what is free must not be given twice."""
+        """Other threads prepare claims: this lock keeps free devices from being granted twice."""
         return nullcontext() if self.claims is None else self.claims.lock
 
     def _held(self, uid: str, *, claimed: bool) -> list[Allocation]:
-        """What is held on the node; for a container of a claim, but by the claim itself."""
+        """The allocations held on the node; for a container of a claim, without the claim itself."""
         if self.claims is None:
             return self.books.allocations
         return self.claims.held(uid if claimed else "")
@@ -258,10 +258,10 @@ class Keeper:
     def _given(
         self, pod: PodSandbox, container: Container, found: Injected
     ) -> tuple[Given, Adjustment | None]:
-        """Make and write down what a container gets.
+        """Prepare a container's edits and write them to the journal.
 
-        In this order, so that a crash leaves too much and never too little; the next comparison with the runtime
-        removes what no container has.
+        This order leaves too much after a crash and never too little; the next comparison with the runtime
+        removes entries without a container.
         """
         given, allocation = found.given, found.allocation
         if allocation is None:
@@ -294,11 +294,11 @@ class Keeper:
         """Keep the library out of an image that cannot load it.
 
         Args:
-            layers: of its root, topmost first, where it has no process yet.
-            why: why there are none of these.
+            layers: of its root, topmost first, if it has no process yet.
+            why: why there are no layers.
 
         Raises:
-            Refused: there what cannot be held to its limits must not run.
+            Refused: the container must not run because its limits cannot be enforced.
         """
         isolation, name = self.isolation, self._room_of(container.id)
         if isolation is None or name not in isolation.rooms.rooms:
@@ -314,7 +314,7 @@ class Keeper:
             return judge_image(root, container.args, environment(container)) if root else None
 
         try:
-            # Its volumes are there already, and one may be of a server that does not answer.
+            # Its volumes are mounted already, and one may be of a server that does not answer.
             verdict = self._lookers.look(container.id, judge, who.partition("/")[0])
         except TooMuch as error:
             why = f"it has {error}"
@@ -334,17 +334,17 @@ class Keeper:
         isolation.rooms.spare(name, verdict.why)
 
     def has_room(self, container: str) -> bool:
-        """Whether a container is to load the node's own library; a look from any thread."""
+        """Whether a container is to load the node's own library; callable from any thread."""
         isolation = self.isolation
         return isolation is not None and self._room_of(container) in isolation.rooms.rooms
 
     def rename(self, before: str, after: str) -> None:
-        """A container has another identity now; nothing happens when the first is not known.
+        """Change a container's identity; nothing happens if the first is unknown.
 
         Its room keeps the name under which it is mounted.
 
         Raises:
-            OSError: the disk does not take it; it is known by the first identity still, or by both.
+            OSError: the disk refuses it; the container is still known by the first identity, or by both.
         """
         entry = self.journal.entries.get(before)
         if entry is None:
@@ -358,7 +358,7 @@ class Keeper:
         self.journal.end(before)
 
     def late(self, pod: PodSandbox, container: Container) -> None:
-        """Count a decision that came too late."""
+        """Count a decision that was too late."""
         self.tallies.refused.labels(Rule.LATE).inc()
         why = "decided too late"
         self.stories.refused(pod, container, self.stories.now(), Rule.LATE, why)
@@ -370,10 +370,10 @@ class Keeper:
         )
 
     def remove(self, container: Container) -> None:
-        """A container has ended: what it held may be held by others.
+        """Release the grants of an ended container.
 
         Raises:
-            OSError: the disk does not take it; all the same it holds nothing any more.
+            OSError: the disk refuses it; the grants are released nevertheless.
         """
         self.unprotected.pop(container.id, None)
         try:
@@ -392,9 +392,9 @@ class Keeper:
                 self.isolation.rooms.close(room)
 
     def _leave(self, gone: Collection[str]) -> None:
-        """Give up folders of containers that have ended, unless their next attempt has them.
+        """Abandon folders of ended containers, unless their next attempt uses them.
 
-        Before the journal forgets them: only it knows whose a young folder was.
+        This precedes the removal from the journal, which alone knows the owner of a young folder.
         """
         if self._folders is None:
             return
@@ -411,7 +411,7 @@ class Keeper:
 
     @property
     def rooms(self) -> dict[str, Room]:
-        """Rooms by the container that has them; a look from any thread."""
+        """Rooms by container; callable from any thread."""
         if self.isolation is None:
             return {}
         rooms = dict(self.isolation.rooms.rooms)
@@ -419,13 +419,13 @@ class Keeper:
         return {one: rooms[name] for one, name in names_of.items() if name in rooms}
 
     def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
-        """Compare with all that the runtime has.
+        """Compare with the runtime's list of containers.
 
-        Logs what it cannot write, and tries again: if the agent ended here, containers would start unchecked.
+        Logs failed writes and retries them: if the agent ended here, containers would start unchecked.
         """
         sandboxes = {pod.id: pod for pod in pods}
         there = {one.id: one for one in containers if one.state != _STOPPED}
-        # Also those that the journal never knew, because they were started while the agent was away.
+        # It covers containers unknown to the journal, which were started while the agent was away.
         whose = {key: sandboxes.get(one.pod_sandbox_id) for key, one in there.items()}
         self.books.only(
             _running(whose[key], one, _served(whose[key], one)) for key, one in there.items()
@@ -444,7 +444,7 @@ class Keeper:
         if self._folders is not None:
             mine = {(one.uid, one.name) for one in self.journal.entries.values()}
             self._folders.forsake({pod.uid for pod in pods}, mine)
-        self.unprotected = {  # at once: others read it
+        self.unprotected = {  # in one assignment: other threads read it
             one.id: found
             for one in there.values()
             if (found := self._worry(sandboxes.get(one.pod_sandbox_id), one)) is not None
@@ -455,13 +455,13 @@ class Keeper:
     def _tried(what: str, do: Callable[[], object]) -> None:
         try:
             do()
-        except (OSError, UnicodeError) as error:  # names may be of any bytes
+        except (OSError, UnicodeError) as error:  # names may contain any bytes
             _LOG.warning("%s cannot be brought up to date: %s", what, error)
 
     def _restored(self, pod: PodSandbox | None, container: Container) -> None:
-        """Hold what a container has by its entry, and write down again what the journal has lost.
+        """Hold a container's grants by its entry, and restore entries that the journal has lost.
 
-        The runtime's own books say that it got what was decided for it; its pod's record says what that was.
+        The runtime's own books prove that it got its decision; its pod's record contains the grants.
         """
         pod = None if pod is None else self._as_adjusted(pod)
         entry = self.journal.entries.get(container.id)
@@ -491,11 +491,11 @@ class Keeper:
             self.books.remember(entry)
 
     def _worry(self, pod: PodSandbox | None, container: Container) -> Unprotected | None:
-        """Why a running container is a worry; one that the journal does not know counts as holding."""
+        """Why a running container is a problem; one that the journal does not know counts as holding."""
         served = _served(pod, container) is not None
         entry = self.journal.entries.get(container.id)
         if entry is not None:
-            # Written down is not yet given: the agent may have ended before its answer.
+            # A journal entry is not yet a grant: the agent may have ended before its answer.
             why = "" if served else "it was started without what was decided for it"
             namespace, _, name = entry.pod.partition("/")
             uid = entry.uid
@@ -520,7 +520,7 @@ class Keeper:
         return found
 
     def _unserved(self, pod: PodSandbox, container: Container) -> str:
-        """Why a running container that the journal does not know is a worry; it counts as holding."""
+        """Why a running container unknown to the journal is a problem; it counts as holding."""
         place = self._place()
         pod = self._as_adjusted(pod)
         allocation = recorded(pod, place.node.name)
@@ -544,30 +544,30 @@ class Keeper:
 
     @property
     def served(self) -> set[tuple[str, str]]:
-        """`namespace/pod` and container of all that was given anything; a look from any thread."""
+        """`namespace/pod` and container of all grants; callable from any thread."""
         return {(one.pod, one.name) for one in list(self.journal.entries.values())}
 
     @property
     def held(self) -> Mapping[str, Allocation]:
-        """Allocations by container, of those that crashed and are not known to have ended too."""
+        """Allocations by container, including crashed containers whose end is not known."""
         return {one.container: one.allocation for one in self.books.all}
 
     @property
     def holdings(self) -> list[Holding]:
-        """What is held, once a container of a pod: by its last attempt; a look from any thread."""
+        """The grants held, one container name of a pod once, by its last attempt; callable from any thread."""
         return self.books.latest
 
     @property
     def entries(self) -> dict[str, Entry]:
-        """What was given, once a container of a pod, by the runtime's identity; a look from any thread."""
+        """The entries by the runtime's identity, one container name of a pod once; callable from any thread."""
         known = latest(list(self.journal.entries.values()), lambda one: (one.uid, one.name))
         return {one.container: one for one in known}
 
 
 def _served(pod: PodSandbox | None, container: Container) -> str | None:
-    """Who keeps a container's limits, by what the runtime keeps of it; None where no adjustment of ours arrived.
+    """The provider of a container's limits, by the runtime's books; None if no adjustment of ours arrived.
 
-    Nor where its pod says so itself: some runtimes are set up to give containers what stands on their pods.
+    None also if the pod has the annotation itself, because some runtimes copy a pod's annotations to its containers.
     """
     if pod is not None and names.SERVED in pod.annotations:
         return None

@@ -30,22 +30,22 @@ from partage.wire.outcomes import said
 from partage.wire.render import render
 
 MARK: Final = "PARTAGE_DEVICES_"
-"""Begins a variable for each resource of which a container got units from the kubelet; they are emptied
-when it gets what was granted. One for each: of two that are the same NRI would change one."""
+"""Begins a variable for each resource of which a container got units from the kubelet; they are emptied when it
+gets its grants. One variable a resource, because NRI would change only one of two equal names."""
 SILENT: Final[Mapping[str, str]] = {"CUDA_DISABLE_CONTROL": "false"}
-"""What a variable that is to say nothing is set to, where that is not nothing. Plugins of NRI may ask to take
-variables away, but containerd 1.7.24 and 2.1.9 leave them as they are."""
+"""The value that disables a variable, if it is not the empty text. Plugins of NRI may ask to remove
+variables, but containerd 1.7.24 and 2.1.9 leave them unchanged."""
 _RDMA: Final = "/dev/infiniband/rdma_cm"
 _QGPU_POLICY: Final = "qgpu-policy"
 
 
 class FilesUnknown(InvalidValue):
-    """A container was granted a card that it could not open."""
+    """A container was granted a card whose device files are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A device file that is made in the container; it need not exist on the host."""
+    """A device file that is created in the container; it need not exist on the host."""
 
     path: str
     major: int
@@ -58,8 +58,8 @@ class Instance:
 
     Attributes:
         uuid: of the MIG device; empty while it is not ready.
-        files: all that a container needs for it; empty where only the card's files are known.
-        why: what is in the way while it is not ready.
+        files: all that a container needs for it; empty if only the card's files are known.
+        why: the hindrance while it is not ready.
     """
 
     uuid: str = ""
@@ -69,18 +69,18 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one container gets.
+    """The edits of one container.
 
     Attributes:
-        files: device files that it cannot do without.
-        spare: device files that it gets where the host has them.
+        files: device files that it requires.
+        spare: device files that it gets if the host has them.
         made: device files that the host need not have.
         binds: mounts, outer ones first.
-        limits: who keeps the container to its amounts: a provider's name, `vendor`, `mig`, `none`, or
-            `whole` where there is nothing to keep.
-        quota: limits for a room of its own, where the provider wants one.
-        cdi: CDI names of cards, of which the runtime finds out the rest.
-        cut: what its pod asked for and does not get, in words.
+        limits: what enforces the container's amounts: a provider's name, `vendor`, `mig`, `none`, or
+            `whole` if there is nothing to enforce.
+        quota: limits for a room of its own, if the provider needs one.
+        cdi: CDI names of cards, which the runtime resolves.
+        cut: a text for each wish of its pod that is not granted.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -100,18 +100,18 @@ def _none_found(_identity: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What only the host can tell, and what its operator chose.
+    """Facts that only the host has, and its operator's choices.
 
     Attributes:
-        instance: of a pod, by its UID, on a card; a look into memory.
+        instance: of a pod, by its UID, on a card; reads memory only.
         verbs: device files of a network card or virtual function, by PCI address.
-        found: device files of a card by its UUID, as discovery found them; empty where it does not tell.
-        provider: who keeps shares of NVIDIA cards.
-        vendors: files of shares that their vendor's plugin gives are given as well (a simulated
-            node stands for that plugin too).
-        cdi: kind under which the host's CDI specifications have NVIDIA's cards by UUID; empty where
-            the runtime's own hook goes by the environment.
-        online: namespaces whose pods may go before others on a card; `*` for all. A pod's permit goes before it.
+        found: device files of a card by its UUID, by discovery; empty if it found none.
+        provider: what enforces shares of NVIDIA cards.
+        vendors: also add the files of shares that their vendor's plugin adds (a simulated
+            node replaces that plugin too).
+        cdi: kind of NVIDIA's cards by UUID in the host's CDI specifications; empty if
+            the runtime's own hook reads the environment.
+        online: namespaces whose pods may have precedence on a card; `*` for all. A pod's permit overrides it.
     """
 
     instance: Callable[[str, str, MigSlice], Instance]
@@ -130,13 +130,13 @@ def gifts(
     host: HostFacts,
     known: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Given]:
-    """What each container with a grant gets, by name.
+    """The edits of each container with a grant, by name.
 
     Args:
-        known: variables that the containers have already.
+        known: variables that the containers already have.
 
     Raises:
-        InvalidValue: the pod chose limits that cannot be.
+        InvalidValue: the pod chose impossible limits.
         FilesUnknown: the device files of one of its cards are not known.
     """
     env = render(placed, settings, families).env
@@ -204,11 +204,11 @@ def _name_cards(
     instances: Mapping[Grant, Instance],
     env: dict[str, str],
 ) -> None:
-    """Name NVIDIA's cards and instances, and no other vendor's, in the variable that its runtime reads."""
+    """Name only NVIDIA's cards and instances in the variable that NVIDIA's runtime reads."""
     makers = [row for one in grants if (row := _row(placed, one)) is not None]
     if instances:
         env[VISIBLE] = ",".join(one.uuid for one in instances.values())
-    if any(one.protocol == CLAIM for one in grants):  # no family speaks for them
+    if any(one.protocol == CLAIM for one in grants):  # no family writes their variables
         env[VISIBLE] = ",".join(
             dict.fromkeys(
                 instances[one].uuid if one in instances else one.uuid
@@ -217,11 +217,11 @@ def _name_cards(
             )
         )
     if makers and NVIDIA not in makers:
-        env.pop(VISIBLE, None)  # a family names cards of every vendor in it
+        env.pop(VISIBLE, None)  # a family names all vendors' cards in it
 
 
 def _by_name(placed: PlacedPod, grants: Sequence[Grant], kind: str) -> tuple[str, ...]:
-    """NVIDIA's cards by their CDI names; instances come with their own files."""
+    """NVIDIA's cards by their CDI names; instances have their own files."""
     if not kind:
         return ()
     cards = (one for one in grants if one.mig is None and _row(placed, one) is NVIDIA)
@@ -259,7 +259,7 @@ def _files(placed: PlacedPod, grant: Grant, host: HostFacts) -> tuple[list[str],
 
 
 def _row(placed: PlacedPod, grant: Grant) -> Traits | None:
-    """The traits of a card's vendor; None for other devices, and for those that are not there."""
+    """The traits of a card's vendor; None for other devices, and for absent ones."""
     device = placed.device(grant)
     if device is None or device.type is not DeviceType.GPU:
         return None

@@ -18,9 +18,9 @@ from partage.vendors import names
 
 API_VERSION: Final = "scheduling.koordinator.sh/v1alpha1"
 LOST: Final = "DeviceLost"
-"""Condition reason of a device that was there and is not found any more."""
+"""Condition reason of a device that existed and is not found any more."""
 OWNED_LABELS: Final = (names.GPU_VENDOR, names.GPU_MODEL, names.GPU_DRIVER_VERSION)
-"""Labels of a Device object that say what was found; the agent leaves others alone."""
+"""Labels of a Device object that describe the found cards; the agent leaves others alone."""
 
 _PERCENT: Final = MILLI // 100
 _HEALTHY: Final = "device is healthy"
@@ -34,7 +34,7 @@ def device_document(
     """The Device object.
 
     Args:
-        previous: the object as it is; None when there is none.
+        previous: the current object; None if there is none.
         now: the time, as Kubernetes writes it.
         uid: of the Node, which becomes the object's owner; empty for none.
     """
@@ -58,7 +58,7 @@ def device_document(
 
 
 def owner(name: str, uid: str) -> dict[str, Any]:
-    """The reference with which a Device object goes when its Node does (the Koordinator document)."""
+    """The reference that deletes a Device object with its Node (the Koordinator document)."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -75,7 +75,7 @@ def health_condition(
     """A device's condition.
 
     Args:
-        message: what an unhealthy device suffers from.
+        message: the fault of an unhealthy device.
         reason: the same as one word.
     """
     return {
@@ -88,7 +88,7 @@ def health_condition(
 
 
 def _labels(inventory: Inventory, previous: Mapping[str, Any] | None) -> dict[str, str]:
-    """What the cards are; while none is found, what was known stays."""
+    """The labels of the cards; while none is found, the previous labels stay."""
     card = next((one for one in inventory.found if one.device.type is DeviceType.GPU), None)
     if card is None:
         before = (previous or {}).get("metadata", {}).get("labels") or {}
@@ -179,7 +179,7 @@ def _place(entry: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _entries(document: Mapping[str, Any] | None) -> Iterable[Mapping[str, Any]]:
-    """Devices of an object that anybody may have written to."""
+    """Devices of an object that any client may have written."""
     spec = (document or {}).get("spec")
     listed = spec.get("devices") if isinstance(spec, Mapping) else None
     if not isinstance(listed, Sequence) or isinstance(listed, str):

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Kind(StrEnum):
-    """What does not agree; stable, they are labels of a metric."""
+    """A kind of difference; stable, because a metric has them as labels."""
 
     NEVER_GIVEN = "NeverGiven"
     STARTED_UNASKED = "StartedUnasked"
@@ -30,17 +30,17 @@ class Kind(StrEnum):
 
 
 class Done(StrEnum):
-    """What the agent does about a finding, beside telling it."""
+    """The agent's reaction to a finding, beside the report."""
 
     EVICT = "evict"  # the pod, with --evict-unprotected
-    REFUSE = "refuse"  # containers that would be made
-    REPAIR = "repair"  # the journal, at the next look at what the runtime has
-    REPORT = "report"  # nothing else: what runs is not touched
+    REFUSE = "refuse"  # containers before they are created
+    REPAIR = "repair"  # the journal, at the next comparison with the runtime
+    REPORT = "report"  # no reaction: running containers stay untouched
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What is known of a kind."""
+    """The reaction to a kind, and its texts."""
 
     done: Done
     fix: str
@@ -84,15 +84,15 @@ TABLE: Final[Mapping[Kind, Meaning]] = {
     ),
     Kind.UNIT_TWICE: Meaning(Done.REPORT, _KUBELET),
 }
-"""What is done about each kind."""
+"""The reaction to each kind."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One thing that does not agree.
+    """One difference.
 
     Attributes:
-        namespace, pod, uid: of the pod; the UID is empty where it is not known.
+        namespace, pod, uid: of the pod; the UID is empty if it is unknown.
     """
 
     kind: Kind
@@ -104,5 +104,5 @@ class Finding:
 
     @property
     def who(self) -> tuple[Kind, str, str, str, str]:
-        """What makes it the same finding at another time."""
+        """The key by which two looks recognise the same finding."""
         return self.kind, self.namespace, self.pod, self.uid, self.container

@@ -13,7 +13,7 @@ from partage.model.errors import UNREADABLE, InvalidDocument
 NAME: Final = "findings.json"
 _VERSION: Final = 1
 _MOST: Final = 200
-"""Findings that are written; the metric counts all."""
+"""Findings in the file; the metric counts all."""
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -22,8 +22,8 @@ class Told(msgspec.Struct, frozen=True):
     Attributes:
         kind: a name of `differences.Kind`; a newer agent may know others.
         pod: `namespace/name`.
-        done: what the agent does about it.
-        fix: what people may do.
+        done: the agent's reaction.
+        fix: the remedy for people.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def write_findings(folder: Path, findings: Sequence[Finding], at: str) -> None:
-    """Replace the file at once or not at all. Raises `OSError`: the disk does not take it.
+    """Replace the whole file or nothing. Raises `OSError`: the disk refuses it.
 
     Args:
         at: the wall clock, for people.
@@ -62,7 +62,7 @@ def write_findings(folder: Path, findings: Sequence[Finding], at: str) -> None:
 
 
 def read_findings(path: Path) -> tuple[str, list[Told]]:
-    """When it was written, and what; a file that is not there has none.
+    """The time of writing, and the findings; an absent file has none.
 
     Raises:
         InvalidDocument: it cannot be read, or is of another version.

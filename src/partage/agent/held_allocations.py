@@ -35,9 +35,9 @@ class Running:
 
     Attributes:
         container: the runtime's identity of it.
-        uid: of its pod; empty where the runtime does not tell the pod.
-        record: the pod's record as the runtime has it; None without one.
-        served: who keeps its limits, by what the runtime keeps of it; None where no adjustment of ours arrived.
+        uid: of its pod; empty if the runtime does not report the pod.
+        record: the pod's record in the runtime; None without one.
+        served: what enforces its limits, by the runtime's books; None if no adjustment of ours arrived.
     """
 
     container: str
@@ -65,16 +65,16 @@ class Unprotected:
 
 
 def latest(those: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
-    """The last one of each key, in the order in which keys were first seen."""
+    """The last one of each key, in the order of each key's first."""
     return list({key(one): one for one in those}.values())
 
 
 class Holdings:
-    """What a node's containers hold; changed from one thread, looked at from any.
+    """The grants that a node's containers hold; changed by one thread, read by any.
 
     Attributes:
-        running: what the runtime has, by its identity; None until it has told.
-        unknown: containers that were given something that cannot be read back: no card is known to be free.
+        running: the runtime's containers by its identity; None until it has reported them.
+        unknown: containers with an entry that cannot be read: no card is known to be free.
     """
 
     def __init__(self, node: Callable[[], str]) -> None:
@@ -84,11 +84,11 @@ class Holdings:
         self.unknown: dict[str, Entry] = {}
 
     def hold(self, one: Holding) -> None:
-        """A container holds what its pod's record says."""
+        """A container holds its pod's record."""
         self._held[one.container] = one
 
     def remember(self, entry: Entry) -> None:
-        """A container holds what the journal says; nothing happens when it does already."""
+        """A container holds its journal entry; nothing happens if it does already."""
         if entry.container in self._held or entry.container in self.unknown:
             return
         namespace, _, name = entry.pod.partition("/")
@@ -111,7 +111,7 @@ class Holdings:
         )
 
     def runs(self, one: Running) -> None:
-        """The runtime makes a container now."""
+        """The runtime creates a container now."""
         if self.running is not None:
             self.running[one.container] = one
 
@@ -123,7 +123,7 @@ class Holdings:
             self.running.pop(container, None)
 
     def rename(self, before: str, after: str) -> None:
-        """A container has another identity now; a reader meanwhile sees one of the two, or both."""
+        """Change a container's identity; a concurrent reader sees one of the two, or both."""
         if (held := self._held.get(before)) is not None:
             self._held[after] = replace(held, container=after)
         if (lost := self.unknown.get(before)) is not None:
@@ -141,15 +141,15 @@ class Holdings:
         self.running = there
 
     def holds(self, container: str) -> bool:
-        """Whether it is known what a container holds."""
+        """Whether the grants of a container are known."""
         return container in self._held
 
     def closed_to(self, uid: str, namespace: str) -> str:
-        """A container that holds unknown devices, of another pod than this UID's; empty usually.
+        """A container of another pod than this UID's that holds unknown devices; usually empty.
 
         Args:
             uid: of the pod, or of its claim.
-            namespace: of the pod, which reads it: pods of others stay unnamed.
+            namespace: of the pod, whose owner reads the text: pods of other namespaces stay unnamed.
         """
         other = next((one for one in self.unknown.values() if one.uid != uid), None)
         if other is None:
@@ -160,7 +160,7 @@ class Holdings:
 
     @property
     def all(self) -> list[Holding]:
-        """Everything that is held, oldest first."""
+        """All grants held, oldest first."""
         return list(self._held.values())
 
     @property
@@ -170,5 +170,5 @@ class Holdings:
 
     @property
     def latest(self) -> list[Holding]:
-        """What is held, once a container of a pod: by its last attempt."""
+        """The grants held, one container name of a pod once, by its last attempt."""
         return latest(self.all, lambda one: (one.allocation.uid, one.name))

@@ -34,12 +34,12 @@ _FILE_MODE: Final = 0o666
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where the host's files are.
+    """The paths of the host's files.
 
     Attributes:
         root: of device files and mounts, as this process sees them; `/` on the host itself.
-        simulated: devices are simulated: their files need not be there.
-        cdi: the host's CDI specifications, where cards are named by them.
+        simulated: devices are simulated: their files need not exist.
+        cdi: the host's CDI specifications, if they name the cards.
     """
 
     root: Path = Path("/")
@@ -64,15 +64,15 @@ class Host:
         container: Container,
         annotations: Mapping[str, str] = MappingProxyType({}),
     ) -> Adjustment | None:
-        """What the runtime has to change; None where that is nothing.
+        """The changes for the runtime; None if there are none.
 
         Args:
-            removed: variables that are made to say nothing.
-            annotations: what the runtime is to keep in its own books of the container.
+            removed: variables to disable.
+            annotations: entries that the runtime keeps in its own books of the container.
 
         Raises:
-            InvalidValue: a file that is needed is not there, or is no device; or the runtime cannot be told
-                CDI names, and what they stand for cannot be found or said.
+            InvalidValue: a required file is absent or is no device; or the runtime does not accept
+                CDI names, and their edits cannot be found or expressed.
         """
         there = {device.path for device in container.linux.devices} if container.linux else set()
         spare = (*given.files, *given.spare) if self.simulated else given.spare
@@ -104,7 +104,7 @@ class Host:
         return inlined(adjustment, self.cdi.edits(given.cdi), container, self.root)
 
     def at(self, path: str) -> Path:
-        """Where this process sees a file of the host."""
+        """The path of a host's file for this process."""
         return self.root / path.lstrip("/")
 
     def _device(self, path: str) -> Device:
@@ -133,10 +133,10 @@ class Host:
 
 
 def _open_to_everybody(folder: Path, name: str) -> None:
-    """Containers run as anybody, and a kubelet makes a folder for its owner only.
+    """Let all users write to a folder: containers run as any user, and a kubelet makes folders for their owner only.
 
     Raises:
-        InvalidValue: another user of the host has put something in its place, such as a link to what is not the tenants'.
+        InvalidValue: another user of the host replaced it, for example by a link out of the tenants' folders.
     """
     there = folder.lstat()
     if not stat.S_ISDIR(there.st_mode) or there.st_uid not in {0, os.geteuid()}:

@@ -52,19 +52,19 @@ _WIDENING: Final = (
 )
 """Variables by which a container would get more than its grant."""
 _LIMITS: Final = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
-"""How limits begin that HAMi's library reads; one of a single device goes before that of all (docs/sources/hami.md 7.3)."""
+"""Prefixes of limits that HAMi's library reads; one for a single device goes first (docs/sources/hami.md 7.3)."""
 _NETWORK: Final = r"/dev/infiniband/.+"
 _SHOWN: Final = 200
 _MOST_LINES: Final = 64
 _LONG: Final = 256
-"""Variables and characters of each that are looked at of a container that runs already."""
+"""Bound on the variables of a running container, and on the characters of each."""
 _LONG_TEXT: Final = 16_384
 _PRIVILEGED: Final = "/dev/kmsg"
-"""A device file that only privileged containers are given by a runtime."""
+"""A device file that a runtime adds only to privileged containers."""
 
 
 class Rule:
-    """Names of the rules by which a container is refused; stable, they are labels of a metric."""
+    """Names of the rules by which a container is refused; stable, because a metric has them as labels."""
 
     NO_RECORD: Final = "NoRecord"
     BAD_RECORD: Final = "BadRecord"
@@ -86,7 +86,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a container is not made."""
+    """Why a container is not created."""
 
     rule: str
     message: str
@@ -94,11 +94,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """What a container gets.
+    """The edits of a container.
 
     Attributes:
-        removed: variables that are made to say nothing; NRI cannot take any away.
-        allocation: of its pod, when it has one.
+        removed: variables to disable; NRI cannot remove any.
+        allocation: of its pod, if it has one.
         chose: variables by which it would have got cards without a grant.
     """
 
@@ -110,10 +110,10 @@ class Injected:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The node, as far as injection looks.
+    """The node, as injection needs it.
 
     Attributes:
-        exempt: namespaces whose pods without a record are left alone: drivers, monitors.
+        exempt: namespaces whose pods without a record stay unchanged: drivers, monitors.
     """
 
     node: Node
@@ -124,13 +124,13 @@ class Place:
     devices: Mapping[str, Device] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Look the devices up once."""
+        """Index the devices once."""
         found = {device.uuid: device for device in self.node.devices}
         object.__setattr__(self, "devices", found)
 
 
 def recorded(pod: PodSandbox, node: str) -> Allocation | Refusal | None:
-    """What a pod's record says it holds here; None without one."""
+    """The allocation of a pod's record here; None without one."""
     text = pod.annotations.get(names.ALLOCATION)
     if text is None:
         return None
@@ -147,11 +147,11 @@ def inject(
     held: Iterable[Allocation],
     unknown: str = "",
 ) -> Injected | Refusal | None:
-    """What a container gets; None leaves it as it is.
+    """The edits of a container; None leaves it unchanged.
 
     Args:
-        held: allocations of pods whose containers are here already.
-        unknown: a container of another pod that holds unknown devices; empty usually.
+        held: allocations of pods whose containers are already here.
+        unknown: a container of another pod that holds unknown devices; usually empty.
     """
     held = tuple(held)
     allocation = recorded(pod, place.node.name)
@@ -177,7 +177,7 @@ def inject(
 
 
 def _lost(pod: PodSandbox, held: Iterable[Allocation]) -> Refusal | None:
-    """Why a pod without a record that had one is refused: its other containers go by it still."""
+    """Why a pod that lost its record is refused: its other containers still depend on the record."""
     if all(one.uid != pod.uid for one in held):
         return None
     return Refusal(
@@ -187,10 +187,10 @@ def _lost(pod: PodSandbox, held: Iterable[Allocation]) -> Refusal | None:
 
 
 def _set_twice(container: Container, found: Injected) -> Refusal | None:
-    """Why what is to be set or taken away would not be.
+    """Why the edit of a variable would have no effect.
 
-    A variable that the image and the pod both set is there twice, and a runtime changes the first: the
-    pod's would stay, and the process would see that one.
+    A variable that the image and the pod both set occurs twice, and a runtime changes the first: the
+    pod's value would stay, and the process would read it.
     """
     ours = {**found.given.env, **{key: SILENT.get(key, "") for key in found.removed}}
     seen: set[str] = set()
@@ -208,7 +208,7 @@ def _set_twice(container: Container, found: Injected) -> Refusal | None:
 
 
 def _closed(key: str, value: str, ours: str) -> bool:
-    """Whether a value that stays opens no card, as ours does not."""
+    """Whether a remaining value opens no card, as ours does not."""
     found = opening(key)
     return found is not None and found.closed == ours and found.is_closed(value)
 
@@ -249,10 +249,10 @@ def _without_record(
 def _shut(
     container: Container, place: Place, granted: frozenset[str] = frozenset()
 ) -> dict[str, str]:
-    """Variables that keep vendors' runtimes from opening cards, but of vendors whose cards were granted.
+    """Variables that keep vendors' runtimes from opening cards, except of vendors whose cards were granted.
 
-    NVIDIA's is set where nothing asks for it too: not every runtime tells what an image sets, and there are images
-    to which an absent one opens all cards.
+    NVIDIA's is always set: not every runtime reports the image's variables, and some images open all cards
+    if it is absent.
     """
     env: dict[str, str] = {}
     absent = True
@@ -270,13 +270,13 @@ def _shut(
 
 
 def _may_have(place: Place, vendor: str) -> bool:
-    """Whether a node may have cards of a vendor: where none is known, it may."""
+    """Whether a node may have cards of a vendor; true if no vendor is known."""
     makers = _makers(place)
     return not makers or vendor in makers or "" in makers
 
 
 def _makers(place: Place) -> set[str]:
-    """Vendors of the node's cards, as the node reports them."""
+    """Vendors of the node's cards, by the node's report."""
     return {
         said(place.node, one, "vendor") for one in place.node.devices if one.type is DeviceType.GPU
     }
@@ -293,7 +293,7 @@ def _protected(makers: frozenset[str]) -> re.Pattern[str]:
 def _named(
     pod: PodSandbox, container: Container, place: Place, granted: frozenset[str] = frozenset()
 ) -> list[str]:
-    """CDI names of cards that were asked for past the record."""
+    """CDI names of cards that were requested beside the record."""
     return [
         name[:_SHOWN]
         for annotations in (pod.annotations, container.annotations)
@@ -328,7 +328,7 @@ def _with_record(
     if isinstance(made, Refusal):
         return made
     placed = PlacedPod(_view(pod, allocation, place), PodRequest(), numbered, place.node, 0)
-    # What was found ready is given: asked once more, it might be gone meanwhile.
+    # Use the instances found ready: a second look might not find them.
     host = replace(place.host, instance=lambda _pod, card, mig: made.get((card, mig), Instance()))
     try:
         given = gifts(placed, place.settings, place.families, host, known)[container.name]
@@ -354,7 +354,7 @@ def _with_record(
 def _instances(
     pod: PodSandbox, mine: Sequence[Grant], place: Place
 ) -> dict[tuple[str, MigSlice], Instance] | Refusal:
-    """The hardware instances that a container gets, all of which have to be there."""
+    """The hardware instances of a container, all of which must exist."""
     made: dict[tuple[str, MigSlice], Instance] = {}
     for grant in mine:
         if grant.mig is not None:
@@ -385,10 +385,10 @@ def _view(pod: PodSandbox, allocation: Allocation, place: Place) -> PodView:
 
 
 def _past(pod: PodSandbox, container: Container, place: Place, mine: Sequence[Grant]) -> str:
-    """By what a container of a pod with a record asks for cards beside it; empty where it does not."""
+    """The setting by which a container of a pod with a record asks for other cards; empty for none."""
     theirs = frozenset(
         _maker(place, one.uuid) for one in mine if one.mode is GrantMode.VENDOR
-    )  # their plugin may name what it cuts
+    )  # their plugin may name its shares
     found = _named(pod, container, place, theirs)
     if found:
         return f"CDI name {found[0]}"
@@ -402,7 +402,7 @@ def _maker(place: Place, uuid: str) -> str:
 
 
 def _hiding(container: Container) -> str:
-    """Where a mount of the container lies over or in what isolation mounts; empty if nowhere."""
+    """A mount of the container that covers a path of isolation or lies below one; empty for none."""
     for mount in container.mounts:
         at = posixpath.normpath("/" + mount.destination.lstrip("/"))
         if at == PRELOAD or f"{at}/".startswith(f"{INSIDE}/"):
@@ -411,9 +411,9 @@ def _hiding(container: Container) -> str:
 
 
 def looked_at(container: Container) -> Container:
-    """What is looked at of a container that runs already, where the runtime lists all of them together.
+    """The checked part of a running container, for a list of all of them together.
 
-    Its author writes the rest, and may give each of a node's hundreds a megabyte of it.
+    The container's author controls the rest, and may make it a megabyte in each of a node's hundreds.
     """
     lines = (text.partition("=")[::2] for text in container.env)
     env = (
@@ -440,7 +440,7 @@ def environment(container: Container) -> dict[str, str]:
 
 
 def conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -> Refusal | None:
-    """Why a record cannot be honoured beside those `held`, which came before it."""
+    """Why a record cannot be honoured beside the earlier ones in `held`."""
     held = tuple(held)
     if any(
         one.uid == allocation.uid and set(one.grants) != set(allocation.grants) for one in held
@@ -459,7 +459,7 @@ def conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -
                 f"its record names {charge.type} {charge.minor} {charge.uuid!r}, which node "
                 f"{place.node.name} does not have",
             )
-        # By UID: a pod that ends and its successor of the same name may both be here.
+        # By UID: an ending pod and its successor of the same name may both be here.
         beside = {
             (one.uid, theirs.uuid): (one.holder_for(allocation.namespace), theirs)
             for one in others
@@ -478,9 +478,9 @@ def conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -
 
 
 def _device_of(one: Charge | Grant, place: Place) -> Device | None:
-    """The device that a record names, by its identity; None where the node does not have it, or several of it.
+    """The device that a record names, by its identity; None if the node has none or several with it.
 
-    Its number may be another one now: after a boot that one card did not survive, those behind it have others.
+    Its number may have changed: if a card did not survive a boot, the later ones get other numbers.
     """
     device = place.devices.get(one.uuid)
     if device is None or device.type is not one.type:
@@ -490,7 +490,7 @@ def _device_of(one: Charge | Grant, place: Place) -> Device | None:
 
 
 def _numbered(allocation: Allocation, place: Place) -> Allocation:
-    """What a record holds, with the numbers that its devices have now."""
+    """A record's allocation, with its devices' current numbers."""
     grants = tuple(
         one
         if (device := _device_of(one, place)) is None or device.minor == one.minor
@@ -503,9 +503,9 @@ def _numbered(allocation: Allocation, place: Place) -> Allocation:
 
 
 def _is_of(charge: Charge, device: Device, place: Place) -> bool:
-    """Whether a charge is of a device; also by its number, where the identity that it names is found no more.
+    """Whether a charge is on a device; by its number, if the identity that it names does not exist any more.
 
-    Drivers, and programs that ask them, may spell the identity of the same card in another way.
+    Drivers, and programs that query them, may spell the identity of one card differently.
     """
     if charge.uuid in place.devices:
         return charge.uuid == device.uuid
@@ -513,9 +513,9 @@ def _is_of(charge: Charge, device: Device, place: Place) -> bool:
 
 
 def _full(device: Device, charge: Charge, beside: Sequence[Charge]) -> str:
-    """What is missing of a device; empty when a charge goes beside the others."""
+    """The missing amount of a device; empty if a charge fits beside the others."""
     if not beside:
-        return ""  # what one record alone claims was checked by who wrote it
+        return ""  # the author of the record checked its own sum
     before = reduce(together, beside)
     if charge.exclusive or before.exclusive:
         return "one of them has it alone"

@@ -36,23 +36,23 @@ _LOCK: Final = "lock"
 _MODE: Final = 0o600
 _VERSION: Final = 1
 _ADJUSTED: Final = 2
-"""Of a journal that has changed amounts: an agent that does not know them would enforce others."""
+"""Version of a journal with changed amounts: an agent that does not know them would enforce others."""
 _CLOSED: Final = -1
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _SPARE_BYTES: Final = 1 << 20
-"""What may be of ended containers before the file is written anew: months of a quiet node, a day of a busy one."""
+"""Bytes about ended containers that cause a rewrite: months of a quiet node, a day of a busy one."""
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One container that was given something.
+    """One container with grants.
 
     Attributes:
         container: the runtime's identity of it.
         pod: `namespace/name`.
-        record: the pod's record as it was then.
-        limits: who keeps the container to its amounts.
-        room: name of its room, where that is not its identity.
-        cut: what its pod asked for and does not get, in words.
+        record: the pod's record at that time.
+        limits: what enforces the container's amounts.
+        room: name of its room, if it differs from the identity.
+        cut: a text for each wish of its pod that was not granted.
     """
 
     container: str
@@ -66,7 +66,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Adjusted(msgspec.Struct, frozen=True):
-    """What the shares of a pod are since they were changed; `record` has the amounts that are enforced."""
+    """The changed shares of a pod; `record` has the enforced amounts."""
 
     uid: str
     record: str
@@ -80,7 +80,7 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Marked(msgspec.Struct, frozen=True):
-    """What of a line is read before anything else, whatever else is in it."""
+    """The part of a line that is read first, for any content of the rest."""
 
     v: int
 
@@ -89,21 +89,21 @@ class Journal:
     """The journal of one node, for one process; `damaged` lines could not be read when it was opened."""
 
     def __init__(self, folder: Path, spare: int = _SPARE_BYTES) -> None:
-        """Open the journal, making its folder.
+        """Open the journal, and create its folder.
 
         Args:
-            spare: bytes about ended containers at which the file is written anew.
+            spare: bytes about ended containers that cause a rewrite of the file.
 
         Raises:
             InvalidDocument: the folder or the file cannot be used, is of a later version, or another process
-                uses it; the message says why. The file is not touched then.
+                uses it; the message contains the reason. The file stays unchanged then.
         """
         self._path = folder / _NAME
         self._entries: dict[str, Entry] = {}
         self._adjusted: dict[str, str] = {}
         self._spare = spare
         self._dead = 0
-        # Another thread than the writer's may close it, and then its number may be another file's.
+        # Another thread than the writer's may close it, and its number may then be another file's.
         self._writing = threading.Lock()
         self._file = self._held = _CLOSED
         self._size = 0
@@ -141,10 +141,10 @@ class Journal:
         return self._adjusted
 
     def adjust(self, uid: str, record: str) -> None:
-        """Write down other amounts of a pod's shares, for its containers and those that it will have.
+        """Record other amounts of a pod's shares, for its present and future containers.
 
         Raises:
-            OSError: the disk does not take it, or may lose it again. `adjusted` is what the file says, before and after.
+            OSError: the disk refuses it, or may lose it again. `adjusted` equals the file's content, before and after.
         """
         entries = {
             key: msgspec.structs.replace(one, record=record) if one.uid == uid else one
@@ -157,7 +157,7 @@ class Journal:
         """Forget the changed amounts of all other pods.
 
         Raises:
-            OSError: the disk does not take it, or what was written before; they are forgotten all the same, and again
+            OSError: the disk refuses it, or an earlier write; they are forgotten nevertheless, and again
                 after a restart.
         """
         kept = {uid: record for uid, record in self._adjusted.items() if uid in uids}
@@ -168,10 +168,10 @@ class Journal:
             self._flush()
 
     def give(self, entry: Entry) -> None:
-        """Write down what a container gets; on the disk when this returns.
+        """Record a container's grants; they are on the disk when this returns.
 
         Raises:
-            OSError: the disk does not take it; then nothing must be given.
+            OSError: the disk refuses it; the caller must not grant anything.
         """
         try:
             self._append(_Line(given=entry))
@@ -180,10 +180,10 @@ class Journal:
         self._entries[entry.container] = entry
 
     def end(self, container: str) -> None:
-        """A container has ended; nothing happens when it held nothing.
+        """Forget an ended container; nothing happens if it held nothing.
 
         Raises:
-            OSError: the disk does not take it; it is forgotten all the same, and again after a restart.
+            OSError: the disk refuses it; it is forgotten nevertheless, and again after a restart.
         """
         entry = self._entries.pop(container, None)
         if entry is None:
@@ -195,15 +195,15 @@ class Journal:
             return
         self._dead += written + len(_encoded(_Line(given=entry)))
         if self._dead > self._spare:
-            # It is written down that it has ended: what is only too long is written anew next time.
+            # The end is recorded; a file that is only too long is rewritten the next time.
             with self._writing, contextlib.suppress(OSError):
                 self._rewrite(self._entries, self._adjusted)
 
     def keep(self, containers: Collection[str]) -> list[Entry]:
-        """Forget all other containers; which they were.
+        """Forget all other containers, and return them.
 
         Raises:
-            OSError: the disk does not take it; they are forgotten all the same, and again after a restart.
+            OSError: the disk refuses it; they are forgotten nevertheless, and again after a restart.
         """
         gone = [entry for key, entry in self._entries.items() if key not in containers]
         for entry in gone:
@@ -214,7 +214,7 @@ class Journal:
         return gone
 
     def close(self) -> None:
-        """Close the file; what is written afterwards is an error."""
+        """Close the file; later writes are errors."""
         with self._writing:
             self._over = True
             self._let_go()
@@ -229,7 +229,7 @@ class Journal:
         self._file = _CLOSED
 
     def _append(self, line: _Line) -> int:
-        """Write a line; how long it is."""
+        """Write a line and return its length."""
         data = _encoded(line)
         with self._writing:
             self._cut()
@@ -238,19 +238,19 @@ class Journal:
                 os.fsync(self._file)
                 self._flush()
             except OSError:
-                with contextlib.suppress(OSError):  # else before the next line
+                with contextlib.suppress(OSError):  # otherwise before the next line
                     self._cut()
                 raise
             self._size += len(data)
         return len(data)
 
     def _cut(self) -> None:
-        """Cut off what is left of a line that was not written whole: it would swallow the next one."""
+        """Remove the rest of a line that was not fully written: the next line would be lost in it."""
         if os.fstat(self._file).st_size != self._size:
             os.ftruncate(self._file, self._size)
 
     def _write_anew(self, entries: dict[str, Entry], error: OSError) -> None:
-        """Write all of it by names, after the file that is open has failed. Raises `OSError`: that fails as well."""
+        """Write all by name, after the open file has failed. Raises `OSError`: that fails as well."""
         if error.errno in _FULL:
             raise error
         with self._writing:
@@ -279,7 +279,7 @@ class Journal:
         except FileNotFoundError:
             return
         whole, _, torn = data.rpartition(b"\n")
-        del torn  # it was never answered for
+        del torn  # it was never confirmed
         self._check_version(whole)
         for text in whole.splitlines():
             try:
@@ -307,7 +307,7 @@ class Journal:
                 )
 
     def _rewrite(self, entries: dict[str, Entry], adjusted: dict[str, str]) -> None:
-        """Write the file anew; from the moment that it bears the name this is what counts, and the one to append to."""
+        """Write the file again; once it has the name it is the valid one, and the one to append to."""
         if self._held == _CLOSED:
             self._lock_again()
         fresh = self._path.with_suffix(".new")
@@ -317,7 +317,7 @@ class Journal:
             for uid, record in adjusted.items():
                 _put(handle, _encoded(_Line(adjusted=Adjusted(uid, record))))
             if adjusted:
-                # A line's end that is lost damages two lines: never those of one container.
+                # A lost end of a line damages two lines: never those of one container.
                 _put(handle, _encoded(_Line(v=_ADJUSTED)))
             for entry in entries.values():
                 _put(handle, _encoded(_Line(given=entry)))
@@ -333,7 +333,7 @@ class Journal:
         self._flush()
 
     def _flush(self) -> None:
-        """Have the file's name outlive a machine that stops; nothing happens where it does already."""
+        """Make the file's name survive a machine's stop; nothing happens if it already does."""
         if self._named:
             return
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
@@ -345,7 +345,7 @@ class Journal:
 
 
 def _locked(path: Path) -> int:
-    """A file that this process alone has until it ends, however it ends."""
+    """Lock a file for this process until it ends in any way."""
     held = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _MODE)
     try:
         fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -360,6 +360,6 @@ def _encoded(line: _Line) -> bytes:
 
 
 def _put(file: int, data: bytes) -> None:
-    """Write all of it, or raise what keeps it from being written."""
+    """Write all of it, or raise the error."""
     while data:
         data = data[os.write(file, data) :]

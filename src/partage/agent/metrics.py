@@ -28,10 +28,10 @@ MOST: Final = 1024
 """Pairs of a container and a card that have series."""
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.5)
 _CLAIM_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 45.0)
-"""Up to where the kubelet gives a call up; an instance takes seconds to make."""
+"""Up to the kubelet's time limit of a call; an instance takes seconds to create."""
 _ZONE: Final = "vGPU"
 _NAMING: Final = frozenset({"namespace", "pod", "container"})
-"""Labels whose values are of tenants."""
+"""Labels whose values tenants choose."""
 _PERCENT: Final = MILLI // 100
 _MIB: Final = 2**20
 
@@ -40,7 +40,7 @@ _ByPod = Mapping[tuple[str, str, str], float]
 
 
 class Tallies:
-    """What the agent counts, on a registry of its own."""
+    """The agent's counters, on a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
@@ -113,12 +113,12 @@ class Tallies:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What is known at the time of a scrape.
+    """The facts at the time of a scrape.
 
     Attributes:
-        held: containers that hold devices, oldest first; of one that was tried again, the last attempt.
-        cards: what drivers say, by card.
-        uses: what containers use, by container and card.
+        held: containers that hold devices, oldest first; of a retried container, the last attempt.
+        cards: the drivers' figures, by card.
+        uses: the containers' use, by container and card.
     """
 
     node: Node
@@ -146,24 +146,24 @@ class _Held:
 
     @property
     def qgpu_labels(self) -> tuple[str, ...]:
-        """Those of qGPU's."""
+        """Labels of qGPU's series."""
         pod, card = self.allocation, str(self.grant.minor)
         return (pod.namespace, pod.node, pod.name, self.container, card)
 
 
 class NodeSeries(Collector):
-    """Makes the series when they are asked for."""
+    """Makes the series on request."""
 
     def __init__(self, books: Callable[[], Books]) -> None:
-        """Series of books that are taken anew for each answer."""
+        """Take the books again for each answer."""
         self._books = books
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: names follow from what there is."""
+        """Nothing: the names depend on the node's content."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """All series of now."""
+        """All current series."""
         books = self._books()
         cards = [one for one in books.node.devices if one.type is DeviceType.GPU]
         held = list(_held(books))
@@ -190,12 +190,12 @@ def _held(books: Books) -> Iterator[_Held]:
         ]
         uses = {grant.uuid: books.uses.get((one.container, grant.uuid)) for grant in mine}
         for position, grant in enumerate(mine):
-            use = uses.pop(grant.uuid, None)  # measured a card: told with the first of its parts
+            use = uses.pop(grant.uuid, None)  # of a card: shown at its first part
             yield _Held(one.allocation, one.name, position, grant, use)
 
 
 def _shown(held: Sequence[_Held], books: Books) -> list[_Held]:
-    """Parts of the newest pod of a name: one that ends and its successor may both be here."""
+    """Parts of the newest pod of a name: an ending pod and its successor may both be here."""
     newest = {
         (one.allocation.namespace, one.allocation.name): one.allocation.uid for one in books.held
     }
@@ -295,7 +295,7 @@ def _container_series(held: Sequence[_Held]) -> Iterator[Metric]:
 
 
 def _tenants(node: Node, held: Sequence[_Held]) -> Metric:
-    """Who is on which card, under the labels by which DCGM's exporter names cards."""
+    """The tenants of each card, with the labels by which DCGM's exporter names cards."""
     samples = []
     for one in held:
         grant, pod = one.grant, one.allocation
@@ -374,13 +374,13 @@ def _gauge(name: str, text: str, labels: Sequence[str], samples: _Samples) -> Me
 
 
 class Nameless(Collector):
-    """Series of which none names a pod: readers of the port may have no right to read pods."""
+    """Series without names of pods: readers of the port may have no right to read pods."""
 
     def __init__(self, inner: Collector) -> None:
         self._inner = inner
 
     def collect(self) -> Iterator[Metric]:
-        """All but those."""
+        """All other series."""
         for metric in self._inner.collect():
             if not any(_NAMING.intersection(sample.labels) for sample in metric.samples):
                 yield metric

@@ -19,7 +19,7 @@ _LONGEST: Final = 400
 
 
 class Code(StrEnum):
-    """What a note is of; stable, they are labels of a metric."""
+    """The subject of a note; stable, because a metric has them as labels."""
 
     DRIVER_UNTRIED = "DriverUntried"
     ISOLATION_FILES = "IsolationFiles"
@@ -35,43 +35,43 @@ class Code(StrEnum):
 
 
 class Note(msgspec.Struct, frozen=True, order=True):
-    """One note; `code` is one of `Code`, or what a newer agent knows."""
+    """One note; `code` is one of `Code`, or one of a newer agent."""
 
     code: str
     message: str
 
 
 class Notes:
-    """What is said of one node now. Said and read from any thread."""
+    """The current notes of one node. Written and read from any thread."""
 
     def __init__(self) -> None:
         self._said: Mapping[str, tuple[Note, ...]] = {}
 
     def say(self, who: str, code: Code, messages: Iterable[str]) -> None:
-        """Say this to people, instead of all that the same one said before; nothing takes back what was said."""
+        """Replace all notes of one author; an empty list clears them."""
         notes = tuple(Note(code.value, message[:_LONGEST]) for message in messages)
         self._said = {**self._said, who: notes}
 
     @property
     def said(self) -> tuple[Note, ...]:
-        """Everything that is said now, each once."""
+        """All current notes, each once."""
         return tuple(sorted({note for notes in self._said.values() for note in notes}))
 
     @property
     def counted(self) -> dict[str, int]:
-        """How many there are of each code."""
+        """The number of notes of each code."""
         counts = Counter(note.code for note in self.said)
         return {code.value: counts[code.value] for code in Code}
 
     @property
     def text(self) -> str:
-        """As the annotation holds it: the first few; empty without any."""
+        """The annotation's text: the first few notes; empty without any."""
         notes = self.said
         return msgspec.json.encode(notes[:_MOST]).decode() if notes else ""
 
 
 def read_notes(text: str) -> tuple[Note, ...]:
-    """Notes of an annotation, which anybody may have written; none where it cannot be read."""
+    """Notes of an annotation, which any client may have written; none if it cannot be read."""
     try:
         return tuple(msgspec.json.decode(text, type=list[Note]))
     except UNREADABLE:

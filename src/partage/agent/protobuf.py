@@ -31,12 +31,12 @@ from partage.wire.protobuf import (
 
 _KEY: Final = "protobuf"
 _DEEPEST: Final = 32
-"""Messages inside messages; far more than any that is spoken, far less than the stack holds."""
+"""Nesting of messages; far more than any message has, far less than the stack holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """What a field holds: numbers that `read` makes of a varint, or pieces that it makes of bytes at a depth."""
+    """The decoder of a field: numbers that `read` makes of a varint, or values that it makes of bytes at a depth."""
 
     number: int
     wire: int
@@ -103,7 +103,7 @@ M = TypeVar("M", bound="Message")
 
 @dataclass_transform(frozen_default=True)
 class Message:
-    """What all messages can do."""
+    """The base of all messages."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -113,7 +113,7 @@ class Message:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The message in some bytes. Raises `Malformed`: they are not one."""
+        """Decode a message. Raises `Malformed`: the bytes are none."""
         return _decode(cls, memoryview(data), -1)
 
     def encode(self) -> bytes:
@@ -125,7 +125,7 @@ class Message:
 
 
 class Empty(Message):
-    """Nothing."""
+    """A message without fields."""
 
 
 @cache
@@ -163,7 +163,7 @@ def _payload(item: Any) -> bytes:
 
 
 def _utf8(value: str) -> bytes:
-    # What came in as broken text goes out the same.
+    # Broken text that was received is sent unchanged.
     return value.encode("utf-8", "surrogateescape")
 
 
@@ -171,9 +171,9 @@ def _utf8(value: str) -> bytes:
 
 
 def raw_fields(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Every field of a message as it stands: its number, its bytes with the key, and its payload.
+    """Every field of a message unchanged: its number, its bytes with the key, and its payload.
 
-    The payload of numbers is empty. For who passes on what others wrote.
+    The payload of numbers is empty. For code that passes on messages of others.
 
     Raises:
         Malformed: the bytes are no message.
@@ -192,7 +192,7 @@ def raw_fields(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 def _decode(of: type[M], data: memoryview, around: int) -> M:
-    """A message that stands `around` messages deep in others, less one."""
+    """Decode a message that is nested in `around` less one others."""
     depth = around + 1
     if depth > _DEEPEST:
         raise Malformed(f"{of.__name__}: messages inside messages, more than {_DEEPEST} deep")
@@ -233,7 +233,7 @@ def _pair(data: memoryview, _depth: int) -> tuple[str, str]:
 
 
 def _text(value: Any, _depth: int = 0) -> str:
-    # Process environments may hold any bytes; they must not stop a container that is none of ours.
+    # Process environments may contain any bytes; they must not stop a container that is not ours.
     return str(bytes(value), "utf-8", "surrogateescape")
 
 

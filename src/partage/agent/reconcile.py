@@ -35,7 +35,7 @@ from partage.wire import shapes
 from partage.wire.pod_phase import finished
 
 _SHOWN: Final = 3
-"""Units that are named of one container."""
+"""Units of one container that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Bound:
 
     Attributes:
         record: its annotation; None without one.
-        over: its containers have ended for good.
-        asks: units by container and resource.
+        over: its containers have ended permanently.
+        asks: requested units by container and resource.
     """
 
     uid: str
@@ -62,7 +62,7 @@ Units = Mapping[tuple[str, str, str], Mapping[str, tuple[str, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known at one moment; None of a part that does not tell.
+    """The reports of one moment; None for an absent one.
 
     Attributes:
         offers: units that the agent's device plugins offer.
@@ -80,7 +80,7 @@ class Facts:
 
 
 def bound_pods(pods: Iterable[shapes.Pod], node: str) -> tuple[Bound, ...]:
-    """Pods of a node as they are compared."""
+    """Pods of a node for the comparison."""
     found = []
     for pod in pods:
         metadata, spec = pod.metadata, pod.spec
@@ -101,7 +101,7 @@ def bound_pods(pods: Iterable[shapes.Pod], node: str) -> tuple[Bound, ...]:
 
 
 def counted(known: Iterable[PodResources], ours: Collection[str]) -> Units:
-    """What the kubelet says who holds, of resources that are ours."""
+    """The kubelet's holders of units, for our resources."""
     found: dict[tuple[str, str, str], dict[str, tuple[str, ...]]] = {}
     for pod in known:
         for container in pod.containers:
@@ -113,13 +113,13 @@ def counted(known: Iterable[PodResources], ours: Collection[str]) -> Units:
 
 
 def confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding]:
-    """Findings of two looks in a row: what each part says is of a slightly other moment."""
+    """Findings of two looks in a row, because the reports are of slightly different moments."""
     known = {one.who for one in before}
     return [one for one in now if one.who in known]
 
 
 def reconcile(facts: Facts) -> list[Finding]:
-    """Everything that does not agree, in order."""
+    """All differences, in order."""
     found = [*_of_running(facts), *_of_entries(facts), *_of_cards(facts), *_of_units(facts)]
     return sorted(set(found))
 
@@ -158,7 +158,7 @@ def _of_entries(facts: Facts) -> Iterator[Finding]:
         if not isinstance(record, Allocation):
             yield _from(one, Kind.UNREADABLE, f"the journal's {record}")
         if pods is None or (isinstance(record, Allocation) and _claimed(record)):
-            continue  # of a claim the pod says nothing
+            continue  # the pod has no facts about a claim
         pod = pods.get(one.uid)
         if pod is None or pod.over:
             how = "does not have its pod" if pod is None else "says that its pod is over"
@@ -174,7 +174,7 @@ def _of_entries(facts: Facts) -> Iterator[Finding]:
 
 
 def _of_cards(facts: Facts) -> Iterator[Finding]:
-    """Devices that are gone, and cards that more was given of than they have; who came later is named."""
+    """Absent devices, and devices with more grants than capacity; the finding names the later container."""
     there = None if facts.running is None else {one.container: one for one in facts.running}
     known = {one.container for one in facts.entries}
     held: dict[str, tuple[str, Allocation]] = {}
@@ -240,7 +240,7 @@ def _of_units(facts: Facts) -> Iterator[Finding]:
 def _of_container(
     facts: Facts, key: tuple[str, str, str], uid: str, cards: set[str]
 ) -> Iterator[Finding]:
-    """A container that holds units: who has no record, and whose units are of other cards."""
+    """A container that holds units but has no record, or whose units are of other cards."""
     mine = [one for one in facts.entries if (one.uid, one.name) == (uid, key[2])]
     runs = [one for one in facts.running or () if (one.uid, one.name) == (uid, key[2])]
     if mine:
@@ -272,7 +272,7 @@ def _of_amounts(
 
 
 def _of_uncounted(facts: Facts) -> Iterator[Finding]:
-    """Containers that run with devices, ask for units, and have none by the kubelet's word."""
+    """Containers that run with devices, request units, and have none in the kubelet's report."""
     ours = {offer.resource for offer in facts.offers}
     there = {one.container for one in facts.running or ()}
     pods = {one.uid: one for one in facts.pods or ()}
@@ -296,7 +296,7 @@ def _of_uncounted(facts: Facts) -> Iterator[Finding]:
 
 
 def _uid(facts: Facts, namespace: str, name: str) -> str | None:
-    """Whom the kubelet means; None where that would be a guess."""
+    """The pod that the kubelet means; None if that would be a guess."""
     found = {
         one.uid for one in facts.running or () if (one.namespace, one.pod) == (namespace, name)
     }
@@ -316,7 +316,7 @@ def _initial(facts: Facts, one: Entry) -> bool:
 
 
 def _alike(one: Allocation, other: Allocation) -> bool:
-    """Whether two records differ in amounts of shares at most, which change while a pod runs."""
+    """Whether two records differ only in amounts of shares, which change while a pod runs."""
     return set(one.grants) == set(other.grants) or alike(one.grants, other.grants)
 
 
@@ -330,7 +330,7 @@ def _recorded(facts: Facts, one: Entry, text: str | None = None) -> Allocation |
 
 
 def _read(facts: Facts, text: str, uid: str, namespace: str, name: str) -> Allocation | str:
-    """A record, or what is wrong with it."""
+    """A record, or its fault."""
     pod = PodSandbox("", name, uid, namespace, annotations={names.ALLOCATION: text})
     found = recorded(pod, facts.place.node.name)
     if found is None or isinstance(found, Allocation):

@@ -22,7 +22,7 @@ _LINK: Final = 100
 
 
 def isolation_labels(provider: Provider) -> dict[str, str]:
-    """What a node with NVIDIA cards says of who keeps shares there."""
+    """The label of a node with NVIDIA cards for the provider that enforces shares there."""
     held = {True: "true", False: "false"}
     return {
         names.ISOLATION_PROVIDER: provider.name,
@@ -38,13 +38,13 @@ def node_labels(
     qgpu: bool = False,
     isolation: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Labels to be set on the node; empty when it has them.
+    """Labels to set on the node; empty if it has them.
 
-    Make, model and driver of the cards follow what was found. What others decide or find out as
-    well is only filled in where it is absent.
+    Make, model and driver of the cards follow the found cards. A label that others may also set
+    is added only if it is absent.
 
     Args:
-        isolation: what is said of who keeps shares, where the cards are NVIDIA's.
+        isolation: the label of the provider, if the cards are NVIDIA's.
     """
     card = next((one for one in inventory.found if one.device.type is DeviceType.GPU), None)
     if card is None:
@@ -68,14 +68,14 @@ def node_labels(
 def registered_cards(
     cards: Iterable[tuple[Device, str]], hami: HamiSettings, node: str, mode: str = ""
 ) -> list[HamiCard]:
-    """The cards as HAMi's plugin registers them, its configuration for the node applied.
+    """The cards as HAMi's plugin registers them, with its configuration for the node applied.
 
     Cards that the configuration filters are left out, as upstream leaves them out. In mode `mig`
     memory is not scaled.
 
     Args:
-        cards: each with what its driver calls it.
-        mode: `hami-core` or `mig`, where the configuration of the node names none.
+        cards: each with its driver's name for it.
+        mode: `hami-core` or `mig`, if the configuration of the node names none.
     """
     own = hami.nodes.get(node)
     mode = (own.operating_mode if own else "") or mode or "hami-core"

@@ -29,33 +29,33 @@ DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", na
 """Koordinator's Device objects."""
 
 LEASE_PREFIX: Final = "partage-agent-"
-"""What an agent's lease is called, before the node's name."""
+"""Prefix of an agent's lease, before the node's name."""
 
 _BETWEEN_NOTES: Final = 60.0
-"""Seconds between two writes of notes: what comes and goes is not written each time."""
+"""Seconds between two writes of notes, so that a note that appears and disappears is not written each time."""
 
 _UNTIL_WHOLE: Final = 3600.0
-"""Seconds after which fields that the API server dropped are written again: its definition may be newer by then."""
+"""Seconds until fields that the API server dropped are written again: it may have a newer definition by then."""
 
 _AT_ONCE: Final = 10
 _BETWEEN_WRITES: Final = 15.0
-"""Rounds that write at once, and seconds between them in the long run: of a thousand nodes 67 a second."""
+"""Rounds that write at once, and average seconds between later ones: 67 writes a second of a thousand nodes."""
 
 Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ReportingSettings:
-    """How reporting is done.
+    """The settings of reporting.
 
     Attributes:
         period: seconds between two searches of the node.
         lease_period: seconds between two renewals of the lease.
-        lease_seconds: after how many seconds without renewal the agent counts as gone.
-        jitter: part of a period that is added by chance, so that nodes do not act in step.
-        resync: rounds after which the objects are read anew.
+        lease_seconds: seconds without renewal after which the agent counts as gone.
+        jitter: part of a period that is added at random, so that nodes do not act in step.
+        resync: rounds after which the objects are read again.
         hami: whether HAMi's registration is written to the node.
-        isolation: labels that say who keeps shares of NVIDIA cards.
+        isolation: labels of the provider that enforces shares of NVIDIA cards.
     """
 
     period: float = 3.0
@@ -71,7 +71,7 @@ class ReportingSettings:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round came to; it `wrote` these objects: `device`, `node`."""
+    """The result of one round; it `wrote` these objects: `device`, `node`."""
 
     inventory: Inventory
     wrote: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Round:
 
 @dataclass(slots=True)
 class _Seen:
-    """Objects as last read or written; None is unknown, an empty device is one that is absent."""
+    """Objects as last read or written; None means unknown, an empty device means absent."""
 
     node: Body | None = None
     device: Body | None = None
@@ -90,7 +90,7 @@ class _Seen:
 class _Written:
     """Devices as the Device object was last written, and as the API server then had them.
 
-    They differ where the object's definition is older than the agent: the API server drops what that does not name.
+    They differ if the object's definition is older than the agent: the API server drops fields that it lacks.
     """
 
     sent: object
@@ -100,18 +100,18 @@ class _Written:
 
 @dataclass(frozen=True, slots=True)
 class ReportingHooks:
-    """Who is asked and told during reports.
+    """The calls that reporting makes.
 
     Attributes:
-        hami: asked for HAMi's settings in force.
-        told: hears what is wrong, once for each time that it changes.
-        restore: hears what the Device object says, None without one, before the first search.
-        born_with: asked for the annotations with which a Device object is made; reporting does not
+        hami: returns HAMi's settings in force.
+        told: receives the problems, once for each change.
+        restore: receives the Device object, None without one, before the first search.
+        born_with: returns the annotations with which a Device object is created; reporting does not
             change them afterwards.
-        heard: hears the Node, the Device object and what was found, after each search; None for
-            what the API server has never told.
-        notes: asked for what operators have to know, as the Node's annotation holds it.
-        dropped: hears, after each write of the Device object, which fields of its devices were not kept.
+        heard: receives the Node, the Device object and the found devices, after each search; None for an
+            object that the API server has never reported.
+        notes: returns the notes for operators, as the Node's annotation holds them.
+        dropped: receives, after each write of the Device object, the dropped fields of its devices.
     """
 
     hami: Callable[[], HamiSettings] = HamiSettings
@@ -134,11 +134,11 @@ class AgentReporting:
         settings: ReportingSettings = ReportingSettings(),
         hooks: ReportingHooks = ReportingHooks(),
     ) -> None:
-        """Reports that have not begun.
+        """Prepare reports; none has begun.
 
         Args:
-            client: of the API server; its clock and chance are used.
-            search: looks at the node; runs in a thread of its own.
+            client: of the API server; its clock and random source are used.
+            search: searches the node; runs in a thread of its own.
         """
         self._client = client
         self._node = node
@@ -153,20 +153,20 @@ class AgentReporting:
         self._said: tuple[str, ...] = ()
 
     async def device(self) -> Body | None:
-        """The Device object as the API server has it; None when there is none. Raises `KubeError`."""
+        """The Device object in the API server; None if there is none. Raises `KubeError`."""
         try:
             return await self._client.get(DEVICES, self._node, into=Body)
         except NotFound:
             return None
 
     async def once(self) -> Round:
-        """One round: search, compare, write what differs.
+        """One round: search, compare, write the differences.
 
-        The node is searched whether or not anybody can be told: a card that falls ill while the API
-        server is away is not given by this node's agent either.
+        The node is searched even without the API server: a card that fails meanwhile is not granted by this
+        node's agent either.
 
         Raises:
-            KubeError: the API server cannot be asked, or refuses; the next round tries again.
+            KubeError: the API server does not answer, or refuses; the next round tries again.
         """
         seen = self._seen
         seen.rounds += 1
@@ -188,12 +188,12 @@ class AgentReporting:
         try:
             wrote = await self._write(seen, inventory)
         except (AlreadyExists, Conflict, NotFound):
-            self._seen = _Seen()  # another writer was faster: the next round reads
+            self._seen = _Seen()  # another client wrote first: the next round reads
             raise
         return Round(inventory, wrote)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Report until `stop`; `told` hears errors, and the next round tries again."""
+        """Report until `stop`; `told` receives errors, and the next round tries again."""
         async with asyncio.TaskGroup() as group:
             group.create_task(
                 self._every(self._settings.period, self.once, stop), name="agent:report"
@@ -203,7 +203,7 @@ class AgentReporting:
             )
 
     async def renew(self) -> None:
-        """Renew the lease that says that the agent is alive; it is made where there is none. Raises `KubeError`."""
+        """Renew the lease that shows that the agent is alive, or create it. Raises `KubeError`."""
         uid = ((self._seen.node or {}).get("metadata") or {}).get("uid")
         await renew_lease(self._client, self._node, self._settings, str(uid or ""))
 
@@ -219,7 +219,7 @@ class AgentReporting:
             f"{self._now():%Y-%m-%dT%H:%M:%SZ}",
             str(metadata.get("uid") or ""),
         )
-        self._hooks.heard(node, wanted, inventory)  # whether or not it can be written
+        self._hooks.heard(node, wanted, inventory)  # even if it cannot be written
         if not self._writes.ready():
             return ()
         wrote = []
@@ -250,14 +250,14 @@ class AgentReporting:
         return tuple(wrote)
 
     def _as_sent(self, device: Body) -> Body:
-        """The Device object with what the API server dropped of it, which is nothing to write again."""
+        """The Device object without the fields that the API server dropped, which must not be written again."""
         written, now = self._written, self._client.clock.monotonic()
         if written is None or now - written.at >= _UNTIL_WHOLE or _devices(device) != written.kept:
             return device
         return {**device, "spec": {**device["spec"], "devices": written.sent}}
 
     def _compare(self, sent: Sequence[Body], kept: object) -> None:
-        """Remember and tell what the API server dropped of devices."""
+        """Remember and report the fields of devices that the API server dropped."""
         self._written, lost = None, set[str]()
         if sent != kept and isinstance(kept, list) and len(kept) == len(sent):
             self._written = _Written(sent, kept, self._client.clock.monotonic())
@@ -266,7 +266,7 @@ class AgentReporting:
         self._hooks.dropped(sorted(lost))
 
     def _node_changes(self, metadata: Mapping[str, Any], inventory: Inventory) -> Body:
-        """Labels and annotations of the Node that are not what they should be."""
+        """Labels and annotations of the Node that differ from the wanted ones."""
         labels = node_labels(
             inventory,
             metadata.get("labels") or {},
@@ -317,17 +317,17 @@ class AgentReporting:
 async def renew_lease(
     client: Client, node: str, settings: ReportingSettings, uid: str = ""
 ) -> None:
-    """Renew the lease that says that a node's agent is alive; it is made where there is none.
+    """Renew the lease that shows that a node's agent is alive, or create it.
 
-    Its label tells it from the kubelets' in the same namespace. The scheduler closes a node whose
-    agent has a lease and does not renew it. It goes with its Node, as the kubelet's does.
+    Its label distinguishes it from the kubelets' in the same namespace. The scheduler closes a node whose
+    agent has a lease and does not renew it. It is deleted with its Node, as the kubelet's is.
 
     Args:
         client: an open client; its clock is used.
-        uid: of the Node; empty where it is not known yet.
+        uid: of the Node; empty if it is not known yet.
 
     Raises:
-        KubeError: the API server cannot be asked, or refuses.
+        KubeError: the API server does not answer, or refuses.
     """
     name, space = f"{LEASE_PREFIX}{node}", settings.namespace
     spec = {
@@ -353,7 +353,7 @@ async def renew_lease(
 
 
 def _changes(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> Body:
-    """The patch that makes the object what it should be; empty when it is. Others' keys stay."""
+    """The patch that makes the object as wanted; empty if it is. Others' keys stay."""
     head, aim = before.get("metadata") or {}, wanted["metadata"]
     labels = head.get("labels") or {}
     changed: Body = {
@@ -375,5 +375,5 @@ def _changes(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> Body:
 
 
 def _devices(device: Mapping[str, Any]) -> object:
-    """Devices of an object that anybody may have written to."""
+    """Devices of an object that any client may have written."""
     return (device.get("spec") or {}).get("devices")

@@ -20,7 +20,7 @@ def sealed(document: bytes) -> bytes:
 
 
 def unsealed(text: bytes) -> bytes:
-    """The document. Raises `InvalidDocument`: it is not as it was written."""
+    """The document. Raises `InvalidDocument`: it differs from the written one."""
     document = text.rstrip(_SIGNS)
     check = text[len(document) :]
     if check and check != _check(document):

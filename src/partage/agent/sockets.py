@@ -8,10 +8,10 @@ _OWNER: Final = 0o600
 
 
 def listen(server: Any, path: Path) -> None:
-    """Have a gRPC server, which is not started yet, listen at a path; what another run left there is removed.
+    """Make a gRPC server, which is not started yet, listen at a path; the file of an earlier run is removed.
 
     Raises:
-        OSError: the path cannot be used, or so says gRPC.
+        OSError: the path cannot be used, or gRPC reports so.
     """
     path.unlink(missing_ok=True)
     try:

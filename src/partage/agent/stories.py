@@ -37,7 +37,7 @@ class _Taken:
 
 
 class Stories:
-    """Hears what the agent does for containers, from any thread, and tells a tracer; without traces it keeps nothing."""
+    """Reports the agent's work for containers to a tracer, from any thread; without traces it keeps nothing."""
 
     def __init__(self, tracer: Tracer, node: str, chance: Callable[[], str]) -> None:
         self._tracer = tracer
@@ -46,7 +46,7 @@ class Stories:
         self._taken: OrderedDict[str, _Taken] = OrderedDict()
 
     def now(self) -> int:
-        """When something begins, nanoseconds since 1970; 0 without traces."""
+        """The start time of a piece of work, nanoseconds since 1970; 0 without traces."""
         return self._tracer.now()
 
     def trace_id(self, pod: PodSandbox) -> str:
@@ -54,7 +54,7 @@ class Stories:
         return trace_of(pod.uid, pod.annotations).trace if self._tracer.on else ""
 
     def mark(self, resource: str, units: int, start: int) -> str:
-        """The kubelet took units for some container; the value that marks it."""
+        """The kubelet took units for some container; returns the value that marks it."""
         if not self._tracer.on:
             return "1"
         word = self._chance()
@@ -64,13 +64,13 @@ class Stories:
         return word
 
     def injected(self, pod: PodSandbox, container: Container, start: int, limits: str) -> None:
-        """A container was given what its pod's record says."""
+        """A container got its pod's record."""
         self._tell(pod, container, start, {"partage.outcome": "given", "partage.limits": limits})
 
     def refused(
         self, pod: PodSandbox, container: Container, start: int, rule: str, problem: str
     ) -> None:
-        """A container must not be made."""
+        """A container must not be created."""
         said = {"partage.outcome": "refused", "partage.rule": rule}
         self._tell(pod, container, start, said, problem)
 
@@ -113,7 +113,7 @@ SILENT: Final = Stories(NO_TRACES, "", str)
 
 
 def _marks(env: Iterable[str]) -> list[str]:
-    """Words that mark a container; what else stands there was not given by us."""
+    """Words that mark a container; other values are not the agent's."""
     found = (text.partition("=")[2] for text in env if text.startswith(MARK))
     return [word for word in found if len(word) == _WORD]
 
@@ -121,7 +121,7 @@ def _marks(env: Iterable[str]) -> list[str]:
 # --- instances ---------------------------------------------------------------------------------
 
 _Key = tuple[str, str, MigSlice]
-"""Owner, card, and where on it."""
+"""Owner, card, and place on it."""
 
 
 @dataclass(slots=True)
@@ -134,9 +134,9 @@ class _Making:
 
 
 class InstanceStories:
-    """Tells how long pods wait for their hardware instances.
+    """Reports how long pods wait for their hardware instances.
 
-    Those of pods that were there before are not told: since when they wait is not known.
+    Pods that existed before the agent are not reported: the start of their wait is unknown.
     """
 
     def __init__(self, tracer: Tracer, node: str) -> None:
@@ -146,7 +146,7 @@ class InstanceStories:
         self._making: dict[_Key, _Making] = {}
 
     def wanted(self, wanted: Mapping[str, Sequence[Wanted]], pods: Iterable[shapes.Pod]) -> None:
-        """What the node's pods have now: `wanted` are instances by card."""
+        """The node's current pods: `wanted` are instances by card."""
         if not self._tracer.on:
             return
         keys = {(one.owner, card, one.instance) for card, those in wanted.items() for one in those}
@@ -160,7 +160,7 @@ class InstanceStories:
         self._known = keys
 
     def seen(self, card: str, outcome: Outcome) -> None:
-        """What a card has now."""
+        """The current state of a card."""
         for one in outcome.ready:
             making = self._making.pop((one.owner, card, one.instance), None)
             if making is not None:

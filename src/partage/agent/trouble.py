@@ -13,33 +13,33 @@ from typing import Final
 _LOG: Final = logging.getLogger("partage.agent")
 _OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _NO_THREAD: Final = "can't start new thread"
-"""Python's only word for it, in a `RuntimeError`."""
+"""Python's only sign of it, in a `RuntimeError`."""
 
 
 def passes(error: BaseException | None) -> bool:
-    """Whether an error is such a one, and no fault of ours."""
+    """Whether an error is temporary and no fault of ours."""
     return isinstance(error, (OSError, MemoryError)) or (
         isinstance(error, RuntimeError) and _NO_THREAD in str(error)
     )
 
 
 def is_own(error: BaseException) -> bool:
-    """Whether this process lacks something, which says nothing of the file that was asked for."""
+    """Whether this process lacks a resource, which proves nothing about the requested file."""
     return isinstance(error, OSError) and error.errno in _OWN
 
 
 class Rounds:
-    """The rounds of one loop, `with` each; what passes by itself ends a round and not the loop.
+    """The rounds of one loop, `with` each; a temporary error ends a round and not the loop.
 
-    Beside what `passes`, these are the errors of `kinds`: the API server's, for a loop that writes there.
+    Errors of `kinds` count as temporary too: those of the API server, for a loop that writes there.
 
     Attributes:
-        failed: rounds in a row that came to nothing.
-        problem: why the last one did; empty where it did not.
+        failed: failed rounds in a row.
+        problem: why the last one failed; empty if it did not.
     """
 
     def __init__(self, what: str, *kinds: type[Exception]) -> None:
-        """No round was made; `what` names the loop for people."""
+        """Start without rounds; `what` names the loop for people."""
         self._what, self._kinds = what, kinds
         self.failed = 0
         self.problem = ""
@@ -53,7 +53,7 @@ class Rounds:
         error: BaseException | None,
         _trace: TracebackType | None,
     ) -> bool:
-        """It ends; true where the loop goes on though it came to nothing."""
+        """End the round; true if the loop continues after a failure."""
         if error is None:
             self.failed, self.problem = 0, ""
             return False

@@ -23,20 +23,20 @@ from partage.model.device import MILLI
 
 _SECOND_NS: Final = 10**9
 _LONGEST_GAP: Final = 60.0
-"""Seconds for which one sample of a driver may stand."""
+"""Seconds for which one sample of a driver may count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a container uses of a card.
+    """A container's use of a card.
 
     Attributes:
         memory_bytes: counted over its processes, contexts and modules included.
         busy: part of the card's time, 0 to 1: since the last look by the seat (None at the first), else in the
-            driver's last sample; None where nothing measures it.
-        served_ns: device time received in all: counted by the seat, else added up from the driver's samples since the agent
-            started; None where nothing measures it.
-        overhead_bytes: of the memory, what the driver says beyond what was counted; None before it was measured.
+            driver's last sample; None if nothing measures it.
+        served_ns: total device time received: counted by the seat, else summed over the driver's samples since the
+            agent started; None if nothing measures it.
+        overhead_bytes: of the memory, the driver's figure beyond the count; None before it was measured.
     """
 
     memory_bytes: int
@@ -47,16 +47,16 @@ class Use:
 
 
 class Meter:
-    """Looks at rooms again and again; device time is the difference of two looks."""
+    """Compares rooms at each look; device time is the difference of two looks."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """A meter that has not looked; `clock` gives seconds and never goes back."""
+        """Start without a look; `clock` returns seconds and never goes back."""
         self._clock = clock
         self._before: dict[tuple[str, str], tuple[float, int]] = {}
         self.uses: Mapping[tuple[str, str], Use] = {}
 
     def look(self, rooms: Mapping[str, Room], sight: Sight) -> None:
-        """Take what was read: `uses` is by container and card. A room that could not be read has none."""
+        """Take a look's result: `uses` is by container and card. A room that could not be read has none."""
         now = self._clock()
         found: dict[tuple[str, str], Use] = {}
         before: dict[tuple[str, str], tuple[float, int]] = {}
@@ -84,7 +84,7 @@ class Meter:
 
 
 def _served(room: Room, card: CardLimits, seen: RoomView) -> int | None:
-    """Device time that a container says it received; None where nothing measures it."""
+    """Device time that a container reports as received; None if nothing measures it."""
     if card.uuid not in seen.seats:
         return None
     seat = seen.seats[card.uuid]
@@ -98,7 +98,7 @@ def _memory(processes: tuple[Process, ...], card: int) -> int:
 
 
 def _busy(before: tuple[float, int] | None, now: float, served: int | None) -> float | None:
-    """What a tenant wrote is its own statement: it is kept within what can be."""
+    """A tenant's own report, limited to possible values."""
     if before is None or served is None or now <= before[0]:
         return None
     return min(max(served - before[1], 0) / ((now - before[0]) * _SECOND_NS), 1.0)
@@ -110,13 +110,13 @@ def told_by_drivers(
     known: Mapping[tuple[str, str], Use],
     proc: Path = Path("/proc"),
 ) -> dict[tuple[str, str], Use]:
-    """Memory and time of containers that the library does not count, or not all of it, by container and card; it reads files.
+    """Memory and time of containers that the library does not count in full, by container and card; it reads files.
 
-    A container none of whose processes is seen is left out: the agent may have no sight of them.
+    A container without a visible process is left out, because the agent may not see its processes.
 
     Args:
-        cards: what drivers say, by card.
-        known: what is measured already; those of them without time get it, as where the library holds memory alone.
+        cards: the drivers' figures, by card.
+        known: existing measurements; those without time get it, as if the library enforces memory alone.
     """
     wanted = {
         (one.container, grant.uuid)
@@ -146,10 +146,10 @@ def told_by_drivers(
 
 
 class DriverMeter:
-    """Looks again and again at what drivers say of containers' processes; `uses` is by container and card."""
+    """Reads the drivers' figures of containers' processes at each look; `uses` is by container and card."""
 
     def __init__(self, clock: Callable[[], float], proc: Path = Path("/proc")) -> None:
-        """A meter that has not looked; `clock` gives seconds and never goes back."""
+        """Start without a look; `clock` returns seconds and never goes back."""
         self._clock, self._proc = clock, proc
         self._looked: float | None = None
         self._since: dict[str, float] = {}
@@ -165,8 +165,8 @@ class DriverMeter:
     ) -> None:
         """Take the present readings; it reads files. See `told_by_drivers`.
 
-        A container counts as busy since the last look as it is now, and for `_LONGEST_GAP` at most. On hardware instances it
-        gets what they did in the time that was measured, if it was there for all of it.
+        The present figure counts for the time since the last look, up to `_LONGEST_GAP`. On hardware instances a
+        container gets the instances' figures of the measured time, if it existed for all of it.
         """
         now = self._clock()
         since = 0.0 if self._looked is None else min(now - self._looked, _LONGEST_GAP)
@@ -196,9 +196,9 @@ class DriverMeter:
 def _on_instances(
     held: Sequence[Holding], cards: Mapping[str, CardUse]
 ) -> dict[tuple[str, str], list[tuple[float, InstanceUse]]]:
-    """By container and card, parts of the card that it has as instances, and what these did.
+    """By container and card, the parts of the card that it has as instances, and their figures.
 
-    Absent where that is not known of each of them, or another container has one of them too.
+    Absent if a figure of one is unknown, or another container has one of them too.
     """
     places: dict[tuple[str, str], list[tuple[float, tuple[int, int]]]] = {}
     owners: dict[tuple[str, tuple[int, int]], set[str]] = {}
@@ -218,5 +218,5 @@ def _on_instances(
 
 
 def _lacks(known: Use | None, card: CardUse) -> bool:
-    """Whether a card's driver tells more of a container than is known."""
+    """Whether a card's driver reports more of a container than is known."""
     return known is None or (known.busy is None and card.times is not None)
