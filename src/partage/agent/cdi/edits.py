@@ -43,20 +43,20 @@ _POINTS: Final = {
     "poststop": "poststop",
 }
 _GIVEN: Final = {"c": frozenset("rw"), "b": frozenset("rwm")}
-"""Kinds of device files, and what a container may do with one that NRI gives it."""
+"""Kinds of device files, and what a container may do with one that NRI adds."""
 _EVERYBODY: Final = 0o006
 
 
 def inlined(
     adjustment: Adjustment, edits: Sequence[Edits], container: Container, root: Path
 ) -> Adjustment:
-    """An adjustment with edits in the place of CDI names.
+    """An adjustment with CDI names replaced by their edits.
 
     Args:
         root: of the host's files, as this process sees them.
 
     Raises:
-        InvalidValue: an edit cannot be said, or breaks a rule of CDI; names which.
+        InvalidValue: an edit cannot be expressed, or breaks a rule of CDI; the text names it.
     """
     for one in edits:
         _sayable(one)
@@ -121,7 +121,7 @@ def _device(node: DeviceNode, root: Path) -> Device:
 
 
 def _looked_up(node: DeviceNode, root: Path) -> tuple[str, int, int]:
-    """Type and numbers of a device file of the host; numbers that are given hold."""
+    """Type and numbers of a device file of the host; numbers in the edit override it."""
     source = _absolute(node.host_path or node.path, "device file")
     try:
         found = os.lstat(root / source.lstrip("/"))
@@ -145,7 +145,7 @@ def _mount(mount: Bound) -> Mount:
 
 
 def _absolute(path: str, what: str) -> str:
-    # A name that begins with a minus takes something away, in the words of NRI.
+    # In NRI a name that begins with a minus removes an entry.
     if not path.startswith("/"):
         raise InvalidValue(f"CDI {what} {path!r} is no absolute path")
     return path
@@ -162,7 +162,7 @@ def _variables(lines: Iterable[str]) -> list[Variable]:
 
 
 def _set_once(env: dict[str, Variable], container: Container) -> None:
-    """Refuse variables that the image and the pod both set: NRI changes the first of them only."""
+    """Refuse variables that the image and the pod both set, because NRI changes only the first of them."""
     seen: set[str] = set()
     for line in container.env:
         key, _, value = line.partition("=")

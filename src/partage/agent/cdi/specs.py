@@ -28,11 +28,11 @@ _VERSION: Final = re.compile(r"0\.[2-8]\.0|1\.[01]\.0")
 class _Strict(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True
 ):
-    """As runtimes read them: one unknown field spoils the file."""
+    """Strict as in runtimes: one unknown field invalidates the file."""
 
 
 class DeviceNode(_Strict, frozen=True):
-    """A device file; what is not said is looked up on the host."""
+    """A device file; absent fields are looked up on the host."""
 
     path: str
     host_path: str = ""
@@ -65,7 +65,7 @@ class Hook(_Strict, frozen=True):
 
 
 class Edits(_Strict, frozen=True):
-    """What is changed of a container."""
+    """The changes of a container."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
@@ -92,7 +92,7 @@ class _Spec(_Strict, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file as it was when it was read: its specification, or what is wrong with it."""
+    """A file at its last reading: its specification, or its fault."""
 
     stamp: tuple[int, int, int]
     spec: _Spec | None
@@ -100,20 +100,20 @@ class _File:
 
 
 class Specifications:
-    """The specifications of one host; files are read again when they have changed.
+    """The specifications of one host; files are read again after a change.
 
     Attributes:
-        inline: the runtime cannot be told names, so that edits are put in the place of them.
+        inline: the runtime does not accept names, so edits replace them.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        """No file is read yet; the runtime gets names. Of `folders` the last one goes before all others."""
+        """Start without any file read; the runtime gets names. The last one of `folders` overrides all others."""
         self.inline = False
         self._folders = tuple(folders)
         self._files: dict[Path, _File] = {}
 
     def edits(self, names: Sequence[str]) -> tuple[Edits, ...]:
-        """What devices stand for, in order. Raises `InvalidValue`: a name stands for nothing.
+        """The edits of devices, in order. Raises `InvalidValue`: a name resolves to nothing.
 
         Args:
             names: such as `nvidia.com/gpu=GPU-…`.
@@ -135,7 +135,7 @@ class Specifications:
         return tuple(found)
 
     def _devices(self) -> tuple[dict[str, tuple[_Spec, _Device]], list[str]]:
-        """All devices by their full names, and what is wrong with files and names."""
+        """All devices by their full names, and the faults of files and names."""
         files: dict[Path, _File] = {}
         found: dict[str, tuple[_Spec, _Device]] = {}
         twice: dict[str, str] = {}
