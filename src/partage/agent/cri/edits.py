@@ -27,19 +27,19 @@ from partage.vendors.runtimes import VISIBLE
 from partage.wire.protobuf import Malformed, wrapped
 
 _UNKNOWN: Final = (f"{VISIBLE}=all",)
-"""What an image is taken to ask for when the runtime does not tell."""
+"""The assumed request of an image if the runtime does not report it."""
 _NAMED: Final = "cdi.k8s.io/partage-request"
 _EVERYTHING: Final = Device("/dev/kmsg", "c")
-"""Privileged containers are given all device files of the host, this one among them."""
+"""Privileged containers get all device files of the host, including this one."""
 
 
 def key_of(pod: str, name: str, attempt: int) -> str:
-    """What stands for a container's identity until the runtime has given it one."""
-    return f"cri-{pod}-{name}-{attempt}"  # a room may bear it: no slash
+    """A container's temporary identity until the runtime has given it one."""
+    return f"cri-{pod}-{name}-{attempt}"  # a room may have it as its name: no slash
 
 
 def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox, Container]:
-    """Pod and container of a request, in the words of NRI. Raises `Malformed`: it does not say which container."""
+    """Pod and container of a request, as NRI's messages. Raises `Malformed`: it does not name the container."""
     config, pod = request.config, request.pod_config
     if config is None or pod is None or config.metadata is None or pod.metadata is None:
         raise Malformed("CreateContainer without a container or a pod")
@@ -67,13 +67,13 @@ def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox,
 
 
 def _annotations(config: cri.ContainerConfig) -> dict[str, str]:
-    """A container's annotations, and the CDI names that the request has beside them in the same words."""
+    """A container's annotations, and the CDI names that the request has beside them, as annotations."""
     names = ",".join(one.name for one in config.cdi_devices)
     return {**config.annotations, **({_NAMED: names} if names else {})}
 
 
 def image_environment(status: cri.ImageStatusResponse) -> tuple[str, ...]:
-    """Variables of an image; where the runtime does not tell, it is taken to ask for every card."""
+    """Variables of an image; if the runtime does not report them, the image counts as requesting every card."""
     for document in status.info.values():
         try:
             found = msgspec.json.decode(document)
@@ -88,7 +88,7 @@ def image_environment(status: cri.ImageStatusResponse) -> tuple[str, ...]:
 
 
 def edited(request: bytes, adjustment: Adjustment, file_of: Callable[[int, int], str]) -> bytes:
-    """The request with an adjustment in it. Raises `InvalidValue`: a device file cannot be made.
+    """The request with an adjustment in it. Raises `InvalidValue`: a device file cannot be created.
 
     Args:
         file_of: a device file on the host, by its numbers.
@@ -110,7 +110,7 @@ def edited(request: bytes, adjustment: Adjustment, file_of: Callable[[int, int],
         cri.MOUNTS: {one.container_path for one in mounts},
         cri.DEVICES: {one.container_path for one in devices},
         cri.ANNOTATIONS: set(adjustment.annotations),
-    }  # entries of all four begin with their key or path
+    }  # entries of all four fields begin with their key or path
     out = bytearray()
     for number, raw, value in raw_fields(request):
         if number != cri.CONFIG:
@@ -129,12 +129,12 @@ def edited(request: bytes, adjustment: Adjustment, file_of: Callable[[int, int],
 class DeviceFiles:
     """Device files on the host for devices that are known by their numbers.
 
-    A CRI request names a file of the host; the card's own need not be where the container sees it,
-    and those of hardware instances need not exist at all.
+    A CRI request names a file of the host. The card's own file may differ from the container's path,
+    and files of hardware instances need not exist at all.
     """
 
     def __init__(self, root: Path, folder: str) -> None:
-        """Files that are not made yet.
+        """Start without files.
 
         Args:
             root: of the host's files, as this process sees them.
@@ -144,10 +144,10 @@ class DeviceFiles:
         self._folder = folder
 
     def __call__(self, major: int, minor: int) -> str:
-        """The file with these numbers, made where it is missing.
+        """The file with these numbers, created if it is missing.
 
         Raises:
-            InvalidValue: it cannot be made, or something else is in its place.
+            InvalidValue: it cannot be created, or another file is in its place.
         """
         path = f"{self._folder}/c-{major}-{minor}"
         here = self._root / path.lstrip("/")

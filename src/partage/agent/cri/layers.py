@@ -50,11 +50,11 @@ class _Mounts(Message):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A container that is made.
+    """A created container.
 
     Attributes:
-        layers: folders of its root as this process sees them, topmost first; empty where they are not known.
-        why: why not.
+        layers: folders of its root as this process sees them, topmost first; empty if they are unknown.
+        why: why they are unknown.
     """
 
     args: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Made:
 
 
 async def made(channel: Any, identity: str, root: Path) -> Made:
-    """What the runtime tells of a container; there is always something to go by below the host's `root`."""
+    """The runtime's report of a container; it always has a usable result below the host's `root`."""
     try:
         ask = channel.unary_unary(f"/{RUNTIME}/ContainerStatus")
         answer = _Answer.decode(
@@ -91,7 +91,7 @@ async def made(channel: Any, identity: str, root: Path) -> Made:
 
 
 def _layers(mounts: tuple[_Mount, ...], root: Path) -> tuple[Path, ...]:
-    """Folders that a snapshot is mounted from; none for one that is no plain or overlaid folder."""
+    """Folders that a snapshot is mounted from; none for one that is neither a plain nor an overlaid folder."""
     if len(mounts) != 1:
         return ()
     options = dict(one.partition("=")[::2] for one in mounts[0].options)

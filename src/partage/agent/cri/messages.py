@@ -20,17 +20,17 @@ DEVICES: Final = 8
 ANNOTATIONS: Final = 10
 CDI_DEVICES: Final = 17
 EXITED: Final = 2
-"""State of a container that has ended."""
+"""State of an ended container."""
 
 
 class Identity(Message):
-    """What names one container or pod and nothing else that matters here; also the answer that one was made."""
+    """The identity of one container or pod, without the fields that are not used; also the answer to a creation."""
 
     id: str = text(1)
 
 
 class PodName(Message):
-    """Who a pod is."""
+    """The names of a pod."""
 
     name: str = text(1)
     uid: str = text(2)
@@ -46,7 +46,7 @@ class PodConfig(Message):
 
 
 class ContainerName(Message):
-    """Who a container is; the attempt counts its restarts."""
+    """The name of a container; the attempt counts its restarts."""
 
     name: str = text(1)
     attempt: int = integer(2)
@@ -75,13 +75,13 @@ class Device(Message):
 
 
 class Security(Message):
-    """Of a container; only whether it may do everything."""
+    """The security of a container; only whether it is privileged."""
 
     privileged: bool = flag(2)
 
 
 class Linux(Message):
-    """What is particular to Linux."""
+    """The fields for Linux."""
 
     security: Security | None = message(2, Security)
 
@@ -100,7 +100,7 @@ class ContainerConfig(Message):
 
 
 class CreateRequest(Message):
-    """A container is to be made."""
+    """A container is to be created."""
 
     pod: str = text(1)
     config: ContainerConfig | None = message(CONFIG, ContainerConfig)
@@ -118,7 +118,7 @@ class ListedContainer(Message):
 
 
 class ListedContainers(Message):
-    """All of them."""
+    """All containers."""
 
     containers: tuple[ListedContainer, ...] = messages(1, ListedContainer)
 
@@ -133,19 +133,19 @@ class ListedPod(Message):
 
 
 class ListedPods(Message):
-    """All of them."""
+    """All pods."""
 
     items: tuple[ListedPod, ...] = messages(1, ListedPod)
 
 
 class ImageStatusRequest(Message):
-    """What an image is; verbose tells its own variables."""
+    """Asks for an image; a verbose answer has the image's own variables."""
 
     image: Image | None = message(1, Image)
     verbose: bool = flag(2)
 
 
 class ImageStatusResponse(Message):
-    """The same; `info` is JSON in the words of the runtime."""
+    """The answer; `info` is JSON in the runtime's format."""
 
     info: Mapping[str, str] = text_map(2)

@@ -44,7 +44,7 @@ _ENDING: Final = (
 )
 _PATIENCE: Final = 10.0
 _SILENCE: Final = 30.0
-"""Seconds; a kubelet asks its runtime how it is every 5."""
+"""Seconds; a kubelet asks its runtime for its status every 5."""
 _OPEN: Final = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -52,7 +52,7 @@ _OPEN: Final = frozenset(
         grpc.StatusCode.CANCELLED,
     }
 )
-"""Ends of a call that leave open whether the runtime did it."""
+"""Ends of a call that do not show whether the runtime did it."""
 _UNBOUNDED: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -62,39 +62,39 @@ _PROMPT: Final = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
-"""A runtime that restarts is back within a second."""
+"""A runtime that restarts returns within a second."""
 _OWN: Final = frozenset({"user-agent", "grpc-accept-encoding", "grpc-encoding", "te"})
-"""Metadata that belong to one connection."""
+"""Metadata that belongs to one connection."""
 M = TypeVar("M", bound=Message)
 _T = TypeVar("_T")
 
 
 class RenamingDecider(Decider, Protocol):
-    """A decider that learns a container's identity after the runtime has made it."""
+    """A decider that learns a container's identity after the runtime has created it."""
 
     def start(
         self, pod: PodSandbox, container: Container, layers: Sequence[Path] = (), why: str = ""
     ) -> None:
-        """Look at a container's layers before it starts, or hear why there are none.
+        """Check a container's layers before it starts, or receive the reason that there are none.
 
         Raises:
             Refused: it must not start.
         """
 
     def rename(self, before: str, after: str) -> None:
-        """A container has another identity now; nothing happens when the first is not known."""
+        """Change a container's identity; nothing happens if the first is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyOptions:
-    """How to be a proxy.
+    """The settings of a proxy.
 
     Attributes:
-        socket: on which the kubelet asks.
+        socket: where the kubelet connects.
         devices: folder of device files on the host.
         root: of the host's files, as this process sees them.
         deadline: seconds that a decision may take.
-        look: seconds between two looks at what the runtime has.
+        look: seconds between two comparisons with the runtime.
     """
 
     socket: Path
@@ -106,7 +106,7 @@ class ProxyOptions:
 
 
 class Proxy:
-    """One proxy; `ready` is set while it serves and knows what the runtime has."""
+    """One proxy; `ready` is set while it serves and has compared with the runtime."""
 
     def __init__(
         self,
@@ -122,15 +122,15 @@ class Proxy:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cri")
         self._runtime: Any = None
         self._looking = asyncio.Lock()
-        self._making: dict[str, Container] = {}  # decided, and not made yet
-        self._fresh: dict[str, Container] = {}  # made since the last look began
+        self._making: dict[str, Container] = {}  # decided, and not created yet
+        self._fresh: dict[str, Container] = {}  # created since the last look began
         self._gone: set[str] = set()  # ended since then
         self._why = "it has not answered yet"
         self._heard = -math.inf
 
     @property
     def problem(self) -> str:
-        """Why the kubelet's containers are not asked about here; empty while they are."""
+        """Why the kubelet does not use this proxy for its containers; empty while it does."""
         if not self.ready.is_set():
             return f"the container runtime ({self.options.runtime}) is not there: {self._why}"
         if self._clock() - self._heard > _SILENCE:
@@ -139,7 +139,7 @@ class Proxy:
         return ""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set. Raises `InvalidValue`: the socket cannot be listened on."""
+        """Serve until `stop` is set. Raises `InvalidValue`: the socket cannot be opened."""
         ended = asyncio.create_task(stop.wait(), name="cri:stop")
         channel = grpc.aio.insecure_channel(
             f"unix:{self.options.runtime}", options=_UNBOUNDED + _PROMPT
@@ -167,7 +167,7 @@ class Proxy:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def heard(self) -> None:
-        """The kubelet calls."""
+        """Note a call of the kubelet."""
         self._heard = self._clock()
 
     def _told(self, problem: str) -> None:
@@ -180,12 +180,12 @@ class Proxy:
             self.ready.set()
 
     async def _look(self) -> str:
-        """Compare with what the runtime has; why that is not possible, or nothing."""
+        """Compare with the runtime; return why that is impossible, or nothing."""
         async with self._looking:
             before = set(self._fresh)
             self._gone.clear()
             try:
-                # In this order: whatever is listed, its pod is too.
+                # In this order: the pod of each listed container is listed too.
                 listed = await self._ask("ListContainers", cri.ListedContainers)
                 pods = await self._ask("ListPodSandbox", cri.ListedPods)
             except grpc.aio.AioRpcError as error:
@@ -196,16 +196,16 @@ class Proxy:
                 await self._decided(lambda: self._compare(pods, listed, before))
             except (
                 OSError
-            ) as error:  # a full disk must not end what every container is made through
+            ) as error:  # a full disk must not end the path by which every container is created
                 return f"its answer cannot be written down: {error.strerror or error}"
             return ""
 
     def _compare(
         self, pods: cri.ListedPods, listed: cri.ListedContainers, before: set[str]
     ) -> None:
-        """Tell the decider what there is; in its thread, where nothing is decided meanwhile.
+        """Report the runtime's content to the decider, in its thread, which decides nothing meanwhile.
 
-        A list is as old as its question: what was made or has ended since is known better here.
+        A list is as old as its request: the proxy knows better what was created or has ended since.
         """
         sandboxes = tuple(
             PodSandbox(
@@ -248,7 +248,7 @@ class Proxy:
     # --- calls -------------------------------------------------------------------------------
 
     async def stream(self, method: str, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        """Pass on a call with many answers, each as it comes."""
+        """Pass on a call with many answers, each at its arrival."""
         call = self._runtime.unary_stream(method)(
             request, timeout=context.time_remaining(), metadata=_passed(context)
         )
@@ -265,19 +265,19 @@ class Proxy:
             return
         finally:
             call.cancel()
-        # Where the runtime has no such call it may end it before it was sent; then this library has
-        # lost why. Asked for one answer it tells, and the kubelet goes by that.
+        # A runtime without such a call may end it before it was sent, and this library then loses the reason. The
+        # same call with one answer returns the reason, and the kubelet acts on it.
         yield await self.forward(method, request, context)
 
     async def forward(self, method: str, request: bytes, context: Any) -> bytes:
-        """Pass a call on, whatever it is, and its answer back."""
+        """Pass on a call of any kind, and its answer."""
         try:
             return await self._call(method, request, context)
         except grpc.aio.AioRpcError as error:
             return await _refused(context, error)
 
     async def ending(self, method: str, request: bytes, context: Any) -> bytes:
-        """Pass on that a container is to end; what it held is free once it has."""
+        """Pass on the end of a container, and release its grants afterwards."""
         answer = await self.forward(method, request, context)
         with contextlib.suppress(Malformed):
             gone = cri.Identity.decode(request).id
@@ -285,7 +285,7 @@ class Proxy:
         return answer
 
     async def starting(self, method: str, request: bytes, context: Any) -> bytes:
-        """Pass on that a container is to start, unless it must not."""
+        """Pass on the start of a container, unless it must not start."""
         try:
             identity = cri.Identity.decode(request).id
             if self._decider.has_room(identity):
@@ -297,11 +297,11 @@ class Proxy:
         except (Refused, OSError) as error:
             await context.abort(grpc.StatusCode.UNKNOWN, f"partage: {error}")
         except Malformed:
-            pass  # the runtime says what is wrong with it
+            pass  # the runtime reports its fault
         return await self.forward(method, request, context)
 
     async def create(self, request: bytes, context: Any) -> bytes:
-        """Decide about a container, and have it made with what was granted."""
+        """Decide about a container, and have it created with its grants."""
         container: Container | None = None
         try:
             told = cri.CreateRequest.decode(request)
@@ -324,7 +324,7 @@ class Proxy:
             return answer
         finally:
             if container is not None:
-                # Behind what is still being decided where the call was let go; or the proxy ends.
+                # After the pending decision of a cancelled call, or at the proxy's end.
                 with contextlib.suppress(RuntimeError):
                     self._thread.submit(self._left_open, container)
 
@@ -348,7 +348,7 @@ class Proxy:
         try:
             self._decider.rename(container.id, identity)
         except OSError as error:
-            # It is made, and written down under the name that it had before: the next look tries again.
+            # It is created, and recorded under its earlier name: the next look tries again.
             _LOG.warning("container %s: %s", identity, error.strerror or error)
             self._left_open(container)
             return
@@ -362,11 +362,11 @@ class Proxy:
         try:
             self._decider.remove(container)
         except OSError as error:
-            # It holds nothing any more; what is not written down the next look finds.
+            # It holds nothing any more; the next look finds an entry that was not written.
             _LOG.warning("container %s: its end cannot be written down: %s", container.id, error)
 
     def _left_open(self, container: Container) -> None:
-        """It may have been made or not: a look that begins after this will tell."""
+        """It may exist or not: a look that begins later will show it."""
         if decided := self._making.pop(container.id, None):
             self._fresh[container.id] = decided
 
@@ -375,10 +375,10 @@ class Proxy:
         self._fresh.pop(identity, None)
         self._removed(Container(identity))
 
-    # On the way:
+    # During a call:
 
     async def _image(self, told: cri.CreateRequest) -> tuple[str, ...]:
-        """Variables of the image; the runtime has it, or it could not make the container."""
+        """Variables of the image; the runtime has it, or it could not create the container."""
         image = told.config.image if told.config else None
         call = self._runtime.unary_unary(f"/{cri.IMAGE}/ImageStatus")
         request = cri.ImageStatusRequest(image, verbose=True)
@@ -386,7 +386,7 @@ class Proxy:
         return image_environment(cri.ImageStatusResponse.decode(answer))
 
     async def _adjusted(self, pod: PodSandbox, container: Container) -> Adjustment | None:
-        """What is decided; what is refused is looked at again after what has ended is known."""
+        """The decision; a refusal is checked again after a look for ended containers."""
         try:
             return await self._in_time(pod, container)
         except Refused:
@@ -399,7 +399,7 @@ class Proxy:
                 return await self._decided(lambda: self._decide(pod, container))
         except TimeoutError:
             self._decider.late(pod, container)
-            # What is decided after all is for a container that will never be.
+            # A late decision is for a container that will never exist.
             self._thread.submit(self._unmade, container)
             raise Refused(
                 f"pod {pod.namespace}/{pod.name}, container {container.name}: not decided within "
@@ -419,13 +419,13 @@ class Proxy:
 
 
 class _Everything(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no types
-    """Whatever the kubelet calls."""
+    """Handles all calls of the kubelet."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
 
     def service(self, details: Any) -> Any:
-        """Who answers a call: by its name, without knowing what there is."""
+        """The handler of a call by its name, without a list of all calls."""
         method: str = details.method
         proxy = self._proxy
         proxy.heard()
@@ -460,20 +460,20 @@ class _Everything(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no
 
 
 def _streams(method: str) -> bool:
-    """Whether a call has many answers; CRI has none with many requests."""
+    """Whether a call has many answers; no call of CRI has many requests."""
     name = method.rpartition("/")[2]
     return name == "GetContainerEvents" or name.startswith("Stream")
 
 
 def _passed(context: Any) -> tuple[tuple[str, str | bytes], ...]:
-    """What came with a call and belongs to it."""
+    """The metadata of a call that belongs to it."""
     return tuple(
         (key, value) for key, value in context.invocation_metadata() or () if key not in _OWN
     )
 
 
 async def _refused(context: Any, error: grpc.aio.AioRpcError) -> bytes:
-    """End a call as the runtime has ended it."""
+    """End a call with the runtime's status."""
     trailing = tuple(error.trailing_metadata() or ())
     await context.abort(error.code(), error.details() or "", trailing)
     raise AssertionError("a call that was ended goes on")
