@@ -17,14 +17,14 @@ UNHEALTHY: Final = "Unhealthy"
 
 
 class Options(Message):
-    """What a plugin wants to be asked."""
+    """The optional calls that a plugin wants."""
 
     pre_start_required: bool = flag(1)
     preferred_available: bool = flag(2)
 
 
 class RegisterRequest(Message):
-    """A plugin introduces itself; the endpoint is a file beside the kubelet's socket."""
+    """A plugin registers; the endpoint is a file beside the kubelet's socket."""
 
     version: str = text(1)
     endpoint: str = text(2)
@@ -39,7 +39,7 @@ class NumaNode(Message):
 
 
 class Topology(Message):
-    """Where a unit sits."""
+    """The NUMA nodes of a unit."""
 
     nodes: tuple[NumaNode, ...] = messages(1, NumaNode)
 
@@ -59,7 +59,7 @@ class DeviceList(Message):
 
 
 class ContainerPreference(Message):
-    """Which units would be best for a container."""
+    """Asks which units suit a container best."""
 
     available: tuple[str, ...] = texts(1)
     must_include: tuple[str, ...] = texts(2)
@@ -73,7 +73,7 @@ class PreferredRequest(Message):
 
 
 class ContainerIds(Message):
-    """Units that the kubelet gives to a container, or shall; none leaves the choice to the kubelet."""
+    """Units that the kubelet allocates to a container, or should; none leaves the choice to the kubelet."""
 
     ids: tuple[str, ...] = texts(1)
 
@@ -85,13 +85,13 @@ class PreferredResponse(Message):
 
 
 class AllocateRequest(Message):
-    """The same for several containers; of whom, is not told."""
+    """Allocations for several containers, without their names."""
 
     containers: tuple[ContainerIds, ...] = messages(1, ContainerIds)
 
 
 class ContainerAllocation(Message):
-    """What the kubelet adds to a container that got units."""
+    """The kubelet's additions to a container that got units."""
 
     envs: Mapping[str, str] = text_map(1)
 
@@ -110,14 +110,14 @@ class ContainerDevices(Message):
 
 
 class ContainerResources(Message):
-    """What a container holds."""
+    """The units of a container."""
 
     name: str = text(1)
     devices: tuple[ContainerDevices, ...] = messages(2, ContainerDevices)
 
 
 class PodResources(Message):
-    """What a pod holds. The kubelet tells no UID here."""
+    """The units of a pod. The kubelet reports no UID here."""
 
     name: str = text(1)
     namespace: str = text(2)
@@ -131,13 +131,13 @@ class ListResponse(Message):
 
 
 class AllocatableResponse(Message):
-    """All units of the node that are healthy, whichever plugin offers them."""
+    """All healthy units of the node, of all plugins."""
 
     devices: tuple[ContainerDevices, ...] = messages(1, ContainerDevices)
 
 
 class GetRequest(Message):
-    """One pod is asked for."""
+    """Asks for one pod."""
 
     name: str = text(1)
     namespace: str = text(2)

@@ -38,7 +38,7 @@ Advise = Callable[[Offer, said.ContainerPreference], Awaitable[tuple[str, ...]]]
 
 
 class DevicePlugins:
-    """All device plugins of one node; `take` what is offered, and `run` it."""
+    """All device plugins of one node; `take` the offers, and `run` them."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class DevicePlugins:
         chance: Callable[[], float],
         stories: Stories = SILENT,
     ) -> None:
-        """Plugins that offer nothing yet.
+        """Start without offers.
 
         Args:
-            allow: why no container with units may start at present; empty when one may. May wait a
-                while, less than 30 s.
-            chance: between 0 and 1; spreads what is tried again.
-            stories: hears which units are taken, and marks who gets them.
+            allow: why no container with units may start at present; empty if one may. It may take
+                a while, less than 30 s.
+            chance: between 0 and 1; spreads retries.
+            stories: receives the taken units, and returns the mark of their container.
         """
         self._stories = stories
         self._files = files
@@ -65,7 +65,7 @@ class DevicePlugins:
         self._news = asyncio.Event()
 
     def take(self, offers: tuple[Offer, ...]) -> None:
-        """Offer this from now on; a resource that is not among them has no units any more."""
+        """Replace the offers; a resource that is not among them has no units any more."""
         fresh = {one.resource: one for one in offers}
         for resource in self._plugins.keys() - fresh.keys():
             self._plugins[resource].take(Offer(resource, ()))
@@ -81,17 +81,17 @@ class DevicePlugins:
             self._news.set()
 
     def again(self, resource: str) -> None:
-        """Register a resource anew, where the kubelet counts none of its units although it listens."""
+        """Register a resource again if the kubelet counts none of its units although it listens."""
         if resource in self._plugins:
             self._plugins[resource].session.lost.set()
 
     @property
     def registered(self) -> frozenset[str]:
-        """Resources whose units the kubelet has been told."""
+        """Resources whose units the kubelet has received."""
         return frozenset(name for name, one in self._plugins.items() if one.watchers)
 
     async def run(self) -> None:
-        """Serve until cancelled; a kubelet that is away is waited for."""
+        """Serve until cancelled, and wait for a kubelet that is away."""
         running: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
@@ -109,7 +109,7 @@ class DevicePlugins:
                 finally:
                     news.cancel()
                 for task in done - {news}:
-                    task.result()  # a fault of ours ends the agent rather than hide
+                    task.result()  # a fault of ours must end the agent, not hide
         finally:
             for task in running.values():
                 task.cancel()
@@ -119,7 +119,7 @@ class DevicePlugins:
 
 @dataclass(eq=False)
 class _Served:
-    """The plugin of one resource; `watchers` are streams that tell the kubelet its units."""
+    """The plugin of one resource; `watchers` are streams that send its units to the kubelet."""
 
     offer: Offer
     advise: Advise
@@ -142,7 +142,7 @@ class _Served:
         return MARK + _WORD.sub("_", self.offer.resource.rpartition("/")[2].upper())
 
     async def run(self) -> None:
-        """Serve and register, again and again, until cancelled."""
+        """Serve and register repeatedly, until cancelled."""
         # Short: a socket's path has at most 107 characters.
         socket = f"partage-{self.offer.resource.rpartition('/')[2]}.sock"
         asked = said.RegisterRequest(said.VERSION, socket, self.offer.resource, _OPTIONS)

@@ -33,22 +33,22 @@ from partage.kube.retry import Backoff
 
 _LOG: Final = logging.getLogger("partage.agent")
 _PATIENCE: Final = 10.0
-"""Seconds that `Register` may take; the kubelet dials for as long."""
+"""Seconds that `Register` may take; the kubelet dials equally long."""
 _ALONE: Final = (("grpc.use_local_subchannel_pool", 1),)
-"""By default channels of a process may share the connections to one address, and with them the ever longer
-pauses after refused ones. A new channel to a kubelet that is back starts without them (a precaution: no test
-here has shown the pauses to last)."""
+"""By default the channels of a process may share the connections to one address, and the growing pauses after
+refused ones. A new channel to a restarted kubelet starts without them (a precaution: no test here has shown
+the pauses to last)."""
 _T = TypeVar("_T")
 File = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class PluginFiles:
-    """Where the kubelet is, and how often it is looked for.
+    """The path of the kubelet's folder, and how often it is checked.
 
     Attributes:
         folder: of the device plugins' sockets, the kubelet's own among them.
-        look: seconds between two looks whether a socket is another one.
+        look: seconds between two checks whether a socket is a different one.
         listening: seconds that the kubelet may take from `Register` to listening.
     """
 
@@ -64,11 +64,11 @@ class PluginFiles:
 
 
 class _Moved(Exception):
-    """A socket is another one now, or gone."""
+    """A socket is a different one now, or gone."""
 
 
 class _Failed(Exception):
-    """A registration came to nothing; the message says why."""
+    """A registration failed; the message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Session:
 
     Attributes:
         listens: set once the kubelet listens.
-        lost: set once it does not any more.
+        lost: set once the kubelet listens no more.
     """
 
     listens: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,7 +85,7 @@ class Session:
 
 
 class Registrar:
-    """Registers one plugin, again and again; `run` it."""
+    """Registers one plugin repeatedly; `run` it."""
 
     def __init__(
         self,
@@ -94,12 +94,12 @@ class Registrar:
         serve: Callable[[Session], Any],
         chance: Callable[[], float],
     ) -> None:
-        """Nothing is served yet.
+        """Start without serving.
 
         Args:
             asked: the request to the kubelet; its `endpoint` is the plugin's socket in the same folder.
             serve: gRPC's handler of the plugin's calls for one registration.
-            chance: between 0 and 1; spreads what is tried again.
+            chance: between 0 and 1; spreads retries.
         """
         self._files = files
         self._asked = asked
@@ -108,7 +108,7 @@ class Registrar:
         self._own = files.folder / asked.endpoint
 
     async def run(self) -> None:
-        """Serve and register until cancelled; a kubelet that is away is waited for."""
+        """Serve and register until cancelled, and wait for a kubelet that is away."""
         tries = 0
         while True:
             since = _file(self._files.kubelet)
@@ -136,10 +136,10 @@ class Registrar:
         _LOG.log(level, "%s: %s", self._asked.resource_name, what)
 
     async def _registered(self, since: File) -> None:
-        """Serve and be registered; return when the kubelet has let go.
+        """Serve and stay registered; return when the kubelet has dropped the plugin.
 
         Raises:
-            _Moved: it was started anew, or has removed our socket.
+            _Moved: the kubelet restarted, or removed our socket.
             _Failed: it does not listen, or another process serves our socket.
         """
         await self._probe()
@@ -158,7 +158,7 @@ class Registrar:
             await self._unless_moved(session.lost.wait(), since, own)
 
     async def _probe(self) -> None:
-        """Find out whether anybody is there before anything is made for it."""
+        """Check that a kubelet answers before the plugin creates anything for it."""
         async with asyncio.timeout(_PATIENCE):  # a TimeoutError is an OSError
             _, writer = await asyncio.open_unix_connection(self._files.kubelet)
         writer.close()
@@ -181,11 +181,11 @@ class Registrar:
             await call(self._asked.encode(), timeout=_PATIENCE)
 
     async def _unless_moved(self, doing: Awaitable[_T], since: File, own: File) -> _T:
-        """Wait for something as long as both sockets are the same files.
+        """Wait for a result while both sockets are the same files.
 
         Raises:
-            _Moved: one is gone, or the kubelet's is another one; what was waited for is let go.
-            _Failed: ours is another one.
+            _Moved: one is gone, or the kubelet's is a different one; the wait is cancelled.
+            _Failed: ours is a different one.
         """
         task = asyncio.ensure_future(doing)
         try:
@@ -194,7 +194,7 @@ class Registrar:
                 if _file(self._files.kubelet) != since or mine is None:
                     raise _Moved
                 if mine != own:
-                    # Taken back at growing intervals only, or two agents would keep each other busy.
+                    # Registered again at growing intervals only, or two agents would keep each other busy.
                     raise _Failed(
                         f"another process serves {self._own}; is a second agent running?"
                     )
@@ -206,7 +206,7 @@ class Registrar:
                 await asyncio.wait((task,))
 
     async def _rest(self, seconds: float, since: File) -> bool:
-        """Wait before the next try; whether that ended early, since the kubelet's socket is another one."""
+        """Wait before the next try; true if the wait ended early because the kubelet's socket is a different one."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while (left := end - loop.time()) > 0 and _file(self._files.kubelet) == since:  # noqa: ASYNC110
@@ -215,7 +215,7 @@ class Registrar:
 
 
 def _file(path: Path) -> File | None:
-    """Which file this is; None where there is none."""
+    """The identity of a file; None if there is none."""
     try:
         found = path.stat()
     except OSError:

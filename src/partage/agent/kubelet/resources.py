@@ -36,14 +36,14 @@ _OPTIONS: Final = (
 
 
 class KubeletSilent(PartageError):
-    """The kubelet does not tell; the message says why."""
+    """The kubelet does not answer; the message contains the reason."""
 
 
 class Resources:
     """The kubelet's PodResources; `close` it at the end."""
 
     def __init__(self, socket: Path) -> None:
-        """A client that asks nothing yet; there need be no kubelet at its `socket`."""
+        """Start a client without a request; no kubelet need exist at its `socket`."""
         self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS)
 
     async def close(self) -> None:
@@ -51,15 +51,15 @@ class Resources:
         await self._channel.close()
 
     async def pods(self) -> tuple[PodResources, ...]:
-        """What all pods of the node hold. Raises `KubeletSilent`."""
+        """The units of all pods of the node. Raises `KubeletSilent`."""
         return (await self._ask("List", Empty(), ListResponse)).pods
 
     async def allocatable(self) -> tuple[ContainerDevices, ...]:
-        """All units that the kubelet may give, of whichever plugin. Raises `KubeletSilent`."""
+        """All units that the kubelet may allocate, of all plugins. Raises `KubeletSilent`."""
         return (await self._ask("GetAllocatableResources", Empty(), AllocatableResponse)).devices
 
     async def pod(self, namespace: str, name: str) -> PodResources | None:
-        """What one pod holds; None when the kubelet knows no such pod. Raises `KubeletSilent`."""
+        """The units of one pod; None if the kubelet does not know it. Raises `KubeletSilent`."""
         return (await self._ask("Get", GetRequest(name, namespace), GetResponse)).pod
 
     async def _ask(self, method: str, request: Message, of: type[M]) -> M:
@@ -75,13 +75,13 @@ class Resources:
 def without_ours(
     allocatable: Iterable[ContainerDevices], ours: Mapping[str, Collection[str]]
 ) -> dict[str, list[str]]:
-    """Resources of ours of which the kubelet counts no unit of ours.
+    """Resources of ours for which the kubelet counts no unit of ours.
 
     Args:
         ours: units that the agent offers, by resource.
 
     Returns:
-        What it counts instead, sorted: another plugin's units, which registered later, or none.
+        The units that it counts instead, sorted: those of another plugin that registered later, or none.
     """
     found = defaultdict[str, set[str]](set)
     for one in allocatable:
@@ -96,11 +96,11 @@ def without_ours(
 def unserved(
     pods: Iterable[PodResources], ours: Collection[str], served: Collection[tuple[str, str]]
 ) -> list[str]:
-    """Containers that hold units of ours by the kubelet's word and that the agent gave nothing.
+    """Containers that hold units of ours in the kubelet's report and have no grant of the agent.
 
     Args:
         ours: names of the resources that the agent serves.
-        served: `namespace/pod` and container of what the agent has given.
+        served: `namespace/pod` and container of the agent's grants.
 
     Returns:
         `namespace/pod/container`, sorted.

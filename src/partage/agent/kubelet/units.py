@@ -36,7 +36,7 @@ from partage.vendors.traits import NVIDIA, traits_of
 from partage.wire import record, shapes
 
 MOST_UNITS: Final = 8192
-"""Of one resource: 0.6 MB in a message that may have 4 MiB. What is above it is not offered."""
+"""Units of one resource: 0.6 MB in a message of at most 4 MiB. More units are not offered."""
 _GIB: Final = 2**30
 _PERCENT: Final = 100
 _LONGEST_ID: Final = 63
@@ -45,7 +45,7 @@ _OFF: Final = frozenset({"", "disable", "disabled", "false"})
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One unit of a resource; `numa` is the NUMA node of the card, -1 when unknown."""
+    """One unit of a resource; `numa` is the NUMA node of the card, -1 if unknown."""
 
     id: str
     card: str
@@ -59,7 +59,7 @@ class Offer:
 
     Attributes:
         units: card by card.
-        dropped: how many more there would be, were the list not bounded.
+        dropped: the number of units beyond the bound of the list.
     """
 
     resource: str
@@ -67,7 +67,7 @@ class Offer:
     dropped: int = 0
 
     def listed(self) -> DeviceList:
-        """What the kubelet is sent."""
+        """The message for the kubelet."""
         return DeviceList(
             tuple(
                 Device(
@@ -86,8 +86,8 @@ class Asked:
 
     Attributes:
         requests: units by resource.
-        grants: what the record gives it of cards.
-        held: units that the kubelet has chosen, by resource; none for one that still waits.
+        grants: the record's grants of cards.
+        held: units that the kubelet has chosen, by resource; none for a waiting container.
     """
 
     requests: Mapping[str, int]
@@ -96,10 +96,10 @@ class Asked:
 
 
 def offers(node: Node, settings: Settings) -> tuple[Offer, ...]:
-    """What this node's kubelet plugins serve; a name without units is left out.
+    """The offers of this node's device plugins; a resource without units is left out.
 
-    qGPU's names are served where the node's label `qgpu-device-enable` says so. Cards of a vendor whose own plugin
-    cuts them are that plugin's to serve; of all others, the vendor's name counts whole cards.
+    qGPU's resources are served if the node's label `qgpu-device-enable` demands it. If a vendor's own plugin cuts
+    its cards, that plugin serves them; for all other cards, the vendor's resource counts whole cards.
     """
     every = [one for one in node.devices if one.type is DeviceType.GPU]
     cards = [one for one in every if traits_of(one.vendor) is NVIDIA]
@@ -136,7 +136,7 @@ def _offer(resource: str, amounts: Sequence[tuple[model.Device, int]]) -> Offer:
 
 
 def _head(uuid: str) -> str:
-    """The UUID, or what stands for it where it leaves no room for a number."""
+    """The UUID, or a short replacement if it leaves no room for a number."""
     if len(uuid.encode()) <= _LONGEST_ID - len("::") - len(str(MOST_UNITS)):
         return uuid
     return hashlib.sha256(uuid.encode()).hexdigest()[:40]
@@ -168,7 +168,7 @@ def asked_of(pods: Iterable[shapes.Pod], node: str, known: Iterable[PodResources
 
 
 def requests_of(container: shapes.Container) -> dict[str, int]:
-    """Units that a container asks for, by resource."""
+    """Units that a container requests, by resource."""
     resources = container.resources or shapes.Resources()
     said = {**(resources.requests or {}), **(resources.limits or {})}
     found: dict[str, int] = {}
@@ -176,7 +176,7 @@ def requests_of(container: shapes.Container) -> dict[str, int]:
         try:
             found[name] = Quantity.parse(value).ceil()
         except InvalidQuantity:
-            continue  # an API server lets none through
+            continue  # an API server admits no such pod
     return found
 
 
@@ -187,14 +187,14 @@ def advise(
     must: Sequence[str],
     asked: Iterable[Asked],
 ) -> tuple[str, ...]:
-    """Units for a container that the kubelet does not name; nothing where no record tells.
+    """Units for a container that the kubelet does not name; none if no record matches.
 
-    Containers that ask for as many units are alike here: a record whose units one of them holds already is
-    left out. So in the end they hold as many units of each card as their records say, in whatever order
-    the kubelet takes them.
+    Containers that request equally many units are alike here: a record whose units one of them already holds is
+    left out. So finally they hold as many units of each card as their records grant, in any order
+    of the kubelet's calls.
 
     Args:
-        must: which have to be among them.
+        must: units that the answer must contain.
         asked: see `asked_of`.
     """
     card_of = {unit.id: unit.card for unit in offer.units}
@@ -228,7 +228,7 @@ def _chosen(
         if len(chosen) < size and left[card_of.get(unit, "")] > 0:
             left[card_of[unit]] -= 1
             chosen.append(unit)
-    if len(chosen) < size:  # used otherwise than the records say; the kubelet needs its number
+    if len(chosen) < size:  # the use differs from the records; the kubelet needs its number
         chosen += _by_number(available, chosen)[: size - len(chosen)]
     return tuple(chosen)
 
@@ -239,7 +239,7 @@ def _by_number(available: Iterable[str], but: Collection[str]) -> list[str]:
 
 
 def _shares(resource: str, size: int, grants: Sequence[Grant]) -> Counter[str]:
-    """How many of the units belong to which card: by amount, what is left over to the first."""
+    """The number of units on each card: by amount, the remainder on the first."""
     amounts: dict[str, int] = {}
     for one in grants:
         amount = {names.QGPU_CORE: one.core_milli, names.QGPU_MEMORY: one.memory_bytes}
