@@ -16,7 +16,7 @@ from typing import Final
 from partage.wire.protobuf import Malformed
 
 LARGEST_PAYLOAD: Final = 4096
-"""Of a frame that we send. The runtime reads through a buffer of this size; one byte more breaks the
+"""Of a frame that the plugin sends. The runtime reads through a buffer of this size; one byte more breaks the
 connection, and the container is then started without its adjustment."""
 LARGEST_MESSAGE: Final = 4 << 20
 """Of a ttrpc message."""
@@ -26,7 +26,7 @@ _KINDS: Final = frozenset({1, 2, 3})
 
 
 class Kind(IntEnum):
-    """What a ttrpc message is."""
+    """The kind of a ttrpc message."""
 
     REQUEST = 1
     RESPONSE = 2
@@ -59,7 +59,7 @@ class TtrpcMessage:
 
 
 def framed(connection: int, data: bytes) -> bytes:
-    """Some bytes of a connection as frames that the runtime can read."""
+    """Bytes of a connection, as frames that the runtime can read."""
     out = bytearray()
     for start in range(0, len(data), LARGEST_PAYLOAD):
         piece = data[start : start + LARGEST_PAYLOAD]
@@ -69,7 +69,7 @@ def framed(connection: int, data: bytes) -> bytes:
 
 @dataclass(slots=True)
 class FrameReader:
-    """Takes frames out of the bytes of a socket, however they arrive."""
+    """Extracts frames from the bytes of a socket, in pieces of any size."""
 
     _held: bytearray = field(default_factory=bytearray)
 
@@ -94,7 +94,7 @@ class FrameReader:
 
 @dataclass(slots=True)
 class TtrpcReader:
-    """Takes messages out of the bytes of one connection."""
+    """Extracts messages from the bytes of one connection."""
 
     _held: bytearray = field(default_factory=bytearray)
 
@@ -102,7 +102,7 @@ class TtrpcReader:
         """Every message that is complete now.
 
         Raises:
-            Malformed: a message is larger than it may be, or of a kind that is not known.
+            Malformed: a message is larger than it may be, or of an unknown kind.
         """
         self._held += data
         while len(self._held) >= _HEAD.size:

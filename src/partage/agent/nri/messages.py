@@ -26,7 +26,7 @@ PLUGIN: Final = "nri.pkg.api.v1alpha1.Plugin"
 
 
 class Event(IntEnum):
-    """What this plugin subscribes to, of what there is; bit `event - 1` of the mask."""
+    """The events that this plugin subscribes to; bit `event - 1` of the mask."""
 
     CREATE_CONTAINER = 4
     START_CONTAINER = 6
@@ -38,7 +38,7 @@ class Event(IntEnum):
 
 
 class Status(Message):
-    """How a call ended; code 0 is well."""
+    """The result of a call; code 0 means success."""
 
     code: int = integer(1)
     message: str = text(2)
@@ -64,7 +64,7 @@ class Response(Message):
 
 
 class PodSandbox(Message):
-    """A pod as the runtime knows it: the kubelet passes labels and annotations on."""
+    """A pod in the runtime: the kubelet passes labels and annotations on."""
 
     id: str = text(1)
     name: str = text(2)
@@ -90,7 +90,7 @@ class Wrapped(Message):
 
 
 class Device(Message):
-    """A device file of a container, with leave to use it."""
+    """A device file of a container, with permission to use it."""
 
     path: str = text(1)
     type: str = text(2)
@@ -102,13 +102,13 @@ class Device(Message):
 
 
 class LinuxContainer(Message):
-    """What is particular to Linux of a container."""
+    """A container's fields for Linux."""
 
     devices: tuple[Device, ...] = messages(2, Device)
 
 
 class Container(Message):
-    """A container as the runtime knows it; `env` is what the process would get, the image's included."""
+    """A container in the runtime; `env` is the process's environment, the image's variables included."""
 
     id: str = text(1)
     pod_sandbox_id: str = text(2)
@@ -127,14 +127,14 @@ class Container(Message):
 
 
 class RegisterPluginRequest(Message):
-    """The first thing a plugin says."""
+    """The first message of a plugin."""
 
     plugin_name: str = text(1)
     plugin_idx: str = text(2)
 
 
 class ConfigureRequest(Message):
-    """The runtime introduces itself. Time-outs are in milliseconds; 0 where it does not tell."""
+    """The runtime's first message. Time-outs are in milliseconds; 0 if it does not report them."""
 
     config: str = text(1)
     runtime_name: str = text(2)
@@ -144,13 +144,13 @@ class ConfigureRequest(Message):
 
 
 class ConfigureResponse(Message):
-    """What the plugin wants to be told."""
+    """The plugin's subscriptions."""
 
     events: int = integer(2)
 
 
 class SynchronizeRequest(Message):
-    """Pods and containers that are there; `more` of them follow."""
+    """Existing pods and containers; `more` of them follow."""
 
     pods: tuple[PodSandbox, ...] = messages(1, PodSandbox)
     containers: tuple[Container, ...] = messages(2, Container)
@@ -158,20 +158,20 @@ class SynchronizeRequest(Message):
 
 
 class SynchronizeResponse(Message):
-    """Nothing to change; `more` says that we understood that more follow."""
+    """No changes; `more` confirms that more messages follow."""
 
     more: bool = flag(2)
 
 
 class ContainerRequest(Message):
-    """A container is about to be made, or has ended, by itself or not."""
+    """A container is about to be created, or has ended for any reason."""
 
     pod: PodSandbox | None = message(1, PodSandbox)
     container: Container | None = message(2, Container)
 
 
 class StateChange(Message):
-    """Something happened to a pod or a container."""
+    """A pod or a container changed its state."""
 
     event: int = integer(1)
     pod: PodSandbox | None = message(2, PodSandbox)
@@ -186,13 +186,13 @@ class Variable(Message):
 
 
 class LinuxAdjustment(Message):
-    """What is to be added that is particular to Linux."""
+    """The additions for Linux."""
 
     devices: tuple[Device, ...] = messages(1, Device)
 
 
 class Hook(Message):
-    """A program that the runtime runs; the limit is in seconds."""
+    """A program that the runtime runs; the time limit is in seconds."""
 
     path: str = text(1)
     args: tuple[str, ...] = texts(2)
@@ -218,7 +218,7 @@ class CdiDevice(Message):
 
 
 class Adjustment(Message):
-    """What is to be changed of a container before it is made."""
+    """The changes of a container before its creation."""
 
     annotations: Mapping[str, str] = text_map(2)
     mounts: tuple[Mount, ...] = messages(3, Mount)
@@ -229,6 +229,6 @@ class Adjustment(Message):
 
 
 class CreateContainerResponse(Message):
-    """The answer; without an adjustment the container stays as it is."""
+    """The answer; without an adjustment the container stays unchanged."""
 
     adjust: Adjustment | None = message(1, Adjustment)

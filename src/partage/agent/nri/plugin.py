@@ -48,42 +48,42 @@ _WANTED: Final = (
     Event.REMOVE_CONTAINER,
 )
 _MASK: Final = sum(1 << (event - 1) for event in _WANTED)
-"""Only events that every runtime with this interface knows: an unknown bit ends the connection."""
+"""Only events of every runtime with this interface, because an unknown bit ends the connection."""
 _NO_NAMES: Final = ("1.", "2.0.")
-"""How versions of containerd begin whose NRI leaves CDI names out without a word."""
+"""Prefixes of containerd's versions whose NRI drops CDI names without an error."""
 _PIECE: Final = 1 << 16
 _SHARE: Final = 0.75
-"""Of the time that the runtime grants, what a decision may take."""
+"""The part of the runtime's time limit that a decision may take."""
 _OFF: Final = (
     "NRI is off in the container runtime, or its socket is elsewhere (--nri-socket). containerd before "
     '2.0 needs disable = false under [plugins."io.containerd.nri.v1.nri"] in its configuration; '
     "runtimes without NRI are asked by --cri-socket"
 )
-"""Most likely why there is no socket."""
+"""The likeliest reasons for a missing socket."""
 _T = TypeVar("_T")
 
 
 class Refused(PartageError):
-    """A container must not be made; the message names pod, container and rule."""
+    """A container must not be created; the message names pod, container and rule."""
 
 
 class Decider(Protocol):
-    """What decides about containers. Called from one thread, one call at a time."""
+    """Decides about containers. Called from one thread, one call at a time."""
 
     def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
-        """What a container is to get; None leaves it as it is. Raises `Refused`."""
+        """The changes of a container; None leaves it unchanged. Raises `Refused`."""
 
     def start(self, pod: PodSandbox, container: Container) -> None:
-        """A container is made and about to start its first program. Raises `Refused`."""
+        """A container is created and about to start its first program. Raises `Refused`."""
 
     def has_room(self, container: str) -> bool:
-        """Whether its image is to be looked at before it starts; from any thread."""
+        """Whether its image must be checked before it starts; from any thread."""
 
     def remove(self, container: Container) -> None:
-        """A container has ended, or is gone; may be told twice."""
+        """A container has ended, or is gone; may be called twice."""
 
     def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
-        """All that is there, told after each connection."""
+        """Receive all pods and containers, after each connection."""
 
     def late(self, pod: PodSandbox, container: Container) -> None:
         """A container was refused because its decision took too long."""
@@ -91,15 +91,15 @@ class Decider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PluginOptions:
-    """How to be a plugin.
+    """The settings of a plugin.
 
     Attributes:
         name: of the plugin, in the runtime's log.
-        index: two digits; plugins with lower ones are asked first.
+        index: two digits; the runtime calls plugins with lower ones first.
         deadline: seconds that a decision may take.
         patience: seconds that connecting and registering may take.
-        told: hears whether the runtime can be told CDI names, before any container is decided about.
-        kept: what of a container is kept until all that are there have been told: together they may be gigabytes.
+        told: receives whether the runtime accepts CDI names, before the first decision.
+        kept: reduces a container until all existing ones have arrived: together they may be gigabytes.
     """
 
     socket: Path = Path("/var/run/nri/nri.sock")
@@ -113,7 +113,7 @@ class PluginOptions:
 
 
 class Plugin:
-    """One plugin; `ready` is set while the runtime has told all that is there and asks us about containers."""
+    """One plugin; `ready` is set while the runtime has listed all containers and asks the plugin about new ones."""
 
     def __init__(self, decider: Decider, options: PluginOptions | None = None) -> None:
         self.options = options or PluginOptions()
@@ -124,13 +124,13 @@ class Plugin:
 
     @property
     def problem(self) -> str:
-        """Why the runtime does not ask us about containers; empty while it does."""
+        """Why the runtime does not ask the plugin about containers; empty while it does."""
         if self.ready.is_set():
             return ""
         return f"the container runtime does not ask the agent ({self.options.socket}): {self._why}"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, across restarts of the runtime. Raises nothing of the runtime's."""
+        """Serve until `stop` is set, across restarts of the runtime. Raises no error of the runtime."""
         ended = asyncio.create_task(stop.wait(), name="nri:stop")
         tries = 0
         connection: asyncio.Task[None] | None = None
@@ -145,7 +145,7 @@ class Plugin:
                 await asyncio.wait((connection,))
                 if stop.is_set():
                     if not connection.cancelled():
-                        connection.exception()  # whatever it was, it is over
+                        connection.exception()  # its error does not matter any more
                     return
                 self._report(connection, tries)
                 delay = self.options.again.delay(max(tries - 1, 0), random.random())  # noqa: S311 # spreads restarts
@@ -218,8 +218,8 @@ class _Connection:
 
         Raises:
             Malformed: it broke the protocol.
-            Refused: it does not take the plugin.
-            TimeoutError: it was silent before everything was set up.
+            Refused: it does not accept the plugin.
+            TimeoutError: it was silent before the registration was complete.
         """
         argument = RegisterPluginRequest(self._options.name, self._options.index)
         self._registration, data = self._session.call("RegisterPlugin", argument)
@@ -243,7 +243,7 @@ class _Connection:
             why = f"{event.service}/{event.method} is not implemented"
             self._writer.write(self._session.refuse(event.stream, UNIMPLEMENTED, why))
             return
-        # Connections are read on while a decision is made; the tasks are held until they end.
+        # The connection is read during a decision; the set holds the tasks until they end.
         task = asyncio.create_task(self._answer(event), name=f"nri:{event.method}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -291,7 +291,7 @@ class _Connection:
         return SynchronizeResponse(told.more)
 
     async def _ready_after(self, work: asyncio.Future[None]) -> None:
-        with contextlib.suppress(Exception):  # `_tell_late` has it
+        with contextlib.suppress(Exception):  # `_tell_late` reports it
             await asyncio.shield(work)
             self._ready.set()
 
@@ -306,7 +306,7 @@ class _Connection:
                 adjustment = await self._decided(lambda: self._decider.create(pod, container))
         except TimeoutError:
             self._decider.late(pod, container)
-            # If the same thread decides after all, no container gets what it decided.
+            # If the same thread decides later after all, no container gets its decision.
             self._thread.submit(self._decider.remove, container)
             raise Refused(
                 f"pod {pod.namespace}/{pod.name}, container {container.name}: not decided within "
@@ -345,7 +345,7 @@ class _Connection:
         return Empty()
 
     async def _state_change(self, call: Called) -> Message:
-        """An event of a runtime with NRI before 0.12, which has no calls of their own for these."""
+        """An event of a runtime with NRI before 0.12, which has no separate calls for these."""
         told = StateChange.decode(call.payload)
         if told.event == Event.REMOVE_CONTAINER:
             return await self._ended(call, told.container)
@@ -362,7 +362,7 @@ class _Connection:
         return min(deadline, call.timeout * _SHARE) if call.timeout else deadline
 
     async def _in_time(self, call: Called, work: asyncio.Future[None]) -> bool:
-        """Whether it is done by the deadline. Else it goes on, and all later decisions wait for it."""
+        """Whether the work is done by the deadline. Otherwise it continues, and all later decisions wait for it."""
         done, _ = await asyncio.wait((work,), timeout=self._deadline(call))
         if done:
             work.result()

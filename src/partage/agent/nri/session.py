@@ -15,9 +15,9 @@ from partage.wire.protobuf import Malformed
 
 OK: Final = 0
 UNKNOWN: Final = 2
-"""The code of errors that are ours to word."""
+"""The code of errors with a text of ours."""
 UNIMPLEMENTED: Final = 12
-"""A method that is not here: the runtime then falls back to an older one, or does without."""
+"""The method does not exist here: the runtime then falls back to an older one, or continues without it."""
 _TO_PLUGIN: Final = 1
 _TO_RUNTIME: Final = 2
 _LONGEST_ERROR: Final = 2000
@@ -29,7 +29,7 @@ class Called:
 
     Attributes:
         service: in full.
-        timeout: seconds after which the runtime stops waiting; 0 where it did not say.
+        timeout: seconds after which the runtime stops waiting; 0 if it does not report them.
     """
 
     stream: int
@@ -41,7 +41,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The runtime's answer to a call of ours; code 0 is well."""
+    """The runtime's answer to a call of ours; code 0 means success."""
 
     stream: int
     code: int
@@ -59,10 +59,10 @@ class Session:
         self._next = 1
 
     def receive(self, data: bytes) -> Iterator[Called | Answered]:
-        """What the bytes complete.
+        """The calls and answers that the bytes complete.
 
         Raises:
-            Malformed: they break the protocol; the connection is of no use any more.
+            Malformed: they break the protocol; the connection is useless then.
         """
         for connection, payload in self._frames.feed(data):
             reader = self._readers.get(connection)
@@ -75,7 +75,7 @@ class Session:
                     yield self._answered(message)
 
     def call(self, method: str, argument: Message) -> tuple[int, bytes]:
-        """Call the runtime: the stream of the answer, and what to send."""
+        """Call the runtime: returns the stream of the answer, and the bytes to send."""
         stream = self._next
         self._next += 2
         self._open.add(stream)
@@ -83,12 +83,12 @@ class Session:
         return stream, _sent(_TO_RUNTIME, TtrpcMessage(stream, Kind.REQUEST, payload))
 
     def answer(self, stream: int, result: Message) -> bytes:
-        """What to send to answer a call well. Raises `Malformed`: the result is larger than a message may be."""
+        """The bytes that answer a call. Raises `Malformed`: the result is larger than a message may be."""
         response = Response(Status(OK), result.encode())
         return _sent(_TO_PLUGIN, TtrpcMessage(stream, Kind.RESPONSE, response.encode()))
 
     def refuse(self, stream: int, code: int, why: str) -> bytes:
-        """What to send to answer a call with an error, cut to a size that fits in events."""
+        """The bytes that answer a call with an error, cut to a size that fits in events."""
         status = Status(code, why[:_LONGEST_ERROR])
         return _sent(_TO_PLUGIN, TtrpcMessage(stream, Kind.RESPONSE, Response(status).encode()))
 
