@@ -24,7 +24,7 @@ _DRI: Final = re.compile(r"(card|renderD)[0-9]{1,6}")
 
 
 def discover_amd(roots: Roots) -> Inventory:
-    """AMD cards that the amdgpu driver serves."""
+    """AMD cards of the amdgpu driver."""
     found, problems = [], []
     for one in pci.functions(roots.sys):
         if one.vendor != AMD.pci or one.virtual or one.kind >> 16 not in (_DISPLAY, _ACCELERATOR):
@@ -78,7 +78,7 @@ def _amd(roots: Roots, one: pci.PciFunction, minor: int, names: list[str]) -> Fo
 
 
 def discover_by_tool(roots: Roots) -> Inventory:
-    """Cards of vendors whose own tools alone know their memory; closed."""
+    """Cards whose memory is known only to their vendors' own tools; closed."""
     found: list[Found] = []
     problems: list[str] = []
     numbers: dict[str, int] = {}
@@ -105,7 +105,7 @@ def discover_by_tool(roots: Roots) -> Inventory:
 
 
 def discover_fpga(roots: Roots) -> Inventory:
-    """FPGA cards: one for each PCI device, whatever number of functions it has."""
+    """FPGA cards: one for each PCI device, with any number of functions."""
     found: dict[str, Found] = {}
     for one in pci.functions(roots.sys):
         card = one.address.rpartition(".")[0]

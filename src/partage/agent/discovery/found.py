@@ -13,13 +13,13 @@ from partage.model.device import Device
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Where a node's own files are; an agent in a container has them mounted elsewhere.
+    """The paths of a node's own files; an agent in a container has them mounted elsewhere.
 
     Attributes:
-        libraries: folders of vendors' libraries, searched in order; where NVIDIA's is in none of
-            them, the system's loader looks for it.
+        libraries: folders of vendors' libraries, searched in order; if NVIDIA's is in none of
+            them, the system's loader searches for it.
         vendor_files: folder of the device files that koord-device-daemon writes.
-        simulated: file that describes simulated devices; None where devices are real.
+        simulated: file that describes simulated devices; None if devices are real.
     """
 
     sys: Path = Path("/sys")
@@ -34,13 +34,13 @@ class Roots:
     simulated: Path | None = None
 
     def file(self, path: str) -> Path:
-        """Where this process sees a device file that the node calls `/dev/...`."""
+        """The path of a device file for this process; the node's path is `/dev/...`."""
         return self.dev / path.removeprefix("/dev/")
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceUse:
-    """What a driver measured of a hardware instance between two moments, in seconds of the clock that searches have.
+    """A driver's measurement of a hardware instance between two moments, in seconds of the searches' clock.
 
     Attributes:
         busy: part of the instance's own compute, 0 to 1.
@@ -53,16 +53,16 @@ class InstanceUse:
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
-    """What a card's driver says is used of it.
+    """The use of a card by its driver's figures.
 
     Attributes:
         memory_bytes: by all processes.
-        busy: part of the time in which anything ran, 0 to 1; None where that is not told.
-        milliwatts: drawn now; None where that is not told.
-        processes: bytes by process of the host; None where that is not told.
-        times: part of the card's time by process of the host, as last sampled; one that is not among them ran nothing.
-            None where that is not told, as of a card that is cut into instances.
-        instances: what its hardware instances did, by start and size; one of which that is not known is absent.
+        busy: part of the time in which anything ran, 0 to 1; None if the driver does not report it.
+        milliwatts: drawn now; None if the driver does not report it.
+        processes: bytes by process of the host; None if the driver does not report them.
+        times: part of the card's time by process of the host, as last sampled; an absent process ran nothing.
+            None if the driver does not report them, as for a card that is cut into instances.
+        instances: the measurements of its hardware instances, by start and size; an unknown one is absent.
     """
 
     memory_bytes: int
@@ -78,15 +78,15 @@ class Found:
     """One device as found.
 
     Attributes:
-        device: what the scheduler will read of it.
-        reason: of the condition, where it is unhealthy; one CamelCase word.
-        product: the name by which the vendor's own software calls the card.
-        driver: version of its driver; empty when unknown.
-        architecture: as the vendor names it, such as `Hopper`; empty when unknown.
-        percent: whether its compute is given in percent, beside any native units.
-        mig: whether the card is in MIG mode; None where that is unknown or there is none.
-        files: device files that a container needs to use it, as the node calls them, where they are known and there.
-        use: what is used of it now; None where its driver does not tell.
+        device: the facts for the scheduler.
+        reason: of the condition, if it is unhealthy; one CamelCase word.
+        product: the vendor's own name for the card.
+        driver: version of its driver; empty if unknown.
+        architecture: the vendor's name for it, such as `Hopper`; empty if unknown.
+        percent: whether its compute is reported in percent, beside any native units.
+        mig: whether the card is in MIG mode; None if that is unknown or there is none.
+        files: device files that a container needs to use it, by the node's paths, if they are known and exist.
+        use: its current use; None if its driver does not report it.
     """
 
     device: Device
@@ -102,10 +102,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All that one search found.
+    """The result of one search.
 
     Attributes:
-        problems: what could not be read or understood, one sentence each.
+        problems: unreadable or invalid facts, one sentence each.
         links: number of direct links between two cards, by their identities, the smaller first.
     """
 

@@ -19,16 +19,16 @@ _REASON: Final = re.compile(r"Xid([0-9]{1,5})")
 
 
 class Severity(StrEnum):
-    """What an error says of the card."""
+    """The meaning of an error for the card."""
 
     APPLICATION = "application"
-    """A program's own fault, or one that the card contained; the card is as good as before."""
+    """A program's own fault, or one that the card contained; the card is unaffected."""
     SUSPECT = "suspect"
-    """Not known to be harmless; trusted again after a quiet time."""
+    """Possibly harmful; the card is trusted again after a quiet time."""
     RESET = "reset"
-    """The card needs a reset: trusted again once it went away and came back, or after a reboot."""
+    """The card needs a reset: it is trusted again after it disappeared and returned, or after a reboot."""
     REBOOT = "reboot"
-    """The machine needs a reboot, or the card a visit."""
+    """The machine needs a reboot, or the card a repair."""
 
 
 SEVERITIES: Final[Mapping[int, Severity]] = {
@@ -51,13 +51,13 @@ SEVERITIES: Final[Mapping[int, Severity]] = {
     140: Severity.RESET,  # memory error that could not be recovered
     79: Severity.REBOOT,  # fell off the bus
 }
-"""What is known of single errors; any other is suspect."""
+"""The known errors; any other is suspect."""
 
 _RANKS: Final = tuple(Severity)
 
 
 def severity_of(xid: int) -> Severity:
-    """What an error says of its card."""
+    """The severity of an error."""
     return SEVERITIES.get(xid, Severity.SUSPECT)
 
 
@@ -66,8 +66,8 @@ class Ailment:
     """Why a card is not trusted.
 
     Attributes:
-        xid: the gravest error since it was.
-        since: when that was last reported; seconds of a clock that never goes back.
+        xid: the gravest error since the card was last trusted.
+        since: time of its last report; seconds of a clock that never goes back.
         missed: whether the card has been away since.
     """
 
@@ -77,12 +77,12 @@ class Ailment:
 
     @property
     def reason(self) -> str:
-        """As Koordinator's agent names it."""
+        """The name of Koordinator's agent for it."""
         return f"Xid{self.xid}"
 
     @property
     def message(self) -> str:
-        """For people: what happened, and what helps."""
+        """For people: the event and the remedy."""
         cure = {
             Severity.SUSPECT: "trusted again after a quiet time",
             Severity.RESET: "the card needs a reset",
@@ -93,21 +93,21 @@ class Ailment:
 
 
 _QUIET: Final = 600.0
-"""Seconds that a suspect card has to be quiet before it is trusted again."""
+"""Seconds without an error until a suspect card is trusted again."""
 
 
 class HealthBook:
-    """What is known of every card's health."""
+    """The health of all cards."""
 
     def __init__(self) -> None:
         self._ailments: dict[str, Ailment] = {}
 
     def restore(self, document: Mapping[str, Any] | None, now: float, booted: datetime) -> None:
-        """Take over what a Device object says, unless the machine was rebooted since.
+        """Take over the conditions of a Device object, unless the machine was rebooted since.
 
         Args:
             now: seconds of the clock.
-            booted: when the machine was started.
+            booted: when the machine started.
         """
         for entry in ((document or {}).get("spec") or {}).get("devices") or ():
             for condition in entry.get("conditions") or ():
@@ -132,7 +132,7 @@ class HealthBook:
             self._ailments[uuid] = Ailment(known.xid, known.since, missed=True)
 
     def answers(self, uuid: str, now: float) -> Ailment | None:
-        """Note that a card answers; why it is still not trusted, None when it is."""
+        """Note that a card answers; return why it is still not trusted, None if it is."""
         known = self._ailments.get(uuid)
         if known is None:
             return None
@@ -154,7 +154,7 @@ def _rank(xid: int) -> int:
 
 
 def _moment(text: object) -> datetime | None:
-    """A condition's time; None for one that is misspelt."""
+    """A condition's time; None if it is malformed."""
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:

@@ -19,10 +19,10 @@ _LOG: Final = logging.getLogger("partage.agent")
 _SHORTEST: Final = 0.5
 """Seconds between two samples; NVIDIA asks for a tenth."""
 _MOST: Final = 1024
-"""Instances of a node of which samples are kept."""
+"""Instances of a node whose samples are kept."""
 _MOST_OF_CARD: Final = 64
 _ROUNDING: Final = 1.0
-"""Percent beyond a hundred that are taken for a hundred; what is more is not understood."""
+"""Percent beyond a hundred that count as a hundred; higher figures are ignored."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class _Kept:
     Attributes:
         sample: the last one, taken at `at`.
         spare: room for the next one.
-        use: what the last two told.
+        use: the result of the last two.
     """
 
     sample: Any
@@ -42,20 +42,20 @@ class _Kept:
 
 
 _Key = tuple[str, int, str]
-"""Card, number of the GPU instance, and a MIG device's UUID: numbers are used again."""
+"""Card, number of the GPU instance, and a MIG device's UUID: numbers are reused."""
 
 
 class InstanceUses:
-    """Takes samples again and again."""
+    """Takes a sample at each search."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """No sample yet; `clock` gives seconds and never goes back."""
+        """Start without samples; `clock` returns seconds and never goes back."""
         self._clock = clock
         self._kept: dict[_Key, _Kept] = {}
         self._said: dict[str, str] = {}
 
     def read(self, nvml: Any, card: str, handle: Any) -> dict[tuple[int, int], InstanceUse]:
-        """What instances of a card did since the last search, by start and size; those of which that is not known are absent."""
+        """The measurements of a card's instances since the last search, by start and size; unknown ones are absent."""
         found: dict[tuple[int, int], InstanceUse] = {}
         there: set[_Key] = set()
         try:
@@ -76,7 +76,7 @@ class InstanceUses:
         return found
 
     def close(self, nvml: Any) -> None:
-        """Give the samples back, before the library is closed."""
+        """Free the samples, before the library is closed."""
         for one in self._kept.values():
             _free(nvml, one)
         self._kept, self._said = {}, {}
@@ -135,7 +135,7 @@ def _instances(nvml: Any, handle: Any) -> Iterator[tuple[int, str, tuple[int, in
 
 
 def _busy(nvml: Any, before: Any, after: Any) -> float | None:
-    """Part of an instance's multiprocessors that worked between two samples; None where the driver does not say."""
+    """The part of an instance's multiprocessors that worked between two samples; None if it is not reported."""
     asked = nvml.c_nvmlGpmMetricsGet_t()
     asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
     asked.sample1, asked.sample2 = before, after

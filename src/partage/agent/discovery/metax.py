@@ -45,7 +45,7 @@ class _Memory(ctypes.Structure):
 
 
 def discover_metax(roots: Roots) -> Inventory:
-    """The cards there are now."""
+    """The current cards."""
     there = [
         one for one in pci.functions(roots.sys) if one.vendor == METAX.pci and not one.virtual
     ]
@@ -63,7 +63,7 @@ def discover_metax(roots: Roots) -> Inventory:
 
 
 def _by_library(library: ctypes.CDLL, roots: Roots) -> tuple[list[Found] | None, list[str]]:
-    """The library's cards, None when it refuses; and problems."""
+    """The library's cards, None if it refuses; and problems."""
     code = library.mxSmlInit()
     if code:
         return None, [f"{_LIBRARY}: mxSmlInit answered {code}"]
@@ -80,7 +80,7 @@ def _by_library(library: ctypes.CDLL, roots: Roots) -> tuple[list[Found] | None,
             problems.append(f"MetaX card {index} tells no identity (code {code}); it is left out")
             continue
         if info.mode == _VIRTUAL:
-            continue  # a card's part, cut by the vendor's own plugin
+            continue  # a share, cut by the vendor's own plugin
         code = library.mxSmlGetMemoryInfo(ctypes.c_uint(index), ctypes.byref(memory))
         known = not code and 0 < memory.total < _MOST_KIB
         found.append(_card(roots, index, info, memory.total * _KIB if known else 0))
@@ -113,7 +113,7 @@ def _card(roots: Roots, index: int, info: _Info, memory: int) -> Found:
 
 
 def _files(roots: Roots, folder: Path) -> tuple[str, ...]:
-    """Device files of a card and those common to all, as far as they are there."""
+    """The existing device files of a card, and those common to all cards."""
     names = [f"dri/{one.name}" for one in pci.entries(folder / "drm")]
     if not any(roots.file(f"/dev/{name}").exists() for name in names):
         return ()  # the driver's files alone open no card

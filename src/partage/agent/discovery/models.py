@@ -19,12 +19,12 @@ class CardModel:
     """One model of card.
 
     Attributes:
-        vendor: as in Koordinator's label.
+        vendor: in the words of Koordinator's label.
         memory: bytes.
-        product: what the vendor's own label and driver call it; empty when that is the model.
-        units: native units a card has beside or instead of percent of compute.
+        product: the name in the vendor's own label and driver; empty if it equals the model.
+        units: native units that a card has beside or instead of percent of compute.
         percent: whether the card's compute is reported in percent.
-        driver: version of its driver; empty when none is reported.
+        driver: version of its driver; empty if none is reported.
     """
 
     vendor: str

@@ -20,7 +20,7 @@ _NETWORK: Final = 0x02
 
 
 def discover_rdma(roots: Roots) -> Inventory:
-    """The RDMA cards there are now."""
+    """The current RDMA cards."""
     found: dict[int, Found] = {}
     problems: list[str] = []
     buses: set[str] = set()
@@ -60,7 +60,7 @@ def _card(roots: Roots, folder: Path, function: Path, minor: int, problems: list
 
 
 def _functions(function: Path, name: str, problems: list[str]) -> tuple[VirtualFunction, ...]:
-    """Its virtual functions by address; one whose address cannot be read is left out."""
+    """Its virtual functions by address; one with an unreadable address is left out."""
     addresses: set[str] = set()
     for link in pci.entries(function):
         if _FUNCTION.fullmatch(link.name):
@@ -79,7 +79,7 @@ def _files(roots: Roots, function: Path) -> tuple[str, ...]:
 
 
 def _resolved(link: Path) -> Path | None:
-    """The PCI function a link leads to; None when there is none."""
+    """The PCI function that a link leads to; None if there is none."""
     try:
         target = link.resolve(strict=True)
     except (OSError, RuntimeError):

@@ -43,14 +43,14 @@ _ARCHITECTURES: Final = {
     10: "Blackwell",
     13: "Rubin",
 }
-"""NVML's numbers; a number that is not here is not guessed at."""
+"""NVML's numbers; the search does not guess an absent number."""
 _OUTSIDE: Final = re.compile(r"[^-A-Za-z0-9_.]+")
 
 
 def load_library(folders: Iterable[Path]) -> str:
-    """Load the driver's library from the first folder that has it; why it cannot be, empty when it was or is in none.
+    """Load the driver's library from the first folder that has it; return the error, empty if it is loaded or absent.
 
-    Loaded once by its path, it is the one that the loader finds by its name from then on.
+    After it was loaded by its path, the loader finds it by its name.
     """
     file = next((one / _SONAME for one in folders if (one / _SONAME).is_file()), None)
     if file is not None:
@@ -62,13 +62,13 @@ def load_library(folders: Iterable[Path]) -> str:
 
 
 class Nvidia:
-    """NVIDIA's library, opened when it is first asked and kept open.
+    """NVIDIA's library, opened at its first use and kept open.
 
-    Errors of cards queue up in the library from then on, and are taken at each search.
+    The library queues errors of cards from then on, and each search reads them.
     """
 
     def __init__(self, health: HealthBook, clock: Callable[[], float]) -> None:
-        """A library that is not yet open; `clock` gives seconds and never goes back."""
+        """Start with a closed library; `clock` returns seconds and never goes back."""
         self._health = health
         self._clock = clock
         self._nvml: Any = None
@@ -81,7 +81,7 @@ class Nvidia:
         self._instances = InstanceUses(clock)
 
     def discover(self, roots: Roots) -> Inventory:
-        """The cards there are now."""
+        """The current cards."""
         if self._nvml is None:
             problem = self._open(roots)
             if problem:
@@ -101,10 +101,10 @@ class Nvidia:
             try:
                 nvml.nvmlShutdown()
             except nvml.NVMLError:
-                return  # it is closed all the same
+                return  # it is closed nevertheless
 
     def _open(self, roots: Roots) -> str:
-        """Open the library; what is wrong, empty when nothing is."""
+        """Open the library; return the problem, empty for none."""
         try:
             nvml: Any = importlib.import_module("pynvml")
         except ImportError:
@@ -204,7 +204,7 @@ class Nvidia:
         )
 
     def _processes(self, handle: Any) -> dict[int, int] | None:
-        """Memory by process; None where the driver does not tell, of one of them even."""
+        """Memory by process; None if the driver does not report it, even for one of them."""
         nvml = self._nvml
         try:
             found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
@@ -218,13 +218,13 @@ class Nvidia:
         return used
 
     def _times(self, handle: Any) -> dict[int, float] | None:
-        """Part of the card's time by process, of samples that are newer than those of the last look."""
+        """Part of the card's time by process, of samples since the last look."""
         nvml, key = self._nvml, _key(handle)
         before = self._sampled.get(key, 0)
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(handle, before)
         except nvml.NVMLError as error:
-            # Where nothing ran it has no sample, and the binding raises the code for success.
+            # If nothing ran it has no sample, and the binding raises the code for success.
             idle = error.value in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND)
             return {} if idle else None
         self._sampled[key] = max((int(one.timeStamp) for one in samples), default=before)
@@ -232,7 +232,7 @@ class Nvidia:
         return {int(one.pid): min(int(one.smUtil), 100) / 100 for one in ordered}
 
     def _told(self, ask: Callable[[], int]) -> int | None:
-        """A figure; None on a card whose driver does not tell it."""
+        """A figure; None if the card's driver does not report it."""
         try:
             return ask()
         except self._nvml.NVMLError:
@@ -245,7 +245,7 @@ class Nvidia:
         return pci.place(roots.sys / "bus/pci/devices" / address)
 
     def _product(self, handle: Any) -> dict[str, str]:
-        """The card's PCI product id as a label: by it, its instances are known before its name."""
+        """The card's PCI product id as a label: it identifies the possible instances before the name does."""
         product = int(self._nvml.nvmlDeviceGetPciInfo(handle).pciDeviceId) >> 16
         return {names.PCI_PRODUCT: f"{product:04X}"} if product else {}
 
@@ -253,7 +253,7 @@ class Nvidia:
         try:
             return bool(self._nvml.nvmlDeviceGetMigMode(handle)[0])
         except self._nvml.NVMLError:
-            return None  # a card without it
+            return None  # a card without MIG
 
     def _architecture(self, handle: Any) -> str:
         number = self._told(lambda: int(self._nvml.nvmlDeviceGetArchitecture(handle)))
@@ -270,13 +270,13 @@ class Nvidia:
             self._silent[uuid] = f"NVIDIA card {uuid}: its errors are not reported: {error}"
 
     def _take_errors(self) -> None:
-        """Note the errors that queued up since last time."""
+        """Note the errors that were queued since the last search."""
         nvml = self._nvml
         for _ in range(_MOST_EVENTS if self._events is not None else 0):
             try:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
             except nvml.NVMLError:
-                return  # none is left: that is a time-out
+                return  # none is left: this is a time-out
             if event.eventType & _XID:
                 # A card that fell off its bus has no name any more; its handle still finds it.
                 # An error of an unknown card counts for every card.
@@ -285,7 +285,7 @@ class Nvidia:
                     self._health.reported(suspect, int(event.eventData), self._clock())
 
     def _links(self, found: list[Found], handles: dict[str, Any]) -> dict[tuple[str, str], int]:
-        """Direct NVLinks by pair of cards, as far as both sides tell of them."""
+        """Direct NVLinks by pair of cards, if both sides report them."""
         nvml = self._nvml
         by_bus = {one.device.topology.bus: one.device.uuid for one in found if one.device.topology}
         told: Counter[tuple[str, str]] = Counter()
@@ -308,7 +308,7 @@ class Nvidia:
 
 
 def _key(handle: Any) -> int:
-    """A handle as something that can be compared."""
+    """A handle in a form that can be compared."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
@@ -327,7 +327,7 @@ def _address(bus: str) -> str:
 
 
 def _seen(roots: Roots, problem: str) -> tuple[str, ...]:
-    """The problem, where the node has NVIDIA cards at all."""
+    """The problem, if the node has NVIDIA cards at all."""
     cards = [
         one.address
         for one in pci.functions(roots.sys)

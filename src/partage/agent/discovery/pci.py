@@ -27,9 +27,9 @@ class PciFunction:
 
     Attributes:
         address: as in sysfs.
-        vendor: number of its maker; -1 when unreadable.
-        device: number of the product; -1 when unreadable.
-        kind: class, three bytes; -1 when unreadable.
+        vendor: number of its vendor; -1 if unreadable.
+        device: number of the product; -1 if unreadable.
+        kind: class, three bytes; -1 if unreadable.
         virtual: whether it is a virtual function.
     """
 
@@ -42,12 +42,12 @@ class PciFunction:
 
     @property
     def model(self) -> str:
-        """What the product is called where no name is known: maker and product number."""
+        """The product's name if none is known: vendor and product number."""
         return f"{max(self.vendor, 0):04x}-{max(self.device, 0):04x}"
 
 
 def functions(sys: Path) -> tuple[PciFunction, ...]:
-    """Every PCI function, by address; empty where sysfs shows none."""
+    """Every PCI function, by address; empty if sysfs shows none."""
     return tuple(
         _function(folder)
         for folder in entries(sys / "bus/pci/devices")
@@ -68,7 +68,7 @@ def _function(folder: Path) -> PciFunction:
 
 
 def place(function: Path) -> Topology:
-    """Where a function sits: NUMA node and PCI root, as far as sysfs tells."""
+    """The place of a function: NUMA node and PCI root, as far as sysfs shows them."""
     numa = number(function / "numa_node")
     try:
         parts = function.resolve().parts
@@ -84,7 +84,7 @@ def place(function: Path) -> Topology:
 
 
 def text(path: Path) -> str | None:
-    """The file's text without surrounding space; None where it is not readable text."""
+    """The file's text without surrounding space; None if it is not readable text."""
     try:
         with path.open("rb") as file:
             data = file.read(_LONGEST + 1)
@@ -95,13 +95,13 @@ def text(path: Path) -> str | None:
 
 
 def number(path: Path) -> int | None:
-    """The number in the file, decimal or with `0x`; None where there is none."""
+    """The number in the file, decimal or with `0x`; None if there is none."""
     found = text(path)
     return int(found, 0) if found and _NUMBER.fullmatch(found) and _plain(found) else None
 
 
 def entries(folder: Path) -> tuple[Path, ...]:
-    """What is in a folder, by name; empty where it is no folder or cannot be read."""
+    """The entries of a folder, by name; empty if it is no folder or cannot be read."""
     try:
         return tuple(sorted(folder.iterdir()))
     except OSError:
@@ -109,7 +109,7 @@ def entries(folder: Path) -> tuple[Path, ...]:
 
 
 def _plain(digits: str) -> bool:
-    """Leading zeros, as in `007`, are no number to Python."""
+    """Whether digits have no leading zeros: Python accepts no number such as `007`."""
     bare = digits.removeprefix("-")
     return bare.startswith("0x") or bare == "0" or not bare.startswith("0")
 

@@ -25,7 +25,7 @@ from partage.vendors.traits import AMD, METAX, NVIDIA
 Backend = Callable[[Roots], Inventory]
 
 _BACKENDS: Final[Mapping[str, Backend | None]] = {
-    NVIDIA.name: None,  # it remembers; a search has its own
+    NVIDIA.name: None,  # it has a memory; each search has its own
     "files": discover_vendor_files,
     METAX.name: discover_metax,
     AMD.name: discover_amd,
@@ -34,15 +34,15 @@ _BACKENDS: Final[Mapping[str, Backend | None]] = {
     "fpga": discover_fpga,
 }
 BACKENDS: Final = tuple(_BACKENDS)
-"""Names of the backends, in the order in which they are asked."""
+"""Names of the backends, in the order of their calls."""
 
 
 class Search:
-    """The searches of one node, again and again; errors of cards are remembered between them.
+    """The searches of one node; it remembers errors of cards between them.
 
     Attributes:
-        health: what is known of NVIDIA cards.
-        faults: what simulated devices suffer from beside what their file says.
+        health: the health of NVIDIA cards.
+        faults: faults of simulated devices beside those of their file.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Search:
         health: HealthBook | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Searches of a node. Raises `ValueError`: there is no such backend.
+        """Prepare searches of a node. Raises `ValueError`: there is no such backend.
 
         Args:
-            backends: which of `BACKENDS` are asked; simulated devices alone where a file of them
-                is given.
+            backends: names of `BACKENDS` to use; with a file of simulated devices only these are
+                used.
             clock: seconds; never goes back.
         """
         self.health = health or HealthBook()
@@ -75,7 +75,7 @@ class Search:
         )
 
     def __call__(self) -> Inventory:
-        """What there is now."""
+        """The current devices."""
         if self._roots.simulated is not None:
             return discover_simulated(self._roots, self._node, self.faults)
         return merge([backend(self._roots) for backend in self._backends])
@@ -86,7 +86,7 @@ class Search:
 
 
 def merge(inventories: Sequence[Inventory]) -> Inventory:
-    """What several backends found, as one inventory."""
+    """The inventories of several backends as one."""
     found: list[Found] = []
     problems = [problem for one in inventories for problem in one.problems]
     places: set[tuple[DeviceType, str]] = set()
@@ -119,7 +119,7 @@ def merge(inventories: Sequence[Inventory]) -> Inventory:
 
 
 def booted(roots: Roots) -> datetime:
-    """When the machine was started; the distant past where procfs does not tell."""
+    """When the machine started; the distant past if procfs does not report it."""
     for line in _lines(roots):
         name, _, seconds = line.partition(" ")
         if name == "btime" and seconds.isdecimal() and len(seconds) < 12:

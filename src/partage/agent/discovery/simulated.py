@@ -26,10 +26,10 @@ from partage.wire.documents import explain
 from partage.wire.yaml_values import YamlError, yaml_values
 
 _SPACE: Final = uuid.UUID("c9c6d9d5-4a4e-5b67-8a0f-3f4d8e0c5a11")
-"""Under which identities of simulated cards are made, so that a card keeps its own."""
+"""The name space of simulated cards' identities, so that a card keeps its own."""
 
 _BUSES: Final = 8
-"""Buses behind a PCIe switch for its cards, and as many again for its network cards."""
+"""Buses behind a PCIe switch for its cards, and equally many for its network cards."""
 _NICS: Final = _BUSES
 _SWITCHES: Final = 15
 _TARGET: Final = re.compile(r"(?:(?P<type>gpu|rdma|fpga)-)?(?P<minor>[0-9]{1,4})")
@@ -40,7 +40,7 @@ class SimulatedHardware:
     """The devices of one simulated machine.
 
     Attributes:
-        numa_nodes: over how many NUMA nodes its devices are spread.
+        numa_nodes: number of NUMA nodes that its devices are spread over.
         cards_per_switch: cards behind one PCIe switch.
     """
 
@@ -55,7 +55,7 @@ class SimulatedHardware:
 
 
 class DescribedCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """The cards of a simulated machine as its owner describes them."""
+    """The cards of a simulated machine in its owner's description."""
 
     model: str
     cards: Annotated[int, Meta(ge=0, le=64)] = 1
@@ -69,10 +69,10 @@ class DescribedCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
         """The model of the cards: known, or described in full.
 
         Args:
-            where: what messages put before a field's name.
+            where: prefix of a field's name in messages.
 
         Raises:
-            InvalidDocument: the model is not known and not described, or the memory is no quantity.
+            InvalidDocument: the model is neither known nor described, or the memory is no quantity.
         """
         known = MODELS.get(self.model)
         if known is None and (not self.vendor or self.memory is None):
@@ -104,11 +104,11 @@ def simulate(
     ill: Collection[tuple[str, int]] = (),
     why: str = "declared unhealthy",
 ) -> Inventory:
-    """What a search of that machine finds.
+    """The result of a search of that machine.
 
     Args:
         ill: type and minor of unhealthy devices.
-        why: what these are said to suffer from.
+        why: their fault.
     """
     found = [_card(hardware, minor) for minor in range(hardware.cards)]
     found += [_nic(hardware, minor) for minor in range(hardware.nics)]
@@ -116,11 +116,11 @@ def simulate(
 
 
 def discover_simulated(roots: Roots, name: str, more: str = "") -> Inventory:
-    """What the file of simulated devices describes now; one that cannot be read has no devices.
+    """The devices in the file of simulated devices; an unreadable file has none.
 
     Args:
         roots: `simulated` is the file.
-        more: faults beside those of the file, as `faulty` reads them; `Inventory.problems` has what cannot be read.
+        more: faults beside those of the file, as `faulty` reads them; `Inventory.problems` has the unreadable ones.
     """
     if roots.simulated is None:
         return Inventory()
@@ -166,15 +166,15 @@ def read_hardware(file: Path, name: str) -> tuple[SimulatedHardware, str]:
 
 
 def faulty(text: str, known: Collection[tuple[str, int]]) -> tuple[set[tuple[str, int]], str]:
-    """Which devices a text declares unhealthy, and what they are said to suffer from.
+    """The devices that a text declares unhealthy, and their fault.
 
-    `0,2` are cards, `rdma-0` another device, `all` every one; after `=` comes the reason.
+    `0,2` are cards, `rdma-0` another device, `all` every one; the reason follows `=`.
 
     Args:
-        known: type and minor of the devices there are.
+        known: type and minor of the existing devices.
 
     Raises:
-        InvalidRecord: something else is written there, or there is no such device.
+        InvalidRecord: the text contains something else, or there is no such device.
     """
     listed, _, reason = text.partition("=")
     if listed.strip() == "all":
@@ -219,7 +219,7 @@ def _card(hardware: SimulatedHardware, minor: int) -> Found:
 
 
 def _identity(hardware: SimulatedHardware, minor: int) -> str:
-    """As the vendor's own tools print it."""
+    """In the format of the vendor's own tools."""
     plain = str(uuid.uuid5(_SPACE, f"{hardware.name}/{minor}"))
     return traits_of(hardware.make.vendor).identity.format(plain=plain, minor=minor)
 
@@ -250,10 +250,10 @@ def _nic(hardware: SimulatedHardware, minor: int) -> Found:
 def _topology(
     hardware: SimulatedHardware, place: int, places: int, bus: tuple[int, int]
 ) -> Topology:
-    """Where a device in one of `places` evenly spread places sits.
+    """The place of a device in one of `places` evenly spread places.
 
     Args:
-        bus: which PCI domain of its switch, and which bus behind it.
+        bus: the PCI domain of its switch, and the bus behind it.
     """
     numa = place * hardware.numa_nodes // max(places, 1)
     group, switch = divmod(place // hardware.cards_per_switch, _SWITCHES)
