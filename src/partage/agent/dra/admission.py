@@ -24,7 +24,7 @@ from partage.wire.record import encode
 
 
 class NotPrepared(PartageError):
-    """A claim is not prepared, and the kubelet tries again; `rule` is why, as one word."""
+    """A claim is not prepared, and the kubelet tries again; `rule` is the reason, as one word."""
 
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(message)
@@ -32,10 +32,10 @@ class NotPrepared(PartageError):
 
 
 class ClaimAdmission:
-    """One node's; its calls come from any thread.
+    """The admission of one node; its calls come from any thread.
 
     Attributes:
-        lock: held while it is decided who gets what of a card, whichever way it is asked for.
+        lock: held during each decision about a card's grants, for claims and for records.
     """
 
     def __init__(
@@ -45,28 +45,28 @@ class ClaimAdmission:
         holdings: Callable[[], Sequence[Holding]],
         closed_to: Callable[[str, str], str],
     ) -> None:
-        """Nothing is asked yet.
+        """Start without a request.
 
         Args:
-            closed_to: which container, beside those of an owner, holds something unknown, for readers of a
-                namespace; empty usually.
+            closed_to: returns a container of another owner that holds unknown devices, for readers of a namespace;
+                usually empty.
         """
         self.claims, self.lock = claims, threading.Lock()
         self._place, self._holdings = place, holdings
         self._closed_to = closed_to
 
     def prepare(self, claim: Mapping[str, Any]) -> Prepared:
-        """Write down what a claim holds here.
+        """Record a claim's devices here.
 
-        A claim may be freed and allocated anew while its kubelet is away, so one that is prepared is compared with what
-        it holds now.
+        A claim may be freed and allocated again while its kubelet is away, so a prepared claim is compared with its
+        current allocation.
 
         Args:
-            claim: the ResourceClaim as the API server has it now.
+            claim: the current ResourceClaim in the API server.
 
         Raises:
             NotPrepared: it cannot be honoured now.
-            OSError: the disk does not take it; then it holds nothing.
+            OSError: the disk refuses it; then it holds nothing.
         """
         place = self._place()
         try:
@@ -81,7 +81,7 @@ class ClaimAdmission:
         with self.lock:
             known = self.claims.prepared.get(mine.uid)
             if known is None or known.parts != found.parts or self._has_moved(mine):
-                # Containers of a claim whose file is damaged run on.
+                # Containers of a claim with a damaged file continue to run.
                 holder = self._holder(mine.uid, mine.grants if known is None else ())
                 if holder:
                     told = f"{who} has other devices now, and {holder} has still those from before"
@@ -97,12 +97,12 @@ class ClaimAdmission:
                 raise NotPrepared(Rule.BAD_CLAIM, str(error)) from error
 
     def again(self, uid: str) -> Prepared | None:
-        """A claim that is prepared, whatever may be known of it elsewhere; None where it is not. Raises `OSError`."""
+        """A prepared claim, for any state of it elsewhere; None if it is not prepared. Raises `OSError`."""
         with self.lock:
             return self.claims.again(uid)
 
     def release(self, one: Prepared) -> bool:
-        """Forget a claim that the API server says is free, unless a container has it still, or it was prepared anew.
+        """Forget a claim that is free in the API server, unless a container still has it, or it was prepared again.
 
         Raises:
             OSError: as `unprepare`.
@@ -112,27 +112,27 @@ class ClaimAdmission:
             return same and not self._holder(one.uid) and self.claims.drop(one.uid)
 
     def idle(self) -> list[Prepared]:
-        """Claims that no container has; a look from any thread."""
+        """Claims without a container; callable from any thread."""
         return [one for uid, one in self.claims.prepared.items() if not self._holder(uid)]
 
     def unprepare(self, uid: str) -> None:
-        """Forget what a claim holds; nothing happens where it holds nothing.
+        """Forget a claim's devices; nothing happens if it holds none.
 
         Raises:
-            OSError: a file cannot be removed; then it holds still.
+            OSError: a file cannot be removed; then it still holds them.
         """
         with self.lock:
             self.claims.drop(uid)
 
     def held(self, beside: str) -> list[Allocation]:
-        """What is held on the node but by one owner: by containers, and by claims as a whole."""
+        """The allocations on the node except those of one owner: by containers, and by claims as a whole."""
         mine = (one.allocation for one in self._holdings())
         return [one for one in (*mine, *self.claims.allocations) if one.uid != beside]
 
     def stand_in(self, pod: PodSandbox, container: Container) -> PodSandbox | Refusal | None:
-        """The pod as if a record gave the container what its claim holds; None where it has no claim.
+        """The pod as if a record granted the claim's devices to the container; None if it has no claim.
 
-        The claim stands where the pod does in such a record: what several of its containers hold is counted once.
+        In such a record the claim replaces the pod: devices that several of its containers hold are counted once.
         """
         place = self._place()
         try:
@@ -179,7 +179,7 @@ class ClaimAdmission:
         for charge in charges_of(mine.grants):
             card = place.devices.get(charge.uuid)
             if card is None:
-                continue  # told below
+                continue  # reported below
             for what, asked, total in (
                 ("thousandths of compute", charge.core_milli, card.core_milli),
                 ("bytes of memory", charge.memory_bytes, card.memory_bytes),
@@ -190,7 +190,7 @@ class ClaimAdmission:
         return conflict(mine, place, self.held(mine.uid))
 
     def _has_moved(self, mine: Allocation) -> bool:
-        """Whether a claim's devices, which it has by number, are other cards now, and no container has the earlier ones."""
+        """Whether a claim's devices, recorded by number, are other cards now, and no container has the earlier ones."""
         cards = {one.uuid for one in mine.grants}
         before = [
             {grant.uuid for grant in one.grants}
@@ -200,7 +200,7 @@ class ClaimAdmission:
         return before != [cards] and not self._holder(mine.uid)
 
     def _holder(self, uid: str, beside: Sequence[Grant] = ()) -> str:
-        """A container that has something of a claim, beside these grants; empty where none has."""
+        """A container that has a part of a claim, beside these grants; empty if none has."""
         known = {structs.replace(one, container="") for one in beside}
         return next(
             (
@@ -217,7 +217,7 @@ class ClaimAdmission:
     def _sharer(
         self, pod: PodSandbox, container: Container, uid: str, grants: Sequence[Grant]
     ) -> str:
-        """Another container that has one of the shares now; its own last attempt is none."""
+        """Another container that has one of the shares now, except its own last attempt."""
         shares = {one.uuid for one in grants if one.mode is GrantMode.SHARE}
         for one in self._holdings():
             theirs = one.allocation

@@ -26,8 +26,8 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     """One device of a claim.
 
     Attributes:
-        request: whose device it is; of a request with alternatives, `request/alternative`.
-        share: identity of the share, of a device that has several.
+        request: the request of the device; for a request with alternatives, `request/alternative`.
+        share: identity of the share, for a device that has several.
     """
 
     request: str
@@ -41,7 +41,7 @@ class Allocated:
     """A claim's part of one node.
 
     Attributes:
-        allocation: what they come to; the container of each grant is the number of its part.
+        allocation: the sum of the parts; the container of each grant is the number of its part.
     """
 
     parts: tuple[Part, ...]
@@ -49,10 +49,10 @@ class Allocated:
 
 
 def allocated(claim: Mapping[str, Any], node: Node) -> Allocated:
-    """What a claim holds here. Raises `InvalidValue`: it holds nothing here, or something that cannot be given.
+    """A claim's devices here. Raises `InvalidValue`: it holds none here, or one that cannot be granted.
 
     Args:
-        claim: the ResourceClaim as the API server has it.
+        claim: the ResourceClaim in the API server.
     """
     (document,) = decode(
         "ResourceClaim", json.dumps({**claim, "kind": "ResourceClaim"}).encode()
@@ -91,7 +91,7 @@ def allocated(claim: Mapping[str, Any], node: Node) -> Allocated:
 
 
 def _entire(grant: Grant, card: Device | None) -> Grant:
-    """A share that is all of its card is the card: nothing is left that others could be kept from."""
+    """A share of a whole card is the card, because nothing is left to protect from others."""
     if card is None or grant.mode is not GrantMode.SHARE:
         return grant
     entire = (

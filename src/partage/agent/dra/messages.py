@@ -17,13 +17,13 @@ SERVICES: Final = (
 )
 HEALTH: Final = "v1alpha1.DRAResourceHealth"
 VERSIONS: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", HEALTH)
-"""Services by the names under which a kubelet looks for them."""
+"""The service names that a kubelet looks for."""
 HEALTHY: Final = 1
 UNHEALTHY: Final = 2
 
 
 class PluginInfo(Message):
-    """A plugin introduces itself; the endpoint is its socket."""
+    """A plugin registers; the endpoint is its socket."""
 
     type: str = text(1)
     name: str = text(2)
@@ -32,7 +32,7 @@ class PluginInfo(Message):
 
 
 class RegistrationStatus(Message):
-    """Whether the kubelet takes the plugin."""
+    """Whether the kubelet accepts the plugin."""
 
     registered: bool = flag(1)
     error: str = text(2)
@@ -47,7 +47,7 @@ class Claim(Message):
 
 
 class ClaimRequest(Message):
-    """Claims that are to be prepared, or whose preparation is to be undone."""
+    """Claims to prepare or to unprepare."""
 
     claims: tuple[Claim, ...] = messages(1, Claim)
 
@@ -63,7 +63,7 @@ class Device(Message):
 
 
 class Prepared(Message):
-    """What became of one claim: its devices, or why it is not prepared."""
+    """The result of one claim: its devices, or why it is not prepared."""
 
     devices: tuple[Device, ...] = messages(1, Device)
     error: str = text(2)
@@ -77,13 +77,13 @@ class PrepareEntry(Message):
 
 
 class PrepareResponse(Message):
-    """What became of each claim."""
+    """The result of each claim."""
 
     claims: tuple[PrepareEntry, ...] = messages(1, PrepareEntry)
 
 
 class Unprepared(Message):
-    """Why the preparation of a claim is not undone; empty where it is."""
+    """Why the preparation of a claim is not undone; empty if it is."""
 
     error: str = text(1)
 
@@ -96,7 +96,7 @@ class UnprepareEntry(Message):
 
 
 class UnprepareResponse(Message):
-    """What became of each claim."""
+    """The result of each claim."""
 
     claims: tuple[UnprepareEntry, ...] = messages(1, UnprepareEntry)
 
@@ -109,7 +109,7 @@ class DeviceIdentifier(Message):
 
 
 class DeviceHealth(Message):
-    """Whether a device works: seconds since 1970 when that was found, seconds for which it holds, and why."""
+    """Whether a device works: seconds since 1970 of the check, seconds of its validity, and why."""
 
     device: DeviceIdentifier | None = message(1, DeviceIdentifier)
     health: int = integer(2)

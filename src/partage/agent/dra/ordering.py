@@ -16,11 +16,11 @@ from partage.model.device import MILLI, Device, DeviceType, SliceMode
 from partage.model.node import Node
 
 Room = tuple[bool, int]
-"""Whether a card is idle, and what is left of it; the least is offered first."""
+"""Whether a card is idle, and its remaining room; the least is offered first."""
 
 
 def rooms(node: Node, left: Node) -> dict[int, Room]:
-    """What is left of each card, by its number; `left` is the node less everything that pods and claims hold."""
+    """The room on each card, by its number; `left` is the node without all grants of pods and claims."""
     after = {one.minor: one for one in left.devices if one.type is DeviceType.GPU}
     return {
         one.minor: _room(one, after.get(one.minor, one))
@@ -30,7 +30,7 @@ def rooms(node: Node, left: Node) -> dict[int, Room]:
 
 
 def _room(card: Device, left: Device) -> Room:
-    """For a card in use, what is left of its compute and of its memory, in thousandths of each together."""
+    """For a card in use, the sum of its free compute and its free memory, in thousandths of each."""
     if left.doubt or not left.healthy or left.cordoned:
         return False, 0
     if left == card and not left.foreign:
@@ -45,11 +45,11 @@ def _room(card: Device, left: Device) -> Room:
 
 
 def arranged(before: Iterable[int], left: Mapping[int, Room]) -> list[int]:
-    """Cards in the order in which they are offered: as they were before, wherever that is as good.
+    """Cards in the order of their offer: their earlier order, if it is equally good.
 
     Args:
-        before: numbers of the cards in the order that is stored; further ones follow by number.
-        left: what is left of each card.
+        before: numbers of the cards in the stored order; further ones follow by number.
+        left: the room on each card.
     """
     there = [minor for minor in dict.fromkeys(before) if minor in left]
     there += sorted(left.keys() - set(there))

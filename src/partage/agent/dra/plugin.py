@@ -30,19 +30,19 @@ from partage.wire.protobuf import Malformed
 
 _LOG: Final = logging.getLogger("partage.agent")
 _MOST_CLAIMS: Final = 256
-"""Of one call; a pod has fewer, and a kubelet asks for one pod at a time."""
+"""Claims of one call; a pod has fewer, and a kubelet calls for one pod at a time."""
 _LONGEST: Final = 10.0
 """Seconds between two tries to make sockets."""
 _AGAIN: Final = 10.0
-"""Seconds after which it sends the same health again: the kubelet counts on 30 s."""
+"""Seconds after which the plugin sends the same health again: the kubelet trusts it for 30 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverFiles:
-    """Where the kubelet looks for the driver.
+    """The paths where the kubelet looks for the driver.
 
     Attributes:
-        look: seconds between two looks whether our sockets are there.
+        look: seconds between two checks whether our sockets exist.
     """
 
     folder: Path = Path("/var/lib/kubelet")
@@ -55,13 +55,13 @@ class DriverFiles:
 
     @property
     def service(self) -> Path:
-        """The socket of everything else."""
+        """The socket of all other calls."""
         return self.folder / "plugins" / DRA_DRIVER / "dra.sock"
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A device and, where it does not work, `why`."""
+    """A device and, if it does not work, `why`."""
 
     pool: str
     device: str
@@ -69,7 +69,7 @@ class Health:
 
 
 class DriverPlugin:
-    """The plugin of one node; `run` it. `registered` says whether the kubelet has taken it."""
+    """The plugin of one node; `run` it. `registered` is true once the kubelet has accepted it."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class DriverPlugin:
         unprepare: Callable[[said.Claim], Awaitable[None]],
         taken: Callable[[], None] = lambda: None,
     ) -> None:
-        """Nothing is served yet.
+        """Start without serving.
 
         Args:
             prepare: prepares a claim; raises `NotPrepared` or `OSError`.
             unprepare: undoes it; raises `OSError`.
-            taken: hears that a kubelet has taken the driver.
+            taken: called when a kubelet has accepted the driver.
         """
         self._files, self._prepare, self._unprepare = files, prepare, unprepare
         self._taken = taken
@@ -92,14 +92,14 @@ class DriverPlugin:
         self.registered = False
 
     def tell(self, health: Sequence[Health]) -> None:
-        """Tell the kubelet this of the devices from now on."""
+        """Report this health of the devices to the kubelet from now on."""
         if tuple(health) != self._health:
             self._health = tuple(health)
             for one in self._watchers:
                 one.set()
 
     async def run(self) -> None:
-        """Serve until cancelled; makes sockets again that were removed, or could not be made."""
+        """Serve until cancelled; creates sockets again that were removed, or could not be created."""
         rounds = Rounds(f"{DRA_DRIVER}: the kubelet cannot be served")
         while True:
             with rounds:
@@ -114,7 +114,7 @@ class DriverPlugin:
         sockets = (self._files.service, self._files.registry)
         own: dict[Path, int] = {}
         try:
-            for path in sockets:  # the one that is found last
+            for path in sockets:  # the one that the kubelet finds comes last
                 path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
                 listen(server, path)
                 own[path] = _number(path)
@@ -163,7 +163,7 @@ class DriverPlugin:
 
     async def _prepare_all(self, request: bytes, context: Any) -> bytes:
         claims = await _claims(request, context)
-        # At once: instances of several claims, made one after the other, would outlast the kubelet's patience.
+        # In parallel: instances of several claims, created one after the other, would exceed the kubelet's time limit.
         made = await asyncio.gather(*(self._prepared(claim) for claim in claims))
         found = map(said.PrepareEntry, (claim.uid for claim in claims), made)
         return said.PrepareResponse(tuple(found)).encode()
@@ -230,7 +230,7 @@ class DriverPlugin:
 
 
 def _request(name: str) -> str:
-    """The request as a kubelet compares it: of one with alternatives, without the one that was chosen."""
+    """The request's name as a kubelet compares it: without the chosen alternative."""
     return name.partition("/")[0]
 
 
@@ -250,7 +250,7 @@ async def _read(of: Any, data: bytes, context: Any) -> Any:
 
 
 def _number(path: Path) -> int:
-    """Which file this is; 0 where there is none."""
+    """The file's identity; 0 if there is none."""
     try:
         return path.stat().st_ino
     except FileNotFoundError:

@@ -41,9 +41,9 @@ class Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One claim.
 
     Attributes:
-        token: what marks its containers.
-        record: what they come to, as `partage.io/allocation` has it for a pod; its containers are the numbers of the
-            parts.
+        token: marks its containers.
+        record: the sum of its parts, in the form of a pod's `partage.io/allocation`; its containers are the numbers of
+            the parts.
     """
 
     v: int
@@ -68,14 +68,14 @@ class Claims:
     """The prepared claims of one node; changed from one thread at a time.
 
     Attributes:
-        damaged: files that cannot be read, each with its reason: what they hold is not known, so no card is free.
+        damaged: unreadable files, each with its reason: their devices are unknown, so no card is free.
     """
 
     def __init__(self, folder: Path, cdi: Path, node: str, token: Callable[[], str]) -> None:
-        """What an earlier agent left. Raises `OSError`: a folder cannot be used.
+        """Take over an earlier agent's claims. Raises `OSError`: a folder cannot be used.
 
         Args:
-            folder: of what is written down; made where it is missing.
+            folder: of the claims' files; created if it is missing.
             cdi: folder of CDI specifications that the runtime watches.
             token: a secret that cannot be guessed.
         """
@@ -83,7 +83,7 @@ class Claims:
         self._held: dict[str, tuple[Prepared, Allocation]] = {}
         self.damaged: dict[str, str] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Left by an agent that was killed: a claim never has the same name again.
+        # Left by a killed agent: a claim never has the same name again.
         for path in (*folder.glob(".*.new"), *cdi.glob(f".{_PREFIX}*.new")):
             path.unlink(missing_ok=True)
         for path in sorted(folder.glob("*.json")):
@@ -97,16 +97,16 @@ class Claims:
 
     @property
     def prepared(self) -> Mapping[str, Prepared]:
-        """By uid; a look from any thread."""
+        """By uid; callable from any thread."""
         return {uid: one for uid, (one, _) in list(self._held.items())}
 
     @property
     def allocations(self) -> list[Allocation]:
-        """What they hold; a look from any thread."""
+        """Their allocations; callable from any thread."""
         return [allocation for _, allocation in list(self._held.values())]
 
     def closed(self, beside: str = "") -> str:
-        """Why no card is known to be free, but for what the claim of one uid holds; empty usually."""
+        """Why no card is known to be free, except for one uid's claim; usually empty."""
         return next(
             (
                 f"claim file {name}: {why}"
@@ -117,12 +117,12 @@ class Claims:
         )
 
     def put(self, one: Allocated) -> Prepared:
-        """Write down a claim, and name its devices to the runtime; a claim that is there stays as it is.
+        """Record a claim, and name its devices to the runtime; an existing claim stays unchanged.
 
         Raises:
-            InvalidValue: its uid is none.
-            OSError: the disk does not take it. What is written down already is held, and named when it is asked for
-                again.
+            InvalidValue: its uid is invalid.
+            OSError: the disk refuses it. A claim that is already recorded is held, and named at the next
+                request.
         """
         uid = one.allocation.uid
         if (known := self.again(uid)) is not None:
@@ -146,7 +146,7 @@ class Claims:
         return made
 
     def again(self, uid: str) -> Prepared | None:
-        """A claim that is there, named to the runtime if it was not; None where it is not there. Raises `OSError`."""
+        """An existing claim, named to the runtime if it was not; None if there is none. Raises `OSError`."""
         known = self._held.get(uid)
         if known is None:
             return None
@@ -154,10 +154,10 @@ class Claims:
         return known[0]
 
     def drop(self, uid: str) -> bool:
-        """Forget a claim; whether it was there.
+        """Forget a claim; return whether it existed.
 
         Raises:
-            OSError: a file cannot be removed; then it is held still, or was not yet flushed.
+            OSError: a file cannot be removed; then it is still held, or was not yet flushed.
         """
         if not _UID.fullmatch(uid):
             return False
@@ -165,12 +165,12 @@ class Claims:
         (self._folder / f"{uid}.json").unlink(missing_ok=True)
         self.damaged.pop(f"{uid}.json", None)
         held = self._held.pop(uid, None) is not None
-        # Else a machine that stops now has it again, and the kubelet, which was answered, would not ask again.
+        # Otherwise a machine that stops now restores it, and the kubelet, which got its answer, would not ask again.
         flush_folder(self._folder)
         return held
 
     def of(self, env: Iterable[str]) -> list[tuple[Prepared, Allocation, int]]:
-        """The devices that a container's marks stand for. Raises `InvalidValue`: a mark is not one of this node's.
+        """The devices of a container's marks. Raises `InvalidValue`: a mark is not one of this node's.
 
         Args:
             env: of the container, as `NAME=value`.
@@ -202,7 +202,7 @@ class Claims:
         return one, Allocation(one.uid, one.namespace, one.name, self._node, record.grants)
 
     def _name_all(self) -> None:
-        """Name what is held, and nothing else."""
+        """Name exactly the held claims."""
         self._cdi.mkdir(parents=True, exist_ok=True)
         for path in self._cdi.glob(f"{_PREFIX}*.json"):
             uid = path.stem.removeprefix(_PREFIX)
@@ -229,13 +229,13 @@ class Claims:
 
 
 def marks(env: Iterable[str]) -> list[tuple[str, str]]:
-    """Marks of claims among a container's variables; one that is taken away says nothing any more."""
+    """Marks of claims among a container's variables; a removed mark is an empty variable and does not count."""
     parts = (text.partition("=") for text in env)
     return [(name, value) for name, _, value in parts if name.startswith(_MARK) and value]
 
 
 def _device(uid: str, number: int) -> str:
-    """The name of a device; before CDI 0.5.0 it starts with a letter, which most uids do not."""
+    """The name of a device; before CDI 0.5.0 a name starts with a letter, which most uids do not."""
     return f"claim-{uid}-{number}"
 
 

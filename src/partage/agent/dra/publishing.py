@@ -40,9 +40,9 @@ CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims")
 
 _LOG: Final = logging.getLogger("partage.agent")
 _LOOK: Final = 30.0
-"""Seconds between two looks at what is stored, and the pause after a failure."""
+"""Seconds between two reads of the stored slices, and the pause after a failure."""
 _ROUND: Final = 1.0
-"""Seconds between two rounds of writes: pods come and go, and a round writes every slice of the node."""
+"""Seconds between two rounds of writes: pods change often, and a round writes every slice of the node."""
 
 Body = dict[str, Any]
 
@@ -54,7 +54,7 @@ class _Slice(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Which fields the API server keeps, by the gate that has them kept."""
+    """The fields that the API server keeps, by their gate."""
 
     shares: bool = False
     counters: bool = False
@@ -62,7 +62,7 @@ class _Kept:
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """What is not offered for lack of a gate, and that gate."""
+        """The parts that are not offered because a gate is off, and that gate."""
         told = (
             (self.shares, "DRAConsumableCapacity", "nothing is offered to claims"),
             (
@@ -84,7 +84,7 @@ class _Kept:
 
 
 class Publisher:
-    """The slices of one node; `take` what it has, and `run` it."""
+    """The slices of one node; `take` its devices, and `run` it."""
 
     name: Final = "resource-slices"
 
@@ -98,12 +98,12 @@ class Publisher:
         *,
         instances: bool,
     ) -> None:
-        """Nothing is known of the node yet, and nothing published.
+        """Start without a node and without slices.
 
         Args:
-            found: what the last search of the node found.
-            notes: hear what the API server does not keep.
-            instances: this agent makes hardware instances.
+            found: returns the result of the last search of the node.
+            notes: receive the fields that the API server drops.
+            instances: this agent creates hardware instances.
         """
         self._client, self._name, self._found = client, node, found
         self._tallies, self._notes = tallies, notes
@@ -118,12 +118,12 @@ class Publisher:
     def take(
         self, node: Node, left: Mapping[int, Room], totals: Mapping[int, int] | None = None
     ) -> None:
-        """The node is this now.
+        """Replace the node's state.
 
         Args:
             node: as claims may use it.
-            left: what is left of each card beside claims too, by number.
-            totals: each card's memory in bytes, whatever pods hold of it; None where they hold none.
+            left: the room on each card beside claims too, by number.
+            totals: each card's memory in bytes, regardless of pods' grants; None if there are none.
         """
         news = node, left, totals or {}
         if news != (self._node, self._left, self._totals):
@@ -131,11 +131,11 @@ class Publisher:
             self._news.set()
 
     def look(self) -> None:
-        """Look at what is stored now: the kubelet may have removed it."""
+        """Read the stored slices now: the kubelet may have removed them."""
         self._news.set()
 
     async def run(self) -> None:
-        """Publish until cancelled; what the API server refuses is tried again."""
+        """Publish until cancelled; retries writes that the API server refuses."""
         rounds = Rounds("ResourceSlices cannot be published", KubeError)
         while True:
             self._news.clear()
@@ -145,20 +145,20 @@ class Publisher:
             await sleep_until(self._client.clock, _LOOK, self._news)
 
     async def once(self, node: Node, left: Mapping[int, Room] | None = None) -> int:
-        """Compare, and write what differs; how many slices were written or deleted.
+        """Compare, and write the differences; return the number of slices written or deleted.
 
         Args:
-            left: as `take` has it; None where it is not known, for cards by number.
+            left: as for `take`; None if it is unknown: the cards are then in order of their numbers.
 
         Raises:
-            KubeError: the API server cannot be asked, or refuses; the next look tries again.
+            KubeError: the API server does not answer, or refuses; the next look tries again.
         """
         if self._kept is None:
             self._kept = await self._probe()
             self._say(self._kept.lacking)
         kept = self._kept
         stored = await self._stored()
-        if not self._uid or not stored:  # they went with their Node, and this may be another one
+        if not self._uid or not stored:  # deleted with their Node: this may be another
             found = await self._client.get(NODES, self._name, into=Body)
             self._uid = str((found.get("metadata") or {}).get("uid") or "")
         before = cards_in(stored[name].spec for name in sorted(stored))
@@ -167,7 +167,7 @@ class Publisher:
         try:
             wrote = await self._write(wanted, stored)
         except (AlreadyExists, Conflict, NotFound):
-            self._news.set()  # another writer was faster, or the Node is another one: look again
+            self._news.set()  # another client wrote first, or the Node is another one: look again
             self._uid = ""
             raise
         devices = sum(len(one["spec"].get("devices", ())) for one in wanted)
@@ -175,7 +175,7 @@ class Publisher:
         return wrote
 
     def devices(self, node: Node) -> list[Body]:
-        """The devices of a node that may be in its slices, as far as it is known what the server keeps."""
+        """The devices of a node that may be in its slices, as far as the kept fields are known."""
         kept = self._kept or _Kept(shares=True, counters=True, taints=True)
         return [
             one for part in self._wanted(node, kept) for one in part["spec"].get("devices", ())
@@ -190,7 +190,7 @@ class Publisher:
     # --- what the server keeps ---------------------------------------------------------------
 
     async def _probe(self) -> _Kept:
-        """What it would store of two small slices; it stores neither."""
+        """The fields that it would keep of two small slices; it stores neither."""
         counter = {"probe": {"value": "1"}}
         device = {
             "name": "probe",
@@ -233,7 +233,7 @@ class Publisher:
     # --- reading and writing -----------------------------------------------------------------
 
     async def _stored(self) -> dict[str, _Slice]:
-        """The node's slices of this driver as they are, by name."""
+        """The node's stored slices of this driver, by name."""
         fields = f"spec.nodeName={self._name},spec.driver={DRA_DRIVER}"
         found = await self._client.list_all(Scope(SLICES, fields=fields), into=_Slice)
         for one in found.undecodable:
@@ -271,7 +271,7 @@ class Publisher:
         return wrote + len(gone)
 
     async def _take_back(self, name: str) -> int:
-        """Remove everything; what the server keeps is asked anew at the next look."""
+        """Remove all slices; the next look probes the server again."""
         found = await self._stored()
         for one in found.values():
             await self._delete(one)
@@ -288,19 +288,19 @@ class Publisher:
 
 
 def as_sent(stored: Any) -> Any:
-    """A document without what a server adds by itself: when a taint was set."""
+    """A document without fields that a server adds itself: the time of a taint."""
     if isinstance(stored, Mapping):
         return {key: as_sent(part) for key, part in stored.items() if key != "timeAdded"}
     return [as_sent(part) for part in stored] if isinstance(stored, list) else stored
 
 
 def is_as_wanted(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether the spec of a stored slice says what is wanted, whatever its generation."""
+    """Whether a stored slice has the wanted spec, in any generation."""
     return _without_generation(as_sent(stored)) == _without_generation(wanted)
 
 
 def cards_in(specs: Iterable[Mapping[str, Any]]) -> Iterator[int]:
-    """Numbers of the cards in slices' specs, which are given in the order of their names, as an allocator comes upon them."""
+    """Numbers of the cards in slices' specs, which are in the order of their names, in the allocator's order."""
     for spec in specs:
         for device in spec.get("devices") or ():
             name = DEVICE.fullmatch(str(device.get("name")))

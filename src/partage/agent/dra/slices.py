@@ -39,7 +39,7 @@ PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 MIB: Final = 2**20
 
 MOST_DEVICES: Final = 64
-"""Of a slice whose devices have taints or take counters."""
+"""Devices of a slice whose devices have taints or use counters."""
 MOST_SETS: Final = 8
 MOST_COUNTERS: Final = 32
 _LONGEST_NAME: Final = 253
@@ -56,11 +56,11 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """What is offered, beside shares.
+    """The offers beside shares.
 
     Attributes:
-        instances: hardware instances; only where this agent makes them and the API server keeps counters.
-        taints: mark devices that must not be allocated; without, leave them out.
+        instances: hardware instances; only if this agent creates them and the API server keeps counters.
+        taints: taint devices that must not be allocated; otherwise leave them out.
     """
 
     instances: bool = False
@@ -76,13 +76,13 @@ def resource_slices(
     order: Sequence[int] = (),
     totals: Mapping[int, int] | None = None,
 ) -> tuple[Body, ...]:
-    """All ResourceSlices of the node's pool; none where it offers nothing.
+    """All ResourceSlices of the node's pool; none if it offers nothing.
 
     Args:
-        node: the node, as its agent gives devices.
+        node: the node, with the devices that its agent grants.
         uid: of the Node, which becomes their owner.
-        order: numbers of cards, those first that an allocator should try first; others follow by number.
-        totals: memory in bytes of cards that pods hold a part of, by number, whatever is left of it.
+        order: numbers of cards in the order that an allocator should try them; others follow by number.
+        totals: total memory in bytes of cards that pods hold a part of, by number.
     """
     first = {minor: place for place, minor in enumerate(order)}
     known = {one.device.uuid: one for one in inventory.found}
@@ -104,7 +104,7 @@ def resource_slices(
         (f"counters-{index}", {"sharedCounters": some})
         for index, some in enumerate(_pieces(sets, MOST_SETS))
     ]
-    # Slices are tried in the order of their names.
+    # The allocator tries slices in the order of their names.
     digits = len(str(max(len(devices) - 1, 0) // MOST_DEVICES))
     parts += [
         (f"devices-{index:0{digits}}", {"devices": some})
@@ -126,10 +126,10 @@ def resource_slices(
 
 
 def _offers(node: Node, device: Device, found: Found | None) -> bool:
-    """Whether a device is a card that this driver can give in parts of its compute and memory."""
+    """Whether a device is a card that this driver can share by compute and memory."""
     return (
         device.type is DeviceType.GPU
-        and not device.vendor_cut  # its vendor's plugin cuts it, and knows nothing of claims
+        and not device.vendor_cut  # its vendor's plugin cuts it, and does not know claims
         and (found is None or found.percent)
         and device.core_milli >= _PERCENT
         and device.memory_bytes >= MIB
@@ -169,7 +169,7 @@ class _Card:
 
     @property
     def cutting(self) -> Cutting | None:
-        """How instances are made on it; None where counters cannot say what the operator allows."""
+        """How it is cut into instances; None if counters cannot express the operator's bounds."""
         cutting = self.device.cutting
         return (
             None if cutting is None or cutting.geometries or not cutting.axis.length else cutting
@@ -177,7 +177,7 @@ class _Card:
 
     @property
     def counters(self) -> Body:
-        """What its instances share out, less what instances have that are not Partage's."""
+        """The counters that its instances share, without the amounts of foreign instances."""
         assert self.cutting is not None  # noqa: S101 # only such cards have devices that take some
         axis = self.cutting.axis
         left = dict(_total(axis))
@@ -195,11 +195,11 @@ class _Card:
         cores = self.device.core_milli // _PERCENT
         most = min(cores, 100)
         capacity: Body = {
-            # A share may ask for memory alone: then it has no compute of its own, and no limit.
+            # A share may request memory alone: then it has no compute of its own, and no limit.
             "cores": _divided(str(cores), str(most), "1", least="0"),
             "memory": _divided(str(binary(memory)), str(binary(memory)), str(binary(MIB))),
         }
-        # Always: else a claim would not count beside pods that bring a limit later.
+        # Always: otherwise a claim would not count beside pods that add a limit later.
         one = {"default": "1", "validValues": ["1"]}
         capacity["sharers"] = {"value": str(self.device.slots), "requestPolicy": one}
         return {
@@ -221,7 +221,7 @@ class _Card:
         }
 
     def _attributes(self, kind: str, memory: int) -> Body:
-        """What is known of it; what is not known is left out."""
+        """The known attributes; unknown ones are left out."""
         device, found = self.device, self.found
         texts = {
             "kind": kind,
@@ -255,7 +255,7 @@ class _Card:
         return attributes
 
     def _taint(self) -> Body | None:
-        """The taint of a device that must not be allocated now; None where it may be."""
+        """The taint of a device that must not be allocated now; None if it may be."""
         device = self.device
         if not device.healthy:
             reason = self.found.reason if self.found else LOST
@@ -272,7 +272,7 @@ def _marked(key: str, value: str) -> Body:
 
 
 def _divided(total: str, most: str, step: str, least: str = "") -> Body:
-    """An amount that shares divide: a request that names none takes the most that one may have."""
+    """An amount that shares divide: a request without one takes the largest possible."""
     least = least or step
     within = {"min": least, "max": most, "step": step} if total != least else {"min": least}
     return {"value": total, "requestPolicy": {"default": most, "validRange": within}}
@@ -283,11 +283,11 @@ def _divided(total: str, most: str, step: str, least: str = "") -> Body:
 
 @lru_cache(maxsize=64)
 def _total(axis: MigAxis) -> Mapping[str, int]:
-    """Everything that instances of a card share out, by name.
+    """All counters that instances of a card share, by name.
 
-    Its memory units, its engines, how many instances of a profile there may be where units and engines do not limit
-    them enough, and one counter for two profiles that do not go together: all of it belongs to the one, a part to
-    each of the other.
+    They are its memory units, its engines, the number of instances of a profile if units and engines do not limit it
+    enough, and one counter for two profiles that exclude each other: an instance of the one takes all of it, an
+    instance of the other a part.
     """
     total = {_unit(number): 1 for number in range(axis.length)}
     if axis.engines is not None:
@@ -302,7 +302,7 @@ def _total(axis: MigAxis) -> Mapping[str, int]:
 
 
 def _consumed(axis: MigAxis, instance: MigSlice) -> dict[str, int]:
-    """What one instance takes of it; of a profile that the card does not have, its units alone."""
+    """The counters that one instance takes; for a profile that the card does not have, its units alone."""
     taken = {
         _unit(number): 1
         for number in range(instance.start, min(instance.start + instance.size, axis.length))
@@ -325,19 +325,19 @@ def _consumed(axis: MigAxis, instance: MigSlice) -> dict[str, int]:
 
 
 def _countable(axis: MigAxis, profile: MigProfile) -> bool:
-    """Whether counters keep it from others as the card's driver does; if not, it is not offered."""
+    """Whether counters limit a profile as the card's driver does; if not, it is not offered."""
     apart = [_ordered(axis, pair) for pair in axis.apart if profile.name in pair]
     return all(single.count == 1 for single, _ in apart) and len(_total(axis)) <= MOST_COUNTERS
 
 
 def _ordered(axis: MigAxis, pair: tuple[str, str]) -> tuple[MigProfile, MigProfile]:
-    """Two profiles, the one of which a card has fewer first."""
+    """Two profiles, first the one with fewer instances on a card."""
     one, other = sorted(map(axis.profile, pair), key=lambda each: (each.count, each.name))
     return one, other
 
 
 def _fitting(profile: MigProfile) -> int:
-    """How many instances of a profile fit by their places alone."""
+    """The number of instances of a profile that fit by their places alone."""
     ends, count = 0, 0
     for start in profile.starts:
         if start >= ends:
@@ -365,7 +365,7 @@ def _amounts(counts: Mapping[str, int]) -> Body:
 
 
 def slice_name(node: str, part: str) -> str:
-    """The name of one slice of a node's; where it would be too long, a hash stands for the node's."""
+    """The name of one slice of a node; if it would be too long, a hash replaces the node's name."""
     name = f"{node}-{DRA_DRIVER}-{part}"
     if len(name) <= _LONGEST_NAME:
         return name

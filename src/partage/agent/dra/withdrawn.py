@@ -26,11 +26,11 @@ _MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What pods hold of a node.
+    """The devices of a node that pods hold.
 
     Attributes:
         allocations: by their records, ours or those of the scheduler that placed them.
-        unknown: of pods that ask for devices and have no record, by UID.
+        unknown: of pods that request devices and have no record, by UID.
     """
 
     allocations: list[Allocation]
@@ -38,9 +38,9 @@ class Held:
 
 
 def held_by_pods(pods: Iterable[Document], node: Node, translation: Translation) -> Held | None:
-    """What pods that are bound to a node hold of it, until their containers have ended: as the service's books have it.
+    """The devices of a node that its bound pods hold until their containers have ended, as in the service's ledger.
 
-    None where one's record cannot be trusted: then no card is known to be free.
+    None if a record cannot be trusted: then no card is known to be free.
     """
     found, unknown = [], {}
     for document in pods:
@@ -64,7 +64,7 @@ def held_by_pods(pods: Iterable[Document], node: Node, translation: Translation)
 
 
 def without_unknown(node: Node, held: Iterable[Allocation], unknown: Mapping[str, Pod]) -> Node:
-    """The node with those cards closed that the service closes, as it is not known which of them pods use.
+    """The node with the cards closed that the service closes, because it is unknown which of them pods use.
 
     Args:
         held: by pods and by claims.
@@ -90,7 +90,7 @@ def left_for_claims(node: Node, held: Iterable[Allocation] | None) -> Node:
     """The node as claims may use it.
 
     Args:
-        held: what pods hold on it by their records, None where that is not known; claims are not among them, as the
+        held: the allocations of its pods' records, None if they are unknown; without claims, as the
             allocator counts those itself.
     """
     if held is None:
@@ -114,7 +114,7 @@ def left_for_claims(node: Node, held: Iterable[Allocation] | None) -> Node:
 
 
 def _card(node: Node, charge: Charge) -> Device | None:
-    """The card of a charge: by UUID, or by number where the record knows no UUID."""
+    """The card of a charge: by UUID, or by number if the record has no UUID."""
     if charge.type is not DeviceType.GPU:
         return None
     for one in node.devices:
@@ -130,7 +130,7 @@ def _left(card: Device, charge: Charge) -> Device:
         return _closed(card)
     if charge.instances:
         if charge.slots > len(charge.instances) or card.mode is SliceMode.SHARE:
-            return _closed(card)  # shares and instances at once: what is left is not known
+            return _closed(card)  # shares and instances at once: the rest is unknown
         there = {one.instance for one in card.foreign}
         mine = tuple(ForeignInstance(one) for one in charge.instances if one not in there)
         return replace(card, mode=SliceMode.MIG, foreign=(*card.foreign, *mine))
@@ -142,12 +142,12 @@ def _left(card: Device, charge: Charge) -> Device:
     slots = most - charge.slots
     if core < _LEAST or memory < _MIB or slots < 1:
         return _closed(card)
-    # A card that has shares gives no instances; without its counters it takes further shares all the same.
+    # A card with shares allows no instances; without its counters it still accepts further shares.
     return replace(
         card, mode=SliceMode.SHARE, cutting=None, core_milli=core, memory_bytes=memory, slots=slots
     )
 
 
 def _closed(card: Device) -> Device:
-    """The card takes no pod, and keeps its name and amounts: so its holder stays known."""
+    """The card accepts no pod, and keeps its name and amounts, so its holder stays known."""
     return replace(card, doubt=card.doubt or HELD)
