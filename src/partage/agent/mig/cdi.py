@@ -43,14 +43,14 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a specification on disk is for: the place, and the UUID in it (empty if unreadable)."""
+    """The subject of a specification on disk: the place, and the UUID in it (empty if unreadable)."""
 
     start: int
     uuid: str
 
 
 def read_numbers(proc: Path = Path("/proc")) -> Numbers:
-    """The device numbers that the kernel and the driver tell. Raises `InvalidDocument`."""
+    """The device numbers that the kernel and the driver report. Raises `InvalidDocument`."""
     try:
         devices = (proc / "devices").read_text("utf-8")
         minors = (proc / "driver/nvidia-caps/mig-minors").read_text("utf-8")
@@ -120,7 +120,7 @@ class Specs:
         return self._folder / f"{_PREFIX}{card}_{start}.json"
 
     def present(self, card: str) -> tuple[Spec, ...]:
-        """Ours for a card, by start. Raises `OSError`: the folder or one of them cannot be read."""
+        """Our specifications for a card, by start. Raises `OSError`: the folder or one of them cannot be read."""
         found = []
         for path in self._folder.glob(f"{_PREFIX}{card}_*.json"):
             start = path.stem.rpartition("_")[2]
@@ -129,10 +129,10 @@ class Specs:
         return tuple(sorted(found, key=lambda spec: spec.start))
 
     def nodes(self, card: str, start: int, uuid: str) -> tuple["DeviceNode", ...]:
-        """Device files that the specification gives with an instance.
+        """Device files that the specification adds with an instance.
 
         Raises:
-            InvalidDocument: it is not there, cannot be read, or is of another instance.
+            InvalidDocument: it is absent, cannot be read, or is of another instance.
         """
         path = self.path(card, start)
         try:
@@ -147,17 +147,17 @@ class Specs:
         raise InvalidDocument(f"{path}: no device {uuid}")
 
     def write(self, card: str, start: int, content: bytes) -> None:
-        """Write or replace one at once; runtimes never see half of it."""
+        """Write or replace one atomically; runtimes never see half of it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         replace_file(self.path(card, start), content)
 
     def remove(self, card: str, start: int) -> None:
-        """Remove one, if it is there."""
+        """Remove one, if it exists."""
         self.path(card, start).unlink(missing_ok=True)
 
 
 def _device(path: Path) -> str:
-    """The device that a specification names; empty when its content names none. Raises `OSError`."""
+    """The device that a specification names; empty if it names none. Raises `OSError`."""
     try:
         document = msgspec.json.decode(path.read_bytes(), type=_Document)
     except (FileNotFoundError, *UNREADABLE):

@@ -24,7 +24,7 @@ from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile
 
 _MIB: Final = 1 << 20
 _MOST: Final = 64
-"""Room in answers that are lists: no card has as many instances or places."""
+"""Room in answers that are lists: no card has that many instances or places."""
 _SUFFIXES: Final = (
     ("+me.all", MigAttribute.ALL_MEDIA),
     ("+me", MigAttribute.MEDIA),
@@ -39,7 +39,7 @@ class NvidiaDriver:
     """The cards of this machine. Calls block; they take milliseconds to seconds.
 
     Args:
-        library: the module `pynvml`, or what offers the same functions.
+        library: the module `pynvml`, or one with the same functions.
 
     Raises:
         NvmlFailed: no driver is loaded.
@@ -65,7 +65,7 @@ class NvidiaDriver:
             ) from None
 
     def close(self) -> None:
-        """Let go of the library."""
+        """Release the library."""
         self._call("nvmlShutdown")
 
     def version(self) -> str:
@@ -93,7 +93,7 @@ class NvidiaDriver:
         )
 
     def mode(self, card: str) -> Mode:
-        """MIG mode of a card; off where the card has none."""
+        """MIG mode of a card; off if the card has none."""
         try:
             current, pending = self._call("nvmlDeviceGetMigMode", self._handle(card))
         except NvmlFailed as error:
@@ -103,7 +103,7 @@ class NvidiaDriver:
         return Mode(bool(current), bool(pending))
 
     def axis(self, card: str) -> MigAxis:
-        """Its profiles and their places, which do not depend on what is on it."""
+        """Its profiles and their places, which do not depend on its instances."""
         handle = self._handle(card)
         infos = list(self._profiles(handle))
         whole = max((info.multiprocessorCount for _, info in infos), default=1) or 1
@@ -206,13 +206,13 @@ class NvidiaDriver:
     # --- changing ---------------------------------------------------------------------------
 
     def set_mode(self, card: str, *, on: bool) -> None:
-        """Turn MIG mode on or off; the activation's own status counts as well."""
+        """Turn MIG mode on or off; a bad status of the activation is an error too."""
         status = self._call("nvmlDeviceSetMigMode", self._handle(card), int(on))
         if status:
             raise NvmlFailed("nvmlDeviceSetMigMode", self._failure(int(status)), "activation")
 
     def make_gpu_instance(self, card: str, profile: int, start: int, size: int) -> None:
-        """Make a GPU instance at exactly that place."""
+        """Create a GPU instance at exactly that place."""
         place = self._n.c_nvmlGpuInstancePlacement_t(start, size)
         self._call(
             "nvmlDeviceCreateGpuInstanceWithPlacement",
@@ -222,7 +222,7 @@ class NvidiaDriver:
         )
 
     def make_compute_instance(self, card: str, gpu_instance: int) -> None:
-        """Make the compute instance with as many slices as the GPU instance has."""
+        """Create the compute instance with as many slices as the GPU instance has."""
         handle = self._handle(card)
         inside = self._call("nvmlDeviceGetGpuInstanceById", handle, gpu_instance)
         own = self._call("nvmlGpuInstanceGetInfo", inside).profileId
@@ -254,7 +254,7 @@ class NvidiaDriver:
         return self._call("nvmlDeviceGetHandleByUUID", card.encode())
 
     def _listed(self, call: str, owner: Any, profile: int, item: Any) -> list[Any]:
-        """Answers of calls that fill an array; `NOT_SUPPORTED` means that there is nothing."""
+        """Answers of calls that fill an array; `NOT_SUPPORTED` means an empty one."""
         room, count = (item * _MOST)(), ctypes.c_uint(_MOST)
         try:
             self._call(call, owner, profile, room, ctypes.byref(count))
@@ -291,10 +291,10 @@ def _text(value: bytes | str) -> str:
 
 
 def read_epoch(root: Path = Path("/")) -> str:
-    """Name of this run of the driver; another one after every boot and every reload: instances outlive neither.
+    """Name of this run of the driver; it changes at every boot and every reload, and no instance outlives either.
 
-    The kernel names each boot. A reload makes a new directory for the module in sysfs, and directories there are
-    numbered as they are made. Source: Linux, `random(4)` on boot_id and sysfs.
+    The kernel names each boot. A reload creates a new directory for the module in sysfs, and directories there are
+    numbered in order of creation. Source: Linux, `random(4)` on boot_id and sysfs.
 
     Raises:
         InvalidDocument: the driver is not loaded.

@@ -17,7 +17,7 @@ _UNSEEN: Final = "the agent has not looked at it yet"
 
 
 def on_card(outcome: Outcome) -> OnCard:
-    """What a look at a card says of others' instances."""
+    """The foreign instances in a look at a card."""
     if outcome.fault:
         return OnCard(unknown=outcome.fault)
     found = tuple(_named(one, outcome.axis) for one in outcome.foreign)
@@ -27,11 +27,11 @@ def on_card(outcome: Outcome) -> OnCard:
 def reported(
     cards: Iterable[str], outcomes: Mapping[str, Outcome], before: str | None
 ) -> Mapping[str, OnCard]:
-    """What to tell of every card.
+    """The report of every card.
 
     Args:
         cards: UUIDs of the node's cards that can be cut.
-        before: the annotation as it is; None without one.
+        before: the current annotation; None without one.
     """
     known: Mapping[str, OnCard] = {}
     otherwise = OnCard(unknown=_UNSEEN)
@@ -45,7 +45,7 @@ def reported(
 
 
 def _named(one: GpuInstance, axis: MigAxis | None) -> ForeignInstance:
-    """An instance by the name of its profile; a number that means none stays one."""
+    """An instance by the name of its profile; an unknown number stays a number."""
     profiles = axis.profiles if axis is not None else ()
     name = next((p.name for p in profiles if p.id == one.profile), f"profile {one.profile}")
     uuids = tuple(compute.uuid for compute in one.computes)

@@ -22,7 +22,7 @@ _VERSION: Final = 1
 
 
 class Stage(StrEnum):
-    """How far an instance is made; each is written when the driver has been seen to agree."""
+    """The progress of an instance; each stage is written when the driver has been seen to agree."""
 
     INTENT = "intent"
     GPU_INSTANCE = "gpu-instance"
@@ -36,9 +36,9 @@ class Entry:
     """One instance of ours.
 
     Attributes:
-        instance: which, in the words of the pod's record.
+        instance: the instance, in the words of the pod's record.
         owner: UID of the pod.
-        epoch: run of the driver in which it was made; nothing of ours outlives it.
+        epoch: run of the driver in which it was created; none of our instances outlives it.
         gpu, compute: the driver's numbers, once seen.
         uuid: of the MIG device, once seen.
     """
@@ -54,14 +54,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class CardJournal:
-    """Everything begun on one card; `mode` is the run of the driver in which we turned MIG mode on, or empty."""
+    """All entries of one card; `mode` is the run of the driver in which we turned MIG mode on, or empty."""
 
     card: str
     entries: tuple[Entry, ...] = ()
     mode: str = ""
 
     def with_entry(self, entry: Entry) -> "CardJournal":
-        """The same with that entry in place of the one of the same instance and owner."""
+        """The same with that entry instead of the one of the same instance and owner."""
         return replace(self, entries=(*self._others(entry), entry))
 
     def without(self, entry: Entry) -> "CardJournal":
@@ -89,7 +89,7 @@ class FileJournals:
         return self._folder / f"{card}.json"
 
     def load(self, card: str) -> CardJournal:
-        """The journal of a card, empty when there is none.
+        """The journal of a card, empty if there is none.
 
         Raises:
             InvalidRecord: it cannot be read, or is of another version or card.
@@ -116,7 +116,7 @@ class FileJournals:
         return document.journal
 
     def save(self, journal: CardJournal) -> None:
-        """Replace it, at once or not at all."""
+        """Replace it atomically."""
         self._folder.mkdir(parents=True, exist_ok=True)
         text = sealed(msgspec.json.encode(_Document(_VERSION, journal)))
         replace_file(self.path(journal.card), text)
@@ -125,9 +125,9 @@ class FileJournals:
 def replace_file(
     path: Path, content: bytes, flush: Callable[[int], None] = os.fsync, *, mode: int = 0o666
 ) -> None:
-    """Replace a file at once or not at all, also when the machine stops meanwhile.
+    """Replace a file atomically, even if the machine stops meanwhile.
 
-    The name beside it starts with a dot and ends in no suffix that a reader of the folder watches.
+    The temporary name starts with a dot and has no suffix that a reader of the folder watches.
     """
     beside = path.with_name(f".{path.name}.new")
     with open(beside, "wb", opener=lambda name, how: os.open(name, how, mode)) as file:
@@ -139,7 +139,7 @@ def replace_file(
 
 
 def flush_folder(path: Path, flush: Callable[[int], None] = os.fsync) -> None:
-    """Have names of a folder, new ones and those that are gone, outlive a machine that stops."""
+    """Make the names of a folder, new and removed ones, survive a machine's stop."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         flush(folder)

@@ -13,11 +13,11 @@ from partage.model.mig import MigAxis
 
 
 class Failure(StrEnum):
-    """Why a call failed, as far as it decides what to do next."""
+    """Why a call failed, as far as it decides the next step."""
 
     IN_USE = "in use"  # a process holds the card or the instance: try again
     INSUFFICIENT = "insufficient resources"  # the place is taken, or an engine is short
-    NOT_FOUND = "not found"  # what was named is gone
+    NOT_FOUND = "not found"  # the named object is gone
     RESET_REQUIRED = "reset required"  # the mode changes at the next reset only
     NOT_SUPPORTED = "not supported"
     NO_PERMISSION = "no permission"
@@ -41,8 +41,8 @@ class CardFacts:
     Attributes:
         uuid: such as `GPU-…`.
         minor: number of its device file `/dev/nvidia<minor>`; not the driver's index.
-        name: as the driver calls it.
-        pci: product id, upper-case hexadecimal; empty when unknown.
+        name: by its driver.
+        pci: product id, upper-case hexadecimal; empty if unknown.
         keeps_mode: its MIG mode outlives a driver reload and changes by a reset only (Ampere).
     """
 
@@ -63,7 +63,7 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class ComputeInstance:
-    """A compute instance; `uuid` is that of the MIG device, which programs are given."""
+    """A compute instance; `uuid` is that of the MIG device, which programs use."""
 
     id: int
     uuid: str
@@ -71,7 +71,7 @@ class ComputeInstance:
 
 @dataclass(frozen=True, slots=True)
 class GpuInstance:
-    """A GPU instance where it is. Numbers are used again after it has gone."""
+    """A GPU instance and its place. Its number is reused after its removal."""
 
     id: int
     profile: int
@@ -80,7 +80,7 @@ class GpuInstance:
     computes: tuple[ComputeInstance, ...] = ()
 
     def overlaps(self, start: int, size: int) -> bool:
-        """Whether it has a memory unit of that run."""
+        """Whether it has a memory unit in that range."""
         return self.start < start + size and start < self.start + self.size
 
 
@@ -97,16 +97,16 @@ class Nvml(Protocol):
         """Turn MIG mode on or off; a refusal to activate it is an error too."""
 
     def axis(self, card: str) -> MigAxis:
-        """Its profiles and their places; none where the card cannot be cut."""
+        """Its profiles and their places; none if the card cannot be cut."""
 
     def instances(self, card: str) -> tuple[GpuInstance, ...]:
-        """Every instance there is, of whichever profile."""
+        """Every existing instance, of any profile."""
 
     def make_gpu_instance(self, card: str, profile: int, start: int, size: int) -> None:
-        """Make a GPU instance at exactly that place."""
+        """Create a GPU instance at exactly that place."""
 
     def make_compute_instance(self, card: str, gpu_instance: int) -> None:
-        """Make the compute instance that spans a GPU instance."""
+        """Create the compute instance that spans a GPU instance."""
 
     def end_compute_instance(self, card: str, gpu_instance: int, compute_instance: int) -> None:
         """Remove a compute instance."""

@@ -34,10 +34,10 @@ class Wanted:
 
 
 def wanted_by(pods: Iterable[shapes.Pod], node: str) -> dict[str, list[Wanted]]:
-    """Instances that a node's pods have by their records, by the UUID of their card; the pods that came first in front.
+    """Instances that a node's pods have by their records, by the UUID of their card; the earliest pods first.
 
-    A pod keeps its instances until its containers have ended for good (`wire.pod_phase`), however long it is being deleted.
-    Pods of other nodes, without a record, and with one that cannot be trusted want nothing: the
+    A pod keeps its instances until its containers have ended permanently (`wire.pod_phase`), however long its deletion
+    takes. Pods of other nodes, without a record, or with one that cannot be trusted want nothing: the
     agent refuses to start the last kind, and the scheduler closes their cards.
     """
     found: dict[str, list[Wanted]] = {}
@@ -53,12 +53,12 @@ def wanted_by(pods: Iterable[shapes.Pod], node: str) -> dict[str, list[Wanted]]:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A card as it is now.
+    """A card in its current state.
 
     Attributes:
         epoch: this run of the driver: it changes with every boot and reload.
         keeps_mode: see `nvml.CardFacts`.
-        instances: all there are, others' too.
+        instances: all existing ones, also foreign ones.
     """
 
     epoch: str
@@ -70,11 +70,11 @@ class Observed:
 
 
 class Act(StrEnum):
-    """What a step does."""
+    """The kinds of steps."""
 
     NOTE = "note"  # write the entry into the journal
     FORGET = "forget"  # take the entry out of it
-    NOTE_MODE = "note mode"  # write that we turn the mode on
+    NOTE_MODE = "note mode"  # record that we turn the mode on
     MODE_ON = "mode on"
     MODE_OFF = "mode off"
     MAKE_GPU = "make gpu instance"
@@ -87,10 +87,10 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do.
+    """One step.
 
     Attributes:
-        entry: for which instance; None for the mode and for specifications without an entry.
+        entry: its instance; None for the mode and for specifications without an entry.
         profile: the driver's number of the profile, for `MAKE_GPU`.
     """
 
@@ -101,19 +101,19 @@ class Step:
 
 
 class Obstacle(StrEnum):
-    """Why an instance cannot be made or removed now."""
+    """Why an instance cannot be created or removed now."""
 
-    FOREIGN = "Foreign"  # an instance that is not ours is there
+    FOREIGN = "Foreign"  # a foreign instance is there
     CONFLICT = "Conflict"  # another pod's record has the place
     PROFILE = "Profile"  # the card has no such profile or place
     MODE = "Mode"  # MIG mode must be changed by an operator
-    SHARED = "Shared"  # a compute instance that is not ours is inside ours
+    SHARED = "Shared"  # a foreign compute instance is inside ours
     DRIVER = "Driver"  # the driver refuses; see the message
 
 
 @dataclass(frozen=True, slots=True)
 class Hindrance:
-    """What is in the way of one instance."""
+    """The hindrance of one instance."""
 
     owner: str
     instance: MigSlice
@@ -123,7 +123,7 @@ class Hindrance:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps that may be taken now, in order, what is in the way of the rest, and others' instances."""
+    """Steps that may be taken now, in order, the hindrances of the rest, and foreign instances."""
 
     steps: tuple[Step, ...]
     hindrances: tuple[Hindrance, ...]
@@ -131,7 +131,7 @@ class Plan:
 
 
 def plan(wanted: Sequence[Wanted], journal: CardJournal, seen: Observed) -> Plan:
-    """The next steps: first what must go, then what goes on, then what begins, then the mode.
+    """The next steps: first removals, then continued instances, then new ones, then the mode.
 
     Args:
         wanted: in order of precedence: of two that overlap the earlier one counts, unless the later
@@ -141,7 +141,7 @@ def plan(wanted: Sequence[Wanted], journal: CardJournal, seen: Observed) -> Plan
 
 
 def uncuttable(seen: Observed) -> str:
-    """Why no instance can be made before an operator has changed the card's MIG mode; else empty.
+    """Why no instance can be created until an operator has changed the card's MIG mode; else empty.
 
     A card that does not keep its mode is switched on with its first instance.
     """
@@ -170,7 +170,7 @@ class _Planner:
         self._hindrances: list[Hindrance] = []
 
     def plan(self) -> Plan:
-        """Everything that can be done now."""
+        """All steps that are possible now."""
         wanted = {(one.instance, one.owner) for one in self._wanted}
         entries = self._journal.entries
         gone = [entry for entry in entries if (entry.instance, entry.owner) not in wanted]
@@ -202,7 +202,7 @@ class _Planner:
     # --- making -------------------------------------------------------------------------------
 
     def _advance(self, entry: Entry) -> Step | None:
-        """The next step of an instance that is wanted and begun."""
+        """The next step of a wanted instance that has begun."""
         own = self._own.get((entry.instance, entry.owner))
         if own is None:
             return self._make(entry)
@@ -224,7 +224,7 @@ class _Planner:
         return None if following is None else Step(Act.NOTE, replace(entry, stage=following))
 
     def _make(self, entry: Entry) -> Step | None:
-        """The next step of one that is begun, but not on the card (any more)."""
+        """The next step of one that has begun, but is not on the card (any more)."""
         back = self._back(entry, Stage.INTENT)
         if back is not None:
             return back
@@ -235,7 +235,7 @@ class _Planner:
         return Step(Act.MAKE_GPU, entry, profile=profile.id) if on else step
 
     def _back(self, entry: Entry, stage: Stage) -> Step | None:
-        """Note that less is there than the journal says; its specification goes first."""
+        """Note that the card has less than the journal; the specification is removed first."""
         gpu = entry.gpu if stage is Stage.GPU_INSTANCE else None
         true = Entry(entry.instance, entry.owner, stage, self._seen.epoch, gpu)
         if true == entry:
@@ -245,7 +245,7 @@ class _Planner:
         return Step(Act.NOTE, true)
 
     def _begin(self, kept: Sequence[Entry]) -> Iterator[Step]:
-        """Intents for what is wanted and not begun. Places that are being freed are awaited."""
+        """Intents for wanted instances that have not begun. It waits for places that are being freed."""
         begun = {(entry.instance, entry.owner) for entry in self._journal.entries}
         promised = [Wanted(entry.instance, entry.owner) for entry in kept]
         for one in self._wanted:
@@ -270,7 +270,7 @@ class _Planner:
                     yield step
 
     def _possible(self, one: Wanted) -> MigProfile | None:
-        """The card's profile for it; None, with the hindrance, where it cannot be made."""
+        """The card's profile for it; None, with the hindrance, if it cannot be created."""
         instance, axis = one.instance, self._seen.axis
         profile = find_profile(axis, instance.profile)
         obstacle, message = Obstacle.PROFILE, ""
@@ -292,7 +292,7 @@ class _Planner:
     # --- mode ---------------------------------------------------------------------------------
 
     def _mode_on(self, owner: str, instance: MigSlice) -> tuple[bool, Step | None]:
-        """Whether the mode is on, and the step that turns it on; none where an operator must."""
+        """Whether the mode is on, and the step that turns it on; none if an operator must."""
         mode = self._seen.mode
         if mode.current and mode.pending:
             return True, None
@@ -304,7 +304,7 @@ class _Planner:
         return False, Step(Act.MODE_ON if noted else Act.NOTE_MODE)
 
     def _mode_off(self) -> Iterator[Step]:
-        """Where we turned it on, it goes off with the last instance: the whole card is free."""
+        """If we turned it on, turn it off with the last instance: the whole card is free."""
         idle = not (self._wanted or self._journal.entries or self._seen.instances)
         ours = bool(self._journal.mode) and self._journal.mode == self._seen.epoch
         if idle and ours and self._seen.mode.current and not self._seen.keeps_mode:
@@ -327,7 +327,7 @@ class _Planner:
 
 
 def _own(entry: Entry, seen: Observed) -> GpuInstance | None:
-    """The GPU instance that is the entry's, if it is there; see the module."""
+    """The GPU instance of the entry, if it exists; see the module."""
     if entry.epoch != seen.epoch:
         return None
     profile = find_profile(seen.axis, entry.instance.profile)
@@ -345,7 +345,7 @@ def _own(entry: Entry, seen: Observed) -> GpuInstance | None:
 
 
 def _ours(entry: Entry, own: GpuInstance) -> ComputeInstance | None:
-    """The compute instance that is the entry's; before its UUID is known, the only one there."""
+    """The compute instance of the entry; before its UUID is known, the only one there."""
     if entry.uuid:
         return next((one for one in own.computes if one.uuid == entry.uuid), None)
     return own.computes[0] if len(own.computes) == 1 else None

@@ -31,14 +31,14 @@ from partage.model.errors import InvalidDocument, InvalidRecord
 from partage.model.mig import MigAxis, MigSlice
 
 _MOST_STEPS: Final = 1000
-"""Far more than any card needs; only a driver that contradicts itself gets there."""
+"""Far more than any card needs; only a driver that contradicts itself reaches it."""
 _FIRST: Final = 0.25
 REST: Final = 60.0
-"""Seconds; the wait doubles from the one up to the other."""
+"""Seconds; the wait doubles from the first to the second."""
 _DOUBLINGS: Final = 8
 LONGEST: Final = 8.0
 _IN_USE: Final = 10
-"""Seconds, and for how many tries the wait for a card in use is no longer than that."""
+"""Seconds, and the number of tries with at most this wait for a card in use."""
 _DEVICE: Final = frozenset(
     {Act.MODE_ON, Act.MODE_OFF, Act.MAKE_GPU, Act.MAKE_COMPUTE, Act.END_COMPUTE, Act.END_GPU}
 )
@@ -46,11 +46,11 @@ _DEVICE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What the runners of a node's cards share.
+    """The common parts of a node's runners.
 
     Attributes:
-        epoch: tells this run of the driver; see `driver.read_epoch`.
-        numbers: device numbers, read anew for each specification.
+        epoch: returns the run of the driver; see `driver.read_epoch`.
+        numbers: device numbers, read again for each specification.
     """
 
     nvml: Nvml
@@ -61,7 +61,7 @@ class Node:
 
 
 def wait(tries: int, failure: Failure | None) -> float:
-    """How long to wait after so many tries of a refused step, at least 1, in seconds."""
+    """The wait after so many tries of a refused step, at least 1, in seconds."""
     longest = LONGEST if failure is Failure.IN_USE and tries < _IN_USE else REST
     return min(longest, _FIRST * 2.0 ** min(tries - 1, _DOUBLINGS))
 
@@ -72,7 +72,7 @@ class Ready:
 
     Attributes:
         owner: UID of the pod.
-        instance: which, and where.
+        instance: its profile and place.
         uuid: of the MIG device and of its CDI device.
         gpu, compute: the driver's numbers.
     """
@@ -89,13 +89,13 @@ class Outcome:
     """A card after `settle`.
 
     Attributes:
-        ready: what is wanted and there, as seen in the last look.
-        hindrances: what is in the way of the rest.
-        foreign: instances that are not ours; no pod can have their place.
-        fault: why nothing at all could be done; empty usually.
-        again: when to come back, on the clock of `now`; None: when something changes.
-        axis: what the driver says that the card can be cut into; None where it was not asked.
-        uncuttable: why an operator must act before any instance can be made; empty usually.
+        ready: the wanted instances that exist, by the last look.
+        hindrances: the hindrances of the others.
+        foreign: foreign instances; no pod can have their place.
+        fault: why no step at all was possible; usually empty.
+        again: the time of the next try, on the clock of `now`; None: after a change.
+        axis: the driver's profiles and places of the card; None if it was not asked.
+        uncuttable: why an operator must act before any instance can be created; usually empty.
     """
 
     ready: tuple[Ready, ...] = ()
@@ -109,7 +109,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A step that has been tried."""
+    """A step that was tried."""
 
     tries: int
     until: float
@@ -120,7 +120,7 @@ _Key = tuple[Act, MigSlice | None, str]
 
 
 class Runner:
-    """One card. Not for two threads at once: the service serialises its calls."""
+    """The runner of one card. Not for two threads at once: the service serialises its calls."""
 
     def __init__(self, card: CardFacts, node: Node) -> None:
         self._card = card
@@ -129,11 +129,11 @@ class Runner:
         self._lost: _Held | None = None
 
     def settle(self, wanted: Sequence[Wanted], now: float) -> Outcome:
-        """Bring the card as near to what is wanted as it goes now.
+        """Take all steps towards the wanted instances that are possible now.
 
         Args:
-            wanted: what the node's pods have on this card, in order of precedence; empty removes
-                all that is ours.
+            wanted: the instances of the node's pods on this card, in order of precedence; empty removes
+                all of ours.
             now: any clock that does not go back, in seconds.
         """
         for _ in range(_MOST_STEPS):
@@ -176,7 +176,7 @@ class Runner:
     # --- steps --------------------------------------------------------------------------------
 
     def _take(self, step: Step, journal: CardJournal, now: float) -> None:
-        """Take one step. A device's answer only decides when to try again, never what is true."""
+        """Take one step. A driver's answer only decides the time of the next try, never the state."""
         failure, message = None, "the driver says it is done, and it is not"
         try:
             if step.act in _DEVICE:
@@ -186,7 +186,7 @@ class Runner:
         except NvmlFailed as error:
             failure, message = error.failure, str(error)
             if step.act is Act.MAKE_GPU and failure is Failure.INSUFFICIENT and step.entry:
-                with contextlib.suppress(OSError):  # the intent stays: the next look takes it back
+                with contextlib.suppress(OSError):  # the intent stays: the next look withdraws it
                     self._node.journals.save(journal.without(step.entry))
         except (InvalidDocument, OSError) as error:
             failure, message = Failure.OTHER, str(error)
@@ -238,7 +238,7 @@ class Runner:
         return held is None or held.until <= now
 
     def _forgive(self, planned: Plan) -> None:
-        """Forget what was tried for steps that are no longer planned."""
+        """Forget tries of steps that are no longer planned."""
         keys = {_key(step) for step in planned.steps}
         self._held = {key: held for key, held in self._held.items() if key in keys}
 
@@ -267,7 +267,7 @@ class Runner:
 
 
 def _key(step: Step) -> _Key:
-    """What counts as the same step when it is tried again; an intent is part of its making."""
+    """The identity of a step over its retries; an intent is part of the creation."""
     entry = step.entry
     if entry is None:
         return step.act, None, str(step.start)

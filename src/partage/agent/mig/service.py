@@ -14,7 +14,7 @@ from partage.agent.mig.runner import Outcome, Ready, Runner
 from partage.kube.clock import Clock, sleep_until
 
 _LOOK: Final = 60.0
-"""Seconds after which a quiet card is looked at again: another program may have changed it."""
+"""Seconds after which a quiet card is read again: another program may have changed it."""
 
 InThread = Callable[[Callable[[], Outcome]], Awaitable[Outcome]]
 
@@ -22,14 +22,14 @@ InThread = Callable[[Callable[[], Outcome]], Awaitable[Outcome]]
 class Instances:
     """The instances of a node.
 
-    Nothing is touched before the first `want`: an agent that has not listed its pods yet must not
-    take them for gone.
+    Nothing is changed before the first `want`: an agent that has not listed its pods yet must not
+    treat them as deleted.
 
     Args:
         runners: one a card, by its UUID.
         clock: when to look again.
-        changed: called with a card's UUID whenever its outcome is another one: to report what is
-            not ours, to write events, to let a pod that waited start.
+        changed: called with a card's UUID at each change of its outcome: to report foreign instances,
+            to write events, to let a waiting pod start.
         in_thread: how a blocking call is made.
     """
 
@@ -49,7 +49,7 @@ class Instances:
         self._calls = {card: asyncio.Event() for card in runners}
 
     def want(self, wanted: Mapping[str, Sequence[Wanted]]) -> None:
-        """What the node's pods have, all of it, by card (`plan.wanted_by`)."""
+        """Set all instances of the node's pods, by card (`plan.wanted_by`)."""
         before = self._wanted
         self._wanted = {card: tuple(those) for card, those in wanted.items()}
         for card, call in self._calls.items():
@@ -57,7 +57,7 @@ class Instances:
                 call.set()
 
     def ready(self, owner: str) -> tuple[Ready, ...] | None:
-        """Instances of a pod, once all of them can be used; None until then."""
+        """Instances of a pod, once all of them are usable; None until then."""
         asked = {
             (card, one.instance)
             for card, those in (self._wanted or {}).items()
@@ -73,7 +73,7 @@ class Instances:
         return tuple(found[key] for key in found if key in asked) if asked <= set(found) else None
 
     def hindrances(self, owner: str) -> tuple[Hindrance, ...]:
-        """What is in the way of a pod's instances, cards that the node lacks aside."""
+        """The hindrances of a pod's instances, except cards that the node lacks."""
         return tuple(
             one
             for outcome in self._outcomes.values()
@@ -82,11 +82,11 @@ class Instances:
         )
 
     def outcome(self, card: str) -> Outcome | None:
-        """A card as it was last seen: faults, and instances that are not ours."""
+        """The last look at a card: faults, and foreign instances."""
         return self._outcomes.get(card)
 
     async def run(self) -> None:
-        """Serve all cards until cancelled. A call that is under way is seen through in its thread."""
+        """Serve all cards until cancelled. A running call is completed in its thread."""
         async with asyncio.TaskGroup() as tasks:
             for card in self._runners:
                 tasks.create_task(self._serve(card), name=f"instances of {card}")
@@ -105,7 +105,7 @@ class Instances:
                 self._changed(card)
 
     async def _next(self, call: asyncio.Event, outcome: Outcome | None) -> None:
-        """Wait for a change of what is wanted, or for the time to look again."""
+        """Wait for a change of the wanted instances, or for the time of the next look."""
         if outcome is None:
             await call.wait()
             return
