@@ -1,6 +1,6 @@
 /*
- * The parts of the CUDA driver API and of NVML that the library speaks, as their public documentation
- * states them: names, signatures, values and the offsets of the few fields that are read.
+ * The parts of the CUDA driver API and of NVML that the library uses, by their public documentation:
+ * names, signatures, values and the offsets of the few fields that are read.
  */
 #ifndef PARTAGE_ABI_H
 #define PARTAGE_ABI_H
@@ -160,7 +160,7 @@ typedef struct {
 typedef struct {
     int operation;
     CUdeviceptr address;
-    uint64_t value; /* a wait's or a write's */
+    uint64_t value; /* of a wait or a write */
     unsigned flags;
     uint64_t others[2];
 } CUbatchOp; /* CUstreamBatchMemOpParams */

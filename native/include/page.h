@@ -1,19 +1,19 @@
 /*
- * Layout of the memory that processes share: one seat a tenant and card, and one account for all processes of a
- * container.
+ * Layout of the memory that processes share: one seat for each tenant of a card, and one account for all processes
+ * of a container.
  *
- * A seat is a file of its own, a page long. Only its own container can write it; the others of the card read it,
- * and never by a load: what another container may cut short is read by the kernel (seats.c), so that a page that
- * is gone is a seat that is empty and not a fault.
+ * A seat is a file of its own, a page long. Only its own container can write it. The other tenants of the card read it,
+ * but never by a load, because another container may truncate it: the kernel copies it (seats.c), so a missing page is
+ * an empty seat and not a fault.
  *
- * Rules that every field keeps, and that make the layout safe to share:
+ * Rules that make the layout safe to share, for every field:
  *   - no pointers, no lengths, no indices that are used before they are checked;
- *   - each field is one aligned atomic word that is true by itself: a writer killed between two stores
+ *   - each field is one aligned atomic word that is valid by itself: a writer killed between two stores
  *     leaves an old or a new value, never a broken one;
- *   - no locks; what a dead process held ends by time (the turn) or by its identity (a place).
+ *   - no locks; the rights of a dead process end by time (the turn) or by its identity (a place).
  *
- * src/partage/agent/isolation reads and writes the same layout (seats.py, account.py, amounts.py). Whatever changes it changes the mark of
- * seat or account with it: a seat with another mark is not read.
+ * src/partage/agent/isolation reads and writes the same layout (seats.py, account.py, amounts.py). A change of it
+ * changes the mark of seat or account too: a seat with another mark is not read.
  */
 #ifndef PARTAGE_PAGE_H
 #define PARTAGE_PAGE_H
@@ -31,30 +31,30 @@
 #define PLACES 1024 /* processes of one container that use a card at the same time */
 #define EXPORTS 512 /* memory handles that a container exported to itself */
 
-/* What one sharer says: of itself, and whose turn it is. Only the sharer writes it. */
+/* The words of one sharer: its own state, and whose turn it is. Only the sharer writes it. */
 struct seat {
-    _Atomic uint64_t magic;  /* layout of this seat; another version's is left alone */
-    _Atomic uint64_t tenant; /* who: a number from the limits file, or a process identity; 0 is free */
+    _Atomic uint64_t magic;  /* layout of this seat; a seat of another version is ignored */
+    _Atomic uint64_t tenant; /* the sharer: a number from the limits file, or a process identity; 0 is free */
     _Atomic uint64_t beat;   /* last sign of life, ns of CLOCK_MONOTONIC */
-    _Atomic uint64_t wants;  /* since when it has work for the card, ns; 0 is idle */
+    _Atomic uint64_t wants;  /* time since which it has work for the card, ns; 0 is idle */
     _Atomic uint64_t clock;  /* virtual time: device ns received, divided by weight */
-    _Atomic uint64_t terms;  /* policy, priority and quota (terms_pack); of a container only the agent's word counts */
+    _Atomic uint64_t terms;  /* policy, priority and quota (terms_pack); of a container only the agent's page counts */
     _Atomic uint64_t served; /* device ns received since the seat was made */
-    _Atomic uint64_t active; /* when its work was last seen on the device, ns */
-    _Atomic uint64_t claim;  /* whose turn it said it is, and when it said so (claim_pack) */
-    _Atomic uint64_t lease;  /* until when a turn of its own lasts, ns */
+    _Atomic uint64_t active; /* time when its work was last seen on the device, ns */
+    _Atomic uint64_t claim;  /* the holder of the turn by this seat, and the time of the claim (claim_pack) */
+    _Atomic uint64_t lease;  /* time when its own turn ends, ns */
     _Atomic uint64_t floor;  /* highest virtual time at which it took a turn */
-    _Atomic uint32_t bell;   /* counts the turns that it passed on; the word that waiters sleep on */
+    _Atomic uint32_t bell;   /* counts the turns that it passed on; waiters sleep on this word */
     uint32_t pad;
     uint64_t spare[4];
 };
 _Static_assert(sizeof(struct seat) == 128, "layout of a seat");
 
 /*
- * What the agent says of the sharers of a card: the policy, priority and quota of each (terms_pack), and bit 56 where the
- * seat was given; and how many files the seat has had. When that number changes, the seat is another file under the same
- * name, and what was mapped before is a former tenant's. 0 is an older agent's, whose seats keep their files.
- * Read-only to all of them, so that no tenant can claim more than it was granted.
+ * The agent's page about the sharers of a card: policy, priority and quota of each (terms_pack), bit 56 if the seat is
+ * allocated, and the number of files that the seat has had. If that number changes, the seat is a new file under the
+ * same name, and the mapped one is a former tenant's. 0 is of an older agent, whose seats keep their files.
+ * Tenants have the page read-only, so no tenant can claim more than its grant.
  */
 struct terms_page {
     _Atomic uint64_t terms[SEATS];
@@ -64,9 +64,9 @@ struct terms_page {
 _Static_assert(sizeof(struct terms_page) == SEAT_BYTES, "the terms are one page");
 
 /*
- * What the agent says that a container may use now, by card: its words stand for those of the limits file from the first
- * one on. Read-only to the container, and only ever written in place: a word that changes is in force at once, in
- * processes that sleep as well.
+ * The agent's amounts of a container, by card: these words replace those of the limits file from the start.
+ * The container has the page read-only. The agent writes only in place: a changed word is in force at once, also in
+ * processes that sleep.
  */
 struct card_amounts {
     _Atomic uint64_t memory; /* bytes; 0 is no cap */
@@ -90,18 +90,18 @@ _Static_assert(sizeof(struct inner_page) == 8192, "an inner page is two pages");
 /* Books of one container on one card, shared by its processes. */
 struct card_books {
     _Atomic uint64_t clock;  /* the container's virtual time, the master of seat.clock */
-    _Atomic uint64_t paid;   /* until when device time received is paid for by the quota, ns */
+    _Atomic uint64_t paid;   /* time up to which the quota has paid for device time received, ns */
     _Atomic uint64_t served; /* device ns received */
-    _Atomic uint64_t waited; /* ns that launches were held back */
+    _Atomic uint64_t waited; /* ns that launches waited */
     _Atomic uint64_t refused; /* allocations refused by the cap */
     uint64_t spare[3];
 };
 
 /* Memory of one process on one card, in bytes. */
 struct holding {
-    _Atomic uint64_t counted;  /* what the library counted */
+    _Atomic uint64_t counted;  /* the library's own count */
     _Atomic uint64_t allowance; /* contexts and modules, as estimated */
-    _Atomic uint64_t overhead; /* what the agent measured beyond `counted`; 0 is not measured */
+    _Atomic uint64_t overhead; /* the agent's measurement beyond `counted`; 0 is not measured */
     _Atomic uint64_t swapped;  /* bytes served from host memory in oversubscription */
 };
 
@@ -109,9 +109,9 @@ struct place {
     _Atomic uint64_t owner; /* identity_pack; 0 is free */
     _Atomic uint64_t space; /* inode of its pid namespace */
     _Atomic uint64_t beat;  /* last sign of life, ns */
-    _Atomic uint64_t state; /* PLACE_* flags: what is in force, for the agent to read */
+    _Atomic uint64_t state; /* PLACE_* flags: the limits in force, for the agent */
     struct holding cards[CARDS];
-    _Atomic uint64_t image; /* where the stack of the owner's program begins, as procfs says; 0 is not known */
+    _Atomic uint64_t image; /* start of the stack of the owner's program, by procfs; 0 is unknown */
     uint64_t spare[3];
 };
 
@@ -166,8 +166,8 @@ static inline uint32_t terms_quota(uint64_t terms)
 }
 
 /*
- * A claim: when it was made, in units of 64 ns, and the index + 1 of who has the turn from then on (0: none).
- * Of all claims the latest counts. One from the future counts for nothing.
+ * A claim: its time, in units of 64 ns, and the index + 1 of the holder of the turn from then on (0: none).
+ * The latest of all claims counts. One from the future does not count.
  */
 #define CLAIM_UNIT 64ull
 static inline uint64_t claim_pack(uint64_t stamp_ns, uint32_t holder_plus_one)

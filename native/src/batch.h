@@ -1,49 +1,49 @@
-/* Batches of launches and what they cost in device time. The gate's lock is held in every call. */
+/* Batches of launches and their device time. The caller holds the gate's lock in every call. */
 #ifndef PARTAGE_BATCH_H
 #define PARTAGE_BATCH_H
 
 #include "gate.h"
 
-#define GRAPH_KNOWN (UINT64_MAX - 1) /* in place of names: graphs of which it is known what they take, measured together */
+#define GRAPH_KNOWN (UINT64_MAX - 1) /* in place of names: graphs with known times, measured together */
 /* Has a graph been measured? */
 bool batch_knows(const struct gate *gate, uint64_t graph);
-/* Of the per-thread stream: whose it is in this thread; of others 0. */
+/* The owner of the per-thread stream in this thread; 0 for other streams. */
 uint64_t batch_thread(CUstream stream);
 /* Expected device ns of one launch. */
 uint64_t batch_expect(const struct gate *gate, uint64_t graph, const struct function_cost *function);
-/* The open batch of a stream, or a new one, which it is if `alone`; NULL when the table is full or events fail. */
+/* The open batch of a stream, or a new one, always if `alone`; NULL when the table is full or events fail. */
 struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, uint64_t graph, bool alone, uint64_t now);
-/* The making of a batch's first launch, begun with its mark, is over: how long did that keep the device idle? */
+/* The first launch of a batch, which began with its mark, was made: how long did that keep the device idle? */
 void batch_began(struct gate *gate, struct batch *batch, uint64_t called, uint64_t now);
-/* Before a launch: those on the legacy stream that are being made are not to be marked after it. */
+/* Before a launch: launches on the legacy stream in progress must not be marked after it. */
 void batch_mix(struct gate *gate, CUcontext context, CUstream stream);
-/* After a launch: marks the end where it has to be at once. False: it cannot be. */
+/* After a launch: marks the end if this is needed at once. False: it cannot be marked. */
 bool batch_mark(const struct batch *batch);
-/* Ends a batch: its end is marked on the stream, or estimated when the stream has run dry. */
+/* Ends a batch: its end is marked on the stream, or estimated if the stream has run dry. */
 void batch_close(struct gate *gate, struct batch *batch, uint64_t now);
-/* Is this batch measured alone, to learn what one launch costs? */
+/* Is this batch measured alone, to learn the cost of one launch? */
 bool batch_is_sample(const struct gate *gate);
-/* Closes those that have been open for `age` ns. */
+/* Closes batches that have been open for `age` ns. */
 void batch_close_old(struct gate *gate, uint64_t age, uint64_t now);
-/* How many more batches there can be. */
+/* The number of free places for batches. */
 uint32_t batch_places(const struct gate *gate);
-/* Counts the batches that are over. */
+/* Counts finished batches. */
 void batch_harvest(struct gate *gate, uint64_t now);
-/* Does a kernel that stays run? */
+/* Is a kernel running that stays? */
 bool batch_stay(const struct gate *gate);
 /* Counts device time: measured, or expected where it cannot be. */
 void batch_charge(struct gate *gate, uint64_t ns, uint64_t now);
-/* Drops a batch without measuring it. */
+/* Drops a batch without a measurement. */
 void batch_drop(struct gate *gate, struct batch *batch);
-/* Forgets what a graph took. */
+/* Forgets the time of a graph. */
 void batch_forget_graph(struct gate *gate, uint64_t graph);
-/* Lets go of a context's events, and of what its graphs took. */
+/* Destroys a context's events, and forgets the times of its graphs. */
 void batch_forget_context(struct gate *gate, CUcontext context);
 
-/* Captures in progress in this process; while there are any, own event calls step aside. */
+/* Captures in progress in this process; while there are any, the library's own event calls step aside. */
 extern _Atomic uint32_t captures;
 void batch_forget(void);
-/* A stream of this process waits for the legacy one, and it for that. */
+/* A stream of this process waits for the legacy one, and the legacy one for it. */
 extern _Atomic bool streams_join;
 
 #endif

@@ -1,4 +1,4 @@
-/* Which card something of the driver is on. */
+/* The card of an object of the driver. */
 #ifndef PARTAGE_CARDS_H
 #define PARTAGE_CARDS_H
 
@@ -6,9 +6,9 @@
 
 /* The card of the thread's context; NULL: no limits are set for it. */
 struct card *card_current(void);
-/* The card that memory at a location is of; NULL: of none, as the host's. */
+/* The card of a memory location; NULL: of none, such as the host's. */
 struct card *card_at(const CUlocation *location);
-/* The card that a stream's work runs on, and the one that memory lies on; the context's where the driver does not say. */
+/* The cards of a stream's work, and of memory; the context's if the driver does not report one. */
 struct card *card_of_stream(CUstream stream);
 struct card *card_of_pointer(CUdeviceptr pointer);
 

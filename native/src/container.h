@@ -1,8 +1,8 @@
 /*
- * What this process knows of its container: limits, account, seats, and which card a device is.
+ * The container in this process: limits, account, seats, and the card of each device.
  *
- * Opened by the first call that needs it. The files lie beside the library itself, in a folder that the
- * agent mounts read-only (the own seats and the account writable); no environment variable is read.
+ * The first call that needs it opens it. The files lie beside the library itself, in a folder that the
+ * agent mounts read-only (its own seats and the account are writable); no environment variable is read.
  */
 #ifndef PARTAGE_CONTAINER_H
 #define PARTAGE_CONTAINER_H
@@ -18,7 +18,7 @@ struct card {
     const struct card_limits *limits;
     const struct card_amounts *now; /* memory and core: the agent changes them while the program runs */
     uint32_t index; /* in the limits and in the account */
-    CUdevice device; /* -1: CUDA has not named it */
+    CUdevice device; /* -1: CUDA has not reported it */
     struct gate gate;
     struct lock blocks_lock;
     uint64_t blocks; /* that allocations may share */
@@ -26,10 +26,10 @@ struct card {
 
 struct container {
     struct limits limits;
-    struct amounts_page fixed; /* the limits' own, where the agent gave no page */
+    struct amounts_page fixed; /* the limits' own, if the agent gave no page */
     const struct amounts_page *amounts;
     struct account *account;
-    struct place *_Atomic place; /* at the process's end one that is not shared */
+    struct place *_Atomic place; /* at the process's end a private one */
     struct self self;
     struct card cards[CARDS];
 };
@@ -37,7 +37,7 @@ struct container {
 /* Most bytes of a card that the container may use now; 0 is no cap. */
 static inline uint64_t card_cap(const struct card *card) { return atomic_load(&card->now->memory); }
 
-/* The container, or NULL when its files cannot be trusted: then nothing is allowed. */
+/* The container, or NULL if its files cannot be trusted: then nothing is allowed. */
 struct container *container_get(void);
 /* Takes a place in the account and learns the devices' names; after the driver's cuInit. */
 bool container_join(void);
@@ -47,7 +47,7 @@ struct card *card_named(const char *uuid);
 /* Writes one line to standard error, once a process. */
 void container_complain(const char *what, const char *why, uint32_t line);
 
-/* In a child after fork: the container is to be joined anew. */
+/* In a child after fork: it must join the container again. */
 void container_forget(void);
 
 #endif

@@ -5,9 +5,9 @@
 #include "container.h"
 #include "ledger.h"
 
-/* The context that what a thread makes now goes with; a green one is a part of the primary. */
+/* The context of an object that a thread creates now; a green one is a part of the primary. */
 uint64_t contexts_now(void);
-/* In a child after fork: what the parent had is not there, and its lock is free. */
+/* In a child after fork: the parent's objects do not exist, and its lock is free. */
 void contexts_forget(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* The driver behind the hooks: what is called when a call is let through, and what the library asks itself. */
+/* The driver behind the hooks: its functions for calls that pass, and for the library's own questions. */
 #ifndef PARTAGE_DRIVER_H
 #define PARTAGE_DRIVER_H
 
@@ -16,21 +16,21 @@ enum hook { HOOKS(HOOK_NAME) HOOK_COUNT };
 void *driver_hooked(enum hook hook);
 /* Any other function of the driver, for the library's own questions; NULL if it has none. `slot` keeps the answer. */
 void *driver_function(void *_Atomic *slot, const char *soname, const char *name);
-/* The process ends: from now on the library asks the driver nothing of its own accord. */
+/* The process ends: from now on the library calls the driver only for the program. */
 void driver_leave(void);
-/* The function of ours that stands in for `found`, which the driver gave for `name`; `found` if none does. */
+/* Our function that replaces `found`, the driver's answer for `name`; `found` if there is none. */
 void *driver_standin(const char *name, void *found);
 void *driver_standin_versioned(const char *base, int version, int per_thread, void *found);
 
 /*
- * Calls that the library makes by itself and that the program would not: a thread that steps aside is not forbidden
- * them by a capture, and ends none. step_back takes what step_aside answered.
+ * For calls that only the library makes: a capture does not forbid them in a thread that steps aside, and they
+ * end no capture. step_back takes the result of step_aside.
  */
 int driver_step_aside(void);
 void driver_step_back(int mode);
 
 #define REAL(name) ((__typeof__(&name))driver_hooked(HOOK_##name))
-/* Calls the driver's own function, or says that there is none. */
+/* Calls the driver's own function, or reports that there is none. */
 #define CALL(name, ...)                                                                                  \
     ({                                                                                                   \
         __typeof__(&name) real_ = REAL(name);                                                            \

@@ -1,7 +1,7 @@
 /*
- * The functions that the library stands in for. One row each:
+ * The functions that the library replaces. One row each:
  *     HOOK(exported name, name asked of cuGetProcAddress, first CUDA version, per-thread stream, library)
- * The exported name is also the name of our own definition, so a direct call lands here as well.
+ * The exported name is also the name of our own definition, so a direct call arrives here too.
  */
 #ifndef PARTAGE_HOOKS_H
 #define PARTAGE_HOOKS_H

@@ -1,4 +1,4 @@
-/* What stands before and after a call that puts work on the card. */
+/* Code before and after a call that puts work on the card. */
 #ifndef PARTAGE_LAUNCH_H
 #define PARTAGE_LAUNCH_H
 
@@ -6,7 +6,7 @@
 #include "ledger.h"
 
 /*
- * Before a launch on `stream`, which may wait; none is gated that is captured. `graph` names a graph, or is 0; `what` is
+ * Before a launch on `stream`; it may wait, except for a captured launch. `graph` names a graph, or is 0; `what` is
  * loaded at its first launch, or is 0.
  */
 void launch_enter(struct ticket *ticket, CUstream stream, bool per_thread, uint64_t graph, uint64_t what);
@@ -15,10 +15,10 @@ CUresult launch_leave(struct ticket *ticket, CUresult result);
 /* Are launches of this thread's context gated at all? */
 bool launch_is_gated(void);
 
-/* A capture that is over: with its stream's or its context's end, too. */
+/* A capture has ended, also by the end of its stream or its context. */
 void launch_capture_ended(const struct entry *entry);
 
-/* Defines NAME as the driver's own call between the two, where `when` holds. */
+/* Defines NAME as the driver's own call between the two, if `when` holds. */
 #define GATED_WHEN(when, name, args, stream, per_thread, what, ...)                                      \
     EXPORT CUresult name args                                                                            \
     {                                                                                                    \

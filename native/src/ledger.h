@@ -1,4 +1,4 @@
-/* What this process allocated: by kind and key, the bytes counted for it, on which card, in which context. */
+/* The allocations of this process: by kind and key, the bytes counted for each, its card and its context. */
 #ifndef PARTAGE_LEDGER_H
 #define PARTAGE_LEDGER_H
 
@@ -11,7 +11,7 @@ enum kind { KIND_POINTER = 1, KIND_BLOCK, KIND_SWAP, KIND_HANDLE, KIND_MAPPING, 
 
 struct entry {
     uint64_t key;
-    uint64_t bytes;  /* of a tile: the array that it is of */
+    uint64_t bytes;  /* of a tile: its array */
     uint64_t other;  /* kind's own: references of a handle, handle of a mapping, device of a green context and so on */
     uint64_t context; /* freed with this context; 0 outlives all */
     uint32_t card;
@@ -25,9 +25,9 @@ bool ledger_find(enum kind kind, uint64_t key, struct entry *found);
 bool ledger_take(enum kind kind, uint64_t key, struct entry *found);
 /* The same for the first of several kinds, a bit each. */
 bool ledger_take_any(uint32_t kinds, uint64_t key, struct entry *found);
-/* Removes all entries of a context, of any kind, into memory of the caller's; none where there is no memory for them. */
+/* Removes all entries of a context, of any kind, into memory for the caller; none if there is no memory for them. */
 uint32_t ledger_take_of(uint64_t context, struct entry **found);
-/* The same of the tiles of an array. */
+/* The same for the tiles of an array. */
 uint32_t ledger_take_tiles(uint64_t array, struct entry **found);
 /* The n-th entry of a kind, for walks; false past the end. */
 bool ledger_nth(enum kind kind, uint32_t n, struct entry *found);

@@ -1,22 +1,22 @@
 /*
- * The limits file: what a container may use, written by the agent, read-only in the container.
+ * The limits file: the amounts of a container, written by the agent, read-only in the container.
  *
  *     partage-limits 2
- *     container 9f86d081884c7d65          a number that names the container on its cards, hexadecimal
+ *     container 9f86d081884c7d65          a number that identifies the container on its cards, hexadecimal
  *     account account                     file beside this one
  *     card GPU-8d0a3b6e-…                 one block a card
  *     seats card-0                        folder beside this one: the seats of all tenants of the card
- *     slot 3                              which of them is its own, 0 to 62
+ *     slot 3                              its own seat, 0 to 62
  *     memory 4294967296                   bytes; 0 is no cap
  *     core 300                            thousandths of the card
  *     policy fixed-share                  best-effort, burst-share or none
  *     priority ordinary                   online or offline
  *     swap 0                              bytes that may be served from host memory beyond `memory`
- *     context 536870912                   most bytes one context is taken to cost
+ *     context 536870912                   upper estimate of one context's bytes
  *     end
  *
  * Every key is required, in this order; a line is a key, one blank and a value. Anything else is a fault:
- * a file that can't be trusted closes the card, it never opens it.
+ * a file that cannot be trusted closes the card and never opens it.
  */
 #ifndef PARTAGE_LIMITS_H
 #define PARTAGE_LIMITS_H

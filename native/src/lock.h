@@ -1,8 +1,8 @@
 /*
- * A lock among the threads of one process: one word, the kernel's futex when contended. And the order of all locks.
+ * A lock among the threads of one process: one word, the kernel's futex under contention. And the order of all locks.
  *
- * Who holds a lock takes only such as come later in `lock_rank`, and none twice, so that no two threads wait for each
- * other. Builds with checks (SANITIZE) end at the first that does otherwise; in others a rank costs nothing.
+ * The holder of a lock takes only locks that are later in `lock_rank`, and none twice, so no two threads wait for each
+ * other. Builds with checks (SANITIZE) end at the first violation; in others a rank costs nothing.
  */
 #ifndef PARTAGE_LOCK_H
 #define PARTAGE_LOCK_H
@@ -20,8 +20,8 @@ struct lock {
 };
 
 enum lock_rank {
-    LOCK_HOLDERS = 1, /* of a device's primary context; the driver may wait for work of others under it */
-    LOCK_SETTINGS,    /* what cuCtxSetLimit is asked for */
+    LOCK_HOLDERS = 1, /* of a device's primary context; the driver may wait for other threads' work under it */
+    LOCK_SETTINGS,    /* values for cuCtxSetLimit */
     LOCK_OPENS,       /* handles of other processes */
     LOCK_PHYSICAL,    /* references and mappings of a handle */
     LOCK_BLOCKS,      /* that allocations of a card share */
@@ -30,7 +30,7 @@ enum lock_rank {
     LOCK_USERS,   /* of contexts */
     LOCK_LEDGER,
     LOCK_GATE,    /* of a card's turns */
-    LOCK_OPENING, /* of the container: taken by its first call, wherever that comes from */
+    LOCK_OPENING, /* of the container: taken by its first call, from any caller */
 };
 
 #ifdef PARTAGE_CHECKED
@@ -85,7 +85,7 @@ static inline void lock_give(struct lock *lock, enum lock_rank rank)
         syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* Sleeps until `word` is no longer `seen`, is rung, or `ns` are over. Shared between processes. */
+/* Sleeps until `word` is no longer `seen`, is rung, or `ns` have passed. Shared between processes. */
 static inline void bell_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
 {
     struct timespec span = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};

@@ -5,9 +5,9 @@
 #include "container.h"
 #include "ledger.h"
 
-#define GRANULE (2ull << 20) /* the driver takes device memory in pieces of this size */
+#define GRANULE (2ull << 20) /* the driver allocates device memory in pieces of this size */
 
-#define MEASURED_MUCH (256ull << 20) /* more than this is measured again: it may be a neighbour's */
+#define MEASURED_MUCH (256ull << 20) /* a larger figure is measured again, because it may be a neighbour's */
 
 static inline uint64_t whole_granules(uint64_t bytes)
 {
@@ -18,22 +18,22 @@ static inline uint64_t whole_granules(uint64_t bytes)
 bool memory_reserve(struct card *card, uint64_t bytes);
 void memory_return(struct card *card, uint64_t bytes);
 /*
- * Counts what is known by an estimate alone (contexts, modules) until the agent has measured the process, beside what it
- * measured before; false: past the cap. And releases what was so counted of what is not there after all.
+ * Counts an estimate (contexts, modules) until the agent has measured the process, beside the earlier measurement;
+ * false: past the cap. And releases the estimate of an object that was not created.
  */
 bool memory_estimate(struct card *card, uint64_t bytes);
 void memory_unestimate(struct card *card, uint64_t bytes);
-/* Counts what cannot be refused any more. */
+/* Counts memory that cannot be refused any more. */
 void memory_force(struct card *card, uint64_t bytes);
-/* Releases what an entry counted. */
+/* Releases the bytes of an entry. */
 void memory_release(const struct entry *entry);
 /* Bytes in use and the cap of a card; false if the card has no cap. */
 bool memory_view(struct card *card, uint64_t *used, uint64_t *most);
-/* Brings one entry to `bytes`; false: that would pass the cap, and the entry stays as it is. */
+/* Sets one entry to `bytes`; false: that would exceed the cap, and the entry stays unchanged. */
 bool memory_bring(struct card *card, enum kind kind, uint64_t key, uint64_t bytes, bool force);
-/* Takes out what was allocated at an address, however; before the driver may give the address to another thread. */
+/* Removes any allocation at an address, before the driver may give the address to another thread. */
 bool memory_at(CUdeviceptr pointer, struct entry *entry);
-/* What ends one object: its entry is out of the ledger before the driver may give the name to another thread. */
+/* Ends one object: its entry leaves the ledger before the driver may give the name to another thread. */
 #define ENDED(name, kind, object)                                                                        \
     struct entry entry;                                                                                  \
     bool known = ledger_take(kind, (uint64_t)(uintptr_t)(object), &entry);                               \
@@ -41,7 +41,7 @@ bool memory_at(CUdeviceptr pointer, struct entry *entry);
     if (known && result == CUDA_SUCCESS) memory_release(&entry);                                         \
     else if (known) ledger_put(entry);                                                                   \
     return result
-/* Memory of the card that is free by the driver's word; 0 for no card. */
+/* Free memory of the card by the driver's figure; 0 for no card. */
 uint64_t memory_free(struct card *card);
 void memory_count_refusal(struct card *card);
 

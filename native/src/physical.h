@@ -5,12 +5,12 @@
 #include "container.h"
 #include "ledger.h"
 
-/* Counts memory that was opened by a handle, unless the container exported it itself; false: past the cap. */
+/* Counts memory opened by a handle, unless the container exported it itself; false: past the cap. */
 bool physical_import(const CUdeviceptr *pointer, uint64_t handle, uint64_t context);
-/* Keeps a handle's memory counted as a mapping of it does, also without the handle; false: it is not counted. */
+/* Keeps a handle's memory counted as a mapping does, also without the handle; false: it is not counted. */
 bool physical_borrow(CUmemHandle handle, struct entry *entry);
 void physical_give_up(CUmemHandle handle);
-/* In a child after fork: what the parent had is not there, and its lock is free. */
+/* In a child after fork: the parent's objects do not exist, and its lock is free. */
 void physical_forget(void);
 
 #endif

@@ -5,9 +5,9 @@
 #include "container.h"
 #include "ledger.h"
 
-/* Brings the counts of pools and graphs up to date; `trim` also has pools release what they can. */
+/* Updates the counts of pools and graphs; `trim` also makes pools release unused memory. */
 void pools_refresh(struct card *card, bool trim);
-/* In a child after fork: what the parent had is not there, and its lock is free. */
+/* In a child after fork: the parent's objects do not exist, and its lock is free. */
 void pools_forget(void);
 
 #endif

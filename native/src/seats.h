@@ -1,10 +1,10 @@
 /*
- * The seats of one card as this process sees them: its container's own, mapped, and the others', copied.
+ * The seats of one card in this process: its container's own, mapped, and copies of the others'.
  *
- * Another container may cut its seat's file short at any time, and a load from it would then end this process.
- * So no instruction of ours ever touches another's page: the kernel copies it (process_vm_readv from our own
- * mapping, or a read of the file where that call is not allowed) and says so where there is nothing to copy.
- * A seat's next tenant has another file, which is mapped in place of the former one as soon as the agent says so.
+ * Another container may truncate its seat's file at any time, and a load from it would then end this process.
+ * So no instruction of ours touches another's page. The kernel copies it (process_vm_readv from our own
+ * mapping, or a read of the file if that call is not allowed) and reports a missing page.
+ * A seat's next tenant has another file, which replaces the former mapping once the agent's page changes.
  * No file stays open: a program may close every descriptor it has and get the number for a file of its own.
  */
 #ifndef PARTAGE_SEATS_H
@@ -13,29 +13,29 @@
 #include "arbiter.h"
 
 #define FOLDER_BYTES 1024
-#define SCAN_NS (10 * MS)   /* seats that none had are looked at so often */
-#define REOPEN_NS (100 * MS) /* and those that could not be opened */
+#define SCAN_NS (10 * MS)   /* interval for seats that were never taken */
+#define REOPEN_NS (100 * MS) /* and for those that could not be opened */
 
 struct seats {
     struct seat *own;             /* mapped; `apart` while it cannot be opened */
-    struct seat apart;            /* what it says then, unheard */
-    struct seat view[SEATS];      /* as last copied; what could not be is zero */
-    const struct seat *maps[SEATS]; /* others' pages: for the kernel alone */
-    const struct terms_page *said;  /* the agent's, for the kernel as well */
+    struct seat apart;            /* its own words then, which no other reads */
+    struct seat view[SEATS];      /* as last copied; zero if that failed */
+    const struct seat *maps[SEATS]; /* others' pages: only the kernel reads them */
+    const struct terms_page *said;  /* the agent's page, also only for the kernel */
     struct { uint64_t terms[SEATS], files[SEATS]; } page; /* its copy */
-    uint64_t mapped[SEATS];         /* which of its files a seat had when it was mapped */
+    uint64_t mapped[SEATS];         /* the number of a seat's file when it was mapped */
     bool known[SEATS];            /* it is taken, or was */
     bool by_file;                 /* the kernel does not copy from mappings here */
     uint32_t index;
-    uint64_t seen, scanned, opened; /* when it was last done, ns */
+    uint64_t seen, scanned, opened; /* times of the last ones, ns */
     char folder[FOLDER_BYTES];    /* of all seats of the card */
 };
 
-/* Opens the seats in a folder; false where the own one is not what the agent made. */
+/* Opens the seats in a folder; false if its own one is not the agent's. */
 bool seats_open(struct seats *seats, const char *folder, uint32_t index);
-/* For an arbiter with `eyes` of this kind: copies the seats unless that was done after `since`. */
+/* For an arbiter with `eyes` of this kind: copies the seats unless they were copied after `since`. */
 void seats_see(struct arbiter *arbiter, uint64_t since);
-/* Sleeps until a seat's bell is no longer `seen` or is rung, or `ns` are over. */
+/* Sleeps until a seat's bell is no longer `seen` or is rung, or `ns` have passed. */
 void seats_wait(const struct seats *seats, uint32_t whose, uint32_t seen, uint64_t ns);
 
 #endif
