@@ -1,10 +1,10 @@
-"""What the node agent costs while nothing happens, and how soon it is ready.
+"""Cost of the idle node agent, and its time until ready.
 
     .venv/bin/python bench/agent.py [--seconds 60]
 
-Needs root and `tests/runtime/fetch`. The agent runs as a process beside a genuine containerd and a stand-in
-for the kubelet that takes its device plugins. Ready means that the runtime asks it and the kubelet knows its units.
-Processor time does not depend on what else the machine does; the time until it is ready does.
+Needs root and `tests/runtime/fetch`. The agent runs as a process beside a genuine containerd and a stand-in for the
+kubelet that takes its device plugins. The agent is ready when the runtime asks it and the kubelet knows its units.
+Processor time does not depend on other work of the machine. The time until ready does.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How fast the embedded API server is, over HTTP on loopback: creates, large lists, watch fan-out.
+"""Speed of the embedded API server, over HTTP on loopback: creates, large lists, watch fan-out.
 
 Run `python bench/apiserver.py`. Server and clients share one process and one core, so the figures
 are a lower bound.

@@ -1,12 +1,11 @@
-"""What commands that read a cluster cost: `top`, `inspect` and `explain` of the scheduler service, `doctor` and `snapshot` of the API server.
+"""Cost of commands that read clusters: `top`, `inspect`, `explain` (scheduler service), `doctor`, `snapshot` (API).
 
     .venv/bin/python bench/asking.py [NODES...]
 
-Starts `partage up` with so many nodes of eight cards (1,000 and 5,000 unless told otherwise) and
-three pods for every ten of them, and runs each command against it as a program of its own. Printed
-are, of each command, seconds by the clock, seconds of processor time of the program and of the process
-that serves it, the median of three runs each, and how many lines come out. `--version` is what starting
-Python and the command costs.
+Starts `partage up` with the given numbers of nodes of eight cards (default 1,000 and 5,000) and three pods for every
+ten nodes, and runs each command against it as a program of its own. Prints, for each command, wall seconds and
+seconds of processor time of the program and of the process that serves it, each the median of three runs, and the
+number of lines of output. `--version` is the cost of starting Python and the command.
 """
 
 import asyncio

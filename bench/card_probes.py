@@ -1,14 +1,15 @@
-"""What the enforcement library takes a card and its driver to do, asked of the card: one assumption, one line.
+"""Tests the enforcement library's assumptions about a card and its driver on the card: one assumption, one line.
 
     python3 bench/card_probes.py [--device 0] [--after NAME] [--only NAME] [--list]
     python3 bench/card_probes.py --under [--after NAME] [--only NAME] [--list]
     python3 bench/card_probes.py --timed own | per-thread
 
-`bench/gpu.py` runs it and prints the lines as a table. Each line is one JSON object: `probe`, `assumption`, `holds` (true,
-false, or null where only a figure is wanted or the driver has no such function) and `measured`. Needs the driver and Python
-3.8, and no library of ours: it asks the bare driver. A probe that hangs or falls is known by the line that is missing; the
-caller goes on behind it with `--after`. With `--under` it is itself a tenant (of `bench/gpu.py`), and asks what the library makes of
-its work on this card, by the book that the library keeps beside itself. `--timed` prints the median ns of a launch's call on an ordinary or the per-thread stream.
+`bench/gpu.py` runs it and prints the lines as a table. Each line is one JSON object: `probe`, `assumption`, `holds`
+(true, false, or null if only a figure is wanted or the driver has no such function) and `measured`. Needs the driver
+and Python 3.8, and no library of ours, because it asks the bare driver. A probe that hangs or crashes leaves no line;
+the caller continues behind it with `--after`. With `--under` it is itself a tenant (of `bench/gpu.py`), and reads the
+library's view of its work on this card from the book that the library keeps. `--timed` prints the median ns of a
+launch's call on an ordinary or the per-thread stream.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""What ResourceClaims cost in packing: the same pods by claims and by a protocol's names.
+"""Cost of ResourceClaims in packing: the same pods by claims and by a protocol's names.
 
     PARTAGE_OPENB=… python bench/claims.py [--seeds 42] [--trace default] [--others engine] [--policy partage] [--ways …]
     PARTAGE_OPENB=… python bench/claims.py --small 20
 
-Pods without cards are placed alike in every row: by the engine, as in the published experiments, by kube-scheduler's own
-scores (`--others kube-scheduler`), as in a cluster, or by those with NodeResourcesFit's MostAllocated (`--others
-most-allocated`). Pods with cards are placed by the engine (by protocol), or by a model of kube-scheduler with the in-tree
-allocator: a node that fits, of as many as kube-scheduler looks at, by its own scores or by the engine's; and on the node the
-first cards that fit, in the order in which they are published. The order may be late by some of the allocations of the
-cluster. `--small` does the same with samples of 4 to 60
-nodes (`small_samples`), memory of cards included, instead of a trace. Nothing here is timed.
+Every row places pods without cards in the same way: by the engine, as in the published experiments, by
+kube-scheduler's own scores (`--others kube-scheduler`), as in a cluster, or by those with NodeResourcesFit's
+MostAllocated (`--others most-allocated`). Pods with cards are placed by the engine (by protocol), or by a model of
+kube-scheduler with the in-tree allocator. The model takes a node that fits, of as many as kube-scheduler looks at, by
+its own scores or the engine's. On the node it takes the first cards that fit, in the order of publication. The order
+may be late by some of the cluster's allocations. `--small` uses samples of 4 to 60 nodes (`small_samples`), memory of
+cards included, instead of a trace. Nothing here is timed.
 
-How hardware instances fare in that order is `bench/mig_streams.py --policies claims`.
+For hardware instances in that order run `bench/mig_streams.py --policies claims`.
 """
 
 import argparse

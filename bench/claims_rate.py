@@ -1,13 +1,14 @@
-"""Pods with claims that a genuine kube-scheduler binds a second: of our driver, and of slices like those of NVIDIA's.
+"""Pods with claims that a genuine kube-scheduler binds a second: claims of our driver, and of slices like NVIDIA's.
 
     tests/cluster/build                                     once: the genuine control plane
     python bench/claims_rate.py [--nodes 40] [--pods 200] [--rounds 3]
 
-One cluster with Partage by its chart: of our driver's claims the leader is asked by the webhook before one is stored, as in
-production; of the others none is. Each arm has nodes of its own, of eight cards each: slices of whole devices with the
-attributes that NVIDIA's driver publishes, and ours with amounts, once by the cluster's own kube-scheduler and once by that with
-the plugin. Rounds of the arms take turns. The arm's DeviceClass is made once all pods and claims wait for it; what is measured is
-from then to the last Binding, and the processor time of every process.
+One cluster with Partage by its chart. As in production, the webhook asks the leader about our driver's claims before
+one is stored; no program asks about the others. Each arm has nodes of its own, of eight cards each: slices of whole
+devices with the attributes that NVIDIA's driver publishes, and ours with amounts, once by the cluster's own
+kube-scheduler and once by that with the plugin. Rounds of the arms take turns. The arm's DeviceClass is made when all
+pods and claims wait for it. The measurement is from then to the last Binding, and includes the processor time of every
+process.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""What the controllers cost a leader: the first look at a large cluster, and the days after it.
+"""Cost of the controllers for a leader: the first look at a large cluster, and the heartbeats after it.
 
-A cluster at rest (NODES nodes of eight cards, PODS bound pods, everything as it should be) is taken
-in and looked at once; then every kubelet says RUNS times that it is alive. Printed are seconds of
-this process's CPU time: taking facts in, the first look, a look at one object, a round of
-heartbeats, and the same round where every heartbeat is looked at (a new version and a new
-annotation), with the ratio of the two. Nothing is written, and the program fails if anything is.
+The benchmark takes in and looks at a cluster at rest (NODES nodes of eight cards, PODS bound pods, all in their
+intended state). Then every kubelet renews its heartbeat RUNS times. It prints seconds of this process's CPU time:
+taking facts in, the first look, a look at one object, a round of heartbeats, and the same round with a look at
+every heartbeat (a new version and a new annotation), with the ratio of the two. Nothing is written, and the
+program fails if anything is.
 
     python bench/controllers.py [--nodes 5000] [--pods 40000] [--runs 3]
 """

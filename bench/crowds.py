@@ -1,16 +1,16 @@
-"""Many hard pods at once in a live cluster, and an ordinary pod of another namespace right behind them.
+"""Many hard pods at once in a live cluster, and an ordinary pod of another namespace right after them.
 
     python bench/crowds.py [--pods 240] [--shape "24 that hardly fit"] [--namespaces 1] [--deployments 0]
     python bench/crowds.py --overload --nodes 1000 --pods 20000 --waiting 5000
 
-The cluster is `partage up` in this process: 40 nodes of eight cards, API server, webhook, kube-scheduler's
-stand-in and the service share one core, so creating the pods takes most of the time. Told are the time until
-the ordinary pod is bound, the slowest answer of `/healthz`, asked every 30 ms, and the steps of the loop that
-took more than 100 ms of processor time. `bench/hostile.py` has the shapes; every pod asks other amounts.
+The cluster is `partage up` in this process: 40 nodes of eight cards. API server, webhook, kube-scheduler's stand-in
+and the service share one core, so creating the pods takes most of the time. It reports the time until the ordinary
+pod is bound, the slowest answer of `/healthz`, asked every 30 ms, and the steps of the loop that took more than
+100 ms of processor time. `bench/hostile.py` has the shapes; every pod asks other amounts.
 
-`--overload` sends small pods and such as never fit, each of the latter another request, as fast as the API server takes
-them. Told are what the services send to the API server of their own accord, by kind, in the busiest second and ten seconds, the
-process's memory, and when an ordinary pod of another namespace is bound within a second again.
+`--overload` sends small pods, and pods that never fit, each of these another request, as fast as the API server takes
+them. It reports, by kind, the services' own requests to the API server in the busiest second and ten seconds, the
+process's memory, and the time when an ordinary pod of another namespace is bound within a second again.
 """
 
 import argparse

@@ -1,21 +1,19 @@
-"""How fast the dashboard opens, and what it costs the scheduler service, on a large cluster.
+"""Loading time of the dashboard, and its cost for the scheduler service, on a large cluster.
 
     .venv/bin/python bench/dashboard.py [NODES [PODS]]
 
-Starts `partage up` with so many nodes of eight cards and some pods, and a headless Chromium where
-there is one. Printed are the time from asking for the page to the drawn view (median of several
-loads, on loopback), and for each document its size and the time of an answer anew and of a 304, the
-latter two as a ratio to `GET /healthz` in the same run.
+Starts `partage up` with NODES nodes of eight cards and some pods, and a headless Chromium if there is one. Prints
+the time from the request for the page to the drawn view (median of several loads, on loopback), and for each
+document its size and the time of a new answer and of a 304, both as a ratio to `GET /healthz` in the same run.
 
-Then bound pods come and go at 60 changes a second at an API server with the scheduler service alone,
-on top of PODS that stay (30,000 unless told otherwise), three of four on the 24 nodes that the page
-of nodes shows. A client of its own process filters pods as kube-scheduler does, now without and now
-with a page that is open, in turns. Printed are, by view, the longest tasks of the page's main thread
-after it was drawn, by the clock and of processor time (on a machine with other work the former tell
-of that, too; Chromium calls tasks above 50 ms long), the time from a key to the next frame, and how
-late a timer of the page fires. Of the service, as a ratio of with to without: what a filter takes,
-the processor time of its process (with the API server's), and how much of it passes at most between
-two looks 5 ms apart, which is what a verb may have to wait for.
+Then bound pods arrive and leave at 60 changes a second at an API server with the scheduler service alone, on top of
+PODS that stay (default 30,000), three of four on the 24 nodes that the page of nodes shows. A client in its own
+process filters pods as kube-scheduler does, without and with an open page, in turns. Prints, by view, the longest
+tasks of the page's main thread after it was drawn, in wall and processor time (other work on the machine affects the
+former; Chromium calls tasks above 50 ms long), the time from a key to the next frame, and the delay of a timer of
+the page. For the service it prints ratios of with to without: the time of a filter, the processor time of its process
+(with the API server's), and the most of it between two looks 5 ms apart, which is the time that a verb may have to
+wait.
 """
 
 import argparse

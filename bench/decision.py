@@ -1,11 +1,11 @@
-"""How long one decision takes in process, and how much memory the engine's state needs.
+"""Time of one decision in process, and memory of the engine's state.
 
-NODES nodes of eight cards with topology, and pods of four protocols in eight shapes, read from the
-documents that `bench/schedule.py` writes. The cluster is filled to FILL percent of its compute; then
-pods come one at a time, and for each a random one ends. Only `Engine.schedule` is timed: choosing,
-reserving and booking. Processor time is the fairer figure on a busy machine; wall time stands
-beside it. The default policy is measured twice: as it begins, and once it has learnt from the pods
-seen (making the tables is not timed; which of prices and stand-ins it chose is printed).
+NODES nodes of eight cards with topology, and pods of four protocols in eight shapes, read from the documents that
+`bench/schedule.py` writes. The cluster is filled to FILL percent of its compute. Then pods arrive one at a time, and
+for each a random one ends. Only `Engine.schedule` is timed: choosing, reserving and booking. Processor time is the
+fairer figure on a busy machine; wall time is printed beside it. The default policy is measured twice: at the start,
+and after it has learnt from the known pods. Making the tables is not timed. The output shows whether it chose
+prices or stand-ins.
 
     python bench/decision.py [--nodes 5000] [--decisions 4000] [--fill 80] [--plain]
 """

@@ -1,8 +1,9 @@
 """Round trips of the extender's verbs over loopback, against a plain implementation.
 
-5,000 nodes of 8 cards, half of them partly used. The client is a process of its own: a raw socket that sends what kube-scheduler sends and reads the answer. The
-plain implementation decodes with `json` into dictionaries and looks at every card of every node
-in Python for each call; it is measured in the same run, so the ratio holds whatever the machine.
+5,000 nodes of 8 cards, half of them partly used. The client is a process of its own: a raw socket that sends
+kube-scheduler's bytes and reads the answer. The plain implementation decodes with `json` into dictionaries and looks
+at every card of every node in Python for each call. It is measured in the same run, so the ratio is valid on any
+machine.
 
     python bench/extender.py [--nodes 5000] [--calls 400]
 """

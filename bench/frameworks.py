@@ -1,11 +1,12 @@
-"""What frameworks' programs receive and may allocate under the enforcement library, on a real NVIDIA card.
+"""Rates and memory of frameworks' programs under the enforcement library, on a real NVIDIA card.
 
     python3 bench/frameworks.py [--device 0] [--seconds 2.5]
 
-Beside bench/gpu.py, whose kernels are its own: PyTorch (element by element, training, a captured graph) alone and by shares of
-30 and 70 %, its three allocators at a cap, JAX, CuPy and `torch.compile` where these are installed; then up to sixteen tenants
-that fill the card by turns and by the driver's own slices. Needs what bench/gpu.py needs, about four minutes, and a card that is
-idle. Figures are percent of the rate alone and without the library; what a program says that fails is printed.
+bench/gpu.py uses its own kernels. This one measures PyTorch (element by element, training, a captured graph) alone and
+by shares of 30 and 70 %, its three allocators at a cap, and JAX, CuPy and `torch.compile` if installed. Then up to
+sixteen tenants fill the card by turns and by the driver's own slices. Needs the same as bench/gpu.py, about four
+minutes, and an idle card. Figures are percent of the rate alone and without the library. The output of a failing
+program is printed.
 """
 
 from __future__ import annotations

@@ -2,18 +2,18 @@
 
     python3 bench/gpu.py [--seconds 2] [--device 0] [--kills 1000] [--budget 540]
 
-Needs the driver, Python 3.8 and nothing else: no package, neither Partage's own. The library and the test programs are
-built with gcc and make where these are, else `build/native` must come along. Kernels are our own, through the driver
-API (native/tools/kernels.h); PyTorch is measured where it is installed. A share is a tenant's rate over its rate alone and
-without the library, so it needs no counter of the card. Nothing on the card is configured; other work on it falsifies
-the figures. A part that fails says so and the next begins; a program that hangs is killed; when the time is up the table is
-ended as it is. On the stand-in driver it runs as it is:
+Needs the driver and Python 3.8, and no package, not even Partage's own. It builds the library and the test programs
+with gcc and make if these exist; otherwise bring `build/native` along. Kernels are our own, through the driver API
+(native/tools/kernels.h); PyTorch is measured if it is installed. A share is a tenant's rate over its rate alone and
+without the library, so it needs no counter of the card. It configures nothing on the card. Other work on the card
+falsifies the figures. A part that fails reports it and the next begins; a program that hangs is killed; when the time
+is up the table ends as it is. On the stand-in driver it runs unchanged:
 
     build/native/fake-card /tmp/gpu & LD_LIBRARY_PATH=build/native/fake FAKE_GPU_SOCKET=/tmp/gpu python3 bench/gpu.py --seconds 0.5
 
-What was measured, and what a failure is looked into with (the card's clocks, what every tenant did over time, what the library
-counted for it, what programs said), is one JSON file too, written anew after each part: `--json`, else `$OUT/gpu.json` where
-that is set. The card's own ways, which the library relies on, are asked of it by bench/card_probes.py.
+Each part also writes all measurements, and details for the analysis of failures (the card's clocks, every tenant's
+activity over time, the library's counters for it, programs' output), into one JSON file: `--json`, else
+`$OUT/gpu.json` if that is set. bench/card_probes.py tests the properties of the card that the library relies on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What pods that are made to be hard cost: CPU of each verb, in a cluster that could hold them.
+"""Cost of pods that are made to be hard: CPU of each verb, in a cluster that could hold them.
 
-Each shape is a new class of request in every round. A work unit's cost is shown too, since the gate
-counts units only (`partage.placement.work`).
+Each shape is a new class of request in every round. The cost of a work unit is printed too, because the gate
+counts only units (`partage.placement.work`).
 
     python bench/hostile.py [--nodes 5000] [--used] [--only NAME] [--rounds 3]
 """

@@ -1,10 +1,10 @@
-"""What injection adds to the making of a container, on a genuine containerd of both generations.
+"""Time that injection adds to the making of a container, on a genuine containerd of both generations.
 
     .venv/bin/python bench/injection.py [CONTAINERS]
 
-Needs root and `tests/runtime/fetch`. Containers are made in turn with the agent's plugin, with its keeper and
-journal, and without any plugin: blocks of both alternate, so that a loaded machine bears on both alike.
-The decision alone, in the agent, is shown beside it.
+Needs root and `tests/runtime/fetch`. Containers are made in turn with the agent's plugin, with its keeper and journal,
+and without any plugin. Blocks of both alternate, so a loaded machine affects both alike. The time of the decision
+alone, in the agent, is printed beside it.
 """
 
 import contextlib

@@ -3,10 +3,9 @@
     make native
     .venv/bin/python bench/isolation.py [--seconds 5] [--realtime]
 
-Real processes under the library, on the stand-in driver; ends with 1 where a figure is not what is required, and says which.
-`--realtime` runs them with SCHED_FIFO (root), so that
-other work on the machine does not count as latency of theirs. A card's time is modelled, so shares are exact; the
-wake-ups between them are those of this machine.
+Runs real processes under the library, on the stand-in driver. Exits with 1 if a figure misses its requirement, and
+prints which. `--realtime` runs them with SCHED_FIFO (root), so that other work on the machine does not count as their
+latency. A card's time is modelled, so shares are exact. The wake-ups between them are those of this machine.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""What one look of the node agent at limits costs: every ten seconds, all its containers and their processes.
+"""Cost of one look of the node agent at limits, every ten seconds: all its containers and their processes.
 
     .venv/bin/python bench/looks.py [--containers 16 100] [--processes 4] [--others 300]
 
-Containers have rooms, accounts and seats as the agent makes them. Their processes are genuine ones with files
-open; a folder of links beside genuine procfs says to which container each belongs. Beside them are
-processes that hold nothing. Counted is the processor time of the agent's own thread and the kernel's part of it.
+Containers have rooms, accounts and seats as the agent makes them. Their processes are genuine ones with open files; a
+folder of links beside genuine procfs assigns each to its container. Other processes hold nothing. The figure is the
+processor time of the agent's own thread and the kernel's part of it.
 """
 
 import argparse

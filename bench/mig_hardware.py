@@ -1,12 +1,12 @@
-"""A real card's profiles and places against the table that the package ships; changes nothing.
+"""Compares a real card's profiles and places with the package's table; changes nothing.
 
-Reads NVML only: MIG mode, profiles, places and instances of every card of this machine. A profile
-that the table lacks or has otherwise is printed; memory and names differ by driver, so those are
-told apart from what must agree (slices, size, starts, count). Needs the extra `nvidia`.
+Reads NVML only: MIG mode, profiles, places and instances of every card of this machine. Prints a profile that the
+table lacks or has differently. Memory and names differ by driver, so it separates those from the values that must agree
+(slices, size, starts, count). Needs the extra `nvidia`.
 
     python bench/mig_hardware.py
 
-Exit: 0 all agree, or no card can be cut; 1 something that must agree does not; 2 no driver.
+Exit: 0 all agree, or no card can be cut; 1 a value that must agree does not; 2 no driver.
 """
 
 import sys

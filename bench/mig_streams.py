@@ -1,12 +1,12 @@
-"""How many requests for instances each policy admits, and how long they wait: the table of the performance page.
+"""Requests for instances that each policy admits, and their waiting times: the table of the performance page.
 
 All 113 ordered sequences of plain profiles that fit one A100, offered to one card; streams of 20,000
 requests at two loads and five mixes over 1, 8 and 32 cards; and the queue experiment. Figures are
-means; nothing here is timed, so the machine's load changes nothing.
+means. Nothing here is timed, so the machine's load changes nothing.
 
     python bench/mig_streams.py [--seeds 1] [--policies partage hami-2.10 ...]
 
-Exit: 1 where the default policy misses what is asked of it.
+Exit: 1 if the default policy misses a requirement.
 """
 
 import argparse

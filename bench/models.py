@@ -1,8 +1,8 @@
-"""What frameworks' programs do on the modelled cards, however they have them: the table of docs/modelled-isolation.md.
+"""Frameworks' programs on the modelled cards, in every mode: the table of docs/modelled-isolation.md.
 
 Usage: python bench/models.py [PROGRAM ...]        after `make native`
 
-Time is virtual, so the figures are the library's and the models', and no machine's.
+Time is virtual, so the figures depend on the library and the models, and on no machine.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""From how many cards on the default policy should learn prices: parts of openb's cluster, with and without them.
+"""Finds the number of cards from which the default policy should learn prices: parts of openb, with and without prices.
 
     PARTAGE_OPENB=… python bench/parts.py [--parts 0.12 0.25 0.5] [--seeds 1 2 3] [--traces default …]
 

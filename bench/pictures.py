@@ -1,9 +1,9 @@
-"""Records the pictures of the page that README and documentation show: one still, and one that moves.
+"""Records the pictures of the page for README and documentation: one still, and one that moves.
 
     .venv/bin/python bench/pictures.py
 
-Starts a simulated cluster in this process with pods of several protocols, and a headless Chromium that looks
-at it. Written are `docs/images/dashboard.png` and `docs/images/page.png`, an animated PNG, which browsers play.
+Starts a simulated cluster in this process with pods of several protocols, and a headless Chromium that loads the
+page. Writes `docs/images/dashboard.png`, and `docs/images/page.png`, an animated PNG, which browsers play.
 """
 
 import asyncio

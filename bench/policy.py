@@ -1,10 +1,10 @@
-"""Holds the default policy against what is required of it, on the public openb traces.
+"""Checks the default policy against its requirements, on the public openb traces.
 
     python bench/policy.py [--seeds 44 45 46] [--traces T …] [--modes cold history empty wrong]
 
-Every run goes through the real engine. Results are kept in a file, one line a run, and runs that
-are in it are not done again: the command can be stopped and called again. Prints, for each mode,
-one table over the traces, means over the seeds, and what is not met.
+Every run goes through the real engine. A file keeps results, one line a run, and a run in the file is not repeated,
+so the command can be stopped and called again. Prints, for each mode, one table over the traces, means over the
+seeds, and the missed requirements.
 
 Modes: `cold` learns from the pods that arrive; `history` knows the trace's own table of pods
 beforehand; `wrong` gets another trace's table; `empty` gets one pod of each of two kinds.

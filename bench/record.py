@@ -1,8 +1,8 @@
-"""What keeping a record costs a decision: the same decisions with a journal and without, in turn.
+"""Cost of a record for a decision: the same decisions with a journal and without, in turn.
 
-Pods are held and bound on NODES nodes; for each one that is bound a random one goes. Processor time
-of the engine's thread alone is compared: what is written, a thread writes beside it. Encoding is
-timed apart, an entry, because it competes for the interpreter.
+Pods are held and bound on NODES nodes; for each bound one a random one leaves. The comparison counts processor time of
+the engine's thread alone, because another thread writes. Encoding is timed apart, for each entry, because it
+competes for the interpreter.
 
     python bench/record.py [--nodes 1000] [--decisions 3000] [--rounds 5]
 """

@@ -1,10 +1,10 @@
 """A list of 100,000 pods, twice: at the start, and again when all watches get 410.
 
-Scenario 13 of the fault tests at its size: 5,000 nodes of 8 cards, 80,000 pods that hold half a
-card each and 20,000 without devices, some 4.5 kB a pod, from an API server in a process of its
-own that sends prepared pages. While the scheduler's process lists again it must go on answering:
-measured is for how long its loop keeps others waiting, and how much memory the second list takes
-beside the first. Fails where a bound is not kept, so that a change that costs too much is seen.
+Scenario 13 of the fault tests at its size: 5,000 nodes of 8 cards, 80,000 pods that hold half a card each and 20,000
+without devices, some 4.5 kB a pod, from an API server in a process of its own that sends prepared pages. The
+scheduler's process must go on answering while it lists again. Measured are the times for which its loop keeps others
+waiting, and the memory of the second list on top of the first. Fails if a bound is broken, so that a change that costs
+too much is seen.
 
     python bench/relist.py [--nodes 5000] [--pods 100000]
 """

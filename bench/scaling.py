@@ -1,9 +1,8 @@
-"""How the cost of one decision grows with the cluster, from 100 to 20,000 nodes of eight cards.
+"""Growth of the cost of one decision with the cluster, from 100 to 20,000 nodes of eight cards.
 
-The workload is that of `bench/decision.py`: pods of four protocols come, random ones end. For each
-size the median and the 99th percentile of the processor time are printed, and the exponent of the
-power law that fits the medians best. `--plot FILE` draws them beside what would be linear (needs
-the extra `plot`).
+The workload is that of `bench/decision.py`: pods of four protocols arrive, random ones end. Prints, for each size,
+the median and the 99th percentile of the processor time, and the exponent of the power law that fits the medians
+best. `--plot FILE` draws them beside linear growth (needs the extra `plot`).
 
     python bench/scaling.py [--sizes 100 1000 20000] [--decisions 1500] [--fill 60] [--plot FILE]
 """

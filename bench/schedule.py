@@ -1,9 +1,8 @@
-"""How long `partage schedule` takes on a large cluster, start to end, and how much memory.
+"""Time and memory of `partage schedule` on a large cluster, start to end.
 
-5,000 nodes of 8 cards and 1,000 pods of four protocols, given as one JSON `List` in a file called
-.yaml. The whole process is measured from outside: interpreter start, reading, deciding, writing.
-Figures are the median of RUNS runs after one that is not counted. A second pass asks for twice
-the pods, so that what reading costs and what deciding costs can be told apart.
+5,000 nodes of 8 cards and 1,000 pods of four protocols, given as one JSON `List` in a file called .yaml. The whole
+process is measured from outside: interpreter start, reading, deciding, writing. Figures are the median of RUNS runs
+after one that is not counted. A second pass asks for twice the pods, which separates the costs of reading and deciding.
 
     python bench/schedule.py [--nodes 5000] [--pods 1000] [--runs 3]
 """

@@ -1,12 +1,12 @@
-"""Searches for slow pods: those that cost most are changed here and there, and kept where they cost more.
+"""Searches for slow pods: changes the most expensive ones at random, and keeps changes that cost more.
 
-Nothing tells it what makes a pod hard. CPU of each verb is measured at a cluster of which half of the
-cards are shared, so that hardly two nodes are alike, or of which all are idle. On a machine that others use a call takes longer: each is
+Nothing tells it why a pod is hard. It measures CPU of each verb at a cluster of idle cards, or at one with half of the
+cards shared, so that hardly two nodes are alike. On a shared machine a call takes longer. So each is
 judged beside a reference load that runs right after it, and the least of two tries counts.
 
     python bench/slow_pods.py [--minutes 60] [--nodes 5000] [--seed 1] [--most 50] [--idle]
 
-It prints what it keeps, the dearest last, and fails where one costs more than it may.
+It prints the kept pods, the most expensive last, and fails if one costs more than the limit.
 """
 
 import argparse

@@ -1,17 +1,17 @@
-"""Holds the default policy against every plain one on small, mixed, changing clusters.
+"""Compares the default policy with every plain one on small, mixed, changing clusters.
 
     python bench/small_clusters.py [--samples 240] [--half report] [--modes fill ends]
 
-Every run goes through the real engine; the default policy learns from the pods that have arrived.
-FGD knows the sample's own mix beforehand, as published. Results are kept in a file, one line a
-run, and runs that are in it are not done again: the command can be stopped and called again, and a
-changed policy wants another file. `--half tune` is for choosing constants, `report` for telling.
+Every run goes through the real engine; the default policy learns from the pods that have arrived. FGD knows the
+sample's own mix beforehand, as published. A file keeps results, one line a run, and a run in the file is not repeated,
+so the command can be stopped and called again. A changed policy needs another file. `--half tune` is for choosing
+constants, `report` for publishing.
 
-Modes: `fill` brings pods up to 130 % load, and none leaves; `ends` brings and ends them at 80 to
+Modes: `fill` adds pods up to 130 % load, and none leaves; `ends` adds and ends them at 80 to
 120 % offered load. Allocation counts, for each pod, the larger of its share of compute and memory.
 
 The openb tables are public and not part of this repository: PARTAGE_OPENB names their folder.
-Where they are missing, the samples that are made up remain.
+Without them, the made-up samples remain.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Samples of small clusters: which nodes, which pods in which order, and how long they stay.
+"""Samples of small clusters: their nodes, and their pods in order with their lifetimes.
 
-Sample N is the same on every machine and in every run: its number is the only seed. Even numbers
-draw nodes and pods from the openb tables where they are there, odd ones are made up. Of every four
-numbers two are for choosing constants and two for reporting, one of each source.
+Sample N is the same on every machine and in every run, because its number is the only seed. Even numbers draw nodes
+and pods from the openb tables if these exist; odd ones are made up. Of every four numbers two are for choosing
+constants and two for reporting, one of each source.
 """
 
 import random

@@ -1,10 +1,9 @@
 """From nothing to ready: 5,000 nodes of 8 cards and 40,000 pods that hold half a card each.
 
-An API server in a process of its own sends prepared pages, as many bytes a pod as a genuine one
-(about 4.5 kB, managed fields included). Measured is the scheduler's process, from its start to
-`/readyz`: time, CPU time, and resident memory. The plain way, in the same run: `json` into
-dictionaries, and a loop over every pod's record that adds up what each card has given out; no
-rules are checked and nothing is kept for decisions.
+An API server in a process of its own sends prepared pages, as many bytes a pod as a genuine one (about 4.5 kB, managed
+fields included). Measured are time, CPU time and resident memory of the scheduler's process, from its start to
+`/readyz`. The plain way runs beside it: `json` into dictionaries, and a loop over every pod's record that adds
+up each card's grants. It checks no rules and keeps nothing for decisions.
 
     python bench/startup.py [--nodes 5000] [--pods 40000] [--runs 3]
 """

@@ -4,18 +4,17 @@
     python bench/throughput.py [--nodes 500] [--pods 1000] [--rounds 3] [--nice -15] [--mutual-tls] [--spread] [--profile FOLDER] [-o json]
     python bench/throughput.py --sizes --nodes 1000 --plugin PROGRAM
 
-One etcd, one API server, so many nodes that are objects only, each with eight cards. Rounds of two
-arms take turns: the same kube-scheduler, once by itself on pods that ask for a plain extended
-resource, once with the chart's configuration and our scheduler service on pods that ask for a
-card. While one arm runs, the processes of the other are stopped (SIGSTOP), so that neither pays
-for the other's watches. The kube-scheduler in question is stopped too while its pods are made, so
-that it finds all of them waiting; what is measured is from the first Binding to the last, and the
-CPU time of every process from the making of the pods to the last Binding, over the pods.
+One etcd, one API server, NODES nodes that are objects only, each with eight cards. Rounds of two arms take turns. One
+arm is kube-scheduler alone on pods that ask for a plain extended resource. The other is the same kube-scheduler with
+the chart's configuration and our scheduler service, on pods that ask for a card. While one arm runs, the processes of
+the other are stopped (SIGSTOP), so neither pays for the other's watches. The arm's kube-scheduler is stopped too while
+its pods are made, so that it finds all of them waiting. The measurement is from the first Binding to the last, and
+the CPU time of every process from the making of the pods to the last Binding, over the pods.
 
-The arms' client limits are equal and high. Machines are busy and uneven: the ratio of two
-neighbouring rounds says more than any figure alone, and all are printed.
+The arms' client limits are equal and high. Machines are busy and uneven, so the ratio of two
+neighbouring rounds is worth more than any figure alone, and all are printed.
 
-`--sizes` measures no pace: it says what the processes of the arm with Partage take with four bound
+`--sizes` measures no rate. It reports the use of the processes of the arm with Partage with four bound
 pods a node, and in the minute after that.
 """
 

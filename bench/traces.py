@@ -1,10 +1,9 @@
-"""What traces cost a decision: filter and bind with and without them, as ratios in one run.
+"""Cost of traces for a decision: filter and bind with and without them, as ratios in one run.
 
-Each mode is a process of its own, and they take turns, so that a busy machine is busy for all of them. What
-is measured is processor time: that of the thread that decides (filter, bind), and that of the whole process
-for a pod, in which the thread that sends is included; the least of all rounds, since others only ever add
-to it. `--before` adds an older source tree, which is measured
-like this one without traces.
+Each mode is a process of its own, and they take turns, so that a busy machine affects all of them. It measures the
+processor time of the thread that decides (filter, bind), and that of the whole process for a pod, which
+includes the sending thread. The least of all rounds counts, because other work only ever adds to it. `--before` adds
+an older source tree, measured like this one without traces.
 
     python bench/traces.py [--nodes 5000] [--calls 1000] [--rounds 5] [--before SRC]
 """

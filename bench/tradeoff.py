@@ -1,8 +1,8 @@
-"""What the default policy pays for allocation, as a curve: CPU-only pods that fail on cpu250.
+"""The default policy's price of allocation, as a curve: CPU-only pods that fail on cpu250.
 
     python bench/tradeoff.py [--seeds 44 45 46] [--plot docs/pictures/tradeoff.svg]
 
-The limit in the last rehearsal says how many more pods of a kind may fail than under FGD. For each
+The limit in the last rehearsal is the number of additional pods of a kind that may fail, compared with FGD. For each
 of several limits, prices are chosen from the trace's own history and the runs go through the real
 engine. Prints a table in Markdown and draws the curve (extra `plot`).
 """

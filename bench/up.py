@@ -1,14 +1,12 @@
-"""The embedded cluster under load: many pods at once, and how fast room that appears is used.
+"""The embedded cluster under load: many pods at once, and the time until freed room is used.
 
     python bench/up.py [--nodes 100] [--cards 8] [--pods 1000] [--releases 200]
 
-First so many pods are created at once, four shapes in turn, and the time until every one of them
-has a node is printed, with the Bindings that had to be tried again; nothing may be given out twice,
-which is recomputed from the pods' own records. Then the cluster is filled up, so many whole-card
-pods wait, and one after another a pod is deleted: the time from its last moment in the API server
-to the next Binding is measured. The share of a plain API server's own work (creating as many pods
-with none listening) is printed beside it, because figures of a loaded machine only compare within
-one run.
+First it creates PODS pods at once, four shapes in turn, and prints the time until every one has a node, with the number
+of repeated Bindings. Nothing may be granted twice, which it recomputes from the pods' own records. Then it fills the
+cluster, so that many whole-card pods wait, and deletes one pod after another. It measures the time from a pod's last
+moment in the API server to the next Binding. Beside it, it prints the share of a plain API server's own work (creating
+as many pods without listeners), because figures of a loaded machine compare only within one run.
 """
 
 import argparse

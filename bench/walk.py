@@ -1,11 +1,11 @@
-"""How many files a reader opens to follow one pod from the question to the Binding, by either seam.
+"""Number of files that a reader opens to follow one pod from the question to the Binding, by either seam.
 
     python bench/walk.py [--list]
 
-Every call of a function of `partage` is traced while one pod is decided about and bound, once a pod of the same kind
-was (caches are warm) and once as the first of its kind. A *move* is a pair of functions of different files of which one
-calls the other: where a reader has to turn to another file. Counted once each, however often it is called. The API
-server is the fake one of the tests; sockets and HTTP are left out, and so are generated methods.
+It traces every call of a function of `partage` while one pod is decided and bound, once after a pod of the same kind
+(caches are warm) and once as the first of its kind. A *move* is a pair of functions of different files of which one
+calls the other, so a reader must turn to another file. It counts each move once, however often it is called. The API
+server is the fake one of the tests. Sockets, HTTP and generated methods are left out.
 """
 
 import argparse

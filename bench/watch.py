@@ -1,13 +1,13 @@
-"""How many watch events a second one core takes in: bytes from a socket to a kept, typed object.
+"""Watch events a second that one core takes in: bytes from a socket to a kept, typed object.
 
 A server in a process of its own sends `EVENTS` changes of pods of about 2 kB as fast as they are
-read. Measured are three readers of the same bytes, RUNS times each, taking turns:
+read. Three readers of the same bytes are measured, RUNS times each, in turns:
 
 * decoder: this package's decoder alone, no socket;
 * follow: the whole way (HTTP, decoding, mirror, changes), as the services use it;
 * plain: aiohttp, one `json.loads` a line, objects kept as dicts.
 
-Printed are events a second of wall time and of this process's CPU time, and the ratio.
+Prints events a second of wall time and of this process's CPU time, and the ratio.
 
     python bench/watch.py [--events 60000] [--pods 5000] [--runs 3]
 """

@@ -1,10 +1,10 @@
-"""Equal replicas of Deployments: how many cards they end on, beside the fewest possible.
+"""Equal replicas of Deployments: the number of cards that they use, beside the fewest possible.
 
     python bench/waves.py
 
 Twenty textbook cases, each in several orders of creation, under the default policy through the real
 engine, from an empty cluster of 4 nodes with 4 cards of 40 GiB. The default learns from the pods
-that have come. The fewest cards are found by trying all ways to fill a card.
+that have arrived. A search of all ways to fill a card finds the fewest cards.
 """
 
 import random

@@ -1,13 +1,14 @@
-"""Says what a release is made of and by what, and signs it, so that who takes it need not believe where it lay.
+"""Writes and signs a release's list of contents and origins, so that users need not trust its storage.
 
     .venv/bin/python deploy/evidence.py dist --key release.key             writes beside the files of dist/
-    .venv/bin/python deploy/evidence.py dist --verify --key release.pub    2 where one is not what was signed
+    .venv/bin/python deploy/evidence.py dist --verify --key release.pub    2 if a file differs from the signed one
 
-Written are `sbom.cdx.json` (CycloneDX 1.6: Python packages of the lock, Go modules of the kube-scheduler, Debian packages of the
-archives of images in the folder), `provenance.intoto.json` (in-toto statement with SLSA's provenance 1, in a DSSE envelope) and
-FILE.sig for every file but these. Formats are cosign's: `cosign verify-blob --key release.pub --signature FILE.sig
---insecure-ignore-tlog FILE` and `cosign verify-blob-attestation` say the same. No network is asked: the key is a PEM file of
-ECDSA on P-256, which never needs to be on a machine that has one, and RELEASE_KEY_PASSWORD opens it where it is encrypted.
+Writes `sbom.cdx.json` (CycloneDX 1.6: Python packages of the lock, Go modules of the kube-scheduler, Debian packages
+of the archives of images in the folder), `provenance.intoto.json` (in-toto statement with SLSA's provenance 1, in a
+DSSE envelope) and FILE.sig for every file but these. Formats are cosign's: `cosign verify-blob --key release.pub
+--signature FILE.sig --insecure-ignore-tlog FILE` and `cosign verify-blob-attestation` give the same result. It asks no
+network. The key is a PEM file of ECDSA on P-256, which never needs to be on a machine with a network, and
+RELEASE_KEY_PASSWORD decrypts it.
 """
 
 import argparse

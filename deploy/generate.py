@@ -1,11 +1,11 @@
-"""Writes what in deploy/ follows from the program: the chart's files and the plain manifests.
+"""Writes the generated files of deploy/: the chart's files and the plain manifests.
 
     .venv/bin/python deploy/generate.py files       the chart's files/: definitions, rules, configuration
     .venv/bin/python deploy/generate.py schema      descriptions in values.schema.json and the chart's README.md, from the comments of values.yaml
     .venv/bin/python deploy/generate.py dashboards  deploy/observability/*.json, from the tables of panels.py
     .venv/bin/python deploy/generate.py kustomize   deploy/kustomize, from `helm template` (needs helm)
 
-Tests compare what is there with what this would write.
+Tests compare the files with its output.
 """
 
 import json

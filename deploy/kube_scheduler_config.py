@@ -1,12 +1,11 @@
-"""The configuration of the kube-scheduler that asks this service: which pods, what, how often.
+"""The configuration of the kube-scheduler that asks this service: its pods, questions and intervals.
 
-A genuine kube-scheduler takes `kubernetes.io/*` for its own resources: an extender cannot manage
-them, and such pods would be bound without a record. So the kube-scheduler beside Partage has a
-profile for every scheduler name that pods may carry and an extender for all pods; pods without
-devices are answered at once.
+A genuine kube-scheduler takes `kubernetes.io/*` for its own resources. An extender cannot manage them, and such pods
+would be bound without a record. So the kube-scheduler beside Partage has a profile for every scheduler name that pods
+may carry and an extender for all pods. The extender answers at once for pods without devices.
 
-Names that protocols own are decided on the ledger. kube-scheduler's own fit ignores those it may
-ignore (`NodeResourcesFitArgs.ignoredResources`); `kubernetes.io/*` names it cannot, and checks on
+The ledger decides names that protocols own. kube-scheduler's own fit ignores those that it may ignore
+(`NodeResourcesFitArgs.ignoredResources`). It cannot ignore `kubernetes.io/*` names, and checks them against
 the node totals that the controller writes.
 """
 

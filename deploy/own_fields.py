@@ -1,13 +1,14 @@
-"""What Partage's own accounts may change of others' objects, as CEL for the chart's policies.
+"""Changes that Partage's own accounts may make to others' objects, as CEL for the chart's policies.
 
-RBAC gives rights to whole objects. A program with the right to write a condition of a pod could say that the pod is not ready,
-and one with the right to write totals of a node could say where its kubelet is found. So each list here is of what a program
-writes, and everything else stays as it is, with what a later Kubernetes adds.
+RBAC gives rights to whole objects. A program with the right to write a condition of a pod could mark the pod as not
+ready, and one with the right to write totals of a node could change its kubelet's address. So each list here has the
+fields that a program writes. Everything else must stay unchanged, including fields of later Kubernetes releases.
 
-Objects are looked at as maps (`dyn`), since CEL goes through keys of maps alone.
+The expressions read objects as maps (`dyn`), because CEL iterates over keys of maps alone.
 
-Labels and annotations that the scheduler's account writes on pods and in Bindings are not among them: others' webhooks, and the
-API server itself, add theirs to its requests, and a policy cannot tell these apart. A refusal would keep pods from their nodes.
+The lists omit labels and annotations that the scheduler's account writes on pods and in Bindings. Others' webhooks,
+and the API server itself, add theirs to its requests, and a policy cannot distinguish these. A refusal would keep pods
+from their nodes.
 """
 
 from collections.abc import Iterable, Mapping

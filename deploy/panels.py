@@ -1,6 +1,6 @@
-"""Grafana dashboards as tables: which question each panel answers, and by which expression.
+"""Grafana dashboards as tables: each panel's question and its expression.
 
-`deploy/generate.py dashboards` makes JSON of them; tests ask a live service for every series and label
+`deploy/generate.py dashboards` makes JSON of them. Tests ask a live service for every series and label
 that is named here. Panels are laid out from left to right, 24 columns wide, in the order given.
 """
 

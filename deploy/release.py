@@ -1,11 +1,11 @@
-"""Makes a release of this tree, or says what it would do.
+"""Makes a release of this tree, or prints its steps.
 
-    .venv/bin/python deploy/release.py 0.2.0            says what would change; changes nothing
+    .venv/bin/python deploy/release.py 0.2.0            prints the changes; changes nothing
     .venv/bin/python deploy/release.py 0.2.0 --write    changes the files, and builds wheel and source package into dist/
 
-The version stands in four places, and in the manifests that are made from the chart; the changelog's
-part of unreleased changes gets its number and date. Committing, tagging and publishing are left to
-people: the last lines say how.
+Four places contain the version, and so do the manifests that are made from the chart. The changelog's section of
+unreleased changes gets its number and date. People commit, tag and publish; the last lines of output have the
+commands.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """A small Kubernetes-style API server, for the embedded cluster and for tests.
 
-State lives in memory. It behaves like the genuine server where clients and manifests depend on
-it, so that genuine kubectl binaries, controllers and webhooks work against it. It schedules
-nothing and runs nothing: its embedder plays scheduler, kubelet and controllers.
+State is in memory. The server behaves like the genuine one where clients and manifests depend on it, so genuine
+kubectl binaries, controllers and webhooks work against it. It schedules nothing and runs nothing. Its embedder
+acts as scheduler, kubelet and controllers.
 
     server = ApiServer(Settings(relaxed_names=True))
     server.admission.mutators.append(my_mutator)
@@ -10,15 +10,15 @@ nothing and runs nothing: its embedder plays scheduler, kubelet and controllers.
         write_kubeconfig(path, url)
         ...
 
-Not supported, on purpose: CEL (webhooks' matchConditions, ValidatingAdmissionPolicies and
-definitions' validation rules are stored and not interpreted; `Admission.policies` takes hooks in
-their place), authorization (reviews say yes to everyone who is let in), exec, attach and
-port-forward, protobuf and CBOR answers (protobuf bodies are read), conversion webhooks,
-LimitRange, reinvocation of webhooks, token volumes in pods, ephemeral containers and resizing,
-impersonation, admission by RuntimeClass (a pod may name any), the taint of new nodes that are not
-ready, formats of texts in custom objects, and warnings about values of pods or old versions.
+Not supported, on purpose: CEL (the server stores webhooks' matchConditions, ValidatingAdmissionPolicies and
+definitions' validation rules, and does not interpret them; `Admission.policies` takes hooks in their place),
+authorization (reviews allow everything to every authenticated user), exec, attach and port-forward, protobuf
+and CBOR answers (the server reads protobuf bodies), conversion webhooks, LimitRange, reinvocation of webhooks,
+token volumes in pods, ephemeral containers and resizing, impersonation, admission by RuntimeClass (a pod may
+name any), the taint of new nodes that are not ready, formats of texts in custom objects, and warnings about
+values of pods or old versions.
 
-Field ownership is recorded from the first write that names a manager on, as kubectl's all do.
+The server records field ownership from the first write that names a manager. All writes of kubectl name one.
 """
 
 from partage.apiserver.admission import ADMIN, Admission, Refused, Review, User

@@ -1,7 +1,7 @@
-"""Admission: who may alter or refuse an object on its way in.
+"""Admission: hooks that change or reject an object before the server stores it.
 
-Mutators run first, one after another, each seeing what the one before made; validators run last.
-Both may be plain or async functions. `Refused` is how a hook says no.
+Mutators run first, one after another, and each sees the result of the one before. Validators run last.
+Both may be plain or async functions. A hook raises `Refused` to reject an object.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""One request, free of HTTP, and the cluster it is asked of."""
+"""One request without its HTTP parts, and the cluster that it concerns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""Bodies in, checked plain objects out.
+"""Decodes bodies into checked plain objects.
 
-Decoding follows a kind's `Type`: values of a wrong type are refused, unknown fields are dropped
-and reported, quantities and zero values become what the genuine server stores.
+Decoding follows a kind's `Type`. It rejects values of a wrong type, drops and reports unknown fields, and
+converts quantities and zero values to the forms that the genuine server stores.
 """
 
 import base64

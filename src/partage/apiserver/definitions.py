@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions: what they must say, and the resources that they stand for."""
+"""CustomResourceDefinitions: their required content, and the resources that they define."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Deleting objects: at once, gracefully, or when the last finalizer lets go."""
+"""Deletes objects: at once, gracefully, or after the last finalizer is removed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Discovery: which groups, versions and resources there are, in both forms that clients ask for."""
+"""Discovery: the groups, versions and resources of the server, in both forms that clients request."""
 
 from typing import Any, Final
 

@@ -1,7 +1,7 @@
-"""OpenAPI v2 as protobuf, the form in which kubectl asks for it.
+"""OpenAPI v2 as protobuf, the form that kubectl requests.
 
-The messages are those of gnostic's OpenAPIv2.proto (github.com/google/gnostic-models), by number and only
-as far as `openapi.v2` fills them. What that format has no place for is left out, as a genuine server does.
+The messages are those of gnostic's OpenAPIv2.proto (github.com/google/gnostic-models), by number, and only those
+that `openapi.v2` fills. As in a genuine server, the output omits anything that the format cannot express.
 """
 
 import struct

@@ -1,6 +1,6 @@
-"""What follows from changes: dependents of what is gone, namespaces on their way out, quotas.
+"""Consequences of changes: deletes dependents of deleted objects, finishes namespaces, updates quotas.
 
-Watches the store and works off what it saw when told to; the server tells it after every change.
+It watches the store. The server calls it after every change, and it then handles the changes that it saw.
 """
 
 from collections import defaultdict, deque

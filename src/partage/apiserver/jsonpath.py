@@ -1,7 +1,7 @@
-"""The simple JSONPaths that definitions give for printer columns and scale subresources.
+"""The simple JSONPaths of definitions, for printer columns and scale subresources.
 
 Dotted names, quoted names, indexes, `[*]` and equality filters, as in
-`.status.conditions[?(@.type=="Ready")].status`; what is anything else finds nothing.
+`.status.conditions[?(@.type=="Ready")].status`. Any other expression finds nothing.
 """
 
 import re

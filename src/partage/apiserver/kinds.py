@@ -1,4 +1,4 @@
-"""Which resources the server has: their names, scope, versions and what can be done with them."""
+"""The server's resources: their names, scope, versions and verbs."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

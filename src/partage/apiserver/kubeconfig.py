@@ -1,4 +1,4 @@
-"""The file that tells kubectl where the server is and who asks."""
+"""The file with the server's address and the user's name, for kubectl."""
 
 import os
 from pathlib import Path

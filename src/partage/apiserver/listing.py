@@ -1,4 +1,4 @@
-"""Lists: selected, in pages that belong to one revision, in the form that was asked for."""
+"""Lists: selected objects in pages of one revision, in the requested form."""
 
 import base64
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""What the server itself does with an object's metadata: identity, times, generations, deletion.
+"""The server's own changes to an object's metadata: identity, times, generations, deletion.
 
-Pure functions; the clock and chance come as `Ambient`.
+Pure functions; `Ambient` supplies the clock and random values.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Which form of an answer a client accepts."""
+"""The form of answer that a client accepts."""
 
 from dataclasses import dataclass
 from functools import lru_cache

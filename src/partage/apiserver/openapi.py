@@ -1,10 +1,10 @@
 """OpenAPI documents, made from the same shapes that decoding uses.
 
-Enough for kubectl: field validation on the server (every PATCH tells its `fieldValidation`
-parameter), `explain`, and the merge keys that a client-side apply computes its patch with.
+They contain enough for kubectl: validation of fields on the server (every PATCH lists the `fieldValidation`
+parameter), `explain`, and the merge keys with which a client-side apply computes its patch.
 
-What `explain` says of built-in kinds are sentences of our own, for the fields that pods with devices are written with.
-Kubernetes' own texts are not kept here. A struct without a sentence says where Kubernetes documents it.
+For built-in kinds `explain` prints our own sentences, for the fields that pods with devices use. We do not keep
+Kubernetes' own texts. A struct without a sentence links to Kubernetes' documentation.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
-"""Who owns which field: the sets behind `metadata.managedFields`, and how they are compared.
+"""Field owners: the sets behind `metadata.managedFields`, and their comparison.
 
 A path is a tuple of elements as `FieldsV1` writes them: `f:spec`, `k:{"name":"main"}`, `v:"a"`.
-Owned are leaves: scalars, empty containers, values that are replaced as a whole, and the items of
+A manager owns leaves: scalars, empty containers, values that are replaced as a whole, and the items of
 lists that merge by key.
 """
 

@@ -1,6 +1,6 @@
 """JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7396) over plain values.
 
-Neither alters what it is given.
+Neither changes its arguments.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""From a request's path and query to the call it stands for."""
+"""Parses a request's path and query into a call."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

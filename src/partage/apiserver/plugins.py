@@ -1,4 +1,4 @@
-"""The admission that every cluster has: namespaces, service accounts, priorities, tolerations."""
+"""Admission that every cluster has: namespaces, service accounts, priorities, tolerations."""
 
 from collections.abc import Mapping
 from typing import Any, Final

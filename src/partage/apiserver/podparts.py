@@ -1,4 +1,4 @@
-"""The parts of pods with paths of their own: binding, eviction, log."""
+"""The subresources of pods: binding, eviction, log."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What validation finds wrong with an object, collected in the genuine server's wording."""
+"""Problems that validation finds in an object, in the genuine server's wording."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,9 +1,9 @@
-"""Kubernetes' protobuf bodies as plain values.
+"""Decodes Kubernetes' protobuf bodies into plain values.
 
-kubectl's `create` subcommands and Go controllers send built-in kinds this way, without trying
-JSON first. Only reading is supported: answers are JSON, which all of them accept. An envelope
-(`k8s` and a zero byte, then a `runtime.Unknown`) holds apiVersion, kind and the object itself,
-which is read by the numbers that the schema tables have.
+kubectl's `create` subcommands and Go controllers send built-in kinds as protobuf and do not try JSON first.
+The server only reads protobuf. It answers in JSON, which all of them accept. An envelope (`k8s` and a zero byte,
+then a `runtime.Unknown`) holds apiVersion, kind and the object itself. The schema tables have the numbers of
+the object's fields.
 """
 
 import base64

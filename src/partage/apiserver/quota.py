@@ -1,7 +1,7 @@
-"""ResourceQuota: what objects use, and whether one more still fits.
+"""ResourceQuota: how much objects use, and whether one more fits.
 
-As the genuine server does, `requests.` is counted for CPU, memory, ephemeral storage, huge pages
-and extended resources, `limits.` for the first three; `kubernetes.io/*` names are not counted.
+Like the genuine server, it counts `requests.` for CPU, memory, ephemeral storage, huge pages and extended
+resources, and `limits.` for the first three. It does not count `kubernetes.io/*` names.
 """
 
 from collections.abc import Iterable, Mapping

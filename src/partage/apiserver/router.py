@@ -1,4 +1,4 @@
-"""From a path to its handler: health, discovery, OpenAPI, resources."""
+"""Finds the handler of a path: health, discovery, OpenAPI, resources."""
 
 import logging
 from collections.abc import Callable, Mapping

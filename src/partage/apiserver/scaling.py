@@ -1,4 +1,4 @@
-"""The `scale` subresource: how many replicas, for every kind that has them."""
+"""The `scale` subresource: the number of replicas of every kind that has them."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Label and field selectors: text in, predicates over objects out."""
+"""Label and field selectors: parses text into predicates over objects."""
 
 import re
 from collections.abc import Mapping

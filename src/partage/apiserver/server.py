@@ -1,4 +1,4 @@
-"""The server as a whole: a cluster in one object, for HTTP clients and for code beside it."""
+"""The server as a whole: a cluster in one object, for HTTP clients and for code in the same process."""
 
 import asyncio
 import contextlib

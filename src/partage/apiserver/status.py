@@ -1,4 +1,4 @@
-"""What the API server answers when it refuses: an HTTP code and a `Status` document.
+"""The API server's refusals: an HTTP code and a `Status` document.
 
 Messages have the genuine server's wording, because people and programs recognise them.
 """

@@ -1,10 +1,10 @@
-"""The store: objects by resource, namespace and name, one revision counter, and what happened.
+"""The store: objects by resource, namespace and name, one revision counter, and a history of changes.
 
-Pure and synchronous: no clock, no chance, no input or output. Every change is one step that
-either happens at the revision expected or not at all, and is appended to its resource's history,
-from which watches and consistent later pages of a list are served.
+Pure and synchronous: no clock, no random values, no input or output. Every change is one step. It succeeds at
+the expected revision or has no effect. The store appends each change to its resource's history, from which it
+serves watches and consistent later pages of a list.
 
-Stored values are never changed in place; a reader may keep one, and may not alter it.
+The store never changes a stored value in place. A reader may keep a value and must not change it.
 """
 
 from bisect import bisect_left, insort

@@ -1,7 +1,7 @@
-"""Watches: what happens to a resource, as a stream of JSON lines.
+"""Watches: the changes of a resource, as a stream of JSON lines.
 
-A watch keeps only its position in the resource's history. The history is its buffer: a client so
-slow that the history outruns it gets an `Expired` event and has to list again.
+A watch keeps only its position in the resource's history, which is its buffer. When the history no longer
+reaches back to a slow client's position, the client gets an `Expired` event and must list again.
 """
 
 import asyncio

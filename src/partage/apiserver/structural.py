@@ -1,8 +1,7 @@
 """Custom resources: their shape, defaults and rules, from a definition's structural schema.
 
-Light on purpose: types, required fields, enumerations, lengths, ranges, patterns, unknown fields
-and defaults are honoured; CEL rules (`x-kubernetes-validations`), `oneOf` and its like, and
-formats are not interpreted.
+It applies only types, required fields, enumerations, lengths, ranges, patterns, unknown fields and defaults.
+It does not interpret CEL rules (`x-kubernetes-validations`), `oneOf` and its like, or formats.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Objects as `Table` documents, which is how `kubectl get` asks for them."""
+"""Objects as `Table` documents, the form that `kubectl get` requests."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final

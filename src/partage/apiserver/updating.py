@@ -1,4 +1,4 @@
-"""Replacing and patching objects, whole or in part."""
+"""Replaces and patches objects, whole or in part."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""The HTTP methods on resources: which one does what, and how its answer looks."""
+"""The HTTP methods on resources: the action of each, and the form of its answer."""
 
 import asyncio
 import inspect

@@ -1,7 +1,7 @@
-"""Admission webhooks: which stored configurations match a request, and calling them.
+"""Admission webhooks: finds the stored configurations that match a request, and calls them.
 
-`matchConditions` (CEL) are not interpreted: a hook that has some is called as if they held, and
-the client gets that answer. A mutating hook is called once; reinvocation is not supported.
+The server does not interpret `matchConditions` (CEL). It calls a hook with conditions as if they were true,
+and the client gets that answer. It calls a mutating hook once; reinvocation is not supported.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""What people type; the only place that reads environment, clock and files."""
+"""The command line. Only this package reads environment, clock and files."""

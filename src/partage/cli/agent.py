@@ -1,4 +1,4 @@
-"""`partage agent`: the node's side, beside the container runtime."""
+"""`partage agent`: the node agent, which runs beside the container runtime."""
 
 import asyncio
 import os

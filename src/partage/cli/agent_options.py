@@ -1,4 +1,4 @@
-"""Options of `partage agent`, by what they are about; `partage discover` shares those of discovery."""
+"""Options of `partage agent`, by subject. `partage discover` shares the options of discovery."""
 
 import platform
 from pathlib import Path

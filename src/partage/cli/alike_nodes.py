@@ -1,7 +1,7 @@
-"""Nodes that are read alike: of many such that hold nothing, `partage doctor` reads one.
+"""Finds empty nodes that are read alike, of which `partage doctor` reads one.
 
-Reading nodes takes most of what the books of a large cluster cost, and nodes of a pool differ in their names and in the
-identities of their devices alone.
+Reading nodes causes most of the cost of a large cluster's books. Nodes of a pool differ only in their names and
+in the identities of their devices.
 """
 
 from collections.abc import Iterable, Mapping

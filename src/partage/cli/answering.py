@@ -1,4 +1,4 @@
-"""What `explain`, `top` and `inspect` ask, whichever program answers (`cli.asking`)."""
+"""The questions of `explain`, `top` and `inspect`, with one interface for all that answer them (`cli.asking`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,8 @@
-"""Who answers `explain`, `top` and `inspect`: the scheduler service, the API server, or files.
+"""Chooses the source of answers for `explain`, `top` and `inspect`: the scheduler service, the API server, or files.
 
-The service knows what it told kube-scheduler last. Other programs may read the cluster's objects
-and have the engine say what it would say of them: the same rules over the same objects, with no
-other rights than `kubectl get` needs. Both give the same documents (`cli.book_views`).
+The service knows its last answer to kube-scheduler. Without the service, the command reads the cluster's objects
+and asks an engine of its own: the same rules over the same objects, with no rights beyond those that
+`kubectl get` needs. Both sources give the same documents (`cli.book_views`).
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""What books in this process answer to what can be asked of them (`dashboard.queries`).
+"""Answers questions (`dashboard.queries`) from books in this process.
 
-That of pods that name ResourceClaims an allocator adds: of these the books alone know nothing.
+An allocator adds the answers about pods that name ResourceClaims, because the books alone know nothing of these.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""`partage completion`: what a shell needs to complete commands, options, and names of pods and nodes."""
+"""`partage completion`: a shell's completion of commands, options, and names of pods and nodes."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""`partage discover`: what devices this node has, printed; `partage agent` reports them."""
+"""`partage discover`: prints the devices of this node. `partage agent` reports them."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""`partage doctor`: what is set up wrongly in a cluster or on a node, and what to do."""
+"""`partage doctor`: finds errors in the setup of a cluster or a node, and suggests repairs."""
 
 import asyncio
 import os

@@ -1,7 +1,7 @@
-"""How a command that cannot go on ends: one line on standard error, and an exit code.
+"""Ends a command that cannot continue: one line on standard error, and an exit code.
 
-The line names the command and the thing, then the rule that stops it and what to try; the
-code that finds the problem words it.
+The line names the command and the thing, then the violated rule and a remedy. The code that finds the problem
+writes the line.
 """
 
 import sys

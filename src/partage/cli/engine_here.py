@@ -1,4 +1,4 @@
-"""The engine in this process, over objects of a cluster or over manifests: books as the service would make them."""
+"""The engine in this process, over a cluster's objects or manifests, with the same books as the service."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence

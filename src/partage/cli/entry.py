@@ -1,4 +1,4 @@
-"""Where the program `partage` begins: Ctrl-C ends it without a word, from here until a command has been loaded."""
+"""Entry point of the program `partage`. Ctrl-C ends it without a message until a command has been loaded."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""`partage explain`: why a pod is where it is, or why it waits and what to try."""
+"""`partage explain`: the reason for a pod's place, or the reason that it waits and possible remedies."""
 
 import sys
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""`partage top pods --idle`: shares that were granted and hardly used, as Prometheus measured them."""
+"""`partage top pods --idle`: granted shares with little use, as Prometheus measured them."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`partage inspect`: one node or all, card by card, with who is on each of them."""
+"""`partage inspect`: one node or all nodes, card by card, with the tenants of each card."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Options of `partage agent` for what it does with the kubelet, and what they put together.
+"""Options of `partage agent` for its work with the kubelet, and the parts that they configure.
 
-grpcio is imported only where an option needs it: without one the agent starts without the extra `node`.
+The module imports grpcio only if an option needs it. Without such an option the agent needs no extra `node`.
 """
 
 import random

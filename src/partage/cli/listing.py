@@ -1,6 +1,6 @@
-"""Objects of a cluster that decisions about devices depend on, listed with the rights of the user who runs the command.
+"""Lists the cluster objects that decisions about devices depend on, with the rights of the user of the command.
 
-It knows no books, so that a command that only writes the objects down starts at once.
+It imports no books, so a command that only saves the objects starts at once.
 """
 
 import asyncio

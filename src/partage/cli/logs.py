@@ -1,7 +1,7 @@
 """Logs of the long-running commands: one line an event, for people or for machines.
 
-Callers say what is logged, who log names, counts and errors. Credentials are never
-among them: the API client keeps them out of its errors, and no header or body is logged.
+Callers log names, counts and errors. Logs never contain credentials: the API client keeps them out of its
+errors, and no caller logs a header or a body.
 """
 
 import logging

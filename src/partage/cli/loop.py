@@ -1,13 +1,13 @@
-"""The event loop that the services run on: uvloop where it is installed, else asyncio's own.
+"""The services' event loop: uvloop where it is installed, else asyncio's own.
 
-The loop changes nothing that is decided, only what a request costs: a pod passes through six or
-so sockets of the scheduler service on its way, and each hop is the loop's work.
+The loop changes no decision, only the cost of a request. A pod passes through about six sockets of the scheduler
+service, and each hop is the loop's work.
 
-Nor does it change anything that new objects are looked through for cycles more seldom than Python's 700: a pod leaves
-about a hundred behind that stay, so that every few pods paid for a look that found nothing.
+Python searches for cycles after every 700 new objects. A pod leaves about a hundred objects that stay, so every
+few pods paid for a search that found nothing. We search less often, which changes no decision either.
 
-A look at all objects stops the service: 0.6 s for the million that a cluster of 40 nodes with 1,000 pods has in
-one process. What such a look finds alive is set aside, so that no object pays for two.
+A search of all objects stops the service: 0.6 s for the million objects of a cluster of 40 nodes with 1,000 pods
+in one process. We exclude the objects that survive it from later searches, so no object is searched twice.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Options that several subcommands have, and what services do with signals."""
+"""Options that several subcommands share, and the services' handling of signals."""
 
 from collections.abc import Callable, Container
 from pathlib import Path

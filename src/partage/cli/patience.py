@@ -1,6 +1,6 @@
-"""A line about what a command is doing, once that takes longer than two seconds.
+"""Prints a line about a command's progress after two seconds.
 
-On a terminal alone: in a pipe or a log no reader wonders whether the command still runs.
+It prints only on a terminal, because a reader of a pipe or a log does not wait for the command.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Manifests named on the command line, decoded: files, folders, and `-` for standard input."""
+"""Reads and decodes manifests named on the command line: files, folders, and `-` for standard input."""
 
 import sys
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""`partage simulate repack`: whom to restart so that pods that wait for instances get them."""
+"""`partage simulate repack`: the pods to restart so that pods that wait for instances get them."""
 
 import sys
 from collections.abc import Iterator

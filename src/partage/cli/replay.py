@@ -1,4 +1,4 @@
-"""`partage replay`: the decisions of a snapshot or a record, taken again offline."""
+"""`partage replay`: repeats the decisions of a snapshot or a record offline."""
 
 import asyncio
 import sys

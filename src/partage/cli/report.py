@@ -1,7 +1,6 @@
-"""What `partage schedule` prints: a document for programs, tables for people.
+"""Output of `partage schedule`: a document for programs, tables for people.
 
-The shape of the document is one of the interfaces that stay stable; keys may be added, none
-changes its meaning.
+The document's shape is a stable interface. A release may add keys and never changes the meaning of one.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""`partage schedule`: manifests in, decisions out, no cluster needed."""
+"""`partage schedule`: decides about the pods of manifests, without a cluster."""
 
 import sys
 

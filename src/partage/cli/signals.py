@@ -1,12 +1,12 @@
-"""How a command meets SIGTERM and SIGINT, from its first import to its end.
+"""A command's handling of SIGTERM and SIGINT, from its first import to its end.
 
-A service is cancelled by the first signal, wherever it is: waiting for a certificate, for a Lease or for an answer
-that never comes, or serving. What it must put away it does in its `finally` blocks, which later signals leave
-alone. Whatever then still holds it up, a server that does not answer or a piece of work that gives the loop no
-turn, it ends within 4.5 s: everything that lasts is in the API server or in journals that survive a crash.
+The first signal cancels a service in any state: while it waits for a certificate, a Lease or an answer, or while
+it serves. The service cleans up in its `finally` blocks, which later signals do not interrupt. It ends within
+4.5 s even if a server does not answer or a task blocks the loop. This is safe because all lasting state is in
+the API server or in journals that survive a crash.
 
-In a container the first process ignores signals that it has no handler for, so one is there before
-anything large is imported.
+The first process of a container ignores signals without a handler. So the handler is installed before any large
+import.
 """
 
 import asyncio

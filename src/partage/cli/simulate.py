@@ -1,4 +1,4 @@
-"""`partage simulate`: what would happen, under which policy."""
+"""`partage simulate`: simulated outcomes by policy."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""`partage snapshot`: a live cluster's decision inputs in one file."""
+"""`partage snapshot`: writes a live cluster's decision inputs to one file."""
 
 import asyncio
 import os

@@ -1,9 +1,9 @@
 """Tables for people: aligned, in colour on a terminal only, no blanks at the ends of lines.
 
-A terminal gets tables as wide as it is. Bars and empty columns go first, then names of models get short, texts are folded
-between words, a namespace stands above its name, names are cut in their middle, and columns that a table names as the least go;
-last, amounts are folded between words too. Numbers, and a card's kind and number, are never broken. Figures that have no room beside each other stand below each other.
-Where output is no terminal nothing of this is done: a row is a line, and every name is whole.
+On a terminal a table fits the width. Bars and empty columns go first. Then names of models become short, texts are
+folded between words, a namespace is put above its name, names are cut in their middle, and the table's least
+important columns go. Last, amounts are folded between words too. Numbers, and a card's kind and number, are never
+broken. Figures that do not fit beside each other are put below each other. Elsewhere a row is one line of whole names.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""`partage top`: what is used, by node, card and pod, and which pods wait."""
+"""`partage top`: use by node, card and pod, and the pods that wait."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

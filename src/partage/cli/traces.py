@@ -1,7 +1,7 @@
-"""The option of services that send traces, and who sends them.
+"""The services' option for traces, and the sender of traces.
 
-opentelemetry is imported only where the option is given: without it, services start without the
-extra `trace`, and nothing is imported, written or measured for traces.
+The module imports opentelemetry only if the option is given. Without it, services start without the extra
+`trace`, and import, write and measure nothing for traces.
 """
 
 import contextlib

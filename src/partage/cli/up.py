@@ -1,4 +1,4 @@
-"""`partage up`: a whole cluster in one process, for trying, teaching and testing."""
+"""`partage up`: a whole cluster in one process, for trials, lessons and tests."""
 
 import asyncio
 import contextlib

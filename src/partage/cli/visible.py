@@ -1,7 +1,7 @@
-"""What a terminal would take for a command, made visible: names and notes come from users who may write objects.
+"""Makes characters visible that a terminal would take for a command. Users who may write choose names and notes.
 
-Escape sequences could hide a line, write another one, or set the terminal's title; marks that turn the direction of
-writing could show a name as another one. Bytes of a file's name that are no text would end who prints them. Line ends and tabs stay.
+Escape sequences could hide a line, write another one, or set the terminal's title. Marks of the direction of writing
+could disguise a name. Bytes of a file's name that are no text would end the printing program. Line ends and tabs stay.
 """
 
 import re

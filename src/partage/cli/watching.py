@@ -1,4 +1,4 @@
-"""A table on the whole screen that is made anew every few seconds, until Ctrl-C."""
+"""Redraws a table on the whole screen every few seconds, until Ctrl-C."""
 
 import signal
 import sys

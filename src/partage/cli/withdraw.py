@@ -1,4 +1,4 @@
-"""`partage withdraw`: take back what Partage wrote in a cluster, after it was uninstalled."""
+"""`partage withdraw`: removes Partage's writes from a cluster after it was uninstalled."""
 
 import asyncio
 import os

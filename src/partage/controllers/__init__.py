@@ -1,1 +1,1 @@
-"""Controllers: what the API's objects should say, compared with what they say, written on change."""
+"""Controllers: compare the intended state of the API's objects with the actual one, and write differences."""

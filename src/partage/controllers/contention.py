@@ -1,7 +1,7 @@
-"""Keeps two writers that disagree from writing without end.
+"""Stops two writers that disagree from an endless series of writes.
 
-Writing the same change to the same object again means that another program undid it. The first time that
-is corrected soon, as a restarted kubelet must be; each time after, twice as late.
+If a controller must write the same change to the same object again, another program undid it. The first time
+the controller corrects it soon, as after a kubelet's restart. Each later correction waits twice as long.
 """
 
 from collections.abc import Hashable

@@ -1,15 +1,14 @@
-"""Which nodes' agents are silent, from looks at the leases that they renew; pure.
+"""Finds nodes with silent agents, from looks at the leases that agents renew; pure.
 
-A lease says nothing but "I was here": it is compared with what it was at the look before, as
-leader election does, and no time in it with any clock. An agent is silent once its lease has not
-changed for as long as the limit, seen by looks without a gap. Whatever keeps us from looking (an
-API server that is away, a process that stood still) keeps agents from renewing too, so silence is
-counted afresh from the first look after it, for all nodes.
+As leader election does, a look compares a lease with the lease of the look before, and compares no time in it
+with a clock. An agent is silent when looks without a gap have seen no change of its lease for the limit. Anything
+that prevents looks (an unreachable API server, a process that stood still) also prevents renewals. So after a
+gap the first look starts the count again for all nodes.
 
     heard ──limit without a change, looked at all the while──> silent ──a change──> heard
       └────────────── the lease is gone: no agent is expected ──────────────┘
 
-A node that was closed by an earlier leader stays closed until its lease changes or is gone.
+A node that an earlier leader closed stays closed until its lease changes or is deleted.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,9 +1,9 @@
-"""Labels and annotations that a node should carry, as what has to be changed of those it has.
+"""Intended labels and annotations of a node, as changes of the present ones.
 
-Koordinator's make, model and driver follow the Device object, as upstream's manager copies them,
-and stay when the object goes. qGPU's driver and card labels are the same keys: those of the closed
-product are not published. What an operator decides by label is only ever filled in where it is
-absent: `qgpu-device-enable` on nodes that publish qGPU's totals.
+As upstream's manager does, Koordinator's make, model and driver follow the Device object, and stay when it is
+deleted. qGPU's driver and card labels use the same keys, because those of the closed product are not published. A
+label that is an operator's decision is only added where it is absent: `qgpu-device-enable` on nodes that
+publish qGPU's totals.
 
 Source: docs/sources/koordinator.md 6; the qGPU document and docs/sources/qgpu.md 1.3 to 1.5.
 """

@@ -1,9 +1,9 @@
-"""The controllers as one: facts come in, keys are queued, and differences are written.
+"""Runs all controllers: takes in facts, queues keys, and writes differences.
 
-Facts are taken in at any time, by a standby too, so that a new leader knows everything at once.
-Only `run` looks at objects and writes, and only a leader calls it. What it does to one object is
-decided by functions of the object's documents (`totals`, `labels`, `pods`), compared with what
-the API server has, and written if it differs; a key that fails is looked at again later.
+A standby takes in facts too, so a new leader knows everything at once. Only `run` looks at objects and writes,
+and only a leader calls it. Functions of an object's documents (`totals`, `labels`, `pods`) decide its intended
+state. The manager compares this with the API server's and writes a difference. It looks again later at a key
+that fails.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What the controllers count: writes, flagged pods, refused ConfigMaps; never by object."""
+"""Counters of the controllers: writes, flagged pods, rejected ConfigMaps; none by object."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping

@@ -1,8 +1,8 @@
-"""The objects that controllers compare, as they were last seen, and how they are read.
+"""The last known state of the objects that controllers compare, and the reading of them.
 
-Kept are every Node and Device object, pods that concern devices, and the ConfigMaps that set
-something; documents are shared with other readers of the same watch. Nodes and pods are read
-when they are looked at, and only few are kept read: the books of the scheduler hold them already.
+The picture keeps every Node and Device object, pods that concern devices, and the ConfigMaps with settings. It
+shares documents with other readers of the same watch. It reads nodes and pods when a controller looks at them,
+and keeps only few as read, because the books of the scheduler hold them already.
 """
 
 from collections import OrderedDict

@@ -1,11 +1,11 @@
-"""What is wrong with a bound pod's devices, and what its labels should say.
+"""Problems of a bound pod's devices, and the pod's intended labels.
 
-A pod that asks for devices and was bound without any protocol's record bypassed admission: what it
-uses is not known, so the scheduler closes its node's cards, and an operator must learn of it. The same
-holds for a record that cannot be trusted, and for a device that the node no longer has.
+A pod that asks for devices and was bound without any protocol's record bypassed admission. Its use is not known,
+so the scheduler closes its node's cards, and an operator must learn of it. The same applies to a record that
+cannot be trusted, and to a device that the node no longer has.
 
-The labels that a protocol wants travel in the Binding; API servers before 1.35 do not copy them
-from there, so they are compared with the record and filled in after the pod was bound.
+The Binding carries the labels that a protocol needs. API servers before 1.35 do not copy them to the pod, so this
+module compares them with the record and adds them to the bound pod.
 
 Source: docs/decisions/0002, 0003 and 0006.
 """

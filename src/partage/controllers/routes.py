@@ -1,8 +1,8 @@
 """`GET /api/config` and `GET /api/config/<node>`, to be served beside the scheduler's routes.
 
-The configuration in force on one node is what the ConfigMaps come to, and what follows from it. Settings are given as
-the families hold them, a node's own beside the cluster's; what they lead to is given card by card, because that is what
-an operator wants to know. Where a ConfigMap is not in force, its report says why.
+An answer has the configuration in force on one node, which results from the ConfigMaps, and its effects. It has
+the settings in the families' form, a node's own beside the cluster's, and their effects card by card, for
+operators. The report on a ConfigMap that is not in force has the reason.
 """
 
 from dataclasses import asdict

@@ -1,14 +1,14 @@
-"""What a node's status should say of its devices, as a patch of what it says.
+"""Intended device totals of a node's status, as a patch of the present ones.
 
-Both name families of Koordinator, always, in capacity and in allocatable: the scheduler's fit and
-the kubelet check whichever name a pod used. Amounts are of healthy devices, scaled (`wire.nodes.device_totals`), those that `partage schedule` prints as
-`allocatable`. What is compared is the node as it is now, not what was written last; so an
-overwritten value is corrected, and nothing is written when nothing differs.
+The totals have both name families of Koordinator, always, in capacity and in allocatable, because the scheduler's
+fit and the kubelet check the name that a pod used. Amounts are of healthy devices, scaled
+(`wire.nodes.device_totals`), the same that `partage schedule` prints as `allocatable`. The comparison uses the
+node's present state, not the last write. So an overwritten value is corrected, and an equal one is not written.
 
-Names that kubelet plugins serve (`nvidia.com/gpu`, qGPU's, vendors' triggers) are never touched.
-Native units of vendors (`huawei.com/npu-core`) are only touched where the node's Device object
-names them, because elsewhere their vendor's plugin may report them; and where the object is gone that once
-did, of which the node's label of its cards' vendor stays.
+The controller never touches names that kubelet plugins serve (`nvidia.com/gpu`, qGPU's, vendors' triggers). It
+touches vendors' native units (`huawei.com/npu-core`) only if the node's Device object names them, because
+otherwise the vendor's plugin may report them. If the object is gone, the units are those of the vendor in the
+node's label, which stays.
 
 Source: docs/sources/koordinator.md 6; the MetaX and Koordinator documents.
 """

@@ -1,9 +1,8 @@
-"""What Partage wrote on objects that outlive it, as patches that take it back.
+"""Patches that remove Partage's writes from objects that outlive it.
 
-The API server notes of every field who changed it last (`metadata.managedFields`). What is noted for
-us goes, and nothing else does: a label that an operator set, or totals that Koordinator's manager
-has written since, are not ours to take. Records on pods stay: they are of no use to anybody but
-those who find the pods running.
+The API server records the last manager of every field (`metadata.managedFields`). The patches remove only our
+fields: not a label that an operator set, nor totals that Koordinator's manager has written since. Records on pods
+stay, because readers of the running pods may still need them.
 """
 
 from collections import defaultdict

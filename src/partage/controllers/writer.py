@@ -1,9 +1,8 @@
-"""The changes that controllers make, each as small as can be and bound to the object's uid.
+"""Writes the controllers' changes, each minimal and bound to the object's uid.
 
-A patch names only what differs, so it takes nothing back that another program writes at the same
-time; the uid in it keeps it from an object that was made anew under the same name. What the API
-server answers is the object's newest state and goes into the picture at once, without waiting for
-the watch to tell it.
+A patch contains only differences, so it does not undo a simultaneous write of another program. Its uid protects
+a new object with the same name. The API server's answer is the object's newest state. It goes into the picture
+at once, before the watch reports it.
 """
 
 from collections.abc import Awaitable, Mapping

@@ -1,1 +1,1 @@
-"""What people look at: documents of the whole cluster, and the page that shows them."""
+"""Documents of the whole cluster for people, and the page that shows them."""

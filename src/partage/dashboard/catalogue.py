@@ -1,7 +1,7 @@
-"""What is known of each node besides who is on it: its place by name, its models, what is searched.
+"""Facts about each node except its tenants: its place by name, its models, its searchable text.
 
-All of it follows from what the nodes offer, which seldom changes; only nodes that changed are read
-again, in pieces between which others get their turn.
+All facts follow from the nodes' offers, which seldom change. Only changed nodes are read again, in pieces
+between which other tasks run.
 """
 
 import asyncio

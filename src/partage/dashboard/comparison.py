@@ -1,8 +1,8 @@
-"""What if another policy were in force: all pods placed again from nothing, by the same engine.
+"""Compares policies: the same engine places all pods again from nothing under another policy.
 
-The nodes, quotas and learnt prices are those of the live books, or where nothing was learnt yet, what
-the requests in sight teach; the pods come by priority and then by age, as if all had just been created. No pod is moved: it says what a policy would lead to. The
-engines are thrown away afterwards, and between two pods the event loop serves others.
+Nodes, quotas and learnt prices are those of the live books. If the books have learnt nothing, prices are learnt
+from the known requests. Pods are placed by priority and then by age, as if all had just been created. No pod is
+moved. The engines are thrown away afterwards, and between two pods the event loop serves others.
 """
 
 import asyncio

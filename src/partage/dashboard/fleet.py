@@ -1,7 +1,7 @@
-"""Every card of the cluster in a few bytes: what a picture of the whole fleet is drawn from.
+"""Every card of the cluster in a few bytes, for a picture of the whole fleet.
 
-A byte a card and fact, cards in the order of nodes and of their numbers, so that 40,000 cards come
-in a quarter of a megabyte and are made from the ledger's columns without a loop.
+Each fact takes a byte a card, in the order of nodes and of card numbers. So 40,000 cards take a quarter of a
+megabyte, and they are made from the ledger's columns without a loop.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""How much of the free compute no usual request could use: fragmentation of the live cluster.
+"""Fragmentation of the live cluster: the free compute that no usual request could use.
 
-The measure is that of the published FGD (`placement.fragmentation`): compute that a request drawn
-from the usual mix is expected to find and not to be able to use. The usual mix here is that of the
-pods that are known now, running and waiting.
+The measure is that of the published FGD (`placement.fragmentation`): the compute that a request drawn from the
+usual mix is expected to find and not to be able to use. Here the usual mix is that of the known pods, running
+and waiting.
 """
 
 from collections import Counter

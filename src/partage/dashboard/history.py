@@ -1,10 +1,9 @@
-"""What came and went on each card since the service started: pods, and faults of the card itself.
+"""Changes of each card since the service started: pods that arrived or left, and faults of the card itself.
 
-Beside it the sums over time (`trend`) are kept, as both look at the books now and then.
+The module also keeps the sums over time (`trend`), because both read the books at intervals.
 
-The books are looked at once a second where they changed, so that no decision pays for it; what came
-and went between two looks is not told. A bounded number of changes is kept for the whole cluster,
-the oldest are forgotten first.
+It looks at changed books once a second, so no decision pays for it, and it misses a pod that arrives and leaves
+between two looks. It keeps a bounded number of changes for the whole cluster, and forgets the oldest first.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
-"""What is held of all cards, by the protocol that asked for it, summed up node by node.
+"""Sums of all cards' allocations by the pod's protocol, node by node.
 
-Beside the sums it is known which protocol each card serves. A node whose books changed is summed
-again, in pieces between which others get their turn. Pods on a node that is not known hold nothing
-here.
+The module also knows which protocol each card serves. It sums a node again when the node's books changed, in
+pieces between which other tasks run. Pods on an unknown node count as nothing here.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Nodes and their cards as documents: what each has, and who is on it at which size and place."""
+"""Nodes and their cards as documents: the capacity of each, and its tenants with their sizes and places."""
 
 from collections import Counter
 from typing import Any, Final

@@ -1,8 +1,8 @@
-"""The whole cluster on one page: what there is, what is used, by whom, and what waits for what.
+"""The whole cluster on one page: capacity, use, users, and the reasons that pods wait.
 
-Sums over cards come from the ledger's columns, those over pods from what is kept of them
-(`view_cache`). All of it is made in pieces between which the event loop serves others; sums are of one state only as long as no change comes in between, which
-is good enough for a page that renews itself.
+Sums over cards come from the ledger's columns, sums over pods from kept figures (`view_cache`). The page is made
+in pieces between which the event loop serves others. Sums are of one state only if no change happens in between,
+which is good enough for a page that renews itself.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
-"""The page itself: a few files that the package ships, served as they are, a library in `vendor` among them.
+"""The page itself: a few files of the package, served unchanged, with a library in `vendor`.
 
-Everything comes from here: no other host is asked for anything, which the content security policy
-holds the browser to. The page only reads.
+The browser asks no other host, because the content security policy forbids it. The page only reads.
 """
 
 import hashlib

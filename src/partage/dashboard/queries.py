@@ -1,7 +1,7 @@
-"""What can be asked of the books, by one name each: over HTTP and on the command line.
+"""The questions that the books answer, one name each, over HTTP and on the command line.
 
-The service, and a command that read the cluster itself, give the same documents (`cli.book_views`). A command that
-asks the service loads this and nothing of the books.
+The service and a command that read the cluster itself give the same documents (`cli.book_views`). A command that
+asks the service imports this module and nothing of the books.
 """
 
 from dataclasses import dataclass

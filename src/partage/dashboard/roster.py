@@ -1,8 +1,8 @@
-"""Pods with devices in the order in which they are shown, kept up to date pod by pod.
+"""Pods with devices in the order of their display, kept up to date pod by pod.
 
-Sorting some ten thousand pods for every look would hold up the decisions that the same process
-takes. So the order is kept, what changed is put in its place, and what must look at all of them
-does so in pieces, between which others get their turn. Pods that have ended are not here.
+Sorting some ten thousand pods for every look would delay the decisions of the same process. So the module keeps
+the order and only moves changed pods. Work on all pods runs in pieces, between which other tasks run. Ended
+pods are not here.
 """
 
 import asyncio

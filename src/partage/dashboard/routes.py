@@ -1,15 +1,14 @@
 """The dashboard's documents over HTTP: overview, fleet, nodes, one node, pods, ways, comparison.
 
-Answers carry an ETag, so that a page that renews itself gets 304 while nothing has changed. The
-overview of a large cluster is made at most once a second, however many ask, ways to make a pod fit at most
-once in ten, and a comparison, for which all pods are placed again, at most once a minute.
+Answers carry an ETag, so a page that renews itself gets 304 while nothing has changed. Regardless of the number
+of callers, the service makes the overview of a large cluster at most once a second and the ways to make a pod
+fit at most once in ten. It makes a comparison, which places all pods again, at most once a minute.
 
-Each answer tells in the header `Partage-State` whether this instance decides (`leader`), stands by
+The header `Partage-State` of each answer contains this instance's state: it decides (`leader`), stands by
 (`standby`), or still reads the cluster (`rebuilding`).
 
-Where explanations are bound to what the caller may read, so are the names of pods: who may get
-pods of all namespaces sees all; others see amounts without names, and pods of the one namespace
-that they ask for.
+If explanations depend on the caller's rights to read, so do the names of pods. A caller who may get pods of all
+namespaces sees all. Other callers see amounts without names, and the pods of the one namespace that they ask for.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""What is used and what waits over time: an hour by half minutes and a day by ten minutes.
+"""Use and waiting pods over time: an hour by half minutes and a day by ten minutes.
 
-Kept in memory since the service started, so that the page can draw a line; what must outlive the
-service is the monitoring system's.
+The module keeps these in memory since the service started, for the page's line. A monitoring system keeps
+anything that must outlive the service.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What is kept of one service's books between two looks, so that a look costs what has changed."""
+"""Figures of one service's books, kept between two looks, so a look costs only the changes."""
 
 import asyncio
 from collections import OrderedDict

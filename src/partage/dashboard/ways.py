@@ -1,7 +1,7 @@
-"""What would make a waiting pod fit: the smallest changes of what it asks, and whose end makes room.
+"""Ways to make a waiting pod fit: the smallest changes of its request, and the pods whose end makes room.
 
-Each way is tried with the rule that decides live, and only ways that work are shown. Asking changes
-nothing; between two questions the event loop serves others, and questions are counted.
+Each way is tried with the rule that decides live, and only ways that work are shown. A question changes nothing.
+Between two questions the event loop serves others, and questions are counted.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Pods that concern devices as documents: which have what where, and which wait and why."""
+"""Pods that concern devices as documents: the allocations of each, and the reasons of those that wait."""
 
 import asyncio
 from bisect import bisect_left

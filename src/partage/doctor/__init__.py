@@ -1,6 +1,6 @@
-"""Preflight: names what is set up wrongly in a cluster or on a node, by which rule, and what to do.
+"""Checks the setup of a cluster or a node: names each error, the violated rule and the repair.
 
-Every check is a pure function from gathered facts to findings, so each is tested with a broken
-input. Gathering is the command's. Where the engine knows better, it is asked: books are made of the
-facts as the service would, and their quarantines, faults and refused settings are reported.
+Every check is a pure function from gathered facts to findings, so each is tested with a broken input. The
+command gathers the facts. Where the engine knows better, the checks build the service's books from the facts and
+report their quarantines, faults and refused settings.
 """

@@ -1,4 +1,4 @@
-"""Whether the webhook is there, and whether the API server can trust it."""
+"""Checks that the webhook exists and that the API server can trust it."""
 
 import base64
 import binascii

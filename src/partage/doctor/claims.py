@@ -1,6 +1,6 @@
-"""Whether ResourceClaims of our driver are offered, counted and asked about by parts that belong together.
+"""Checks that the parts for our driver's ResourceClaims fit together: offering, counting and asking.
 
-All of it is optional: where no agent offers cards to claims and nothing of it is left, there is nothing to find.
+All of it is optional. Without an agent that offers cards to claims, and without its remains, there is no finding.
 """
 
 from collections import defaultdict

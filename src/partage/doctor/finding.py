@@ -1,4 +1,4 @@
-"""What a check says, and what it says it of."""
+"""The result of a check, and its subject."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

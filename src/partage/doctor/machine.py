@@ -1,4 +1,4 @@
-"""What can be wrong on a node itself, told from its files under a root folder."""
+"""Checks a node itself by its files under a root folder."""
 
 import json
 import re

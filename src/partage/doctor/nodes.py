@@ -1,4 +1,4 @@
-"""Whether nodes report what they have, once, and whether pods can run on them."""
+"""Checks that nodes report their devices, once, and that pods can run on them."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Whether kube-scheduler's plugin and its engine are there, reach each other, and are of one release."""
+"""Checks that kube-scheduler's plugin and its engine exist, reach each other, and are of one release."""
 
 from collections.abc import Iterator
 from typing import Any, Final

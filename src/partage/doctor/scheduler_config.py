@@ -1,6 +1,6 @@
-"""A kube-scheduler's configuration as the checks read it.
+"""A kube-scheduler's configuration in the form that the checks read.
 
-It comes from ConfigMaps, into which any tenant may write, and from files; so its shape is checked before a check sees it.
+It comes from files, and from ConfigMaps that any tenant may write. So its shape is checked first.
 """
 
 from typing import Any, Final, TypedDict

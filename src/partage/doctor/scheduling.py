@@ -1,4 +1,4 @@
-"""Whether kube-scheduler asks us, about every pod and every node, and whether anybody else decides."""
+"""Checks that kube-scheduler asks us, about every pod and every node, and that no other program decides."""
 
 from collections.abc import Iterator
 from typing import Any, Final

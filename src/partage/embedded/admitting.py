@@ -1,7 +1,7 @@
-"""The webhook's rules as admission of the API server in the same process, and warnings of what nothing acts on.
+"""The webhook's rules as admission of the API server in the same process, and warnings of objects that nothing acts on.
 
-The rules themselves are `webhook.mutate` and `webhook.validate`; the same are served over HTTP on
-the scheduler's port. In process they cannot be unreachable, so nothing ever waits for them.
+The rules are `webhook.mutate` and `webhook.validate`, which the scheduler's port also serves over HTTP. In
+process they are always reachable, so nothing ever waits for them.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,7 @@
-"""Which objects a workload has: those that it controls and its selector picks.
+"""The objects of a workload: those that it controls and its selector matches.
 
-One that the selector picks and that has no controller is taken, as a ReplicaSet is that `kubectl delete --cascade=orphan`
-left; one whose labels no longer fit is let go, as a pod is that a person takes out to look at it.
+A workload adopts a matching object without a controller, such as a ReplicaSet after `kubectl delete
+--cascade=orphan`. It releases one whose labels no longer match, such as a pod that a person takes out to examine.
 """
 
 from collections.abc import Iterable, Mapping

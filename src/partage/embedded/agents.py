@@ -1,10 +1,10 @@
-"""The programs on simulated nodes: what registers a node, reports its devices and keeps it alive.
+"""The programs on simulated nodes: they register a node, report its devices and renew its lease.
 
-A node that was described as simulated gets its Node, its Device object and its plugins' totals
-from here; every other Node gets what a kubelet adds: conditions, addresses, and the ordinary
-resources that its manifest leaves out. All of them have a lease that is renewed.
+A node that was described as simulated gets its Node, its Device object and its plugins' totals from here. Every
+other Node gets a kubelet's additions: conditions, addresses, and the ordinary resources that its manifest omits.
+All nodes have a lease that is renewed.
 
-Nodes can be added while the cluster runs, by applying a SimulatedNode; they go when it is deleted.
+Applying a SimulatedNode adds nodes while the cluster runs; deleting it deletes them.
 
 Devices become unhealthy on demand: `kubectl annotate node NAME simulate.partage.io/unhealthy=0,2`
 (reason after `=`, as in `0=Xid 79`), and healthy again without the annotation.

@@ -1,8 +1,8 @@
-"""Manifests brought into the embedded cluster, much as `kubectl apply` would.
+"""Applies manifests to the embedded cluster, much as `kubectl apply` would.
 
-What the API server or admission refuses is reported and does not keep the rest out. A pod that has a
-node already is state: it is created, and then bound with the records it carries, as its scheduler
-did; that is the only way in which records come into a cluster.
+An object that the API server or admission rejects is reported, and the others are still applied. A pod that has
+a node already is state: it is created, and then bound with the records that it carries, as its scheduler did.
+Records have no other way into a cluster.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
-"""The stand-in for Kubernetes' controller of ResourceClaims: made from templates for pods, and given up with them.
+"""The stand-in for Kubernetes' controller of ResourceClaims: makes claims from pods' templates and deletes them.
 
-A claim loses its allocation with the last pod that it is reserved for; one that was made for a pod goes when that pod has ended.
+A claim loses its allocation with the last pod that it is reserved for. A claim made for a pod goes when that has ended.
 
 Source: Kubernetes v1.36.4, `pkg/controller/resourceclaim`.
 """

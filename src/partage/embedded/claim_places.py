@@ -1,7 +1,7 @@
-"""What kube-scheduler does about a pod's ResourceClaims: where they have room, and their allocation before the pod is bound.
+"""kube-scheduler's work for a pod's ResourceClaims: finds nodes with room, and allocates before the pod is bound.
 
-Which devices a claim gets on a node says `sim.claims`, which follows Kubernetes' allocator over the slices. Whether the
-books have room too is asked by admission, as a cluster's API server asks the leader.
+`sim.claims` chooses a claim's devices on a node. It follows Kubernetes' allocator over the slices. Admission asks
+whether the books have room too, as a cluster's API server asks the leader.
 """
 
 import uuid

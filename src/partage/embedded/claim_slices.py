@@ -1,8 +1,8 @@
-"""What simulated nodes offer to ResourceClaims: their agents' ResourceSlices, written on change.
+"""Simulated nodes' offers to ResourceClaims: their agents' ResourceSlices, written on change.
 
-What is offered, and in which order, are the agent's own rules (`agent.dra`); what pods hold is read from the books, as
-an agent reads it from its pods' records. A node that has an agent, which renews a Lease, is left to it: what was offered
-before goes, and an agent with `--dra` offers what it finds.
+The agent's own rules (`agent.dra`) decide the offer and its order. Pods' holdings come from the books, as an
+agent reads them from its pods' records. A node with an agent of its own, which renews a Lease, is left to it:
+the earlier offer is deleted, and an agent with `--dra` offers the devices that it finds.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
-"""The embedded cluster: every part of a cluster with Partage, put together in one process.
+"""The embedded cluster: every part of a cluster with Partage, assembled in one process.
 
     API server ── nodes and devices ── admission ── scheduler service ── agents, kubelet stand-in,
     controllers, scheduling loop ── pods
 
-Everything listens on loopback and everyone is an administrator: this is for trying, teaching and
-testing. Production is Kubernetes itself.
+All servers listen on loopback and every client is an administrator, because it is for trials, lessons and tests.
+Production is Kubernetes itself.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""The custom resources there are: Koordinator's Device, simulated nodes, and the GPU that qGPU's page keeps.
+"""The custom resources: Koordinator's Device, simulated nodes, and the GPU of qGPU's page.
 
-Source: the MetaX document and the Koordinator document print Devices of `scheduling.koordinator.sh/v1alpha1`, cluster-scoped,
-fetched as `kubectl get device <node>`. Types are those of Koordinator's own definition. No field is required and unknown ones
-are kept, because vendors' agents add their own; what Partage reads of them is checked where it is read. `kubectl explain` shows
-the descriptions.
+Source: the MetaX document and the Koordinator document print Devices of `scheduling.koordinator.sh/v1alpha1`,
+cluster-scoped, fetched as `kubectl get device <node>`. Types are those of Koordinator's own definition. No field is
+required and unknown ones are kept, because vendors' agents add their own. Each reader checks the fields that it uses.
+`kubectl explain` shows the descriptions.
 """
 
 from typing import Any, Final

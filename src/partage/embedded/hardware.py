@@ -1,8 +1,8 @@
-"""What the programs on a simulated node would report: its Node, its Device object, its totals.
+"""Reports of the programs on a simulated node: its Node, its Device object, its totals.
 
-Pure functions. The Device object is as the MetaX and Koordinator documents print it; the totals are those that only
-the node's own plugins know (kubelet's, qGPU's, HAMi's, MetaX's, Huawei's, Cambricon's). The totals
-of Koordinator's names are the controller's to work out, as in a real cluster.
+Pure functions. The Device object is as the MetaX and Koordinator documents print it. The totals are those that only
+the node's own plugins know (kubelet's, qGPU's, HAMi's, MetaX's, Huawei's, Cambricon's). As in a real cluster,
+the controller computes the totals of Koordinator's names.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,9 @@
-"""What a node agent would put into a container: environment, device files, and which cards those are.
+"""A node agent's edits of a container: environment, device files, and the cards behind them.
 
-Worked out as an agent must do it: from the pod's own record on its node, through the families that
-wrote it. A pod that asks for devices and carries no record that can be trusted gets nothing, and
-is not started.
+The edits follow an agent's way: from the pod's own record on its node, through the families that wrote it. A pod
+that asks for devices and has no trusted record gets nothing and does not start.
 
-What grants become in a container is the agent's own rule (`partage.agent.container_edits`).
+The agent's own rule (`partage.agent.container_edits`) turns grants into edits.
 """
 
 import uuid

@@ -1,8 +1,8 @@
-"""The stand-in for every node's kubelet: bound pods start, run, end, and go when they are deleted.
+"""The stand-in for every node's kubelet: starts and runs bound pods, ends them, and removes deleted ones.
 
-Nothing is executed. A pod's containers run as long as `lifetimes` says, end with the exit codes
-that it reads, and begin again as `restartPolicy` says (`turns`). A pod that asks for devices
-without a record of Partage is not admitted. `kubectl logs` shows what its containers would have got.
+It executes nothing. A pod's containers run for the time of `lifetimes`, end with its exit codes, and start
+again by `restartPolicy` (`turns`). The kubelet rejects a pod that asks for devices without a record of Partage.
+`kubectl logs` shows what its containers would have got.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""How long a simulated container runs and with which exit code it ends, by what its pod says: pure.
+"""The running time and exit code of a simulated container, from its pod's document: pure.
 
-The annotation `simulate.partage.io/lifetime` decides for the whole pod. Without it a container
-runs as long as its command sleeps and ends as it exits (`sleep 30`, `sh -c "sleep 5m; exit 1"`,
-`false`), because that is what demonstration manifests do; anything else runs until it is deleted.
+The annotation `simulate.partage.io/lifetime` decides for the whole pod. Without it a container runs as long as
+its command sleeps and ends with the command's exit code (`sleep 30`, `sh -c "sleep 5m; exit 1"`, `false`),
+because demonstration manifests use these. Any other container runs until it is deleted.
 """
 
 import re

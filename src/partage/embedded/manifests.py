@@ -1,7 +1,7 @@
-"""Manifests in, objects of the API server out: which resource each is, and in which order.
+"""Turns manifests into objects of the API server: the resource of each, and their order.
 
-Manifests are kept as their author wrote them, because the API server checks them as it checks
-everyone's; only simulated nodes are no objects, and are read here.
+Manifests stay as their author wrote them, because the API server checks them like any others. Only simulated
+nodes are no objects, and this module reads them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

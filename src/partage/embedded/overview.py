@@ -1,4 +1,4 @@
-"""What the embedded cluster looks like at one moment, in words and numbers for people."""
+"""The state of the embedded cluster at one moment, in words and numbers for people."""
 
 from collections import Counter
 from collections.abc import Iterator

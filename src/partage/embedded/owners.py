@@ -1,7 +1,7 @@
 """References to owners in documents that came from another cluster.
 
-A reference counts by its owner's UID, and what is brought here gets a new one. An API server deletes what knows only owners
-that are not there: a Device as `kubectl get` printed it, a dumped pod of a ReplicaSet.
+A reference identifies its owner by UID, and an object brought here gets a new UID. An API server deletes an object
+without existing owners: a Device as `kubectl get` printed it, or a dumped pod of a ReplicaSet.
 """
 
 from collections.abc import Iterator, Mapping

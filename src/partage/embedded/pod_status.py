@@ -1,4 +1,4 @@
-"""The status that a kubelet writes of a simulated pod: pure functions of the pod and a moment."""
+"""The status of a simulated pod, as a kubelet writes it: pure functions of the pod and a moment."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""What the controllers of workloads decide: pure functions of a workload and what it has.
+"""Decisions of the workload controllers: pure functions of a workload and its objects.
 
-Source: apps/v1 and batch/v1 of Kubernetes 1.36, as far as their users see: how many pods, under
-which names, in which order, and what the status says.
+Source: apps/v1 and batch/v1 of Kubernetes 1.36, as far as their users see: the number of pods, their names,
+their order, and the status.
 """
 
 import hashlib

@@ -1,9 +1,9 @@
-"""What kube-scheduler itself checks of a pod and its nodes: taints, affinity, ordinary resources.
+"""kube-scheduler's own checks of a pod and its nodes: taints, affinity, ordinary resources.
 
-The engine's own ledger counts what is taken, of nodes without their devices, and its columns say which nodes a pod's
-rules leave. Devices are none of its business: those are the extender's.
+The engine's own ledger counts ordinary resources of nodes without their devices, and its columns list the nodes
+that a pod's rules allow. The extender checks devices.
 
-Not checked, unlike a genuine kube-scheduler: affinity between pods, spreading, volumes, ports.
+Unlike a genuine kube-scheduler, it does not check affinity between pods, spreading, volumes and ports.
 """
 
 from collections import Counter, OrderedDict

@@ -1,13 +1,11 @@
-"""The stand-in for kube-scheduler: the loop that finds pods without a node, and has each decided.
+"""The stand-in for kube-scheduler: a loop that finds pods without a node and gets each decided.
 
-It asks the engine what kube-scheduler's plugin asks (`extender.attempts`): propose, reserve, bind,
-bound, in the same process. What kube-scheduler checks itself is in `rooms`. One pod is decided at a
-time, in order of priority and then of arrival; Bindings run beside that, because what is reserved
-stays reserved.
+It asks the engine the questions of kube-scheduler's plugin (`extender.attempts`): propose, reserve, bind, bound,
+in the same process. `rooms` has kube-scheduler's own checks. The loop decides one pod at a time, in order of
+priority and then of arrival. Bindings run at the same time, because reservations stay.
 
-A pod that was refused is tried again when something happens that may help it: it changed, the
-service wakes it because it may fit now, a node or a setting changed, or, where ordinary resources
-were short, another pod has ended.
+The loop tries a refused pod again after an event that may help it: the pod changed, the service wakes it because
+it may fit now, a node or a setting changed, or another pod has ended, if ordinary resources were short.
 """
 
 import asyncio

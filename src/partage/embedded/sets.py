@@ -1,7 +1,7 @@
-"""What the controller of StatefulSets decides: pure functions of a set and the pods that it has.
+"""Decisions of the StatefulSet controller: pure functions of a set and its pods.
 
-Pods have numbers. In order means: one is made when those before it serve, and one goes, the last first, when all others do.
-Pods are made of the present template only, as no earlier ones are kept.
+Pods have numbers. In order means: a pod is made when all earlier ones serve, and one goes, the last first, when
+all others serve. Pods use the present template only, because no earlier ones are kept.
 
 Source: apps/v1 of Kubernetes 1.36, as far as its users see.
 """

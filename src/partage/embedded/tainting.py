@@ -1,7 +1,7 @@
-"""The stand-in for the controller that sends pods away from nodes with a `NoExecute` taint.
+"""The stand-in for the controller that deletes pods from nodes with a `NoExecute` taint.
 
-A pod that does not tolerate it is deleted at once, one that tolerates it for some seconds after these, and one that
-tolerates it for ever stays. When the taint is gone in time, the pod stays too.
+A pod that does not tolerate the taint is deleted at once. A pod that tolerates it for some seconds is deleted after
+these, unless the taint is gone by then. A pod that tolerates it for ever stays.
 
 Source: `pkg/controller/tainteviction` of Kubernetes 1.36, as far as users see it.
 """

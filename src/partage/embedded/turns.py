@@ -1,4 +1,4 @@
-"""How the containers of a simulated pod end and begin again: pure functions of what is known of one and a moment.
+"""The ends and restarts of a simulated pod's containers: pure functions of known facts about one and a moment.
 
 Source: the kubelet of Kubernetes 1.36, as far as users see: whether a container is started again,
 and after which pause.

@@ -1,4 +1,4 @@
-"""Following what happens in the API server, and what its stand-ins read and write alike, for those in the same process."""
+"""Follows changes in the API server for stand-ins in the same process, with the reads and writes that they share."""
 
 import asyncio
 import contextlib

@@ -1,8 +1,8 @@
-"""Stand-ins for the controllers of workloads that people try with: Deployments, ReplicaSets, StatefulSets, Jobs.
+"""Stand-ins for controllers of common workloads: Deployments, ReplicaSets, StatefulSets, Jobs.
 
-Each change of a workload, or of what it owns, puts it on a list; one at a time is compared with
-what it should have, and the difference is created or deleted. Other workloads are stored, and an event says
-that nothing acts on them.
+Each change of a workload, or of its objects, puts the workload on a list. One at a time is compared with its
+intended objects, and the difference is created or deleted. Other workloads are stored, and an event reports that
+nothing acts on them.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""Traces of pods, from admission to the container: values, and who sends them."""
+"""Traces of pods, from admission to the container: values, and their senders."""

@@ -1,11 +1,11 @@
-"""Which trace a pod belongs to: what its annotation says, else what follows from its UID.
+"""The trace of a pod: from its annotation, else derived from its UID.
 
-Every program works it out by itself and all come to the same, without asking each other. The
-annotation has the form of W3C's header `traceparent`. Anybody who writes pods may have written it,
-so it is read strictly, and used for nothing but the trace: one that is broken is logged and ignored.
+Every program derives it alone, and all get the same result. The annotation has the form of W3C's header
+`traceparent`. Any writer of pods may have written it, so it is read strictly and used only for the trace. A
+broken one is logged and ignored.
 
-A trace's id is looked at by samplers, which take its lower half for a random number. A UID is not
-one (six of its bits are fixed), so the id is a digest of it.
+Samplers take the lower half of a trace's id for a random number. A UID is not one (six of its bits are fixed), so
+the id is a digest of it.
 
 Source: W3C Trace Context, level 1, 3.2 (version 00).
 """

@@ -1,9 +1,8 @@
 """Sends spans by OTLP over HTTP with OpenTelemetry's own exporter, set up by its own variables.
 
-The only module that imports opentelemetry (extra `trace`), and imported only where traces are on.
-Where spans go, with which headers, certificates, time-out, compression and resource, and which
-traces are sampled, is read from the environment by the SDK itself; the queue before it is ours,
-because it has to count what it drops.
+The only module that imports opentelemetry (extra `trace`), and imported only if traces are on. The SDK reads
+destination, headers, certificates, time-out, compression, resource and sampling from the environment. The queue
+before it is ours, because it has to count the spans that it drops.
 
 Source: OpenTelemetry specification 1.4x, environment variables; OTLP 1.x over HTTP.
 """

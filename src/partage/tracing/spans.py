@@ -1,8 +1,8 @@
-"""What a span is, as a value, and every kind of span that there is with its attributes.
+"""A span as a value, and every kind of span with its attributes.
 
-A part that has decided something says so with a `Span` made of what it knows anyway; sending it is
-another part's. Spans hold names, amounts and codes: no environment, no command line, no header,
-nothing of a Secret. Texts are cut, lists are short.
+A part that has decided something reports it with a `Span` of facts that it has anyway. Another part sends it.
+Spans hold names, amounts and codes: no environment, no command line, no header, no content of a Secret. Texts are
+cut, lists are short.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,10 @@
-"""What takes spans: nothing, or a queue behind which a thread sends them.
+"""Receivers of spans: one that ignores them, or a queue from which a thread sends them.
 
     decision ── emit ──> sampled? ──> queue ── thread ──> exporter
                                         └ full: dropped, and counted
 
-Whatever becomes of spans, nothing comes back to who told them: `emit` neither waits nor raises, and
-a collector that is slow or away costs spans alone. Time, chance and the exporter are arguments.
+A span's fate never affects its reporter: `emit` neither waits nor raises, and a slow or unreachable collector
+costs only spans. Time, chance and the exporter are arguments.
 """
 
 import logging

@@ -1,12 +1,12 @@
-"""The webhook's own authority and certificate: when they are made, and when made anew.
+"""The webhook's own authority and certificate: when they are made and renewed.
 
-Nothing outside is needed to serve over TLS in a cluster. The API server gets the authority
-(`caBundle`), and a certificate that it signed is served. A new authority is published for a day before
-anything is signed by it, and the old one stays told until it ends; so no replica, however late it
-reads, ever serves a certificate that the API server does not trust yet. An authority that begins later than now was made
-while a clock was wrong: the API server would trust nothing that it signed until then.
+Serving over TLS in a cluster needs nothing else. The API server gets the authority (`caBundle`), and the webhook
+serves a certificate that it signed. A new authority is published for a day before it signs anything, and the old
+one stays published until it ends. So no replica, however late it reads, ever serves a certificate that the API
+server does not trust yet. An authority that begins later than now was made while a clock was wrong. The API
+server would trust nothing that it signed until then.
 
-Time is an argument. The keys are chance, as they must be.
+Time is an argument. The keys are random.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,11 @@
-"""Pods of a namespace that asked for it: their devices by ResourceClaims instead of a protocol's names.
+"""Pods of namespaces with a label: their devices by ResourceClaims instead of a protocol's names.
 
-The API server asks here only for pods of namespaces with the label; none is looked up. Nothing is written: the templates
-that the pods name are made by the leader of the scheduler service, which sees the pods and knows the cards. So an answer
-that is lost, or of a pod that is refused afterwards, leaves nothing behind.
+The API server asks here only for pods of namespaces with the label, so none is looked up. The webhook writes
+nothing. The leader of the scheduler service makes the templates that the pods name, because it sees the pods and
+knows the cards. So a lost answer, or an answer for a pod that is rejected later, leaves nothing behind.
 
-All of a pod becomes claims, or nothing. What no claim can say stays on its way, with a warning and an annotation. What
-validation refuses stays too, so that it is refused for what its author wrote.
+All of a pod becomes claims, or nothing. A request that no claim can express stays as it is, with a warning and an
+annotation. A request that validation rejects stays too, so the message is about the author's text.
 
 Source: docs/decisions/0030.
 """

@@ -1,15 +1,14 @@
-"""What admission decides inside the API server, as CEL.
+"""Admission's decisions inside the API server, as CEL.
 
-Four questions are asked there: whether a request asks for devices anew, or allocates one of ours to a claim, so
-that nothing else ever depends on a webhook; whether a user writes a reserved key without the right to; and whether a pod
-that asks for devices names its node itself. The lists come from the tables that the webhook itself
-reads by, so the two cannot disagree.
+The API server asks four questions: whether a request asks for devices anew, or allocates one of ours to a claim,
+so that no other request depends on a webhook; whether a user writes a reserved key without the right to; and
+whether a pod that asks for devices names its node itself. The lists come from the webhook's own tables, so the
+two cannot disagree.
 
-The API server counts what an expression costs and fails above a limit. So the costly half of an
-expression stands behind a cheap one that is false for nearly every request; names of resources are
-looked up in a map, which costs the same however many they are; and reserved keys are looked up in
-an object's keys, not the other way round. Only the keys that are a prefix and a container's name
-need a look at every annotation and label.
+The API server counts the cost of an expression and fails above a limit. So the costly half of an expression
+follows a cheap one that is false for nearly every request. Names of resources are looked up in a map, at the
+same cost for any number of names. Reserved keys are looked up in an object's keys, not the other way round. Only
+the keys that are a prefix and a container's name need a look at every annotation and label.
 
 Source: Kubernetes 1.36, CEL in admission; docs/decisions/0011.
 """

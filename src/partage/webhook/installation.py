@@ -1,12 +1,11 @@
-"""The objects by which a cluster asks the webhook, and the policies that need none.
+"""The objects by which a cluster asks the webhook, and the policies that need no webhook.
 
-Both webhooks have failure policy Fail, and conditions that the API server evaluates by itself: only
-a new pod that names a device resource, or a change of what a waiting one asks, ever depends on the
-webhook. Two ValidatingAdmissionPolicies work in the API server's own process: one refuses forged
-records on creation, update, every subresource and binding; the other refuses pods that ask for
-devices and name their node, which only that node may create. No outage of ours opens or
-closes these doors. Partage's own and the system's namespaces are left out, so that what Partage
-runs on can start.
+Both webhooks have failure policy Fail, and conditions that the API server evaluates itself. So only a new pod
+that names a device resource, or a change of a waiting pod's request, depends on the webhook. Two
+ValidatingAdmissionPolicies work in the API server's own process. One rejects forged records on creation, update,
+every subresource and binding. The other rejects pods that ask for devices and name their node; only that node may
+create such pods. No outage of ours opens or closes these doors. Partage's own and the system's namespaces are
+left out, so the programs that Partage runs on can start.
 
 Source: docs/decisions/0011; Kubernetes 1.36, admissionregistration.k8s.io/v1.
 """

@@ -1,7 +1,7 @@
-"""A pod as the API server sends it: plain JSON, of which nothing may be believed.
+"""A pod as the API server sends it: plain, untrusted JSON.
 
-These functions find containers and resources in whatever comes, without raising: a field of the
-wrong type counts as absent. Whether the pod is valid is decided elsewhere.
+These functions find containers and resources in any input, without raising. A field of the wrong type counts as
+absent. Other modules decide whether the pod is valid.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,11 +1,10 @@
-"""Mutation of new pods that ask for devices: what their protocols would have filled in.
+"""Mutation of new pods that ask for devices: adds the defaults of their protocols.
 
-In order: requests and limits of devices are copied to each other; a lone `nvidia.com/gpu` in
-percent becomes a number of cards, its original kept in an annotation; HAMi's defaults are written
-where HAMi reads the container; the scheduler's name is set. What the engine works out by itself
-(Koordinator's `gpu` as core and ratio, its `gpu.shared`) is left as the author wrote it: no reader
-needs it, and it can do harm (quotas then count other names; upstream's own webhook makes requests
-out of it that its scheduler refuses). Running it twice changes nothing the second time.
+In order: copies requests and limits of devices to each other; turns a lone `nvidia.com/gpu` in percent into a
+number of cards and keeps its original in an annotation; writes HAMi's defaults where HAMi reads the container;
+sets the scheduler's name. It leaves values that the engine derives itself (Koordinator's `gpu` as core and ratio,
+its `gpu.shared`) as the author wrote them. No reader needs them, and they can do harm: quotas then count other
+names, and upstream's own webhook makes requests of them that its scheduler refuses. A second run changes nothing.
 
 Source: docs/decisions/0011; docs/sources/hami.md 1.3 and 9; docs/sources/koordinator.md 8 and 13.
 """

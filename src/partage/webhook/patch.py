@@ -1,7 +1,6 @@
 """Collects changes of one object as JSON Patch operations (RFC 6902).
 
-Parents that are not there are made on the way, so that a container with requests and no limits
-can be given limits.
+It creates absent parents, so that a container with requests and no limits can get limits.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""AdmissionReview documents: what the API server asks, and how it is answered.
+"""AdmissionReview documents: the API server's question, and the answer.
 
 Source: admission.k8s.io/v1 (Kubernetes 1.36).
 """

@@ -1,11 +1,11 @@
 """The webhook's routes, for an application of its own or beside the scheduler's.
 
-A body that is no AdmissionReview is answered with 400 and a sentence; everything else with a
-review. The settings are asked for at each call, because they change while the service runs.
+The server answers a body that is no AdmissionReview with 400 and a sentence, and all others with a review. It asks
+for the settings at each call, because they change while the service runs.
 
-Small reviews are decided at once. A large one is decided in a thread, one at a time, so that
-whatever a pod holds, other reviews, the probes and everything else on the same loop go on. Callers have
-turns, by address: where API servers call from is not known, so strangers may ask, too.
+It decides small reviews at once. It decides a large one in a thread, one at a time, so that no pod delays other
+reviews, the probes and other work on the same loop. Callers have turns by address. The addresses of API servers
+are not known, so strangers may ask too.
 """
 
 import asyncio

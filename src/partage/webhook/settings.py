@@ -1,4 +1,4 @@
-"""What an operator decides about admission."""
+"""An operator's settings of admission."""
 
 from dataclasses import dataclass
 

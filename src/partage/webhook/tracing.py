@@ -1,8 +1,8 @@
-"""Reviews as spans: where the trace of a pod begins, and where its author's goes on.
+"""Reviews as spans: starts a pod's trace, or continues its author's.
 
-A pod that is ours to complete and brings no trace gets one, in an annotation, so that every part that meets it
-later agrees. One that its author or controller has set goes on and is left as it is: completing a
-pod twice changes nothing. A broken one is replaced, with a warning that says why.
+A pod that is ours to complete and has no trace gets one, in an annotation, so that every later part agrees. A
+trace that the author or controller has set continues unchanged, so completing a pod twice changes nothing. A
+broken one is replaced, with a warning that has the reason.
 """
 
 from collections.abc import Callable, Mapping

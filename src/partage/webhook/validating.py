@@ -1,13 +1,12 @@
-"""Validation of pods and Bindings: no user forges a record, and broken requests are refused early.
+"""Validation of pods and Bindings: rejects forged records and, early, broken requests.
 
-A pod is read by the same families as the engine reads it, so admission and engine cannot disagree
-on what a request means. Three things are decided: whether a user writes a reserved key without the
-right to (in pods, in their subresources, which can change annotations too, and in Bindings);
-whether a pod that asks for devices names its node itself, whatever scheduler it names; and whether
-a new request breaks a rule of its protocol. A pod that exists already with a broken request may
-still be changed: the removal of its finalizer is not held up.
+Admission reads a pod with the engine's families, so the two cannot disagree on the meaning of a request. It decides
+three things: whether a user writes a reserved key without the right to (in pods, in their subresources, which can
+change annotations too, and in Bindings); whether a pod that asks for devices names its node itself, with any
+scheduler; and whether a new request breaks a rule of its protocol. An existing pod with a broken request may
+still be changed, so the removal of its finalizer is not delayed.
 
-Pods without devices and without reserved keys are always allowed, whatever else they are.
+Pods without devices and without reserved keys are always allowed.
 """
 
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""What the genuine server fills in for the built-in kinds, and what it refuses."""
+"""The genuine server's defaults and validation of the built-in kinds."""

@@ -1,4 +1,4 @@
-"""What one container may say."""
+"""Validation of one container."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet

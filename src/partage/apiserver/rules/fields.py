@@ -1,6 +1,6 @@
-"""Rules that hold of a field wherever its struct stands: enumerations, bounds, kinds of name.
+"""Rules of single fields, in every struct that has them: enumerations, bounds, kinds of name.
 
-One table for all built-in kinds; what depends on more than one field is in the other modules.
+One table for all built-in kinds. The other modules have the rules that depend on more than one field.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""The other built-in kinds: what is filled in and refused.
+"""Defaults and validation of the other built-in kinds.
 
-Source of what holds of ResourceClaims, their templates and DeviceClasses: Kubernetes v1.36.4, `pkg/apis/resource`
+Source for ResourceClaims, their templates and DeviceClasses: Kubernetes v1.36.4, `pkg/apis/resource`
 (defaults, validation).
 """
 

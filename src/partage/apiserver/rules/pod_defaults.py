@@ -1,4 +1,4 @@
-"""What the server fills into pods and pod templates."""
+"""The server's defaults for pods and pod templates."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a pod, or a template for pods, may say; and what may change later."""
+"""Validation of pods and pod templates, and of their later changes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

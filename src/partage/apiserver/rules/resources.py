@@ -1,9 +1,9 @@
 """Resource names and amounts of containers, nodes and quotas.
 
-Names without a domain are standard ones; names with `kubernetes.io/` in them are native, which
-the genuine server neither requires to be whole numbers nor to have limits (so the Koordinator document's
-`kubernetes.io/gpu-core` in requests alone is accepted); all others with a domain are extended
-resources: whole numbers, requests equal to limits, limits compulsory.
+Names without a domain are standard ones. Names with `kubernetes.io/` in them are native: the genuine server
+requires neither whole numbers nor limits for them. So it accepts the Koordinator document's
+`kubernetes.io/gpu-core` in requests alone. All other names with a domain are extended resources. They need whole
+numbers and limits, and requests must equal limits.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a pod may say about where it runs: selectors, affinity, tolerations, gates."""
+"""Validation of a pod's scheduling fields: selectors, affinity, tolerations, gates."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

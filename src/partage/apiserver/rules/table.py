@@ -1,4 +1,4 @@
-"""Which rules each built-in kind has, as one table."""
+"""The rules of each built-in kind, as one table."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Deployments, replica sets, stateful sets, daemon sets, jobs: what is filled in and refused."""
+"""Defaults and validation of Deployments, replica sets, stateful sets, daemon sets and jobs."""
 
 from collections.abc import Mapping
 from typing import Any, Final
