@@ -22,7 +22,7 @@ class _Write:
 
 
 class Contention:
-    """What was written last on each object; moments are monotonic seconds."""
+    """The last write to each object; moments are monotonic seconds."""
 
     def __init__(self) -> None:
         self._writes: dict[Hashable, _Write] = {}
@@ -36,7 +36,7 @@ class Contention:
         return max(0.0, last.at + delay - now)
 
     def written(self, key: Hashable, change: Any, now: float) -> bool:
-        """The change was written; whether this is a fight by now, told once."""
+        """Record that the change was written; True, once, if this has become a fight."""
         last = self._writes.get(key)
         repeats = 0
         if last is not None and last.change == change and now - last.at <= _FORGOTTEN:
@@ -45,5 +45,5 @@ class Contention:
         return repeats == _FIGHT
 
     def forget(self, key: Hashable) -> None:
-        """The object is gone."""
+        """Forget a deleted object."""
         self._writes.pop(key, None)

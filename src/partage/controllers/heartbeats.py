@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Heeded:
-    """What a look came to.
+    """The result of a look.
 
     Attributes:
-        close: nodes that are open and whose agents are silent, and for how many seconds.
-        open: nodes that are closed, and whose agents are back or expected no more.
-        silent: how many agents are silent, of nodes that are closed already too.
+        close: open nodes with silent agents, and for how many seconds.
+        open: closed nodes whose agents are back or no longer expected.
+        silent: number of silent agents, including those of closed nodes.
     """
 
     close: Mapping[str, float] = field(default_factory=dict)
@@ -35,8 +35,8 @@ class _Agent:
     """One agent's lease.
 
     Attributes:
-        mark: what the lease said.
-        since: when it was first seen to say so; counted afresh after a gap.
+        mark: the lease's content.
+        since: when this content was first seen; counted afresh after a gap.
         back: it has changed since the agent was last silent, or since we first saw it.
     """
 
@@ -46,37 +46,37 @@ class _Agent:
 
 
 class Heartbeats:
-    """All agents' leases as they were at the last looks."""
+    """All agents' leases at the last looks."""
 
     def __init__(self, limit: float, gap: float) -> None:
-        """Nothing was looked at yet.
+        """No look yet.
 
         Args:
             limit: seconds without a change after which an agent is silent.
-            gap: seconds between the ends of two looks beyond which they do not belong together.
+            gap: longest time in seconds between the ends of two looks that belong together.
         """
         self._limit, self._gap = limit, gap
         self._agents: dict[str, _Agent] = {}
         self._looked: float | None = None
 
     def __len__(self) -> int:
-        """How many agents there are or have been: nodes with a lease."""
+        """Number of present and past agents: nodes with a lease."""
         return len(self._agents)
 
     def missed(self) -> None:
-        """A look failed; silence is counted afresh."""
+        """Count silence afresh, because a look failed."""
         self._looked = None
 
     def look(
         self, marks: Mapping[str, str], closed: Collection[str], asked: float, heard: float
     ) -> Heeded:
-        """Take in all leases as they are now.
+        """Take in the present state of all leases.
 
         Args:
-            marks: what each node's lease says, whatever changes with each renewal.
-            closed: nodes that are closed for this reason.
-            asked: when the leases were asked for, seconds on a steady clock; they are no older.
-            heard: when the answer was there.
+            marks: each node's lease, by any content that changes with each renewal.
+            closed: nodes closed for this reason.
+            asked: time of the request for the leases, seconds on a steady clock; they are no older.
+            heard: time of the answer.
         """
         torn = self._looked is None or heard - self._looked > self._gap
         self._looked = heard

@@ -20,7 +20,7 @@ LOCK_SECONDS: Final = 300.0
 
 
 def label_changes(node: Document, device: Document | None) -> dict[str, str]:
-    """Labels to be set on the node; empty when it has them. Raises `InvalidDocument`: an amount is no quantity."""
+    """Labels to set on the node; empty when it has them. Raises `InvalidDocument`: an amount is no quantity."""
     wanted = {}
     if device is not None:
         wanted = {key: device.labels[key] for key in COPIED_LABELS if device.labels.get(key)}
@@ -32,7 +32,7 @@ def label_changes(node: Document, device: Document | None) -> dict[str, str]:
 
 
 def held_locks(node: Document) -> dict[str, tuple[str, NodeLock]]:
-    """Vendors' locks on the node: annotation to its text and what it says."""
+    """Vendors' locks on the node: annotation to its text and its parsed content."""
     annotations = node.annotations
     return {
         key: (annotations[key], read_lock(annotations[key])) for key in LOCKS if key in annotations
@@ -42,8 +42,8 @@ def held_locks(node: Document) -> dict[str, tuple[str, NodeLock]]:
 def lock_expires(seen: float, now: float) -> float:
     """Seconds until the lock cannot be held any more; 0 or less when that is past.
 
-    What the lock says of its time is not asked: clocks of two machines may differ by any amount,
-    and a lock that is taken off too early lets a vendor's plugin mix up two pods.
+    It does not use the lock's own time: clocks of two machines may differ by any amount,
+    and a lock removed too early lets a vendor's plugin mix up two pods.
 
     Args:
         seen: when the lock was first seen here, on a steady clock.

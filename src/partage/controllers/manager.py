@@ -34,31 +34,31 @@ from partage.wire.translation import PodEntry
 _LOG = logging.getLogger("partage.controllers")
 _CONFIG: Final = "ConfigMap"
 _SHARE: Final = 0.5
-"""Of the process's time that looking may take."""
+"""Largest part of the process's time for looks."""
 _SLICE: Final = 0.005
-"""Seconds that count of one look at most; it may have waited for its turn."""
+"""Seconds of one look that count at most, because it may have waited for its turn."""
 
 
 class Notices(Protocol):
-    """Takes events; `kube.events.EventRecorder` does."""
+    """A receiver of events, such as `kube.events.EventRecorder`."""
 
     def normal(self, regarding: Regarding, reason: str, message: str) -> None:
-        """Something ordinary happened to an object."""
+        """Record an ordinary event of an object."""
 
     def warning(self, regarding: Regarding, reason: str, message: str) -> None:
-        """Something is wrong with an object."""
+        """Record a problem of an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """What may be set of the controllers.
+    """Settings of the controllers.
 
     Attributes:
-        totals: whether nodes' totals are written. Off while another manager still writes them.
+        totals: whether to write nodes' totals. Off while another manager still writes them.
         grace: seconds that a device may be away or unhealthy before its pods are flagged; an
             agent that restarts reports it again within this time.
-        workers: objects that are worked on at a time.
-        namespaces: whose ConfigMaps set anything; empty for those of all.
+        workers: objects handled at a time.
+        namespaces: those whose ConfigMaps have effect; empty for all.
     """
 
     totals: bool = True
@@ -68,14 +68,14 @@ class ControllerSettings:
 
 
 class _Key(NamedTuple):
-    """One object to be looked at: a node by name, a pod by uid, a ConfigMap by label."""
+    """One object to look at: a node by name, a pod by uid, a ConfigMap by label."""
 
     kind: str
     name: str
 
 
 class Controllers:
-    """All controllers of one process; `picture` has the objects as they were last seen."""
+    """All controllers of one process; `picture` has the last known objects."""
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class Controllers:
         registry: CollectorRegistry | None = None,
         read: Callable[[Document], PodEntry | None] = lambda _: None,
     ) -> None:
-        """Controllers that know nothing yet.
+        """Controllers without any facts yet.
 
         Args:
             clock: for delays; by default the client's.
-            registry: where the series hang; by default one of their own.
+            registry: of the series; by default one of their own.
             read: a bound pod as another part has read this very document beside its node; None
                 where none has.
         """
@@ -119,13 +119,13 @@ class Controllers:
 
     @property
     def idle(self) -> bool:
-        """Whether it runs and has looked at everything; some may be looked at again later."""
+        """Whether it runs and has looked at every object; it may look at some again later."""
         return self._running and self._queue.idle
 
     # --- facts of the API server -------------------------------------------------------------
 
     def changed(self, document: Document) -> None:
-        """An object is there, or has changed."""
+        """Take in a new or changed object."""
         match document.kind:
             case "Node" if self.picture.node_changed(document):
                 self._look("node", document.name)
@@ -140,7 +140,7 @@ class Controllers:
                 self._configured(document, changed=self.picture.config_changed(document))
 
     def gone(self, document: Document) -> None:
-        """An object is there no more."""
+        """Take in an object's deletion."""
         match document.kind:
             case "Node":
                 self._node_gone(document.name)
@@ -188,7 +188,7 @@ class Controllers:
             self._look_at_pods(name)
 
     def _unlock(self, pod: Document) -> None:
-        """A pod is over: a vendor's lock that it holds on its node may come off."""
+        """Queue the node of an ended pod, whose vendor's lock may be removed."""
         node = bound_to(pod)
         if node:
             self._look("node", node)
@@ -196,7 +196,7 @@ class Controllers:
     # --- work --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look at everything there is, then at what changes, until cancelled.
+        """Look at all objects, then at changes, until cancelled.
 
         The caller leads, and has taken in a complete list of everything.
         """
@@ -229,11 +229,11 @@ class Controllers:
             else:
                 self._config(key.name)
         except InvalidDocument as error:
-            # It stays as it is until it is written anew; trying again would not help.
+            # It stays so until its next write; another try would not help.
             self.meters.unreadable()
             _LOG.warning("%s %s is left alone: %s", key.kind, key.name, error)
-        # A look that writes nothing never waits. A new leader looks at everything, and who asks the
-        # scheduler for a place meanwhile must not notice: all workers together rest half of the time.
+        # A look that writes nothing never waits. A new leader looks at every object, and requests for
+        # places must not wait meanwhile. So all workers together rest half of the time.
         rest = 0.0
         if self._writer.sent == sent:
             busy = self._settings.workers / _SHARE - 1
@@ -260,7 +260,7 @@ class Controllers:
             self._look_at_pods(key.name)
 
     async def _totals(self, key: _Key) -> None:
-        """Make the node's totals what its devices have."""
+        """Correct the node's totals by its devices."""
         node, device = self.picture.node(key.name)
         read = self.picture.read_node(key.name)
         if node is None or read is None:
@@ -284,7 +284,7 @@ class Controllers:
             )
 
     def _renewed(self, document: Document | None) -> None:
-        """What a write answered is the newest state; the watch will tell nothing new."""
+        """Keep a write's answer, which is the newest state; the watch will report nothing new."""
         if document is None:
             return
         if document.kind == "Node":
@@ -293,7 +293,7 @@ class Controllers:
             self.picture.pod_changed(document)
 
     async def _locked(self, key: _Key, node: Document) -> None:
-        """Take off vendors' locks whose holder is over, or has had them too long."""
+        """Remove vendors' locks whose holder has ended, or has held them too long."""
         held = labels.held_locks(node)
         known = {(node.name, name, text) for name, (text, _) in held.items()}
         self._locks = {
@@ -313,7 +313,7 @@ class Controllers:
         known = self.picture.pod_named(namespace, name)
         if known is not None and not _is_over(known):
             return False
-        # Not known here: it may be new, or none of the pods that are kept.
+        # The picture lacks it: it may be new, or a pod that the picture does not keep.
         return await self._writer.is_over(namespace, name)
 
     # --- pods --------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ class Controllers:
             self._renewed(await self._writer.pod_labels(document, changes))
 
     async def _flag(self, document: Document, flag: pods.Flag | None) -> None:
-        """Tell on the pod what is wrong with its devices, or that nothing is any more."""
+        """Write on the pod the problem of its devices, or that the problem is over."""
         uid = document.metadata.uid or ""
         if flag is None:
             self._flags.pop(uid, None)
@@ -361,7 +361,7 @@ class Controllers:
     # --- ConfigMaps --------------------------------------------------------------------------
 
     def _config(self, label: str) -> None:
-        """Tell what became of a ConfigMap, once for each state."""
+        """Report the result of a ConfigMap, once for each state."""
         configs = self.picture.configs
         document = next((d for d in configs.documents.values() if d.label == label), None)
         if document is None:
@@ -383,6 +383,6 @@ def _is_over(pod: Document) -> bool:
 
 
 def _regarding(document: Document, kind: str) -> Regarding:
-    """The object of an event."""
+    """An event's object."""
     uid = document.metadata.uid or ""
     return Regarding("v1", kind, document.name, document.namespace, uid)

@@ -23,8 +23,8 @@ class ControllerMeters:
         """Series on a registry, by default one of their own.
 
         Args:
-            waiting: how many objects wait to be looked at.
-            refused: how many ConfigMaps are refused now.
+            waiting: number of queued objects.
+            refused: number of rejected ConfigMaps now.
         """
         self.registry = registry or CollectorRegistry(auto_describe=True)
         self.flags: Mapping[str, Problem] = {}
@@ -49,15 +49,15 @@ class ControllerMeters:
         self.registry.register(self)
 
     def wrote(self, what: str, outcome: str) -> None:
-        """A change was made, or not."""
+        """Count a write, or a failed one."""
         self._writes.labels(what, outcome).inc()
 
     def contended(self) -> None:
-        """Another program writes over what is written here."""
+        """Count a fight: another program overwrites our changes."""
         self._contended.inc()
 
     def unreadable(self) -> None:
-        """An object cannot be read."""
+        """Count an unreadable object."""
         self._documents.inc()
 
     def collect(self) -> Iterator[Metric]:

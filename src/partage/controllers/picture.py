@@ -21,12 +21,12 @@ from partage.wire.nodes import TranslatedNode, translate_node
 from partage.wire.translation import PodEntry, Translation
 
 _MOST_READ: Final = 512
-"""Nodes that are kept as read: enough for those that are looked at together with their pods."""
+"""Nodes kept as read: enough for looks at nodes together with their pods."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """What is known of one node."""
+    """Known facts about one node."""
 
     node: Document | None = None
     device: Document | None = None
@@ -34,7 +34,7 @@ class _Place:
 
 
 class Picture:
-    """What was last seen."""
+    """The last known objects."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class Picture:
 
     @property
     def context(self) -> Context:
-        """What nodes and pods are read against now."""
+        """The present settings for reading nodes and pods."""
         return self._translation.context
 
     @property
     def nodes(self) -> list[str]:
-        """Names of nodes that the API server has."""
+        """Names of the API server's nodes."""
         return [name for name, place in self._places.items() if place.node is not None]
 
     @property
@@ -72,7 +72,7 @@ class Picture:
         return place.node, place.device
 
     def pods_on(self, node: str) -> Iterable[str]:
-        """The uids of pods that concern devices and are bound to the node."""
+        """The uids of the node's bound pods that concern devices."""
         place = self._places.get(node)
         return tuple(place.pods) if place else ()
 
@@ -98,7 +98,7 @@ class Picture:
         return read
 
     def read_pod(self, document: Document, node: Node | None) -> PodEntry:
-        """The pod with what its records say that it holds on its node. Raises `InvalidDocument`: it is no pod."""
+        """The pod with its holdings on its node by its records. Raises `InvalidDocument`: it is no pod."""
         known = None if node is None else self._read_already(document)
         if known is not None:
             return known
@@ -108,9 +108,9 @@ class Picture:
     # --- facts of the API server -------------------------------------------------------------
 
     def node_changed(self, document: Document) -> bool:
-        """A Node is there, or has changed; whether that is news.
+        """Take in a new or changed Node; whether that is news.
 
-        Most changes of a node are its kubelet saying that it is alive.
+        Most changes of a node are its kubelet's heartbeats.
         """
         place = self._places.setdefault(document.name, _Place())
         if outdated(document, place.node):
@@ -122,7 +122,7 @@ class Picture:
         return True
 
     def device_changed(self, document: Document) -> bool:
-        """A Device object is there, or has changed; whether that is news."""
+        """Take in a new or changed Device object; whether that is news."""
         place = self._places.setdefault(document.name, _Place())
         if outdated(document, place.device):
             return False
@@ -131,11 +131,11 @@ class Picture:
         return True
 
     def node_gone(self, name: str) -> None:
-        """A Node is there no more."""
+        """Take in a Node's deletion."""
         self._gone(name, node=True)
 
     def device_gone(self, name: str) -> None:
-        """A Device object is there no more."""
+        """Take in a Device object's deletion."""
         self._gone(name, node=False)
 
     def _gone(self, name: str, *, node: bool) -> None:
@@ -150,7 +150,7 @@ class Picture:
         self._sweep(name, place)
 
     def pod_changed(self, document: Document) -> bool:
-        """A pod is there, or has changed; whether it concerns devices and this is news."""
+        """Take in a new or changed pod; whether it concerns devices and this is news."""
         uid = document.metadata.uid or ""
         known = self._pods.get(uid)
         if outdated(document, known):
@@ -167,7 +167,7 @@ class Picture:
         return True
 
     def pod_gone(self, uid: str) -> None:
-        """A pod is there no more."""
+        """Take in a pod's deletion."""
         known = self._pods.pop(uid, None)
         if known is None:
             return
@@ -187,11 +187,11 @@ class Picture:
             del self._places[name]
 
     def config_changed(self, document: Document) -> bool:
-        """A ConfigMap is there, or has changed; whether other settings are in force now."""
+        """Take in a new or changed ConfigMap; whether other settings are in force now."""
         return self._reset(changed=self.configs.changed(document))
 
     def config_gone(self, document: Document) -> bool:
-        """A ConfigMap is there no more; whether other settings are in force now."""
+        """Take in a ConfigMap's deletion; whether other settings are in force now."""
         return self._reset(changed=self.configs.gone(document))
 
     def _reset(self, *, changed: bool) -> bool:
@@ -204,7 +204,7 @@ class Picture:
 
 
 def _says_the_same(one: Document, other: Document) -> bool:
-    """Whether two states of a Node differ in nothing that is read of it."""
+    """Whether two states of a Node are equal in all fields that readers use."""
     if not isinstance(one.shape, shapes.Node) or not isinstance(other.shape, shapes.Node):
         return False
     first, second = one.metadata, other.metadata
@@ -218,7 +218,7 @@ def _says_the_same(one: Document, other: Document) -> bool:
 
 
 def bound_to(document: Document) -> str:
-    """The node of a pod; empty while it has none."""
+    """The node of a pod; empty if it has none."""
     shape = document.shape
     spec = shape.spec if isinstance(shape, shapes.Pod) else None
     return (spec.node_name if spec else None) or ""

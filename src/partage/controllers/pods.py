@@ -28,7 +28,7 @@ from partage.wire.translation import PodEntry
 
 
 class Problem(StrEnum):
-    """What may be wrong with a bound pod's devices."""
+    """A possible problem of a bound pod's devices."""
 
     NO_RECORD = "NoAllocationRecord"
     BAD_RECORD = "AllocationRecordRefused"
@@ -38,18 +38,18 @@ class Problem(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One pod's problem, in words that stay the same while the problem does."""
+    """One pod's problem, in words that change only with the problem."""
 
     problem: Problem
     message: str
 
 
 def problem_of(pod: Pod, node: Node | None) -> Flag | None:
-    """What is wrong with the pod's devices; None where nothing is.
+    """The problem of the pod's devices; None without one.
 
     Args:
         pod: bound, with its record as read beside its node's devices.
-        node: its node; None when the API has no such node, whose pods others clean up.
+        node: its node; None if the API has no such node. Other programs delete such a node's pods.
     """
     if pod.node is None or pod.finished or node is None:
         return None
@@ -63,7 +63,7 @@ def problem_of(pod: Pod, node: Node | None) -> Flag | None:
             "scheduler or admission; what it uses is unknown, so as many idle devices as it asks "
             "for take no new pod until it is gone: delete it and let it be scheduled again",
         )
-    # The device that is gone explains a record that cannot be read beside the node.
+    # The missing device explains a record that cannot be read beside the node.
     return _lost(record, node) or _refused(record)
 
 
@@ -77,7 +77,7 @@ def _refused(record: Record) -> Flag | None:
 
 
 def _lost(record: Record, node: Node) -> Flag | None:
-    """The first device that the pod holds and its node does not have, or not in good health."""
+    """The first device that the pod holds and its node lacks or reports as unhealthy."""
     devices = {(device.type, device.uuid): device for device in node.devices}
     unhealthy: Flag | None = None
     for grant in record.grants:
@@ -98,7 +98,7 @@ def _named(grant: Grant) -> str:
 
 
 def label_changes(entry: PodEntry, node: Node, context: Context) -> Mapping[str, str]:
-    """Labels that the pod's protocols want and it lacks; empty for records that are not ours."""
+    """Labels that the pod lacks and its protocols need; empty for records of other programs."""
     pod, view = entry.pod, entry.view
     record = pod.record
     if record is None or record.problem or record.source != SOURCE or pod.finished:
@@ -110,9 +110,9 @@ def label_changes(entry: PodEntry, node: Node, context: Context) -> Mapping[str,
 
 
 def condition_change(document: Document, flag: Flag | None) -> dict[str, str] | None:
-    """The condition to be written on the pod; None when it says what it should.
+    """The condition to write on the pod; None if it is right already.
 
-    A pod that never had a problem gets no condition; one whose problem is over gets it as False.
+    A pod that never had a problem gets no condition. After a problem it gets the condition as False.
     """
     shape = document.shape
     status = shape.status if isinstance(shape, shapes.Pod) else None

@@ -21,10 +21,10 @@ from partage.wire.nodes import device_totals
 
 
 def effective(picture: Picture, name: str, policy: Policy | None = None) -> dict[str, Any] | None:
-    """The document for one node, ready for JSON; None for a node that is not there.
+    """The document for one node, ready for JSON; None for an unknown node.
 
     Args:
-        policy: the one in force where no ConfigMap names one.
+        policy: the one in force if no ConfigMap names one.
 
     Raises:
         InvalidDocument: the node cannot be read.
@@ -69,7 +69,7 @@ def _settings(settings: Settings, name: str) -> dict[str, Any]:
 
 
 def _hami(hami: HamiSettings, name: str) -> dict[str, Any]:
-    """The cluster's settings, with those of other nodes left out and the node's own beside them."""
+    """The cluster's settings without those of other nodes, and the node's own beside them."""
     cluster = {key: value for key, value in asdict(hami).items() if key != "nodes"}
     own = hami.nodes.get(name)
     return {**cluster, "node": asdict(own) if own else None}
@@ -91,7 +91,7 @@ def _device(device: Device) -> dict[str, Any]:
 
 
 def config_routes(picture: Picture, policy: Policy | None = None) -> list[web.RouteDef]:
-    """The routes; `policy` is the one in force where no ConfigMap names one."""
+    """The routes; `policy` is the one in force if no ConfigMap names one."""
 
     async def one(request: web.Request) -> web.Response:
         name = request.match_info["node"]

@@ -32,10 +32,10 @@ _OWN_DOMAINS = (names.KOORDINATOR_DOMAIN, names.KUBERNETES_DOMAIN)
 def totals_patch(
     document: Document, device: Document | None, node: Node, settings: Settings
 ) -> dict[str, Any]:
-    """A merge patch of the node's `status`; empty when it says what it should.
+    """A merge patch of the node's `status`; empty if the totals are right.
 
     Args:
-        node: the two as read, every family's configuration applied.
+        node: both documents as read, with every family's configuration.
     """
     shape = document.shape if isinstance(document.shape, shapes.Node) else shapes.Node()
     status = shape.status or shapes.NodeStatus()
@@ -56,7 +56,7 @@ def totals_patch(
 def _difference(
     given: Mapping[str, Any], wanted: Mapping[str, Quantity], written: set[str]
 ) -> dict[str, str | None]:
-    """Names to be set, and with None those to be removed, in order."""
+    """Names to set, and with None those to remove, in order."""
     changes: dict[str, str | None] = {}
     for name in sorted(written):
         amount = wanted.get(name)
@@ -69,7 +69,7 @@ def _difference(
 
 
 def _amount(value: Any) -> Quantity | None:
-    """The amount on the node; None for one that is not there or cannot be read."""
+    """The amount on the node; None if it is absent or unreadable."""
     if value is None:
         return None
     try:
@@ -79,7 +79,7 @@ def _amount(value: Any) -> Quantity | None:
 
 
 def _described(device: Document | None) -> set[str]:
-    """Every resource name in the Device object, of unhealthy devices too."""
+    """Every resource name in the Device object, including unhealthy devices."""
     shape = device.shape if device else None
     spec = shape.spec if isinstance(shape, shapes.Device) else None
     return {

@@ -17,9 +17,9 @@ from partage.vendors.settings import Settings
 Object = Mapping[str, Any]
 
 MANAGER: Final = "partage"
-"""As whom our programs write (`ClientSettings.field_manager`)."""
+"""The field manager of our programs (`ClientSettings.field_manager`)."""
 AGENT_LEASE: Final = "partage-agent-"
-"""Before the node's name, in the name of its agent's Lease."""
+"""Prefix of the node's name in the name of its agent's Lease."""
 _WRITERS: Final = ("scheduler", "agent")
 _OVER: Final = ("Succeeded", "Failed")
 _PART_OF: Final = "app.kubernetes.io/part-of"
@@ -28,7 +28,7 @@ _COMPONENT: Final = "app.kubernetes.io/component"
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Fields to be taken off one object.
+    """Fields to remove from one object.
 
     Attributes:
         subresource: `status`, or empty for the object itself.
@@ -41,7 +41,7 @@ class Removal:
 
 
 def removals(value: Object) -> list[Removal]:
-    """What takes our labels, annotations and totals off a Node or a Device; empty without any."""
+    """Patches that remove our labels, annotations and totals from a Node or a Device; empty without any."""
     owned = _owned(value)
     uid = value["metadata"].get("uid")
     found = []
@@ -66,12 +66,12 @@ def removals(value: Object) -> list[Removal]:
 
 
 def reported_by(device: Object) -> bool:
-    """Whether a Device object's devices were last written by Partage's agent."""
+    """Whether Partage's agent wrote a Device object's devices last."""
     return any("f:devices" in (fields.get("f:spec") or {}) for _, fields in _entries(device))
 
 
 def running(pods: Iterable[Object]) -> list[str]:
-    """Pods of Partage that would write everything again."""
+    """Running pods of Partage, which would write all of it again."""
     return sorted(
         _name(pod)
         for pod in pods
@@ -83,10 +83,10 @@ def running(pods: Iterable[Object]) -> list[str]:
 
 
 def users(pods: Iterable[Object]) -> dict[str, list[str]]:
-    """Nodes to the pods there that hold devices by our record, or ask for names that are to go.
+    """Nodes to their pods that hold devices by our record, or ask for names to be removed.
 
-    A kubelet that restarts compares what its pods ask for with the node's totals once more, and
-    ends those that ask for `kubernetes.io/*` names that are not there.
+    A restarted kubelet compares its pods' requests with the node's totals again, and ends pods
+    that ask for absent `kubernetes.io/*` names.
     """
     wanted = koordinator_reports(Settings())
     found = defaultdict(list)
@@ -102,7 +102,7 @@ def users(pods: Iterable[Object]) -> dict[str, list[str]]:
 
 
 def claimed(claims: Iterable[Object]) -> dict[str, list[str]]:
-    """Nodes to the ResourceClaims that hold devices of our driver there, each with the pods that it is reserved for."""
+    """Nodes to the ResourceClaims that hold devices of our driver there, each with its pods by `reservedFor`."""
     found = defaultdict(list)
     for claim in claims:
         status = claim.get("status") or {}
@@ -123,7 +123,7 @@ def _asked(spec: Object) -> set[str]:
 
 
 def _owned(value: Object) -> dict[tuple[str, str, str], set[str]]:
-    """Subresource, part of the object and map to the keys of it that are noted for us."""
+    """Subresource, part of the object and map, to the map's keys that we own."""
     found: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     for subresource, fields in _entries(value):
         for top, maps in (
@@ -138,7 +138,7 @@ def _owned(value: Object) -> dict[tuple[str, str, str], set[str]]:
 
 
 def _entries(value: Object) -> Iterable[tuple[str, Object]]:
-    """Our entries: subresource, and the fields."""
+    """Our entries of managed fields: subresource, and the fields."""
     for entry in value["metadata"].get("managedFields") or ():
         if entry.get("manager") == MANAGER:
             yield entry.get("subresource") or "", entry.get("fieldsV1") or {}

@@ -31,10 +31,10 @@ class Writer:
         self.sent = 0
 
     async def node_status(self, node: Document, status: Mapping[str, Any]) -> Document | None:
-        """Change a node's status; its new state, None when there is no such node any more.
+        """Change a node's status; its new state, or None if the node is gone.
 
         Raises:
-            KubeError: it was not changed, or that is unknown; look again.
+            KubeError: the change failed, or its result is unknown; look again.
         """
         body = _patch(node, {"status": status})
         found = await self._counted(
@@ -51,7 +51,7 @@ class Writer:
         return None if found is None else Document("Node", "api", 1, found)
 
     async def node_labels(self, node: Document, labels: Mapping[str, str]) -> Document | None:
-        """Set labels of a node; else as `node_status`."""
+        """Set labels of a node; otherwise as `node_status`."""
         body = _patch(node, {}, {"labels": dict(labels)})
         found = await self._counted(
             "node_labels",
@@ -60,7 +60,7 @@ class Writer:
         return None if found is None else Document("Node", "api", 1, found)
 
     async def unlock(self, node: Document, annotation: str, text: str) -> None:
-        """Take a vendor's lock off a node, if it still is this one. Raises `KubeError`: see `node_status`."""
+        """Remove a vendor's lock from a node, if it still is this one. Raises `KubeError`: see `node_status`."""
         path = "/metadata/annotations/" + annotation.replace("~", "~0").replace("/", "~1")
         steps = [{"op": "test", "path": path, "value": text}, {"op": "remove", "path": path}]
         await self._counted(
@@ -69,7 +69,7 @@ class Writer:
         )
 
     async def pod_labels(self, pod: Document, labels: Mapping[str, str]) -> Document | None:
-        """Set labels of a pod; else as `node_status`."""
+        """Set labels of a pod; otherwise as `node_status`."""
         found = await self._counted(
             "pod_labels",
             self._client.patch(
@@ -84,7 +84,7 @@ class Writer:
         return None if found is None else Document("Pod", "api", 1, found)
 
     async def pod_condition(self, pod: Document, condition: Mapping[str, str]) -> Document | None:
-        """Set a condition of a pod, the others untouched; else as `node_status`."""
+        """Set a condition of a pod and leave the others; otherwise as `node_status`."""
         now = self._client.clock.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         status = {"conditions": [{**condition, "lastTransitionTime": now}]}
         found = await self._counted(
@@ -96,7 +96,7 @@ class Writer:
         return None if found is None else Document("Pod", "api", 1, found)
 
     async def is_over(self, namespace: str, name: str) -> bool:
-        """Whether a pod is gone or finished, as the API server says now. Raises `KubeError`."""
+        """Whether a pod is gone or finished by the API server's present answer. Raises `KubeError`."""
         self.sent += 1
         try:
             pod = await self._client.get(PODS, name, namespace=namespace, into=shapes.Pod)
@@ -121,7 +121,7 @@ class Writer:
 
 
 def _is_another(error: KubeError) -> bool:
-    """Whether the object is not the one that was meant; kube-apiserver says so in either way."""
+    """Whether the object is another one than intended; kube-apiserver reports this in either way."""
     return isinstance(error, Conflict) or (
         isinstance(error, Invalid) and "metadata.uid" in error.text
     )
@@ -130,7 +130,7 @@ def _is_another(error: KubeError) -> bool:
 def _patch(
     document: Document, body: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A patch that only ever hits this very object."""
+    """A patch that applies to this very object only."""
     uid = document.metadata.uid
     meta = {**({"uid": uid} if uid else {}), **(metadata or {})}
     return {**body, "metadata": meta} if meta else dict(body)

@@ -26,12 +26,12 @@ _SPACE: Final = b"partage.io/traceparent\0"
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """One span, as others refer to it.
+    """A reference to one span.
 
     Attributes:
         trace: id of the trace, 32 hexadecimal digits, not all 0.
         span: id of the span, 16 hexadecimal digits, not all 0.
-        sampled: whether who began it sends it.
+        sampled: whether the program that began it sends it.
     """
 
     trace: str
@@ -48,9 +48,9 @@ class PodTrace:
     """The trace of one pod.
 
     Attributes:
-        parent: the span that the annotation names; None where it names none.
-        scheduling: id of the span of all of the pod's scheduling, which every program can work out.
-        problem: why the annotation is not heeded; empty when it is, or there is none.
+        parent: the span in the annotation; None without one.
+        scheduling: id of the span of all of the pod's scheduling, which every program can derive.
+        problem: reason why the annotation is ignored; empty if it is used or absent.
     """
 
     trace: str
@@ -60,12 +60,12 @@ class PodTrace:
 
     @property
     def above(self) -> str:
-        """Id of the span under which everything outside scheduling hangs."""
+        """Id of the parent span of all spans outside scheduling."""
         return self.parent.span if self.parent is not None else self.scheduling
 
 
 def read_traceparent(text: str) -> TraceContext | str:
-    """The span that a `traceparent` names; a text that says why it names none."""
+    """The span of a `traceparent`, or a text with the reason why it has none."""
     if len(text) != _LENGTH:
         return f"it has {len(text)} characters, a traceparent of version 00 has {_LENGTH}"
     found = _FORM.fullmatch(text)
@@ -78,7 +78,7 @@ def read_traceparent(text: str) -> TraceContext | str:
 
 
 def trace_of(uid: str, annotations: Mapping[str, str]) -> PodTrace:
-    """The trace of a pod; two pods may share one where their author wants it so."""
+    """The trace of a pod; two pods share one if their author gives both the same."""
     text = annotations.get(names.TRACEPARENT)
     found = "" if text is None else read_traceparent(text)
     if isinstance(found, TraceContext):

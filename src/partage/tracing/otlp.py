@@ -42,16 +42,16 @@ def live_tracer(
     now: Callable[[], int],
     chance: Callable[[int], int],
 ) -> LiveTracer | None:
-    """A tracer as the environment wants it; None where it wants none.
+    """A tracer with the environment's settings; None if these disable it.
 
     Args:
-        service: name of the service, where the environment names none.
+        service: name of the service if the environment has none.
         environ: the environment; the SDK reads the process's own beside it.
         now: nanoseconds since 1970.
         chance: so many random bits.
 
     Raises:
-        InvalidValue: a variable asks for what there is not.
+        InvalidValue: a variable asks for an unsupported feature.
     """
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
@@ -75,7 +75,7 @@ def live_tracer(
 
 
 def queue_settings(environ: Mapping[str, str]) -> QueueSettings:
-    """The queue as OTEL_BSP_* wants it.
+    """The queue by the variables OTEL_BSP_*.
 
     Raises:
         InvalidValue: a variable is no number above 0, or a batch is larger than the queue.
@@ -101,7 +101,7 @@ def _number(environ: Mapping[str, str], name: str, usual: int) -> int:
 
 
 def sampler_of(sampler: Any) -> Sampler:
-    """Whether traces are sent, by a sampler of the SDK."""
+    """A sampler of the SDK as a function: whether to send a trace."""
 
     def sampled(trace: str, parent: TraceContext | None) -> bool:
         around = None
@@ -118,24 +118,24 @@ def sampler_of(sampler: Any) -> Sampler:
 
 
 class OtlpExporter:
-    """Puts spans into OTLP and sends them."""
+    """Converts spans to OTLP and sends them."""
 
     def __init__(self, resource: Resource) -> None:
-        """An exporter as the process's environment wants it.
+        """An exporter with the settings of the process's environment.
 
         Raises:
             ValueError: a variable cannot be used.
-            OSError: a file that one names cannot be read.
+            OSError: a variable's file cannot be read.
         """
         self._resource = resource
         self._reasons = _Reasons()
         logger = logging.getLogger("opentelemetry.exporter.otlp")
         logger.handlers[:] = [self._reasons]
-        logger.propagate = False  # the tracer reports what it says, once for each outage
+        logger.propagate = False  # the tracer reports its message, once for each outage
         self._exporter: Any = OTLPSpanExporter()
 
     def export(self, batch: Sequence[Sent]) -> str:
-        """Why they were not taken; empty when they were."""
+        """The reason why the collector refused them; empty if it took them."""
         self._reasons.last = ""
         found = self._exporter.export([self._readable(one) for one in batch])
         if found is SpanExportResult.SUCCESS:
@@ -143,7 +143,7 @@ class OtlpExporter:
         return self._reasons.last or "the collector does not take them"
 
     def close(self) -> None:
-        """Give up what is on its way."""
+        """Abandon spans that are still being sent."""
         self._exporter.shutdown()
 
     def _readable(self, sent: Sent) -> ReadableSpan:
@@ -167,7 +167,7 @@ class OtlpExporter:
 
 
 class _Reasons(logging.Handler):
-    """Remembers what the exporter said last."""
+    """Keeps the exporter's last message."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -15,7 +15,7 @@ _LONGEST: Final = 256
 
 
 class Role(StrEnum):
-    """What part the span's owner has in it."""
+    """The role of the span's owner."""
 
     SERVER = "server"  # a caller asked it
     CLIENT = "client"  # it asks a server
@@ -27,8 +27,8 @@ class Kind:
     """One kind of span.
 
     Attributes:
-        program: who sends it, as a command.
-        attributes: what its spans may say beside which pod they are of.
+        program: the sender's command.
+        attributes: possible attributes of its spans, besides those of the pod.
     """
 
     name: str
@@ -54,12 +54,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that took time.
+    """An operation with a duration.
 
     Attributes:
         start: nanoseconds since 1970.
         end: the same.
-        problem: why it did not come to what was asked; empty when it did.
+        problem: reason of a failure; empty on success.
         id: 16 hexadecimal digits; empty for any.
         parent: id of the span that it is part of; empty for none.
     """
@@ -76,7 +76,7 @@ class Span:
 
 
 def cut(text: str) -> str:
-    """A text of others', short enough for an attribute."""
+    """A text from another program, short enough for an attribute."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
@@ -235,4 +235,4 @@ KINDS: Final = (
     ALLOCATE,
     INJECT,
 )
-"""Every kind, in the order in which a pod meets them."""
+"""Every kind, in the order of a pod's life."""

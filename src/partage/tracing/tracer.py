@@ -22,24 +22,24 @@ from partage.tracing.spans import Span
 
 _LOG: Final = logging.getLogger("partage.tracing")
 _END: Final = 2.0
-"""Seconds that the end of a program waits for what is still to be sent."""
+"""Seconds that a program's end waits for unsent spans."""
 
 
 class Told(StrEnum):
-    """What became of spans."""
+    """A span's fate."""
 
     SENT = "sent"
     FAILED = "failed"  # the collector refused them or could not be reached
-    DROPPED = "dropped"  # the queue was full, or they could not be put into words
+    DROPPED = "dropped"  # the queue was full, or they could not be encoded
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A span on its way.
+    """A queued span.
 
     Attributes:
         parent: id of the span that it is part of; empty for none.
-        span: what is sent; its children go on their way by themselves.
+        span: the span to send; its children are sent separately.
     """
 
     trace: str
@@ -52,20 +52,20 @@ class Exporter(Protocol):
     """Sends spans; called from one thread."""
 
     def export(self, batch: Sequence[Sent]) -> str:
-        """Why they were not taken; empty when they were. Whatever is raised counts as not taken."""
+        """The reason why the collector refused them; empty if it took them. Any exception counts as a refusal."""
 
     def close(self) -> None:
-        """Give up what is on its way; may be called from another thread."""
+        """Abandon spans that are still being sent; may be called from another thread."""
 
 
 class Tracer:
-    """Takes spans; this one sends none. `on` is asked when a program is put together."""
+    """Takes spans; this one sends none. A program reads `on` once, at its start."""
 
     on = False
 
     @property
     def counts(self) -> Mapping[Told, int]:
-        """How many spans came to which end."""
+        """Number of spans by fate."""
         return {}
 
     def now(self) -> int:
@@ -73,17 +73,17 @@ class Tracer:
         return 0
 
     def begin(self, parent: TraceContext | None) -> TraceContext | None:  # noqa: ARG002
-        """A new span that others may refer to before it is sent, part of `parent`; None when nothing is traced."""
+        """A new child of `parent`, to which others may refer before it is sent; None if tracing is off."""
         return None
 
     def emit(
         self, trace: str, parent: TraceContext | None, build: Callable[[], Span | None]
     ) -> None:
-        """Tell a span.
+        """Take a span.
 
         Args:
-            parent: the span that the trace came with; decides whether it is sampled.
-            build: makes it; not called where nothing is sent. None: nothing is to be sent.
+            parent: the span that the trace continues; it decides the sampling.
+            build: makes the span; not called if nothing is sent. If it returns None, nothing is sent.
         """
 
 
@@ -92,11 +92,11 @@ NO_TRACES: Final = Tracer()
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """How spans wait to be sent; the names are those of OpenTelemetry's variables.
+    """Settings of the queue; the names are those of OpenTelemetry's variables.
 
     Attributes:
-        size: spans that may wait (OTEL_BSP_MAX_QUEUE_SIZE).
-        batch: spans that are sent at once (OTEL_BSP_MAX_EXPORT_BATCH_SIZE).
+        size: most spans that wait (OTEL_BSP_MAX_QUEUE_SIZE).
+        batch: spans sent at once (OTEL_BSP_MAX_EXPORT_BATCH_SIZE).
         delay: seconds that a span waits for others (OTEL_BSP_SCHEDULE_DELAY, there milliseconds).
     """
 
@@ -106,11 +106,11 @@ class QueueSettings:
 
 
 Sampler = Callable[[str, TraceContext | None], bool]
-"""Whether a trace is sent, by its id and the span that it came with."""
+"""Whether to send a trace, by its id and the span that it continues."""
 
 
 class LiveTracer(Tracer):
-    """Queues what is sampled, and has a thread send it."""
+    """Queues sampled spans, which a thread sends."""
 
     on = True
 
@@ -122,7 +122,7 @@ class LiveTracer(Tracer):
         chance: Callable[[int], int],
         settings: QueueSettings = QueueSettings(),
     ) -> None:
-        """A tracer whose thread runs at once.
+        """A tracer; its thread starts at once.
 
         Args:
             now: nanoseconds since 1970.
@@ -148,22 +148,22 @@ class LiveTracer(Tracer):
 
     @property
     def counts(self) -> Mapping[Told, int]:
-        """How many spans came to which end."""
+        """Number of spans by fate."""
         with self._lock:
             return dict(self._counts)
 
     def begin(self, parent: TraceContext | None) -> TraceContext:
-        """A new span that others may refer to before it is sent."""
+        """A new span, to which others may refer before it is sent."""
         trace = parent.trace if parent is not None else self._id(128)
         return TraceContext(trace, self._id(64), self._sampler(trace, parent))
 
     def emit(
         self, trace: str, parent: TraceContext | None, build: Callable[[], Span | None]
     ) -> None:
-        """Tell a span; see `Tracer`."""
+        """Take a span; see `Tracer`."""
         try:
             span = build() if self._sampler(trace, parent) else None
-        except Exception:  # noqa: BLE001 # a fault of ours here must not become one of the decision
+        except Exception:  # noqa: BLE001 # a fault here must not fail the decision
             _LOG.exception("a span cannot be encoded and is left out")
             self._count(Told.DROPPED)
             return
@@ -176,14 +176,14 @@ class LiveTracer(Tracer):
             self._due.set()
 
     def _each(self, trace: str, span: Span, parent: str) -> Iterator[Sent]:
-        """The span and those within it."""
+        """The span and its descendants."""
         sent = Sent(trace, span.id or self._id(64), parent, span)
         yield sent
         for child in span.children:
             yield from self._each(trace, child, sent.id)
 
     def close(self, patience: float = _END) -> None:
-        """Send what waits, as long as that takes no more than `patience` seconds."""
+        """Send waiting spans, for at most `patience` seconds."""
         self._ending.set()
         self._due.set()
         self._thread.join(patience)
@@ -200,7 +200,7 @@ class LiveTracer(Tracer):
         self._send()
 
     def _send(self) -> None:
-        """Send all that waits now, a batch at a time."""
+        """Send all waiting spans, a batch at a time."""
         for _ in range(-(-len(self._queue) // self._settings.batch)):
             count = min(len(self._queue), self._settings.batch)
             batch = [self._queue.popleft() for _ in range(count)]
@@ -224,12 +224,12 @@ class LiveTracer(Tracer):
             self._counts[told] += count
 
     def _id(self, bits: int) -> str:
-        """Digits of an id; all 0 is none."""
+        """Digits of an id; never all 0."""
         return f"{self._chance(bits) or 1:0{bits // 4}x}"
 
 
 class SpanSeries:
-    """What became of spans, for a program's page of metrics."""
+    """Series of spans by fate, for a program's page of metrics."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
