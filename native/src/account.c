@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define FOREIGN_NS 60000000000ull /* a process in another pid namespace is known by its beat alone */
+#define FOREIGN_NS 60000000000ull /* a process in another pid namespace is known only by its beat */
 
 static char *put_number(char *to, uint64_t value)
 {
@@ -19,10 +19,10 @@ static char *put_number(char *to, uint64_t value)
     return to;
 }
 
-/* Of a process's stat line. */
+/* From a process's stat line. */
 struct line {
     char state;
-    uint64_t threads, start, stack; /* stack: 0 where the kernel does not tell this user */
+    uint64_t threads, start, stack; /* stack: 0 if the kernel does not show it to this user */
 };
 
 /* False if a process has no such line, or it cannot be read. */
@@ -35,7 +35,7 @@ static bool read_stat(uint64_t pid, struct line *line)
     ssize_t size = read(file, text, sizeof text - 1);
     close(file);
     text[size > 0 ? size : 0] = 0;
-    const char *at = strrchr(text, ')'); /* the name may hold anything */
+    const char *at = strrchr(text, ')'); /* the name may contain anything */
     if (!at || at[1] != ' ') return false;
     line->state = at[2];
     uint64_t values[29] = {0};
@@ -76,7 +76,7 @@ static bool is_running(uint64_t identity, uint64_t image)
 {
     struct line line;
     uint64_t pid = identity_pid(identity);
-    /* At the limit of descriptors no file opens, and after chroot none of /proc: the kernel still says whether the pid is used. */
+    /* At the limit of descriptors, and after chroot, no file opens: the kernel still shows whether the pid is used. */
     if (!read_stat(pid, &line)) return pid != 0 && (kill((pid_t)pid, 0) == 0 || errno != ESRCH);
     if (line.start != identity_start(identity)) return false;
     if (image && line.stack && line.stack != image) return false;
@@ -110,7 +110,7 @@ static bool occupy(struct place *place, uint64_t seen, const struct self *self, 
     return atomic_compare_exchange_strong(&place->owner, &settling, self->identity);
 }
 
-/* What this process had before it ran another program (exec): its number and start are the same, its memory is gone. */
+/* Drops the account of this process's former program (before exec): number and start are equal, its memory is gone. */
 static void leave_former(struct account *account, const struct self *self)
 {
     uint64_t used = atomic_load(&account->used_places);
@@ -177,19 +177,19 @@ bool memory_take(struct account *account, struct place *place, uint32_t card, ui
 {
     _Atomic uint64_t *counted = &place->cards[card].counted;
     uint64_t first = atomic_load(cap);
-    /* What can never fit is not counted for a moment either: several such together would come round to nothing. */
+    /* An impossible amount is not counted even for a moment: several such together would wrap around. */
     if (bytes > UINT64_MAX / 4 || (first && bytes > first)) return false;
-    /* First count, then look: two that race may both be refused, never both be let through. */
+    /* First count, then check: of two at once both may be refused, but never both accepted. */
     for (uint64_t attempt = 0; attempt < 3; attempt++) {
         atomic_fetch_add(counted, bytes);
-        /* The cap after that: who lowers it looks at what is counted afterwards, so one of the two sees the other. */
+        /* The cap is read after that: code that lowers it reads the count afterwards, so one sees the other. */
         uint64_t most = atomic_load(cap);
         if (most == 0 || sum(account, card, self, now, false) <= most) return true;
         if (sum(account, card, self, now, true) <= most) return true;
         memory_give(counted, bytes);
         struct timespec pause = {0, (long)((self->identity >> 42) % 7 + 1) * 20000};
         if (attempt < 2 && bytes <= most && sum(account, card, self, now, true) <= most - bytes)
-            nanosleep(&pause, NULL); /* another's attempt was in the way */
+            nanosleep(&pause, NULL); /* another's attempt interfered */
         else if (attempt < 2) break;
     }
     return false;

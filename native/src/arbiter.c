@@ -3,13 +3,13 @@
 #define LOAD(word) atomic_load_explicit(&(word), memory_order_acquire)
 #define STORE(word, value) atomic_store_explicit(&(word), (value), memory_order_release)
 
-/* Whose turn it is, as the latest claim says. */
+/* The turn by the latest claim. */
 struct turn {
     uint32_t author, holder; /* indices; SEATS: none */
     uint64_t stamp, until;
 };
 
-/* One look at another's seat. */
+/* The state of another seat in one look. */
 struct sight {
     bool waits;
     uint32_t priority;
@@ -45,14 +45,14 @@ static struct turn turn_of(const struct arbiter *me, uint64_t now)
         latest = stamp;
         uint32_t named = claim_holder(claim), holder = named == 0 || named > SEATS ? SEATS : named - 1;
         turn = (struct turn){i, holder, stamp, stamp};
-        /* The copy of a seat may hold a claim and the lease of the turn before (reads come in any order on aarch64). */
+        /* A copy may contain a claim and the lease of the turn before (reads arrive in any order on aarch64). */
         if (holder == i) turn.until = lease > stamp + GRACE_NS ? lease : stamp + GRACE_NS;
         else if (holder < SEATS) turn.until = stamp + GRACE_NS;
     }
     return turn;
 }
 
-/* Says whose turn it is from now on, later than what was seen. */
+/* Claims the turn for a holder from now on, later than the seen claims. */
 static bool claim(struct arbiter *me, struct turn seen, uint64_t old, uint32_t holder, uint64_t now)
 {
     uint64_t stamp = now > seen.stamp ? now : seen.stamp + CLAIM_UNIT;
@@ -74,7 +74,7 @@ static struct sight look(const struct arbiter *me, uint32_t i, uint64_t now)
 
 static uint32_t my_priority(const struct arbiter *me) { return terms_priority(me->terms); }
 
-/* Weight of device time: own quota; without one, an even part of what no busy quota takes. */
+/* Weight of device time: own quota; without one, an even part of the time that no busy quota takes. */
 static uint64_t weight(const struct arbiter *me, uint64_t now)
 {
     uint32_t quota = terms_quota(me->terms);
@@ -90,7 +90,7 @@ static uint64_t weight(const struct arbiter *me, uint64_t now)
     return left < 10 ? 10 : left;
 }
 
-/* Online work that ran a moment ago keeps the card for RETURN_NS; only lower ranks ask. */
+/* Online work that ran a moment ago keeps the card for RETURN_NS; only lower ranks ask this. */
 static bool is_held_for_online(const struct arbiter *me, uint64_t now)
 {
     if (my_priority(me) == PRIORITY_ONLINE) return false;
@@ -118,7 +118,7 @@ static struct sight own_sight(const struct arbiter *me, uint64_t pending, uint64
     return own;
 }
 
-/* How many others come before the sharer; `due` is the first of all others or SEATS. */
+/* The number of others before the sharer; `due` is the first of all others or SEATS. */
 static uint32_t rank(const struct arbiter *me, uint64_t now, uint64_t pending, uint32_t *due)
 {
     struct sight own = own_sight(me, pending, weight(me, now)), best = {false, 0, 0};
@@ -175,7 +175,7 @@ static uint64_t quantum(uint32_t others)
     return slice < QUANTUM_MIN_NS ? QUANTUM_MIN_NS : slice;
 }
 
-/* Where virtual time stands: the least of those who have work, else where turns were last taken. */
+/* The common virtual time: the least of those with work, else the one at which turns were last taken. */
 static uint64_t standing(const struct arbiter *me, uint64_t now)
 {
     uint64_t least = UINT64_MAX, floor = 0;
@@ -196,7 +196,7 @@ uint32_t arbiter_bell(const struct arbiter *me, uint64_t now)
     return holder < SEATS ? holder : me->index;
 }
 
-/* Who takes back what was taken from it, before that could be over, does not play by the rule. */
+/* Notes a sharer that takes back a turn before the other's turn could have ended, against the rule. */
 static void mind(struct arbiter *me, uint64_t now)
 {
     struct turn turn = turn_of(me, now);
@@ -238,8 +238,8 @@ bool arbiter_want(struct arbiter *me, uint64_t now)
     see(me, now - LATE_NS);
     own = me->own;
     /*
-     * Who wakes starts where the others stand: it neither saved up time nor pays for time alone. It is first among
-     * equals, unless it only paused, or it could be so again and again.
+     * A sharer that wakes starts at the others' virtual time: it neither saved up time nor pays for time alone. It is
+     * first among equals, unless it only paused; otherwise it could be first again and again.
      */
     bool slept = !is_past(LOAD(own->active), now, WINDOW_NS);
     uint64_t least = standing(me, now), slack = QUANTUM_NS * 1000 / weight(me, now);
@@ -259,7 +259,7 @@ void arbiter_rest(struct arbiter *me, uint64_t now)
 
 bool arbiter_holds(const struct arbiter *me, uint64_t now)
 {
-    return turn_of(me, now).holder == me->index; /* a turn that is over is still ours until another takes it */
+    return turn_of(me, now).holder == me->index; /* an ended turn is still ours until another takes it */
 }
 
 static bool take(struct arbiter *me, struct turn seen, uint64_t now)
@@ -267,7 +267,7 @@ static bool take(struct arbiter *me, struct turn seen, uint64_t now)
     uint64_t old = LOAD(me->own->claim), clock = LOAD(*me->clock);
     STORE(me->own->lease, now + LEASE_NS);
     if (!claim(me, seen, old, me->index, now)) return false;
-    /* Of two that claim at once each says so before it looks, or neither sees the other: a claim is in memory first. */
+    /* Of two that claim at once each writes before it reads, or neither sees the other: a claim is in memory first. */
     atomic_thread_fence(memory_order_seq_cst);
     see(me, UINT64_MAX);
     if (turn_of(me, now).holder != me->index) return false; /* another's claim is later */
@@ -284,7 +284,7 @@ bool arbiter_try(struct arbiter *me, uint64_t now)
     me->ahead = 0;
     if (is_held_for_online(me, now)) return false;
     if (turn.holder == me->index) {
-        /* Handed over, or kept: either way it is renewed, and if it was taken meanwhile we see it. */
+        /* Handed over, or kept: in both cases it is renewed, and we see it if another took it meanwhile. */
         if (turn.until < now + LEASE_NS - MS) return take(me, turn, now);
         return true;
     }
@@ -328,7 +328,7 @@ void arbiter_renew(struct arbiter *me, uint64_t now)
     struct turn turn = turn_of(me, now);
     if (turn.holder != me->index || (turn.until > now + LEASE_NS - 2 * MS && turn.until <= now + LEASE_NS)) return;
     STORE(me->own->lease, now + LEASE_NS);
-    /* An own claim keeps its time: a renewal must not come after what another has claimed meanwhile. */
+    /* An own claim keeps its time: a renewal must not be later than another's claim meanwhile. */
     if (turn.author != me->index) claim(me, turn, old, me->index, now);
 }
 

@@ -1,8 +1,8 @@
 /*
- * Arrays and mipmapped arrays: counted by estimate, since the driver does not say what they take.
+ * Arrays and mipmapped arrays: counted by estimate, since the driver does not report their memory.
  *
- * A sparse array and one whose mapping is deferred have no memory of their own: what is mapped to them is memory by
- * handle, which counts already, and is held by them as by a mapping.
+ * A sparse array and one with a deferred mapping have no memory of their own. Memory mapped to them is memory by
+ * handle, which is already counted, and they hold it as a mapping does.
  */
 #include "cards.h"
 #include "contexts.h"
@@ -40,7 +40,7 @@ static bool reserve(struct card *card, uint64_t bytes)
     return false;
 }
 
-/* Keeps the books of an array that was made, or releases what was counted for it. */
+/* Records a created array, or releases the bytes counted for it. */
 static CUresult keep(struct card *card, enum kind kind, CUresult result, uint64_t key, uint64_t bytes, unsigned flags)
 {
     if (result != CUDA_SUCCESS) {
@@ -106,7 +106,7 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmap *array, const CUarray3D *shape, 
 DESTROYS(cuArrayDestroy, KIND_ARRAY, CUarray)
 DESTROYS(cuMipmappedArrayDestroy, KIND_MIPMAP, CUmipmap)
 
-/* What is mapped where, of which handle; a deferred array is mapped as a whole. False: the array is not known. */
+/* The place and the handle of a mapping; a deferred array is mapped as a whole. False: the array is unknown. */
 static bool tile_of(const CUarrayMap *map, struct entry *tile)
 {
     struct entry array;
@@ -126,7 +126,7 @@ static bool tile_of(const CUarrayMap *map, struct entry *tile)
     return true;
 }
 
-/* The handles are held before the driver maps them; what they replace, or is unmapped, is given up after it. */
+/* The handles are held before the driver maps them; replaced or unmapped ones are released after it. */
 static void note_maps(const CUarrayMap *list, unsigned count, const bool *held, bool good)
 {
     for (unsigned i = 0; i < count; i++) {

@@ -4,20 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LATE_HOST_NS 20000ull /* a launch on an idle device takes less than this, unless it loads or the host is busy */
-#define LEAST_NS 1000      /* counted for a batch whose launches took as long to be made as it was on the device */
-#define ESTIMATES 4        /* batches that were not measured, until one is that holds a single launch */
-#define STAYS_NS (20 * MS)  /* by this much a kernel is late that others pass */
-#define GAPS_NS 20000ull /* so much time between launches is counted with them before the driver is asked */
+#define LATE_HOST_NS 20000ull /* a launch on an idle device takes less, unless it loads or the host is busy */
+#define LEAST_NS 1000      /* counted for a batch whose launches took as long to make as it was on the device */
+#define ESTIMATES 4        /* estimated batches until one with a single launch is measured */
+#define STAYS_NS (20 * MS)  /* a kernel that others pass is late by this much */
+#define GAPS_NS 20000ull /* up to this much time between launches is counted with them before the driver is asked */
 
-#define GRAPH_GONE UINT64_MAX /* in place of the name of a graph that ended while it ran */
+#define GRAPH_GONE UINT64_MAX /* replaces the name of a graph that ended while it ran */
 
 _Atomic uint32_t captures;
 _Atomic bool streams_join;
 
 void batch_forget(void) { atomic_store(&captures, 0); }
 
-/* Own driver calls must not end another's capture, and need the batch's context in whatever thread they run. */
+/* Own driver calls must not end another's capture, and need the batch's context in any thread. */
 struct aside {
     int mode;
     bool pushed;
@@ -74,7 +74,7 @@ static uint32_t home(const struct graph_costs *costs, uint64_t graph)
     return (uint32_t)(graph * 0x9e3779b97f4a7c15ull >> 32) & (costs->room - 1);
 }
 
-/* Where a graph is, or belongs; there is always a free place. */
+/* The place of a graph, or a free place for it; there is always one. */
 static struct graph_cost *place_of(const struct graph_costs *costs, uint64_t graph)
 {
     uint32_t i = home(costs, graph);
@@ -97,7 +97,7 @@ static bool grow(struct graph_costs *costs)
 static void keep(struct graph_costs *costs, uint64_t graph, uint64_t ns)
 {
     costs->mean_ns = costs->mean_ns ? (costs->mean_ns * 7 + ns) / 8 + 1 : ns;
-    if (costs->used + 1 > costs->room / 2 && !grow(costs)) return; /* without memory the mean is expected of all */
+    if (costs->used + 1 > costs->room / 2 && !grow(costs)) return; /* without memory the mean is expected */
     struct graph_cost *at = place_of(costs, graph);
     costs->used += at->graph == 0;
     *at = (struct graph_cost){graph, ns};
@@ -112,7 +112,7 @@ void batch_forget_graph(struct gate *gate, uint64_t graph)
     if (!at || at->graph != graph) return;
     uint32_t mask = costs->room - 1, hole = (uint32_t)(at - costs->slots);
     costs->used--;
-    /* Those behind it that would no longer be found move up. */
+    /* Entries behind it that could no longer be found move up. */
     for (uint32_t i = (hole + 1) & mask; costs->slots[i].graph; i = (i + 1) & mask) {
         if (((i - home(costs, costs->slots[i].graph)) & mask) < ((i - hole) & mask)) continue;
         costs->slots[hole] = costs->slots[i];
@@ -136,8 +136,8 @@ bool batch_knows(const struct gate *gate, uint64_t graph)
 }
 
 /*
- * What launches of each function take: that of a batch of one is measured. Of several only their sum is, so each is corrected by
- * how far that was off, so little that all of them together move an eighth of the way.
+ * Learns the times of each function's launches. The time of a batch of one is measured. Of several only the sum is, so
+ * each is corrected by the error of the sum, in small steps: all of them together move an eighth of the way.
  */
 static void learn_functions(struct gate *gate, const struct batch *batch, uint64_t fresh)
 {
@@ -152,7 +152,7 @@ static void learn_functions(struct gate *gate, const struct batch *batch, uint64
     }
 }
 
-/* A graph is expected to take what it took; kernels what they added to what ran beside them. */
+/* A graph is expected to take its last time; kernels the time that they added beside others. */
 static void learn(struct gate *gate, const struct batch *batch, uint64_t whole, uint64_t fresh)
 {
     if (batch->graph == GRAPH_GONE || batch->graph == GRAPH_KNOWN) return;
@@ -172,7 +172,7 @@ static void learn(struct gate *gate, const struct batch *batch, uint64_t whole, 
 
 static bool make_events(struct batch *batch)
 {
-    /* Events are kept with their slot as long as the context is the same. */
+    /* Events stay with their slot as long as the context is the same. */
     if (batch->start && batch->end) return true;
     struct aside aside = step_aside(batch->context);
     if (!batch->start) ASK((CUevent *, unsigned), cuEventCreate, &batch->start, CU_EVENT_DEFAULT);
@@ -218,7 +218,7 @@ void batch_charge(struct gate *gate, uint64_t ns, uint64_t now)
 
 static uint64_t expected_of_one(const struct batch *batch) { return batch->expected / (batch->count ? batch->count : 1); }
 
-/* Notes which batches are open, so that a launch goes through these alone. */
+/* Notes which batches are open, so that a launch visits only these. */
 static void set_state(struct gate *gate, struct batch *batch, uint32_t state)
 {
     uint64_t bit = 1ull << (batch - gate->batches);
@@ -231,16 +231,16 @@ static void count_batch(struct gate *gate, struct batch *batch, uint64_t ns, uin
     gate->pending -= batch->expected < gate->pending ? batch->expected : gate->pending;
     set_state(gate, batch, BATCH_FREE);
     if (gate->pending == 0) gate->backlog = false;
-    /* What came after a function of the host on its stream is over, and so is the function. */
+    /* Work after a host function on its stream has ended, and so has the function. */
     if (batch->opened > gate->hosted_at && batch->context == gate->hosted_context && batch->stream == gate->hosted_stream)
         gate->hosted_at = 0;
-    gate->held_since = 0; /* something ended: patience begins anew */
+    gate->held_since = 0; /* work ended: patience starts again */
     if (ns) batch_charge(gate, ns, now);
 }
 
 /*
- * One in sixteen, spread so that no rhythm of the program's meets the same launch always; and one for every four that were
- * estimated, lest what single launches take is known from other times only.
+ * One in sixteen, spread so that no rhythm of the program always meets the same launch; and one for every four
+ * estimated ones, so that the time of single launches stays current.
  */
 bool batch_is_sample(const struct gate *gate)
 {
@@ -255,7 +255,7 @@ uint64_t batch_thread(CUstream stream)
 
 static bool is_dry(const struct batch *batch)
 {
-    if (batch->marks) return is_over(batch, batch->end); /* a thread's own stream is another one in every thread */
+    if (batch->marks) return is_over(batch, batch->end); /* a thread's own stream is a different one in every thread */
     struct aside aside = step_aside(batch->context);
     CUresult result = ASK((CUstream), cuStreamQuery, batch->stream);
     step_back(aside);
@@ -263,8 +263,8 @@ static bool is_dry(const struct batch *batch)
 }
 
 /*
- * Did the stream run dry since the latest launch? A batch that goes on would count that time as well. The driver is asked
- * only after launches have been further apart than they take, for so long together that the answer is worth its cost.
+ * Did the stream run dry since the latest launch? A batch that continues would count that time as well. The driver is
+ * asked only after the gaps between launches together are long enough to be worth the cost of asking.
  */
 static bool ran_dry(const struct gate *gate, struct batch *batch, uint64_t now)
 {
@@ -275,20 +275,20 @@ static bool ran_dry(const struct gate *gate, struct batch *batch, uint64_t now)
         batch->gaps += gap;
         return false;
     }
-    if (is_dry(batch)) return true; /* and was in the gaps before, one takes it */
+    if (is_dry(batch)) return true; /* and the code assumes that it was dry in the gaps before */
     batch->gaps = 0;                /* it had work all the time */
     batch->awaited = false;
     return false;
 }
 
 /*
- * Ends a batch whose stream is dry. Marked now, the end would count the idle time since: the launches' own span is taken,
- * less what others were counted for meanwhile; and those that were under way before it are informed.
+ * Ends a batch whose stream is dry. An end marked now would include the idle time since. The launches' own span counts
+ * instead, without the time counted for others meanwhile; batches that started earlier receive this time.
  */
 static void estimate(struct gate *gate, struct batch *batch, uint64_t now)
 {
     gate->estimated++;
-    /* Of fills and copies no function says what one takes. */
+    /* No function gives the time of fills and copies. */
     bool unnamed = !batch->graph && batch->known < batch->count && gate->singles_learnt;
     uint64_t each = unnamed ? gate->single_ns : expected_of_one(batch), least = batch->count * each;
     uint64_t most = now - batch->opened, span = batch->last - batch->opened + each;
@@ -299,7 +299,7 @@ static void estimate(struct gate *gate, struct batch *batch, uint64_t now)
     for (uint32_t i = 0; i < BATCHES; i++) {
         struct batch *other = &gate->batches[i];
         if (other == batch || other->state == BATCH_FREE || other->context != batch->context) continue;
-        /* One before it on its stream was over when it began. */
+        /* An earlier batch on its stream had ended when it began. */
         if (other->stream == batch->stream && other->thread == batch->thread) continue;
         if (other->opened <= batch->opened) other->counted += span;
     }
@@ -356,7 +356,7 @@ bool batch_mark(const struct batch *batch)
 
 void batch_close(struct gate *gate, struct batch *batch, uint64_t now)
 {
-    if (batch->mixed) { /* not measured: it counts as what was expected */
+    if (batch->mixed) { /* not measured: its expected time counts */
         count_batch(gate, batch, batch->expected, now);
         return;
     }
@@ -378,19 +378,19 @@ void batch_close_old(struct gate *gate, uint64_t age, uint64_t now)
     }
 }
 
-/* What of a batch that is over no other was counted for; those that have begun and are not counted yet learn of it. */
+/* The time of an ended batch that was not counted for others; begun and uncounted ones receive it. */
 static uint64_t fresh_time(struct gate *gate, struct batch *batch, uint64_t *whole)
 {
     int64_t span, since;
     *whole = 0;
     if (!elapsed(batch->context, batch->start, batch->end, &span) || span < 0) return batch->expected;
-    /* The host may be late to see that work began, most of all where its processors are short: what a launch takes counts. */
+    /* The host may notice the start of work late, most of all with few processors: the time of a launch counts. */
     int64_t rest = span - (int64_t)batch->lead;
     int64_t least = batch->lead > LATE_HOST_NS && gate->single_ns > LEAST_NS ? (int64_t)gate->single_ns : LEAST_NS;
     if (batch->lead) span = rest > least ? rest : least < span ? least : span;
-    /* A host that stood still after the launch leaves nothing of it: the least is counted, and nothing is learnt from a guess. */
+    /* A host that stood still after the launch leaves nothing: the least is counted, and a guess is not learnt. */
     if (rest >= least || batch->lead <= LATE_HOST_NS) *whole = (uint64_t)span;
-    /* While it was being made others may have run. */
+    /* Others may have run while it was made. */
     uint64_t counted = batch->counted > batch->lead ? batch->counted - batch->lead : 0;
     uint64_t fresh = (uint64_t)span > counted ? (uint64_t)span - counted : 0;
     for (uint32_t i = 0; i < BATCHES; i++) {
@@ -400,17 +400,17 @@ static uint64_t fresh_time(struct gate *gate, struct batch *batch, uint64_t *who
         if (other->stream == batch->stream && other->thread == batch->thread) continue;
         if (!elapsed(batch->context, other->start, batch->end, &since) || since <= 0) continue;
         if (since > span) other->counted += fresh;                                      /* it began before this one */
-        else if ((uint64_t)since > other->counted) other->counted = (uint64_t)since; /* within: no gap is left since */
+        else if ((uint64_t)since > other->counted) other->counted = (uint64_t)since; /* within: no gap remains */
     }
     return fresh;
 }
 
 struct over {
     struct batch *batch;
-    int64_t end; /* since the one that was found first began */
+    int64_t end; /* since the start of the one that was found first */
 };
 
-/* Puts a batch that is over where it belongs by its end; `first` is the one that was found first. */
+/* Inserts an ended batch by its end; `first` is the one that was found first. */
 static void insert(struct over *list, uint32_t count, struct batch *batch, const struct batch *first)
 {
     int64_t end = 0;
@@ -427,7 +427,7 @@ bool batch_stay(const struct gate *gate)
     return false;
 }
 
-/* Others on its stream wait for it, so that one of them alone can stay. */
+/* Others on its stream wait for it, so only one of them can stay. */
 static bool has_one_that_stays(const struct gate *gate, const struct batch *batch)
 {
     for (uint32_t i = 0; i < BATCHES; i++) {
@@ -440,8 +440,8 @@ static bool has_one_that_stays(const struct gate *gate, const struct batch *batc
 }
 
 /*
- * A kernel that stays until the host ends it is known by what was launched after it and is over, while it is late itself: from
- * then on nothing waits for it. Work that merely takes long has what follows it wait too.
+ * A kernel that stays until the host ends it is recognised when it is late and later work has ended: from then on
+ * nothing waits for it. Work that only takes long makes later work wait too.
  */
 static void pass_by(struct gate *gate, struct batch *batch, uint64_t now)
 {
@@ -473,7 +473,7 @@ void batch_harvest(struct gate *gate, uint64_t now)
     for (uint32_t i = 0; i < count; i++) {
         struct batch *batch = list[i].batch;
         uint64_t whole, fresh = fresh_time(gate, batch, &whole);
-        /* It ended before it was seen to have: work that follows other work ends its own time after that. */
+        /* It ended before this was noticed: work that follows other work ends its own time after that. */
         uint64_t begun = gate->last_end > gate->last_launch ? gate->last_end : gate->last_launch;
         uint64_t end = (batch->lead && batch->began > begun ? batch->began : begun) + fresh;
         gate->last_end = end < now ? end : now;
@@ -488,7 +488,7 @@ void batch_harvest(struct gate *gate, uint64_t now)
 
 void batch_began(struct gate *gate, struct batch *batch, uint64_t called, uint64_t now)
 {
-    /* Without its mark passed the device has had other work all the while. */
+    /* If its mark has not passed, the device has had other work all the time. */
     if (gate->pending > batch->expected) {
         if (!is_over(batch, batch->start)) return;
         batch_harvest(gate, now);
@@ -508,7 +508,7 @@ void batch_forget_context(struct gate *gate, CUcontext context)
         batch->context = NULL;
     }
     if (gate->hosted_context == context) gate->hosted_at = 0;
-    /* Its graphs end with it; those of another context are measured anew. */
+    /* Its graphs end with it; those of another context are measured again. */
     free(gate->graphs.slots);
     gate->graphs = (struct graph_costs){.mean_ns = gate->graphs.mean_ns};
 }

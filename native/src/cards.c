@@ -1,11 +1,11 @@
-/* On which card an object lies: asked of the driver, since it need not be the card of the thread's context. */
+/* The card of an object: asked of the driver, since it may differ from the card of the thread's context. */
 #include "cards.h"
 #include "driver.h"
 
 struct card *card_at(const CUlocation *location)
 {
     if (location->type == CU_LOCATION_DEVICE) return card_of(location->id);
-    /* A part of a device's memory: the lowest byte says whose. */
+    /* A part of a device's memory: the lowest byte is the device. */
     if (location->type == CU_LOCATION_DOMAIN) return card_of(location->id & 0xff);
     return NULL;
 }
@@ -31,7 +31,7 @@ struct card *card_of_stream(CUstream stream)
     struct container *all = container_get();
     struct card *card = card_current();
     CUcontext of = NULL, now = NULL;
-    /* The special streams are those of the thread's context; any other belongs to one even where the thread has none. */
+    /* The special streams are those of the thread's context; any other belongs to one even if the thread has none. */
     if (!all || (uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD) return card;
     if (card && all->limits.count == 1) return card;
     if (ASK((CUstream, CUcontext *), cuStreamGetCtx, stream, &of) != CUDA_SUCCESS) return card;

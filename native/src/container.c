@@ -18,7 +18,7 @@ _Thread_local uint32_t locks_held;
 #endif
 
 static struct container container;
-static char home[1024]; /* the folder that the library lies in, with a slash */
+static char home[1024]; /* the library's folder, with a slash */
 static struct lock opening;
 static _Atomic uint32_t status;          /* 0 until opened */
 static _Atomic uint32_t joined;
@@ -34,7 +34,7 @@ void container_complain(const char *what, const char *why, uint32_t line)
     if (size > 0 && write(STDERR_FILENO, text, (size_t)size) < 0) return;
 }
 
-/* Learns the library's own folder; false when its path is not absolute or too long. */
+/* Finds the library's own folder; false if its path is not absolute or too long. */
 static bool find_home(void)
 {
     if (!symbols_home((const void *)&container_get, home, sizeof home) || home[0] != '/') return false;
@@ -42,7 +42,7 @@ static bool find_home(void)
     return true;
 }
 
-/* "folder of the library / name"; false when that is too long. */
+/* "folder of the library / name"; false if that is too long. */
 static bool beside(const char *name, char *path, size_t room)
 {
     size_t length = strlen(home);
@@ -75,7 +75,7 @@ static bool read_limits(void)
     return line == 0;
 }
 
-/* Maps a shared file that must have its size and its mark already; the agent made it. */
+/* Maps a shared file of the agent, which must already have its size and its mark. */
 static void *map_shared(const char *name, size_t bytes, uint64_t magic)
 {
     char path[1024];
@@ -97,8 +97,8 @@ static void *map_shared(const char *name, size_t bytes, uint64_t magic)
 }
 
 /*
- * The agent's page of amounts, if it gave one: an agent that gives none changes nothing. A card has a cap or a quota by it
- * exactly where the limits give it one, and always had.
+ * The agent's page of amounts, if it gave one: an agent without one changes no amounts. A card has a cap or a quota by
+ * the page exactly if the limits give it one, always.
  */
 static bool map_amounts(void)
 {
@@ -130,7 +130,7 @@ void container_forget(void)
 {
     uint32_t seen = atomic_load(&status);
     opening = (struct lock){0};
-    if (seen != STATUS_OPEN) return; /* nothing was opened: most processes of a container know no card */
+    if (seen != STATUS_OPEN) return; /* nothing was opened: most processes of a container use no card */
     atomic_store(&joined, 0);
     atomic_store(&container.place, NULL);
     for (uint32_t i = 0; i < container.limits.count; i++) {
@@ -266,7 +266,7 @@ bool container_join(void)
     lock_take(&opening, LOCK_OPENING);
     bool good = atomic_load(&joined);
     if (!good) {
-        /* One that failed keeps its place, which says so: the next attempt has it. */
+        /* A failed attempt keeps its place, whose state shows the fault: the next attempt gets it. */
         struct place *place = atomic_load(&all->place);
         if (!place) atomic_store(&all->place, place = place_take(all->account, &all->self, clock_now()));
         good = place != NULL;

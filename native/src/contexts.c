@@ -1,4 +1,4 @@
-/* The driver's start and contexts: what they cost in memory, and what ends with them. */
+/* The driver's start and contexts: their cost in memory, and the objects that end with them. */
 #include "contexts.h"
 #include "driver.h"
 #include "ledger.h"
@@ -13,15 +13,15 @@ static void at_end(void)
     struct container *all = container_get();
     watch_stop();
     for (uint32_t i = 0; all && i < all->limits.count; i++) gate_shut(&all->cards[i].gate);
-    /* Destructors that still come may call the driver, which may be gone when they do: of itself the library does not. */
+    /* Later destructors may call the driver, which may already be gone: the library does not call it for itself. */
     driver_leave();
-    /* What they release must not be taken from the next owner's count. */
+    /* Bytes that they release must not reduce the next owner's count. */
     static struct place gone;
     struct place *place = all ? atomic_exchange(&all->place, &gone) : NULL;
     if (place) place_leave(place, &all->self);
 }
 
-/* Every device that the driver shows must have limits; one without would be free of any. */
+/* Every visible device of the driver must have limits; one without would be unlimited. */
 static bool all_are_limited(void)
 {
     int count = 0;
@@ -43,12 +43,12 @@ EXPORT CUresult cuInit(unsigned flags)
         atomic_store(&container_get()->place->state, PLACE_FAULT);
         return CUDA_ERROR_NOT_PERMITTED;
     }
-    /* Registered after the driver's own, so it runs before them. */
+    /* Registered after the driver's own handlers, so it runs before them. */
     if (!atomic_exchange(&registered, true)) atexit(at_end);
     return result;
 }
 
-/* Counts a context until the agent has measured what it really costs. */
+/* Counts a context until the agent has measured its real cost. */
 static bool admit_context(struct card *card)
 {
     if (memory_estimate(card, card->limits->context)) return true;
@@ -87,13 +87,13 @@ CREATES(cuVDPAUCtxCreate, (CUcontext *context, unsigned flags, CUdevice device, 
 CREATES(cuVDPAUCtxCreate_v2, (CUcontext *context, unsigned flags, CUdevice device, uint32_t video, void *find), context,
         flags, device, video, find)
 
-/* What was allocated in a context goes with it. It is out of the ledger before the driver may give names of it again. */
+/* Allocations of a context, which end with it. They leave the ledger before the driver may reuse their names. */
 struct estate {
     struct entry *entries;
     uint32_t count;
 };
 
-/* Events must be let go while the context still stands. */
+/* Events must be destroyed while the context still exists. */
 static void forget_gates(CUcontext context)
 {
     struct container *all = container_get();
@@ -130,7 +130,7 @@ DESTROYS(cuCtxDestroy)
 DESTROYS(cuCtxDestroy_v2)
 
 #define DEVICES 64
-/* Of those who hold a primary context, by device: the driver may wait for work of another's under it. And of any other. */
+/* By device, for holders of its primary context: the driver may wait for another's work under it. And for others. */
 static struct lock holders[DEVICES], users;
 
 static _Atomic bool greens; /* a green context was made */
@@ -143,7 +143,7 @@ void contexts_forget(void)
 
 static struct lock *holders_of(CUdevice device) { return &holders[(unsigned)device % DEVICES]; }
 
-/* The old count of a context's users: it is there for one, and the last to detach ends it. In `other`, beyond the first. */
+/* The old count of a context's users: one from the start, in `other` the rest; the last to detach ends it. */
 static bool hold_by(uint64_t context, int64_t more)
 {
     struct entry entry;
@@ -177,7 +177,7 @@ EXPORT CUresult cuCtxDetach(CUcontext context)
     return result;
 }
 
-/* The primary context of a device is one, however often it is retained: by device, its address is known only after. */
+/* The primary context of a device is one for all holders: keyed by device, as its address is known only later. */
 static uint64_t primary_key(CUdevice device) { return (uint64_t)(unsigned)device | 1ull << 63; }
 
 uint64_t contexts_now(void)
@@ -187,7 +187,7 @@ uint64_t contexts_now(void)
     struct entry entry;
     ASK((CUcontext *), cuCtxGetCurrent, &context);
     uint64_t key = (uint64_t)(uintptr_t)context;
-    /* What was not made as a context is a primary one, or a green one of it. */
+    /* A context that was not created is a primary one, or a green one of it. */
     if (!context || !atomic_load(&greens) || ledger_find(KIND_CONTEXT, key, &entry)) return key;
     bool told = ASK((CUdevice *), cuCtxGetDevice, &device) == CUDA_SUCCESS;
     return told && ledger_find(KIND_CONTEXT, primary_key(device), &entry) && entry.context ? entry.context : key;
@@ -221,7 +221,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return result;
 }
 
-/* A reset ends all of it, but no hold: who retained it has to release it still. */
+/* A reset ends all of it except the holds: each holder still has to release it. */
 static CUresult let_go(CUresult (*real)(CUdevice), CUdevice device, bool reset)
 {
     struct entry entry = {0};
@@ -252,8 +252,8 @@ ENDS_PRIMARY(cuDevicePrimaryCtxReset, true)
 ENDS_PRIMARY(cuDevicePrimaryCtxReset_v2, true)
 
 /*
- * A green context is a part of the primary one, which it keeps alive: that is what is counted. What is allocated in it
- * is the primary's as well, and outlives it.
+ * A green context is a part of the primary one, which it keeps alive: so the primary is counted. Allocations in it
+ * are the primary's as well, and outlive it.
  */
 EXPORT CUresult cuGreenCtxCreate(CUgreen *green, void *resources, CUdevice device, unsigned flags)
 {

@@ -19,11 +19,11 @@ struct row {
 static const struct row rows[HOOK_COUNT] = {HOOKS(HOOK_ROW)};
 
 static void *_Atomic found_rows[HOOK_COUNT];
-static char absent; /* marks what the driver does not have */
+static char absent; /* marks a function that the driver does not have */
 
 /*
- * What was found is kept, and the watch calls it at any time. So a driver stays where it is, even if the program closes
- * it: opened again it would lie elsewhere.
+ * Found functions are kept, and the watch calls them at any time. So a driver stays loaded, even if the program closes
+ * it: opened again it would be at another address.
  */
 static void stay(const char *soname)
 {
@@ -79,7 +79,7 @@ void *driver_standin(const char *name, void *found)
     return found;
 }
 
-/* Is `found` a variant of `base` that the table does not know? Its signature may differ: let it be. */
+/* Is `found` a variant of `base` that the table does not know? Its signature may differ, so it passes unhooked. */
 static bool is_unknown_variant(const char *base, const void *found)
 {
     static const char *const endings[] = {"", "_ptsz", "_ptds"};
@@ -100,12 +100,12 @@ static bool is_unknown_variant(const char *base, const void *found)
 void *driver_standin_versioned(const char *base, int version, int per_thread, void *found)
 {
     int best = -1;
-    /* What the driver gave counts, by whatever name: with cuda.h of CUDA 12 cuGraphInstantiate is another function. */
+    /* The driver's answer counts, under any name: with cuda.h of CUDA 12 cuGraphInstantiate is another function. */
     for (int i = 0; i < HOOK_COUNT; i++)
         if (*rows[i].base && driver_hooked((enum hook)i) == found) return rows[i].ours;
     for (int i = 0; i < HOOK_COUNT; i++) {
         if (strcmp(rows[i].base, base) != 0) continue;
-        /* Where there is no per-thread row, the plain one serves both; an older driver gives the newest that it has. */
+        /* Without a per-thread row, the plain one serves both; an older driver returns the newest that it has. */
         if (rows[i].per_thread > per_thread || rows[i].since > version || !driver_hooked((enum hook)i)) continue;
         if (best < 0 || rows[i].per_thread > rows[best].per_thread ||
             (rows[i].per_thread == rows[best].per_thread && rows[i].since > rows[best].since))

@@ -1,9 +1,9 @@
 /*
- * Forks: what a child must not take for its own.
+ * Forks: state that a child must not use.
  *
- * This file is above all others. After a fork the child is another process: nothing of the parent's work is its own, and a
- * lock may have been held by a thread that the child does not have. Every file's own state goes here, lock and counts
- * together.
+ * This file is above all others. After a fork the child is another process: none of the parent's work is its own, and a
+ * lock may have been held by a thread that the child does not have. Every file resets its own state here, lock and
+ * counts together.
  */
 #include "batch.h"
 #include "container.h"
@@ -32,7 +32,7 @@ static void in_child(void)
     container_forget();
 }
 
-/* Before the first call, so that a fork while another thread opens the container is covered as well. */
+/* Before the first call, so that it also covers a fork while another thread opens the container. */
 __attribute__((constructor)) static void at_load(void)
 {
     pthread_atfork(symbols_before_fork, symbols_after_fork, in_child);

@@ -4,19 +4,19 @@
 #include "watch.h"
 #include <stdatomic.h>
 
-#define AHEAD_NS (8 * MS)        /* launched and not counted: at most this much, or one launch, where that is bounded */
-#define BATCH_NS (MS / 2)        /* a batch is closed when it expects this much */
-#define ALONE_BATCHES 16         /* times as much of both while nothing bounds what is launched ahead */
-#define CHECK_NS 200000ull       /* launches pass unasked for this long */
-#define DRAIN_PATIENCE (250 * MS) /* work that is late by this is passed by: it may wait for what is held back */
-#define HOST_PATIENCE (20 * MS)  /* the same where a function of the host is among it: that may want the launching thread's lock */
-#define LEFT_MOST (2000 * MS)    /* no launch waits longer than this for work to end when it should */
-#define IDLE_NS (5 * MS)         /* without work for this long: it rests */
-#define SHORT_NS (MS / 2)        /* work that is waited for alone: its mark would take some percent of what takes less */
-#define LINGER_NS (20 * MS)      /* launches beside a kernel that stays pass for this long when the turn has ended */
-#define NEAR_NS 10000ull        /* about to end: asked for again after this */
-#define SOON_NS 50000ull        /* the watch looks again after this at the earliest */
-#define RINGS 16                 /* so often a wait may be cut short; then it lasts */
+#define AHEAD_NS (8 * MS)        /* launched and not counted: at most this much, or one launch, if that is bounded */
+#define BATCH_NS (MS / 2)        /* a batch is closed when its launches are expected to take this long */
+#define ALONE_BATCHES 16         /* both times this factor while nothing bounds launches ahead */
+#define CHECK_NS 200000ull       /* launches pass unchecked for this long */
+#define DRAIN_PATIENCE (250 * MS) /* launches pass work that is late by this: it may wait for a delayed launch */
+#define HOST_PATIENCE (20 * MS)  /* the same with a host function in it: that may need the launching thread's lock */
+#define LEFT_MOST (2000 * MS)    /* no launch waits longer than this for work beyond its expected end */
+#define IDLE_NS (5 * MS)         /* without work for this long it rests */
+#define SHORT_NS (MS / 2)        /* work that is waited for alone: a mark would take some percent of shorter work */
+#define LINGER_NS (20 * MS)      /* launches beside a kernel that stays pass for this long after the turn's end */
+#define NEAR_NS 10000ull        /* about to end: asked again after this */
+#define SOON_NS 50000ull        /* the watch checks again after this at the earliest */
+#define RINGS 16                 /* a wait may be cut short so often; then it lasts */
 #define IDLE_BUSY_NS (MS / 2)    /* and for this long while others wait: with half of it shares were up to 4 points off their quotas on the hostile model */
 
 static struct arbiter *arbiters(struct gate *gate, int i)
@@ -24,7 +24,7 @@ static struct arbiter *arbiters(struct gate *gate, int i)
     return i == 0 ? (gate->has_inner ? &gate->inner : NULL) : &gate->outer;
 }
 
-/* Wakes what waits for the container's turn to end; processes of the container wait there as well. */
+/* Wakes waiters for the end of the container's turn; processes of the container are among them. */
 static void ring(struct gate *gate) { bell_ring(&gate->outer.own->bell); }
 
 static void pass_all(struct gate *gate, uint64_t now)
@@ -62,7 +62,7 @@ static void want_all(struct gate *gate, uint64_t now)
     watch_wake();
 }
 
-/* Goes on with the quota that the agent grants now. What was received is paid for by the quota of its time. */
+/* Applies the quota that the agent grants now. Time received earlier is paid for by the earlier quota. */
 static void follow(struct gate *gate)
 {
     uint64_t quota = gate->granted ? atomic_load_explicit(gate->granted, memory_order_relaxed) : gate->quota, terms = gate->outer.terms;
@@ -74,15 +74,15 @@ static void follow(struct gate *gate)
     gate->go_until = 0;
 }
 
-/* When all that was launched should have ended. */
+/* The expected end of all launched work. */
 static uint64_t due(const struct gate *gate)
 {
     return (gate->last_end > gate->last_launch ? gate->last_end : gate->last_launch) + gate->pending;
 }
 
 /*
- * Is what runs late, so that a launch goes by it? Counted from when launches began to wait, something ended or one went
- * by, so that each has patience of its own: work that merely takes long does not let all others in.
+ * Is running work late, so that a launch passes it? Counted from when launches began to wait, work ended or a launch
+ * passed, so each launch has its own patience: work that only takes long does not let all others in.
  */
 static bool is_late(const struct gate *gate, uint64_t now)
 {
@@ -92,22 +92,22 @@ static bool is_late(const struct gate *gate, uint64_t now)
     return now - gate->held_since >= patience + (left < LEFT_MOST ? left : LEFT_MOST);
 }
 
-/* Waits for work to end: closes what is open, counts what is over. False: nothing is in the way any more. */
+/* Waits for work to end: closes open batches, counts ended ones. False: nothing is in the way any more. */
 static bool drains(struct gate *gate, uint64_t now, uint64_t *wait)
 {
     batch_close_old(gate, 0, now);
     batch_harvest(gate, now);
     if (gate->pending == 0) return false;
     if (gate->held_since == 0) gate->held_since = now;
-    /* Asks again half-way to when the work should have ended, often once that is near, and less so the later it is. */
+    /* Asks again half-way to the expected end, often when that is near, and less often the later it is. */
     uint64_t end = due(gate), away = end > now ? (end - now) / 2 : (now - end) / 16, most = end > now ? MS : MS / 2;
     *wait = away < NEAR_NS ? NEAR_NS : away > most ? most : away;
     return !is_late(gate, now);
 }
 
 /*
- * The host ends a kernel that stays after launches beside it. Held back, these would keep it on the card through others' turns: they
- * pass until it is over, for a while, and no further kernel of the kind does.
+ * The host ends a kernel that stays after launches beside it. If these waited, it would stay on the card through
+ * others' turns. So they pass until it has ended, for a while, but no further kernel that stays does.
  */
 static bool lingers(struct gate *gate, bool stays, uint64_t now)
 {
@@ -123,7 +123,7 @@ static bool has_turn(struct gate *gate, const struct ticket *ticket, uint64_t no
         if (!arbiter) continue;
         if (arbiter_holds(arbiter, now)) {
             if (arbiter_keep(arbiter, now, gate->pending) || lingers(gate, ticket->stays, now)) continue;
-            /* What was launched while no other waited is left to the driver, which shares the card: no turn lasts as long. */
+            /* Work launched while none waited is left to the driver, which shares the card: no turn lasts so long. */
             if (drains(gate, now, wait) && !gate->backlog) return false;
             gate->held_since = 0;
             arbiter_pass(arbiter, now);
@@ -139,8 +139,8 @@ static bool has_turn(struct gate *gate, const struct ticket *ticket, uint64_t no
 }
 
 /*
- * Is there no other for whose sake what is launched ahead is bounded, and no quota? Then a program has its streams as the
- * driver gives them: beside a kernel that takes long, or never ends, its others run.
+ * Is there no quota, and no other sharer that needs a bound on launches ahead? Then a program has its streams as the
+ * driver provides them: beside a kernel that takes long, or never ends, its others run.
  */
 static bool is_alone(struct gate *gate, uint64_t now)
 {
@@ -148,7 +148,7 @@ static bool is_alone(struct gate *gate, uint64_t now)
     return !gate->has_inner || arbiter_is_alone(&gate->inner, now);
 }
 
-/* Is enough launched already? By what it was expected to take, or by how long the device has been at it. */
+/* Is enough launched already? By its expected time, or by how long the device has worked on it. */
 static bool is_ahead(const struct gate *gate, uint64_t expected, uint64_t now)
 {
     if (gate->pending == 0 || gate->alone) return false;
@@ -156,7 +156,7 @@ static bool is_ahead(const struct gate *gate, uint64_t expected, uint64_t now)
 }
 
 /*
- * Small launches of other threads would fill up for ever what may be launched ahead, and a large one never have room. So
+ * Small launches of other threads could fill the bound on launches ahead for ever, and a large one never have room. So
  * none passes the one that has waited longest, once that is long; while nothing runs, nothing is in its way.
  */
 static bool is_overtaking(const struct gate *gate, const struct ticket *ticket, uint64_t now)
@@ -180,13 +180,13 @@ static void leave_queue(struct gate *gate, const struct ticket *ticket)
     if (*at) *at = ticket->next;
 }
 
-/* May a launch pass now? Otherwise *wait says when to ask again. */
+/* May a launch pass now? Otherwise *wait is the time until the next check. */
 static bool may_pass(struct gate *gate, const struct ticket *ticket, uint64_t now, uint64_t *wait)
 {
     uint64_t expected = ticket->expected;
     *wait = MS / 2;
     follow(gate);
-    if (arbiter_is_free(&gate->outer, now)) return true; /* the last quota has gone meanwhile */
+    if (arbiter_is_free(&gate->outer, now)) return true; /* the last quota ended meanwhile */
     if (is_overtaking(gate, ticket, now)) return false;
     if (gate->wanting && now < gate->go_until && (gate->alone || gate->pending + expected <= AHEAD_NS)) return true;
     batch_harvest(gate, now);
@@ -216,18 +216,18 @@ static bool may_pass(struct gate *gate, const struct ticket *ticket, uint64_t no
     return true;
 }
 
-/* Sleeps with the lock released until who has the turn passes it on; `own` is the own bell before that was asked. */
+/* Sleeps without the lock until the holder of the turn passes it on; `own` is the own bell before that check. */
 static void sleep_for(struct gate *gate, uint32_t own, uint32_t rings, uint64_t now, uint64_t ns)
 {
     uint32_t whose = arbiter_bell(&gate->outer, now);
     uint32_t seen = whose == gate->outer.index ? own : atomic_load(&gate->seats.view[whose].bell);
     lock_give(&gate->lock, LOCK_GATE);
-    /* A bell that never stops ringing is no reason to spin. */
+    /* A bell that never stops ringing must not cause a busy loop. */
     seats_wait(&gate->seats, rings < RINGS ? whose : SEATS, seen, ns);
     lock_take(&gate->lock, LOCK_GATE);
 }
 
-/* What is known of a function; NULL for none, and of those beyond the number that is kept. */
+/* The known cost of a function; NULL for none, and beyond the number that is kept. */
 static struct function_cost *cost_of(struct gate *gate, uint64_t function)
 {
     uint64_t at = (function * 0x9e3779b97f4a7c15ull) >> 51;
@@ -240,8 +240,8 @@ static struct function_cost *cost_of(struct gate *gate, uint64_t function)
 }
 
 /*
- * Does the driver share the card, so that launches are neither counted nor held back? Asked now and then: turns begin that soon
- * after a sharer came with a quota or another priority, and end as soon after it went. What was launched until then runs on.
+ * Does the driver share the card, so that launches are neither counted nor delayed? Checked at intervals, so turns
+ * begin or end that soon after a sharer with a quota or another priority arrives or leaves. Earlier work runs on.
  */
 static bool is_free(struct gate *gate)
 {
@@ -282,7 +282,7 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
         uint64_t woke = clock_now();
         rings = woke - now < wait / 2 ? rings + 1 : 0;
         now = woke;
-        cost = cost_of(gate, function); /* another may have the free place by now */
+        cost = cost_of(gate, function); /* another may have taken the free place meanwhile */
         expect(gate, ticket, graph, cost);
     }
     gate->waiters--;
@@ -293,7 +293,7 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
     if (alone) *cost = (struct function_cost){function, 0, false};
     ticket->gate = gate;
     ticket->called = alone || gate->pending == 0 ? clock_now() : 0;
-    /* No other waits: graphs are measured one by one now and then only, as marks between short ones cost much. */
+    /* No other waits: graphs are measured one by one only at times, as marks between short ones cost much. */
     if (gate->alone && graph && !alone && batch_knows(gate, graph) && !batch_is_sample(gate)) graph = GRAPH_KNOWN;
     batch_mix(gate, context, stream);
     ticket->batch = batch_open(gate, context, stream, graph, alone || ticket->stays, now);
@@ -347,8 +347,8 @@ void gate_settle(struct gate *gate)
 }
 
 /*
- * Alone, the end of short work is not marked: the program would wait for the mark too, each time. The watch marks it where the
- * wait lasts, and what ended by then is estimated, or at the next launch.
+ * Alone, the end of short work is not marked, because the program would wait for the mark each time too. The watch
+ * marks it if the wait lasts; work that ended by then, or by the next launch, is estimated.
  */
 void gate_await(struct gate *gate)
 {
@@ -401,8 +401,8 @@ void gate_forget_graph(struct gate *gate, uint64_t graph)
 }
 
 /*
- * When the watch is to look again. While others wait, soon after the work should have ended, and soon after it has been gone
- * for long enough: until the turn is passed on the card is idle.
+ * The time of the watch's next round. While others wait, it is soon after the expected end of work, and soon after the
+ * work has been over for long enough: until the turn is passed on the card is idle.
  */
 static uint64_t look_again(const struct gate *gate, uint64_t now)
 {
@@ -416,14 +416,14 @@ uint64_t gate_watch(struct gate *gate)
 {
     uint64_t now = clock_now();
     if (!lock_try(&gate->lock, LOCK_GATE)) {
-        /* A thread may be in the driver with it, which waits where a channel is full. That the tenant lives is said all the same. */
+        /* A thread in the driver may hold it, and waits if a channel is full. The sign of life is written anyway. */
         for (int i = 0; i < 2; i++)
             if (arbiters(gate, i)) arbiter_live(arbiters(gate, i), now);
         return MS;
     }
     follow(gate);
     if (gate->wanting) {
-        /* Far ahead of the card places run short: what is open goes on. */
+        /* Far ahead of the card places run short: open batches continue. */
         if (!gate->alone || batch_places(gate) > BATCHES / 4) batch_close_old(gate, MS, now);
         batch_harvest(gate, now);
         uint64_t idle = arbiter_waiting(&gate->outer, now) ? IDLE_BUSY_NS : IDLE_NS;

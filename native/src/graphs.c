@@ -1,10 +1,10 @@
 /*
  * Memory that graphs allocate themselves.
  *
- * An allocation of a graph is an address when its node is made, and memory from the first launch (or upload) on. So
- * a graph is weighed when it is instantiated: the driver is asked for its nodes, however they came about (added,
- * captured, in a child graph), and each card's part is the span of all addresses, those used twice counted once.
- * Before a launch as much is counted as it can add at most; after it, what the driver says that all graphs hold.
+ * An allocation of a graph is an address when its node is created, and memory from the first launch (or upload) on. So
+ * a graph is measured when it is instantiated. The driver lists its nodes of any origin (added, captured, in a child
+ * graph), and each card's part is the span of all addresses, those used twice counted once.
+ * Before a launch its largest possible growth is counted; after it, the driver's figure of all graphs' memory.
  */
 #include "graphs.h"
 #include "batch.h"
@@ -19,8 +19,8 @@
 #include <string.h>
 
 #define DEPTH 32                 /* of graphs inside graphs */
-#define STREAM_NS 10000000000ull /* a launch at the cap waits so long for its stream's work */
-#define UNKNOWN (1ull << 62)     /* where allocations lie whose address the driver does not tell */
+#define STREAM_NS 10000000000ull /* a launch at the cap waits this long for its stream's work */
+#define UNKNOWN (1ull << 62)     /* the place of allocations whose address the driver does not report */
 
 struct span { uint64_t from, to; uint32_t card; };
 
@@ -36,9 +36,9 @@ struct nodes {
 
 static struct lock graphs;
 static _Atomic bool any;          /* a graph of this process has memory of its own */
-static uint64_t launching[CARDS]; /* counted for launches that are being made */
-static uint64_t existing[CARDS];  /* what all graphs need that can be launched */
-static uint64_t orphaned[CARDS];  /* what graphs needed that are gone, but may have left */
+static uint64_t launching[CARDS]; /* counted for launches in progress */
+static uint64_t existing[CARDS];  /* need of all graphs that can be launched */
+static uint64_t orphaned[CARDS];  /* need of deleted graphs, which may have left memory */
 
 void graphs_forget(void)
 {
@@ -125,7 +125,7 @@ static bool weigh(CUgraph graph, struct weight *weight)
     return good;
 }
 
-/* What graphs hold by the driver's word, brought into the count. The lock is held. */
+/* Updates the count to the driver's figure of graphs' memory. The lock is held. */
 static uint64_t refresh(struct card *card)
 {
     uint64_t bytes = 0;
@@ -154,8 +154,8 @@ void graphs_refresh(struct card *card, bool trim)
 }
 
 /*
- * Counts what a launch that needs `need` can add: never more than that, nor more than all graphs need together, since
- * none runs twice at a time. `fresh` is what the graph needs that is not among the existing ones yet.
+ * Counts the possible growth by a launch that needs `need`: never more than that, nor more than all graphs need
+ * together, since none runs twice at a time. `fresh` is the graph's need that is not among the existing ones yet.
  */
 static bool hold(struct card *card, uint64_t need, uint64_t fresh, uint64_t *held)
 {
@@ -181,20 +181,20 @@ static void settle_card(struct card *card, uint64_t held)
     lock_give(&graphs, LOCK_GRAPHS);
 }
 
-/* Waits for what must end anyway before work on this stream begins. */
+/* Waits for work that must end before work on this stream begins. */
 static void await(CUstream stream)
 {
     struct timespec pause = {0, 200000};
     int mode = driver_step_aside();
     for (uint64_t begun = clock_now(); clock_now() - begun < STREAM_NS; nanosleep(&pause, NULL)) {
-        /* The legacy stream is not to be asked while a stream that it waits for is captured, whatever the mode. */
+        /* The legacy stream must not be queried while a stream that it waits for is captured, in any mode. */
         if (!stream && atomic_load(&captures)) break;
         if (ASK((CUstream), cuStreamQuery, stream) != CUDA_ERROR_NOT_READY) break;
     }
     driver_step_back(mode);
 }
 
-/* The same, after having others release what they do not use. */
+/* The same, after others have released unused memory. */
 static bool obtain(struct card *card, uint64_t need, uint64_t fresh, CUstream stream, uint64_t *held)
 {
     if (hold(card, need, fresh, held)) return true;
@@ -246,7 +246,7 @@ bool graphs_admit(CUgraphExec exec, CUstream stream, struct graphs_hold *kept)
     return obtain_all(&weight, false, stream, kept);
 }
 
-/* Keeps what an instance needs; more than before if it was known. */
+/* Records an instance's need; it adds to a known one. */
 static bool keep(CUgraphExec exec, const struct weight *weight)
 {
     struct container *all = weight->any ? container_get() : NULL;
@@ -266,7 +266,7 @@ static bool keep(CUgraphExec exec, const struct weight *weight)
     return good;
 }
 
-/* An instance is gone; what its launches left may be there still. */
+/* An instance is gone; memory of its launches may remain. */
 static void drop(const struct entry *entry)
 {
     lock_take(&graphs, LOCK_GRAPHS);
@@ -290,7 +290,7 @@ static CUresult destroy(CUgraphExec exec)
     struct container *all = atomic_load(&any) ? container_get() : NULL;
     struct entry entries[CARDS];
     uint32_t known = 0;
-    /* Taken out before the driver may give the address to another thread. */
+    /* Removed before the driver may give the address to another thread. */
     for (uint32_t i = 0; all && i < all->limits.count; i++)
         known |= (uint32_t)ledger_take(KIND_EXEC, key_of(exec, i), &entries[i]) << i;
     CUresult result = CALL(cuGraphExecDestroy, exec);
@@ -314,7 +314,7 @@ static bool could_fit(const struct weight *weight)
     return true;
 }
 
-/* Did the driver take more for it already than there is? Then it is none of ours to keep. */
+/* Did the driver already take more for it than there is? Then it is not kept. */
 static bool is_within(const struct weight *weight)
 {
     struct container *all = weight->any ? container_get() : NULL;
@@ -376,7 +376,7 @@ static CUresult updated(CUgraphExec exec, CUgraph graph, CUresult result)
 {
     struct weight weight;
     forget_cost(exec);
-    /* A driver that lets graphs with memory be updated could have changed their need. */
+    /* A driver that allows updates of graphs with memory could have changed their need. */
     if (result == CUDA_SUCCESS && atomic_load(&any) && weigh(graph, &weight)) keep(exec, &weight);
     return result;
 }
@@ -393,7 +393,7 @@ EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void *info
 
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) { return destroy(exec); }
 
-/* What can never fit is refused when it is added; the rest shows when the graph is instantiated. */
+/* An impossible allocation is refused when it is added; the others are checked when the graph is instantiated. */
 bool graphs_may_add(struct card *card, uint64_t bytes)
 {
     if (card_cap(card) == 0 || whole_granules(bytes) <= card_cap(card)) return true;

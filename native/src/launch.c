@@ -12,9 +12,9 @@
 
 enum { TO_GRAPH, TO_GRAPHICS }; /* entry.other of a capture */
 
-static _Atomic uint32_t graphics; /* captures into lists of the graphics driver: their streams do not say so */
+static _Atomic uint32_t graphics; /* captures into lists of the graphics driver: their streams do not show it */
 
-/* What a capture is known by: its stream, and of the per-thread one whose. */
+/* The key of a capture: its stream, and for the per-thread one the thread. */
 static uint64_t name_of(CUstream stream)
 {
     uint64_t thread = batch_thread(stream);
@@ -38,7 +38,7 @@ static bool is_ungated(CUstream stream)
     return result != CUDA_SUCCESS || status != 0;
 }
 
-/* The gate of the thread's context; NULL when launches on it are free. */
+/* The gate of the thread's context; NULL if its launches are free. */
 static struct gate *current_gate(CUcontext *context)
 {
     static __thread CUcontext known __attribute__((tls_model("initial-exec")));
@@ -58,8 +58,8 @@ static void end_batches(void)
 }
 
 /*
- * The first stream that waits for the legacy one, as blocking streams do. From now on the end of work on the legacy stream is
- * marked right after it, and never later, when the mark would have what was launched meanwhile wait for each other.
+ * The first stream that waits for the legacy one, as blocking streams do. From now on the end of work on the legacy
+ * stream is marked right after it. A later mark would make work launched meanwhile wait for each other.
  */
 static void joins(unsigned flags)
 {
@@ -67,7 +67,7 @@ static void joins(unsigned flags)
     end_batches();
 }
 
-/* Before a launch on `stream`; the stream that events are recorded on is the one the driver will use. */
+/* Before a launch on `stream`; events are recorded on the stream that the driver will use. */
 void launch_enter(struct ticket *ticket, CUstream stream, bool per_thread, uint64_t graph, uint64_t what)
 {
     CUcontext context = NULL;
@@ -120,7 +120,7 @@ static CUresult launch_graph(CUgraphExec graph, CUstream stream, bool per_thread
     struct ticket ticket;
     struct graphs_hold kept = {0};
     CUstream used = used_stream(stream, per_thread);
-    /* Launched into a capture it becomes part of another graph, and is weighed with that. */
+    /* A launch into a capture becomes part of another graph, and is measured with that. */
     if (!is_ungated(used) && !graphs_admit(graph, used, &kept)) return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t name = (uint64_t)(uintptr_t)graph;
     launch_enter(&ticket, stream, per_thread, name, name);
@@ -140,9 +140,9 @@ void launch_capture_ended(const struct entry *entry)
 }
 
 /*
- * Counted before the driver begins, and all that is open is ended before: its end marked later would become part of the
- * capture, or be refused on the legacy stream and end it. To end it each gate's lock is taken, so a thread that made calls of
- * ours without stepping aside is done with them.
+ * Counted before the driver begins, after all open batches have ended: an end marked later would become part of the
+ * capture, or be refused on the legacy stream and end it. This takes each gate's lock, so a thread that called the
+ * driver for the library without stepping aside has finished.
  */
 static void begins(void)
 {
@@ -154,7 +154,7 @@ static CUresult began(CUstream stream, uint64_t to, CUresult result)
 {
     struct entry entry = {.key = name_of(stream), .other = to, .kind = KIND_CAPTURE}, before;
     if (result == CUDA_SUCCESS) {
-        /* One of this name that is known still is not there any more. */
+        /* A known capture of this name does not exist any more. */
         if (ledger_take(KIND_CAPTURE, entry.key, &before)) launch_capture_ended(&before);
         entry.context = contexts_now();
         atomic_fetch_add(&graphics, to == TO_GRAPHICS);
@@ -187,9 +187,9 @@ BEGIN(cuStreamBeginCaptureToCig, false, TO_GRAPHICS, (CUstream stream, void *par
 BEGIN(cuStreamBeginCaptureToCig_ptsz, true, TO_GRAPHICS, (CUstream stream, void *params), stream, params)
 
 /*
- * Did this end the capture that was known on a stream? An end that succeeds does, and one that is refused where the
- * driver then says that the stream is not captured any more: it had been invalidated. One refused because another thread
- * has to make it, or another stream, ends nothing.
+ * Did this end the known capture of a stream? A successful end does. So does a refused one if the driver then
+ * reports that the stream is not captured any more: it had been invalidated. An end that is refused because another
+ * thread or another stream has to make it ends nothing.
  */
 static bool is_over(CUstream stream, uint64_t to, CUresult result)
 {
@@ -249,11 +249,11 @@ EXPORT CUresult cuCtxSynchronize(void)
 
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
 {
-    end_batches(); /* it need not be the thread's own */
+    end_batches(); /* it may not be the thread's own */
     return CALL(cuCtxSynchronize_v2, context);
 }
 
-/* Before something that later launches on a stream wait for, but that is no work of the card. */
+/* Before an operation that later launches on a stream wait for, but that is no work of the card. */
 static void part(CUstream stream, bool hosted)
 {
     CUcontext context = NULL;
@@ -261,7 +261,7 @@ static void part(CUstream stream, bool hosted)
     if (gate && !is_ungated(stream)) gate_part(gate, context, stream, hosted);
 }
 
-/* Without a context, or with more than it takes (256), the driver refuses the list unread. */
+/* Without a context, or with more parts than it accepts (256), the driver refuses the list unread. */
 static bool has_wait(const CUbatchOp *list, unsigned parts)
 {
     CUcontext context = NULL;
@@ -300,7 +300,7 @@ HOSTED(cuLaunchHostFunc_v2, (CUstream stream, void *function, void *data, unsign
 PARTED(cuWaitExternalSemaphoresAsync, (const void *list, const void *params, unsigned parts, CUstream stream), list, params,
        parts, stream)
 
-/* All later work of a context waits; it need not be the thread's own. */
+/* All later work of a context waits; it may not be the thread's own. */
 EXPORT CUresult cuCtxWaitEvent(CUcontext context, CUevent event)
 {
     end_batches();
@@ -325,7 +325,7 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int
     return CALL(cuStreamCreateWithPriority, stream, flags, priority);
 }
 
-/* Whatever card it is of: a stream may be destroyed while another card's context is current. */
+/* On any card: a stream may be destroyed while another card's context is current. */
 static void forget_stream(CUstream stream)
 {
     struct container *all = container_get();

@@ -37,7 +37,7 @@ static bool grow(void)
     return true;
 }
 
-/* Removes an entry and moves up those behind it that would no longer be found. */
+/* Removes an entry and moves up those behind it that could no longer be found. */
 static void erase(struct entry *entry)
 {
     uint32_t mask = ledger.room - 1, hole = (uint32_t)(entry - ledger.entries);
@@ -139,6 +139,6 @@ bool ledger_nth(enum kind kind, uint32_t n, struct entry *found)
 
 void ledger_forget(void)
 {
-    /* The lock may have been held by a thread that does not exist here; the memory is left behind. */
+    /* The lock may have been held by a thread that does not exist here; the memory is abandoned. */
     memset(&ledger, 0, sizeof ledger);
 }

@@ -7,7 +7,7 @@ struct reader {
     const char *why;
 };
 
-/* Reads "key value\n"; copies the value. False, with `why`, when the line is anything else. */
+/* Reads "key value\n"; copies the value. False, with `why`, if the line is anything else. */
 static bool field(struct reader *reader, const char *key, char *value, size_t room)
 {
     size_t length = strlen(key);

@@ -1,8 +1,8 @@
 /*
- * Ways to a driver function that are not a direct call: dlsym, dlvsym and cuGetProcAddress.
+ * Ways to a driver function other than a direct call: dlsym, dlvsym and cuGetProcAddress.
  *
- * The C library's dlsym looks at its return address to serve RTLD_NEXT, so a call that we do not answer is
- * passed on by a jump, with the caller's return address and arguments untouched.
+ * The C library's dlsym reads its return address to serve RTLD_NEXT. So a call that the library does not answer is
+ * passed on by a jump, with the caller's return address and arguments unchanged.
  */
 #include "container.h"
 #include "driver.h"
@@ -32,7 +32,7 @@ static bool is_of_interest(const char *name)
     return name && ((name[0] == 'c' && name[1] == 'u') || strncmp(name, "nvml", 4) == 0);
 }
 
-/* Where the entry below jumps: NULL in *result means it has no answer and goes on to what is returned. */
+/* The target of the jump below: NULL in *result means no answer, and the jump goes to the returned address. */
 __attribute__((used, visibility("hidden"))) void *lookup_choose(void *handle, const char *name, void **result)
 {
     lookup *real = (lookup *)own_libc(&libc_dlsym, "dlsym");
@@ -58,7 +58,7 @@ __attribute__((used, visibility("hidden"))) void *lookup_choose_versioned(void *
     return (void *)real;
 }
 
-/* Keeps the arguments, asks lookup_choose, then returns its answer or jumps on. */
+/* Keeps the arguments, calls lookup_choose, then returns its answer or jumps on. */
 #ifdef __x86_64__
 __asm__(".text\n"
         ".globl dlsym\n.type dlsym,@function\n"
@@ -114,16 +114,16 @@ __asm__(".text\n"
 #endif
 
 /*
- * A library that is opened with RTLD_DEEPBIND asks its own dependencies first, the C library's dlsym and the driver among them:
- * what it calls would pass all limits. So it is opened without, which the caller cannot tell but by names that two libraries
- * have. The C library looks at its caller's address here as well (search paths, namespaces), so this jumps on too.
+ * A library that is opened with RTLD_DEEPBIND searches its own dependencies first, among them the C library's dlsym and
+ * the driver: its calls would bypass all limits. So it is opened without the flag, which can change only names that two
+ * libraries have. The C library reads its caller's address here too (search paths, namespaces), so this jumps on too.
  */
 #define DEEPBIND 8
 typedef void *opening(const char *path, int mode);
 
 static void *_Atomic libc_dlopen;
 
-/* Where the entry below jumps; *mode is what it asks for there. */
+/* The target of the jump below; *mode is the mode to pass. */
 __attribute__((used, visibility("hidden"))) void *lookup_open(const char *path, int *mode)
 {
     opening *real = (opening *)own_libc(&libc_dlopen, "dlopen");

@@ -1,4 +1,4 @@
-/* Plain, pitched and managed allocations, and what the cap makes visible of memory. */
+/* Plain, pitched and managed allocations, and the memory that is visible under the cap. */
 #include "memory.h"
 #include "cards.h"
 #include "contexts.h"
@@ -22,7 +22,7 @@ bool memory_reserve(struct card *card, uint64_t bytes)
     if (!all || !all->place) return false;
     for (int attempt = 0; attempt < 3; attempt++) {
         if (take(card, bytes)) return true;
-        pools_refresh(card, attempt > 0); /* what pools no longer hold is free again */
+        pools_refresh(card, attempt > 0); /* memory that pools no longer hold is free again */
     }
     return false;
 }
@@ -42,12 +42,12 @@ void memory_return(struct card *card, uint64_t bytes) { memory_give(counter(card
 void memory_force(struct card *card, uint64_t bytes) { atomic_fetch_add(counter(card), bytes); }
 
 /*
- * The driver lays plain allocations into blocks of a granule. What one leaves of its last block goes to small ones that
- * fit, and a block is returned with the last that lies in it. So a block counts from its first allocation to its last, by
- * the addresses that the driver gives: the sum of sizes says too little.
+ * The driver places plain allocations into blocks of a granule. The rest of an allocation's last block is used for
+ * small ones that fit, and a block is returned with its last allocation. So a block counts from its first allocation to
+ * its last, by the driver's addresses: the sum of sizes is too small.
  */
 struct lie {
-    uint64_t whole;     /* bytes of blocks that it has for itself */
+    uint64_t whole;     /* bytes of blocks of its own */
     uint64_t blocks[2]; /* others may lie in these */
     uint32_t count;
 };
@@ -63,14 +63,14 @@ static struct lie lie_of(uint64_t from, uint64_t bytes)
     return lie;
 }
 
-/* Apart by context: the driver may give another one a block's address before the call that freed it is back. */
+/* By context: the driver may give another one a block's address before the call that freed it returns. */
 static uint64_t block_key(uint64_t block, uint64_t context)
 {
     uint64_t words[] = {block, context};
     return handle_hash(words, sizeof words);
 }
 
-/* One more lies in a block, which counts by its allocations alone: its entry outlives the context. The lock is held. */
+/* Adds an allocation to a block, which counts by these alone: its entry outlives the context. The lock is held. */
 static bool join_block(struct card *card, uint64_t key)
 {
     struct entry entry = {.key = key, .bytes = GRANULE, .card = card->index, .kind = KIND_BLOCK};
@@ -105,8 +105,8 @@ static void leave(struct card *card, const struct entry *entry)
 }
 
 /*
- * Keeps the books of an allocation for which `held` is counted. False: it took more than that, which is past the cap, or
- * there is no memory for the books; then nothing of it counts.
+ * Records an allocation for which `held` is counted. False: it took more than that, which is past the cap, or
+ * there is no memory for the record; then nothing of it counts.
  */
 static bool keep(struct card *card, CUdeviceptr pointer, uint64_t bytes, uint64_t held)
 {
@@ -122,17 +122,17 @@ static bool keep(struct card *card, CUdeviceptr pointer, uint64_t bytes, uint64_
         if (!ledger_find(KIND_BLOCK, lie.blocks[i], &known)) taken += GRANULE;
     }
     more = taken > held ? taken - held : 0;
-    good = more == 0 || take(card, more); /* before anyone can join what is refused */
+    good = more == 0 || take(card, more); /* before another can join a refused block */
     held += good ? more : 0;
     if (good) good = ledger_put(entry);
     for (uint32_t i = 0; good && i < lie.count; i++)
-        if (!join_block(card, lie.blocks[i])) taken -= GRANULE; /* the agent measures what is not counted */
+        if (!join_block(card, lie.blocks[i])) taken -= GRANULE; /* the agent measures uncounted memory */
     lock_give(&card->blocks_lock, LOCK_BLOCKS);
     memory_return(card, good ? held - taken : held);
     return good;
 }
 
-/* Of what was measured for all contexts of the process, the part of one; with the last nothing is left of it. */
+/* Releases one context's part of the measurement of all; the last context releases all of it. */
 static void give_context(struct holding *holding, uint64_t bytes)
 {
     uint64_t all = atomic_load(&holding->allowance), seen = atomic_load(&holding->overhead);
@@ -143,7 +143,7 @@ static void give_context(struct holding *holding, uint64_t bytes)
     }
 }
 
-/* Of a module: what was measured of contexts beside it stays, while there may be any. */
+/* Releases a module: the measurement of contexts beside it stays while there may be any. */
 static void give_module(struct card *card, struct holding *holding, uint64_t bytes)
 {
     uint64_t seen = atomic_load(&holding->overhead);
@@ -177,7 +177,7 @@ void memory_release(const struct entry *entry)
     }
 }
 
-/* Beyond the cap, where the limits allow it: memory that the driver may keep on the host. */
+/* Beyond the cap, if the limits allow it: memory that the driver may keep on the host. */
 static CUresult swap_in(struct card *card, CUdeviceptr *pointer, size_t bytes)
 {
     struct container *all = container_get();
@@ -203,9 +203,9 @@ static CUresult swap_in(struct card *card, CUdeviceptr *pointer, size_t bytes)
 }
 
 /*
- * Counts what `size` takes at most, or nothing at the cap where a small one may fit into a block that counts already; has
- * `make`, a statement that sets `result`, allocate; and counts what that took, of `size` as it is then. Where it did not
- * fit, pools are asked to return what they do not use, and it is tried once more.
+ * Counts the most that `size` may take, or nothing at the cap if a small one may fit into a block that is already
+ * counted. Runs `make`, a statement that sets `result`, to allocate; and counts the bytes taken, by `size` after that.
+ * If it did not fit, pools release unused memory, and it is tried once more.
  */
 #define COUNTED(card, size, pointer, make)                                                               \
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                          \
@@ -248,10 +248,10 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
     struct card *card = card_current();
     if (!card || !pointer || !pitch || width == 0 || height == 0 || width > SIZE_MAX / 4)
         return CALL(cuMemAllocPitch_v2, pointer, pitch, width, height, element);
-    /* Rows are padded to at most 512 bytes, until the driver says to how many. */
+    /* Rows are padded to at most 512 bytes, until the driver reports the real size. */
     size_t row = (width + 511) / 512 * 512;
     size_t bytes = height > SIZE_MAX / 4 / row ? SIZE_MAX / 4 : row * height;
-    *pitch = row; /* as it stays where it is served beyond the cap */
+    *pitch = row; /* this stays if it is served beyond the cap */
     COUNTED(card, bytes, pointer, result = CALL(cuMemAllocPitch_v2, pointer, pitch, width, height, element);
             if (result == CUDA_SUCCESS) bytes = *pitch * height);
 }
@@ -278,7 +278,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
     return result;
 }
 
-/* The entry points of before CUDA 3.2 address 4 GiB; they are not counted, so they are not allowed. */
+/* The entry points from before CUDA 3.2 address 4 GiB; they are not counted, so they are not allowed. */
 #define REFUSED(name, args, ...)                                                                         \
     EXPORT CUresult name args { return card_current() ? CUDA_ERROR_NOT_SUPPORTED : CALL(name, __VA_ARGS__); }
 
@@ -340,7 +340,7 @@ bool memory_bring(struct card *card, enum kind kind, uint64_t key, uint64_t byte
 
 static struct holding *holding(struct card *card) { return &container_get()->place->cards[card->index]; }
 
-/* By the estimate, and where the process was measured already, on top of that until it is measured anew. */
+/* Adds an estimate; if the process was measured already, on top of that until the next measurement. */
 static void add_estimate(struct card *card, uint64_t bytes)
 {
     uint64_t seen = atomic_load(&holding(card)->overhead);
@@ -365,7 +365,7 @@ bool memory_estimate(struct card *card, uint64_t bytes)
         uint64_t most = card_cap(card); /* after it, as memory_take does */
         if (most == 0 || memory_used(all->account, card->index, &all->self, clock_now()) <= most) return true;
         memory_unestimate(card, bytes);
-        pools_refresh(card, attempt > 0); /* what pools no longer hold is free again */
+        pools_refresh(card, attempt > 0); /* memory that pools no longer hold is free again */
     }
     return false;
 }

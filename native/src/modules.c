@@ -1,11 +1,11 @@
-/* Modules and libraries: what they take is not known before, so it is measured. */
+/* Modules and libraries: their memory is not known before, so it is measured. */
 #include "cards.h"
 #include "contexts.h"
 #include "driver.h"
 #include "ledger.h"
 #include "memory.h"
 
-#define MODULE_LOADS 3 /* so often at most a load is measured */
+#define MODULE_LOADS 3 /* a load is measured at most so often */
 
 /* Device memory that a load took: the fall of free memory while it ran. */
 static uint64_t fall_since(struct card *card, uint64_t before)
@@ -14,7 +14,7 @@ static uint64_t fall_since(struct card *card, uint64_t before)
     return card && after < before ? before - after : 0;
 }
 
-/* Counts what a load seems to have taken, until the agent measures the process; false: past the cap. */
+/* Counts the apparent memory of a load, until the agent measures the process; false: past the cap. */
 static bool charge_load(struct card *card, enum kind kind, void *key, uint64_t bytes)
 {
     struct entry entry = {.key = (uint64_t)(uintptr_t)key, .bytes = bytes, .context = contexts_now(),
@@ -27,8 +27,8 @@ static bool charge_load(struct card *card, enum kind kind, void *key, uint64_t b
 }
 
 /*
- * What neighbours take meanwhile falls into the same figure. So before a load is refused, or much is counted for it, it
- * is made again, and the least of the falls counts: no load takes less than it needs.
+ * Memory that neighbours take meanwhile is part of the same figure. So before a load is refused, or much is counted for
+ * it, it is made again, and the least of the falls counts: no load takes less than it needs.
  */
 #define LOADS(name, kind, type, unload, args, ...)                                                       \
     EXPORT CUresult name args                                                                            \

@@ -1,10 +1,10 @@
 /*
- * Fills, and copies from the card to itself.
+ * Fills, and copies within the card.
  *
- * A fill runs as a kernel of the driver's. A copy within the card does so too, or on a copy engine, as the driver sees fit
- * (it takes a hint to leave the multiprocessors alone, so by default it need not), and either way it takes the card's
- * memory from the one that has the turn. So both are launches of the gate. Copies from and to the host are not: the link
- * bounds them, and they are made to run beside work.
+ * A fill runs as a kernel of the driver. A copy within the card runs as one too, or on a copy engine, by the driver's
+ * choice (a hint can keep it off the multiprocessors, so by default it may use them). Either way it competes with the
+ * holder of the turn for the card's memory. So both are launches of the gate. Copies from and to the host are not: the
+ * link bounds them, and they are meant to run beside work.
  */
 #include "driver.h"
 #include "launch.h"
@@ -36,7 +36,7 @@ static bool is_on_card(CUdeviceptr pointer)
            type == CU_MEMORY_DEVICE;
 }
 
-/* Of calls that leave it to the driver to find out. */
+/* For calls that let the driver find out. */
 static bool is_within(CUdeviceptr to, CUdeviceptr from)
 {
     return launch_is_gated() && is_on_card(to) && is_on_card(from);

@@ -1,4 +1,4 @@
-/* Physical memory by handle: created, imported, mapped. It is free when no handle and no mapping is left. */
+/* Physical memory by handle: created, imported, mapped. It is free when it has no handle and no mapping left. */
 #include "physical.h"
 #include "cards.h"
 #include "contexts.h"
@@ -7,14 +7,14 @@
 #include "memory.h"
 
 #define MAPPED (1ull << 32) /* entry.other of a handle: references below, mappings above */
-#define IMPORTED (1ull << 63) /* and whether its size shows only when it is mapped */
+#define IMPORTED (1ull << 63) /* and whether its size is known only when it is mapped */
 
 static struct lock physical;
 static struct lock opens; /* of handles of other processes */
 
 void physical_forget(void) { physical = opens = (struct lock){0}; }
 
-/* Adds to a handle's references or mappings; frees its count when none is left. */
+/* Adds to a handle's references or mappings; releases its bytes when none is left. */
 static void change(CUmemHandle handle, uint64_t plus, uint64_t minus)
 {
     struct entry entry;
@@ -28,7 +28,7 @@ static CUresult hold(CUmemHandle handle, struct card *card, uint64_t bytes, uint
 {
     struct entry entry = {.key = handle, .bytes = bytes, .other = 1 | imported, .card = card->index, .kind = KIND_HANDLE};
     lock_take(&physical, LOCK_PHYSICAL);
-    /* What is imported may have the name that it has here already. */
+    /* Imported memory may have the name that it already has here. */
     bool again = imported && ledger_find(KIND_HANDLE, handle, &entry);
     entry.other += again;
     bool good = ledger_put(entry);
@@ -61,7 +61,7 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shared
     if (result != CUDA_SUCCESS || !handle) return result;
     bool told = ASK((CUallocationProp *, CUmemHandle), cuMemGetAllocationPropertiesFromHandle, &prop, *handle) == CUDA_SUCCESS;
     struct card *card = told ? card_at(&prop.location) : card_current();
-    /* Its size shows when it is mapped; it is counted then. */
+    /* Its size is known when it is mapped; it is counted then. */
     return card ? hold(*handle, card, 0, IMPORTED) : result;
 }
 
@@ -84,8 +84,8 @@ EXPORT CUresult cuMemRelease(CUmemHandle handle)
 }
 
 /*
- * What waits for other threads goes without the lock: a bind or map to a multicast object blocks until every device was
- * added to it, which another thread does. The handle is held meanwhile, as if the call had been made already.
+ * A call that waits for other threads runs without the lock: a bind or map to a multicast object blocks until every
+ * device was added to it, by another thread. The handle is held meanwhile, as if the call had already succeeded.
  */
 bool physical_borrow(CUmemHandle handle, struct entry *entry)
 {
@@ -111,7 +111,7 @@ static void mapped(CUdeviceptr pointer, size_t bytes, CUmemHandle handle, uint32
     lock_give(&physical, LOCK_PHYSICAL);
 }
 
-/* Counts what an imported handle is found to hold, once and until it is gone; false: past the cap. */
+/* Counts the found size of an imported handle, once until it is gone; false: past the cap. */
 static bool found_to_hold(CUmemHandle handle, struct card *card, uint64_t bytes)
 {
     struct entry entry;
@@ -130,7 +130,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmem
     struct entry entry;
     if (!physical_borrow(handle, &entry)) {
         CUresult result = CALL(cuMemMap, pointer, bytes, offset, handle, flags);
-        /* Of no handle that counts, but it may be unmapped together with what does. */
+        /* Of no counted handle, but it may be unmapped together with counted memory. */
         if (result == CUDA_SUCCESS && container_get()) mapped(pointer, bytes, 0, 0);
         return result;
     }
@@ -164,7 +164,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 
 /*
  * Memory bound to a multicast object stays as long as it is bound, with or without its handle. It ends with the exact
- * unbinding; an object that goes away with something bound leaves that counted.
+ * unbinding; if the object is destroyed with bound memory, that stays counted.
  */
 static uint64_t binding_key(CUmemHandle many, size_t offset, CUdevice device)
 {
@@ -172,7 +172,7 @@ static uint64_t binding_key(CUmemHandle many, size_t offset, CUdevice device)
     return handle_hash(words, sizeof words);
 }
 
-/* After a bind of a handle that was borrowed. */
+/* After a bind of a borrowed handle. */
 static CUresult bound(CUmemHandle many, size_t offset, CUmemHandle handle, const struct entry *entry, CUresult result)
 {
     if (result != CUDA_SUCCESS) {
@@ -193,7 +193,7 @@ static CUresult bound(CUmemHandle many, size_t offset, CUmemHandle handle, const
         CUresult result = CALL(name, __VA_ARGS__);                                                       \
         return known ? bound(many, many_offset, handle, &entry, result) : result;                        \
     }
-/* Which memory lies at an address the driver says, and gives a reference with it. */
+/* The driver reports which memory lies at an address, and adds a reference. */
 #define BINDS_ADDRESS(name, args, ...)                                                                   \
     EXPORT CUresult name args                                                                            \
     {                                                                                                    \
@@ -233,7 +233,7 @@ EXPORT CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many
     return result;
 }
 
-/* Memory of another process by handle. What this container exported to itself is counted already. */
+/* Memory of another process by handle. Memory that this container exported to itself is already counted. */
 EXPORT CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
 {
     CUresult result = CALL(cuIpcGetMemHandle, handle, pointer);
@@ -261,8 +261,8 @@ bool physical_import(const CUdeviceptr *pointer, uint64_t handle, uint64_t conte
 }
 
 /*
- * The driver counts how often a handle was opened, and gives the same address each time. So does the entry: in `other`,
- * beyond the first.
+ * The driver counts how often a handle was opened, and returns the same address each time. So does the entry: `other`
+ * counts the openings beyond the first.
  */
 /* The lock is held. */
 static bool open_again(CUdeviceptr pointer)
@@ -274,7 +274,7 @@ static bool open_again(CUdeviceptr pointer)
     return known;
 }
 
-/* Before a close: one opening less; true: it was the last, whose entry is out of the ledger. */
+/* Before a close: one opening less; true: it was the last, and its entry has left the ledger. */
 static bool close_once(CUdeviceptr pointer, struct entry *entry, bool *known)
 {
     lock_take(&opens, LOCK_OPENS);

@@ -1,4 +1,4 @@
-/* Stream-ordered allocation: a pool is counted by what it really holds, as the driver says. */
+/* Stream-ordered allocation: a pool is counted by its real memory, by the driver's figure. */
 #include "pools.h"
 #include "batch.h"
 #include "cards.h"
@@ -9,8 +9,8 @@
 #include "physical.h"
 #include <stdatomic.h>
 
-#define DOOMED 1 /* entry.other of a pool that the program destroyed; above it: since when nothing of it is in use */
-#define UNUSED_NS 3000000000ull /* so long a pool without use may keep memory */
+#define DOOMED 1 /* entry.other of a pool that the program destroyed; above it: time since which none of it is in use */
+#define UNUSED_NS 3000000000ull /* a pool without use may keep memory this long */
 
 #define NOWHERE CARDS /* entry.card of a pool of the host's memory */
 
@@ -29,9 +29,9 @@ static bool ask_pool(CUpool pool, int attribute, uint64_t *value)
 
 /*
  * A pool that its program destroyed keeps its memory until the last allocation of it is freed, and the driver does not
- * say of a destroyed one how much that is. So it is destroyed for the driver when it holds nothing. What it holds
- * without use is of frees that have not come to pass, or were not seen to; whatever else the driver may keep for a pool
- * goes with it, so after a time it is destroyed all the same. The lock is held.
+ * report this amount for a destroyed pool. So the library destroys it in the driver when it is empty. Unused memory
+ * in it is of frees that are pending or unprocessed. Other memory that the driver may keep for a pool
+ * ends with it, so after a time it is destroyed nevertheless. The lock is held.
  */
 static bool bury(const struct entry *entry)
 {
@@ -65,7 +65,7 @@ void pools_refresh(struct card *card, bool trim)
         CUpool pool = (CUpool)(uintptr_t)entry.key;
         if (entry.card != card->index) continue;
         if (entry.other && bury(&entry)) {
-            i--; /* the next one stands in its place */
+            i--; /* the next one is in its place */
             continue;
         }
         if (trim) CALL(cuMemPoolTrimTo, pool, 0);
@@ -83,17 +83,17 @@ static bool is_captured(CUstream stream)
     return ASK((CUstream, int *), cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS && status == 1;
 }
 
-/* From here on the pool counts, on this card. */
+/* From here on the pool is counted, on this card. */
 static void note(CUpool pool, uint32_t card)
 {
     struct entry entry = {.key = (uint64_t)(uintptr_t)pool, .card = card, .kind = KIND_POOL};
     if (ledger_find(KIND_POOL, entry.key, &entry)) return;
-    lock_take(&pools, LOCK_POOLS); /* another thread may have noted it, and counted what it holds, meanwhile */
+    lock_take(&pools, LOCK_POOLS); /* another thread may have recorded it meanwhile, and counted its memory */
     if (!ledger_find(KIND_POOL, entry.key, &entry)) ledger_put(entry);
     lock_give(&pools, LOCK_POOLS);
 }
 
-/* Room in the pool, or below the cap: counted before the driver grows the pool. */
+/* Finds room in the pool, or below the cap: counted before the driver grows the pool. */
 static bool prepare(struct card *card, CUpool pool, uint64_t bytes, uint64_t *grown)
 {
     uint64_t reserved, used;
@@ -113,7 +113,7 @@ static CUresult count_pool(struct card *card, CUpool pool, CUdeviceptr *pointer,
     bool good = ask_pool(pool, CU_POOL_RESERVED_CURRENT, &reserved) && memory_bring(card, KIND_POOL, key, reserved, false);
     lock_give(&pools, LOCK_POOLS);
     if (good || result != CUDA_SUCCESS) return result;
-    /* The pool grew by more than was asked, and past the cap: release, then say what the driver would. */
+    /* The pool grew by more than requested, and past the cap: release, then return the driver's error. */
     int mode = driver_step_aside();
     CALL(cuMemFreeAsync, *pointer, stream);
     CALL(cuStreamSynchronize, stream);
@@ -133,11 +133,11 @@ static bool admit_allocation(struct card *card, CUpool pool, uint64_t bytes, CUs
         memory_count_refusal(card);
         return false;
     }
-    memory_return(card, grown); /* settle counts what the pool really took */
+    memory_return(card, grown); /* settle counts the pool's real growth */
     return true;
 }
 
-/* The card of a stream, and the pool that allocations on the stream come from. */
+/* The card of a stream, and the pool for allocations on it. */
 static struct card *card_and_pool(CUpool *pool, CUstream stream)
 {
     struct card *card = card_of_stream(stream);
@@ -145,7 +145,7 @@ static struct card *card_and_pool(CUpool *pool, CUstream stream)
     return card;
 }
 
-/* The card of a pool that the program did not make: a device's own or current one, or by what newer drivers tell. */
+/* The card of a pool that the program did not create: a device's own or current one, or by a query of newer drivers. */
 static struct card *find_pool(CUpool pool)
 {
     CUlocation location;
@@ -175,7 +175,7 @@ static struct card *card_of_pool(CUpool pool)
     return find_pool(pool);
 }
 
-/* `own`: which stream the null one is of these functions, for what the library does itself. */
+/* `own`: the meaning of the null stream in these functions, for the library's own calls. */
 #define STREAM_ORDERED(name, own)                                                                        \
     EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUstream stream)                            \
     {                                                                                                    \
@@ -208,13 +208,13 @@ EXPORT CUresult cuMemPoolCreate(CUpool *pool, const CUpoolProps *props)
     CUresult result = CALL(cuMemPoolCreate, pool, props);
     if (result != CUDA_SUCCESS || !container_get()) return result;
     struct card *card = card_at(&props->location);
-    /* Managed memory moves to where it is used. */
+    /* Managed memory moves to its place of use. */
     if (!card && props->allocType == CU_ALLOCATION_MANAGED) card = card_current();
     note(*pool, card ? card->index : NOWHERE);
     return result;
 }
 
-/* What else a pool's end does at once: nothing new comes from it, and what is freed is not kept for another time. */
+/* The other immediate effects of a pool's end: it serves no allocation, and freed memory is not kept. */
 static void retire(CUpool pool, CUdevice device)
 {
     CUpool now, own;
@@ -235,7 +235,7 @@ EXPORT CUresult cuMemPoolDestroy(CUpool pool)
     if (entry.card == NOWHERE) return destroy_uncounted(pool);
     struct card *card = &container_get()->cards[entry.card];
     ASK((CUpool *, CUdevice), cuDeviceGetDefaultMemPool, &own, card->device);
-    if (own == pool) return CALL(cuMemPoolDestroy, pool); /* which the driver refuses */
+    if (own == pool) return CALL(cuMemPoolDestroy, pool); /* the driver refuses it */
     lock_take(&pools, LOCK_POOLS);
     bool known = ledger_find(KIND_POOL, entry.key, &entry) && !entry.other;
     entry.other = DOOMED;
@@ -257,7 +257,7 @@ EXPORT CUresult cuMemPoolTrimTo(CUpool pool, size_t keep)
     return result;
 }
 
-/* Memory of a pool of another process. What this container exported to itself is counted already. */
+/* Memory of a pool of another process. Memory that this container exported to itself is already counted. */
 EXPORT CUresult cuMemPoolExportPointer(CUpoolPointer *shared, CUdeviceptr pointer)
 {
     CUresult result = CALL(cuMemPoolExportPointer, shared, pointer);
@@ -270,14 +270,14 @@ EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUpool pool, CUpool
 {
     uint64_t handle = shared ? handle_hash(shared, sizeof *shared) : 0; /* before the driver could change it */
     CUresult result = CALL(cuMemPoolImportPointer, pointer, pool, shared);
-    /* It is of no context, as nothing of a pool is. */
+    /* It belongs to no context, as all memory of a pool. */
     if (result != CUDA_SUCCESS || physical_import(pointer, handle, 0)) return result;
     CALL(cuMemFree_v2, *pointer);
     *pointer = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Memory that was not allocated in stream order may be freed in it as well. */
+/* Other memory may be freed in stream order as well. */
 #define FREES(name)                                                                                      \
     EXPORT CUresult name(CUdeviceptr pointer, CUstream stream)                                           \
     {                                                                                                    \

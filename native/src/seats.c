@@ -7,7 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/uio.h>
 
-#define SLACK_NS 200000ull /* a sleep shorter than this should be that short */
+#define SLACK_NS 200000ull /* a shorter sleep must be exact */
 #define THE_TERMS SEATS /* in place of a seat's number */
 
 static void path_of(const struct seats *seats, uint32_t i, char path[FOLDER_BYTES + 16])
@@ -22,7 +22,7 @@ static void path_of(const struct seats *seats, uint32_t i, char path[FOLDER_BYTE
     path[length] = 0;
 }
 
-/* Never waits: a lease that another took on the file would hold up an open that does. */
+/* Never waits: another's lease on the file would block a waiting open. */
 static int open_seat(const struct seats *seats, uint32_t i, int flags)
 {
     char path[FOLDER_BYTES + 16];
@@ -44,7 +44,7 @@ static bool open_own(struct seats *seats)
     return true;
 }
 
-/* Maps a file, in place of what was mapped `before`: another thread may be using that. NULL: it stays as it was. */
+/* Maps a file in place of `before`, which another thread may be using. NULL: the mapping stays. */
 static const void *open_other(const struct seats *seats, uint32_t i, const void *before)
 {
     int file = open_seat(seats, i, O_RDONLY);
@@ -55,7 +55,7 @@ static const void *open_other(const struct seats *seats, uint32_t i, const void 
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* What the agent says; until it can be read, all are as those who were promised nothing. */
+/* Reads the agent's page; until then all count as tenants without terms. */
 static void read_terms(struct seats *seats)
 {
     if (!seats->said) seats->said = open_other(seats, THE_TERMS, NULL);
@@ -72,7 +72,7 @@ static void read_terms(struct seats *seats)
         seats->page.terms[i] = terms_pack(POLICY_BEST_EFFORT, PRIORITY_ORDINARY, 0);
 }
 
-/* Maps the seats that have another file now; those that could not be opened as well where `missing` is true. */
+/* Maps the seats with a new file; those that could not be opened too if `missing` is true. */
 static void open_others(struct seats *seats, bool missing)
 {
     for (uint32_t i = 0; i < SEATS; i++) {
@@ -118,7 +118,7 @@ static void read_file(struct seats *seats, uint32_t i)
     copied(seats, i);
 }
 
-/* Copies the seats of a list; one that is not there any more ends a call, and the next goes on behind it. */
+/* Copies the seats of a list; a missing one ends a call, and the next continues behind it. */
 static void read_mapped(struct seats *seats, const uint32_t *list, uint32_t count)
 {
     struct iovec to[SEATS], from[SEATS];
@@ -172,10 +172,10 @@ void seats_wait(const struct seats *seats, uint32_t whose, uint32_t seen, uint64
 {
     struct timespec span = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
     const struct seat *seat = whose == seats->index ? seats->own : whose < SEATS ? seats->maps[whose] : NULL;
-    /* The kernel may end a thread's sleep as much later as its slack says: 50 us, unless less was asked for. */
+    /* The kernel may end a thread's sleep late by its slack: 50 us, unless less was requested. */
     long slack = ns < SLACK_NS ? prctl(PR_GET_TIMERSLACK) : 0;
     if (slack > 1) prctl(PR_SET_TIMERSLACK, 1ul);
-    /* The kernel reads the word, and says so where it cannot. */
+    /* The kernel reads the word, and reports if it cannot. */
     if (!seat || (syscall(SYS_futex, &seat->bell, FUTEX_WAIT, seen, &span, NULL, 0) < 0 && errno == EFAULT))
         nanosleep(&span, NULL);
     if (slack > 1) prctl(PR_SET_TIMERSLACK, (unsigned long)slack);

@@ -1,9 +1,9 @@
 /*
- * What cuCtxSetLimit takes of the card: the heap of the device's malloc, its buffer for printf, the stacks of its threads.
+ * The memory that cuCtxSetLimit takes: the device's heap for malloc, its buffer for printf, its threads' stacks.
  *
- * What the driver had before the first setting is part of any context. Beyond that a heap and a buffer take what is
- * asked at most, and stacks as much for every thread that the card can have at a time. The driver does not
- * say what the rest takes, so it is measured.
+ * The driver's values before the first setting are part of any context. Beyond that a heap and a buffer take at most
+ * the requested size, and stacks that size for every thread that the card can have at a time. The driver does not
+ * report the memory of the other settings, so it is measured.
  */
 #include "settings.h"
 #include "cards.h"
@@ -12,7 +12,7 @@
 #include "ledger.h"
 #include "memory.h"
 
-#define TRIES 3 /* so often at most a setting is measured */
+#define TRIES 3 /* a setting is measured at most so often */
 
 static struct lock settings;
 
@@ -33,7 +33,7 @@ static uint64_t threads_of(const struct card *card)
     return (uint64_t)processors * (uint64_t)each;
 }
 
-/* What a setting takes beyond what any context has. */
+/* The memory of a setting beyond that of any context. */
 static uint64_t cost(const struct card *card, int limit, uint64_t value, uint64_t included)
 {
     uint64_t beyond = value > included ? value - included : 0, bytes;
@@ -41,7 +41,7 @@ static uint64_t cost(const struct card *card, int limit, uint64_t value, uint64_
     return whole_granules(bytes);
 }
 
-/* What is counted of a setting, with what its context has anyway. The lock is held. */
+/* The entry of a setting, with the part that its context has anyway. The lock is held. */
 static struct entry entry_of(const struct card *card, int limit)
 {
     uint64_t context = contexts_now();
@@ -54,8 +54,8 @@ static struct entry entry_of(const struct card *card, int limit)
 }
 
 /*
- * More is counted before the driver takes it, less after it gave it back. The driver may wait for the device, and so
- * for other threads: it is called without the lock, and what they set meanwhile is settled after it.
+ * An increase is counted before the driver's call, a decrease after it. The driver may wait for the device, and so
+ * for other threads: it is called without the lock, and their settings meanwhile are settled after it.
  */
 static CUresult set_known(struct card *card, int limit, size_t value)
 {
@@ -68,7 +68,7 @@ static CUresult set_known(struct card *card, int limit, size_t value)
     CUresult result = CALL(cuCtxSetLimit, limit, value);
     lock_take(&settings, LOCK_SETTINGS);
     entry = entry_of(card, limit);
-    /* The driver may have made it more or less than was asked. */
+    /* The driver may have made it larger or smaller than requested. */
     bytes = result == CUDA_SUCCESS ? cost(card, limit, setting(limit), entry.other) : entry.bytes;
     if (bytes > entry.bytes + more) memory_force(card, bytes - entry.bytes - more);
     else memory_return(card, entry.bytes + more - bytes);
@@ -78,7 +78,7 @@ static CUresult set_known(struct card *card, int limit, size_t value)
     return result;
 }
 
-/* Counts what was measured; with nothing to measure, what the setting took is released. False: past the cap. */
+/* Counts a measurement; without one, releases the setting's bytes. False: past the cap. */
 static bool charge(struct card *card, int limit, size_t value, uint64_t bytes, bool force)
 {
     lock_take(&settings, LOCK_SETTINGS);
@@ -92,7 +92,7 @@ static bool charge(struct card *card, int limit, size_t value, uint64_t bytes, b
     return good || force;
 }
 
-/* The least of several falls of free memory counts, as neighbours take some meanwhile. */
+/* The least of several falls of free memory counts, as neighbours may take some meanwhile. */
 static CUresult set_measured(struct card *card, int limit, size_t value)
 {
     uint64_t least = UINT64_MAX;

@@ -138,9 +138,9 @@ static int ask(struct dl_phdr_info *info, size_t size, void *data)
 }
 
 /*
- * The loader's lock for this walk is not made free in a child after fork (seen with glibc 2.36): a child of a process
- * with a thread in it waits for ever at its own first walk. So walks and forks keep out of each other's way, for a
- * bounded time: a fork out of a signal that came during a walk goes on, and so does a walk during a fork that takes long.
+ * In a child after fork the loader's lock for this walk stays taken (seen with glibc 2.36): a child of a process with a
+ * thread in a walk waits for ever at its own first walk. So walks and forks exclude each other, for a bounded time: a
+ * fork from a signal during a walk continues, and so does a walk during a fork that takes long.
  */
 static _Atomic uint32_t walking, forking;
 

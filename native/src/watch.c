@@ -1,5 +1,5 @@
 /*
- * The watch: a thread that closes and counts batches when the program itself is silent, keeps the seat's
+ * The watch: a thread that closes and counts batches when the program itself is silent, writes the seat's
  * beat, and passes the turn on. It sleeps without a timer while no gate has work.
  */
 #include "watch.h"
@@ -11,14 +11,14 @@
 #include <stdatomic.h>
 
 #define ROUND_SLEEP_NS 1000000ull
-#define LONG_SLEEP_NS (10000 * ROUND_SLEEP_NS) /* until it is called */
+#define LONG_SLEEP_NS (10000 * ROUND_SLEEP_NS) /* until a call */
 
-static _Atomic uint32_t state; /* 0 none, 1 runs, 2 shall end, 3 ended */
+static _Atomic uint32_t state; /* 0 none, 1 runs, 2 must end, 3 ended */
 static _Atomic uint32_t call;  /* changes when there is work */
 
 typedef int make_thread(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 
-/* By its oldest version, and weak: an old C library keeps it in an object that may be loaded only later. */
+/* By its oldest version, and weak: an old C library has it in an object that may be loaded only later. */
 extern make_thread pthread_create_oldest __attribute__((weak));
 #ifdef __x86_64__
 __asm__(".symver pthread_create_oldest, pthread_create@GLIBC_2.2.5");
