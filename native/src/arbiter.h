@@ -42,7 +42,7 @@ struct arbiter {
     void *eyes;                    /* for `see` */
     _Atomic uint64_t *clock; /* master of the seat's virtual time, where no other tenant writes */
     uint32_t index;          /* own seat */
-    uint64_t tenant;         /* what own seat.tenant must hold */
+    uint64_t tenant;         /* required value of own seat.tenant */
     uint64_t terms;          /* own policy, priority, quota: from the limits file */
     uint64_t in_turn;        /* device ns received in this turn */
     uint32_t ahead;          /* number of others before it when it last asked for the turn and did not get it */

@@ -85,7 +85,7 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmap *array, const CUarray3D *shape, 
     return keep(card, KIND_MIPMAP, result, KEY(array), bytes, shape->Flags);
 }
 
-/* What is mapped to an array goes with it. */
+/* Mappings of an array end with it. */
 #define DESTROYS(name, kind, type)                                                                       \
     EXPORT CUresult name(type array)                                                                     \
     {                                                                                                    \

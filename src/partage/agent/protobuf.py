@@ -79,7 +79,7 @@ def blob(number: int) -> Any:
 
 
 def message(number: int, of: "type[Message]") -> Any:
-    """A message field; None when absent."""
+    """A message field; None if absent."""
     return _field(None, number, LENGTH, partial(_decode, of))
 
 

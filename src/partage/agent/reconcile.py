@@ -124,7 +124,7 @@ def reconcile(facts: Facts) -> list[Finding]:
     return sorted(set(found))
 
 
-# --- what runs, and the journal ----------------------------------------------------------------
+# --- the runtime and the journal ---------------------------------------------------------------
 
 
 def _of_running(facts: Facts) -> Iterator[Finding]:
@@ -204,7 +204,7 @@ def _of_cards(facts: Facts) -> Iterator[Finding]:
             )
 
 
-# --- what the kubelet counts -------------------------------------------------------------------
+# --- the kubelet's units -----------------------------------------------------------------------
 
 
 def _of_units(facts: Facts) -> Iterator[Finding]:
@@ -292,7 +292,7 @@ def _of_uncounted(facts: Facts) -> Iterator[Finding]:
             yield _from(one, Kind.NOT_COUNTED, told)
 
 
-# --- small things ------------------------------------------------------------------------------
+# --- small functions ---------------------------------------------------------------------------
 
 
 def _uid(facts: Facts, namespace: str, name: str) -> str | None:

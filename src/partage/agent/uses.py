@@ -3,7 +3,7 @@
 Containers with the enforcement library report through their accounts (memory) and seats (device time). For others, with
 any provider, the driver reports each process's memory and the part of the time it was busy, if the agent
 sees processes of the host. The sum over looks is device time. The driver may also report how busy a hardware
-instance was, which belongs to its only container. A value that is not measured is absent, and so is its series.
+instance was; this figure is its only container's. A value that is not measured is absent, and so is its series.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -318,7 +318,7 @@ def label_text(name: str) -> str:
 
 
 def _address(bus: str) -> str:
-    """NVML's PCI address in the form of sysfs; empty when it is none."""
+    """NVML's PCI address in the form of sysfs; empty if it is none."""
     domain, _, rest = bus.lower().partition(":")
     if not re.fullmatch(r"[0-9a-f]{1,8}", domain):
         return ""

@@ -187,7 +187,7 @@ class Publisher:
         offered = Offered(instances=self._instances and kept.counters, taints=kept.taints)
         return resource_slices(node, self._found(), self._uid, 1, offered, order, self._totals)
 
-    # --- what the server keeps ---------------------------------------------------------------
+    # --- the server's fields -----------------------------------------------------------------
 
     async def _probe(self) -> _Kept:
         """The fields that it would keep of two small slices; it stores neither."""

@@ -54,11 +54,11 @@ class Folders:
     def __init__(
         self, home: str, at: Callable[[str], Path], clock: Callable[[], float], age: float = _AGE
     ) -> None:
-        """Folders as they are; what an earlier agent gave up is pending.
+        """Take the folders as they are; those that an earlier agent abandoned are pending.
 
         Args:
-            home: where folders are made, on the host.
-            at: where this process sees a file of the host.
+            home: the folder of all, on the host.
+            at: returns the path of a host's file for this process.
             clock: the wall clock, in seconds; it is compared with times of files.
             age: seconds after which a folder is old.
         """

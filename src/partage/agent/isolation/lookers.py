@@ -23,7 +23,7 @@ _PATIENCE: Final = 5.0
 """Seconds for a look at one container; it usually takes milliseconds."""
 _MOST: Final = 512
 _MOST_OF_ONE: Final = 32
-"""Threads that may wait for files at a time: the bound for one tenant."""
+"""Threads that may wait for files at a time: for all tenants, and for one."""
 _REFUND: Final = 1 / 12
 """Seconds of credit for each second that passes."""
 

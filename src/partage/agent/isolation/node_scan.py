@@ -179,7 +179,7 @@ def see(
             continue
         if left <= 0 or cost > left:
             found[container] = before.processes.get(container, ())
-            costs[container] = cost // 2  # its turn comes
+            costs[container] = cost // 2  # so that its turn will come
             continue
         work = Work()
         try:

@@ -41,7 +41,7 @@ _Read = Callable[[int, int], bytes]
 
 
 def stand_in(descriptor: int, work: Work) -> str:
-    """A function of the driver or of `dlsym` that an object defines itself; empty where it has none.
+    """A function of the driver or of `dlsym` that an object defines itself; empty if it has none.
 
     Raises:
         InvalidDocument: it cannot be read.
@@ -52,7 +52,7 @@ def stand_in(descriptor: int, work: Work) -> str:
 
 
 def rebinder(descriptor: int, work: Work) -> str:
-    """A function by which an auditor of the loader may bind a call to another place; empty where it has none.
+    """A function by which an auditor of the loader may redirect a call; empty if it has none.
 
     Raises:
         InvalidDocument: it cannot be read.

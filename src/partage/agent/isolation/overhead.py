@@ -61,7 +61,7 @@ class Overheads:
         self.grown: Mapping[str, str] = {}
         """Containers that are beyond their cap within the slack, with a text that stays the same meanwhile."""
         self.excess: Mapping[tuple[str, str], int] = {}
-        """Bytes beyond the cap, by container and card; absent where there are none."""
+        """Bytes beyond the cap, by container and card; absent if there are none."""
 
     def look(
         self, rooms: Mapping[str, Room], used: Mapping[str, Mapping[int, int]], sight: Sight

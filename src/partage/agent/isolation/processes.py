@@ -106,7 +106,7 @@ def root_of(container: str, proc: Path = Path("/proc"), pid: int = 0) -> Path | 
 def numbers_of(
     pid: int, proc: Path = Path("/proc"), work: Work | None = None, task: str = ""
 ) -> Numbers | None:
-    """The numbers of a process, or of a thread of it; None when it has ended. Raises `TooMuch`, `OSError`."""
+    """The numbers of a process, or of a thread of it; None if it has ended. Raises `TooMuch`, `OSError`."""
     work = work or Work()
     home = f"{proc}/{pid}/task/{task}" if task else f"{proc}/{pid}"
     try:

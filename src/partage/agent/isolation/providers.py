@@ -156,7 +156,7 @@ class NoIsolation:
 
 @dataclass(frozen=True, slots=True)
 class VendorIsolation:
-    """The vendor's own driver or kernel module, by what its plugin does for the container."""
+    """The vendor's own driver or kernel module, by its plugin's edits of the container."""
 
     name: str = "vendor"
     memory: bool = True
@@ -330,7 +330,7 @@ class Mps:
         problem: why processes cannot reach the daemon now; empty if they can.
 
     Source: NVIDIA's Multi-Process Service (environment variables, limits and fault domains); its Kubernetes device
-    plugin (what containers have mounted). Limits tried on an H200 with driver 580.159; in a container not yet.
+    plugin (the containers' mounts). Limits tried on an H200 with driver 580.159; in a container not yet.
     """
 
     folder: str = "/run/partage/mps"

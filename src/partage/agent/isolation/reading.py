@@ -55,7 +55,7 @@ class Work:
             raise TooMuch(what)
 
 
-# --- what the kernel tells -------------------------------------------------------------------
+# --- files of the kernel ---------------------------------------------------------------------
 
 
 def chunks(path: str, work: Work, what: str) -> Iterator[bytes]:
@@ -157,7 +157,7 @@ def links(folder: str, work: Work, what: str) -> Iterator[str]:
         yield target
 
 
-# --- what is below a container's root --------------------------------------------------------
+# --- files below a container's root ----------------------------------------------------------
 
 
 def start(root: Root, name: str, most: int, work: Work) -> bytes | None:

@@ -4,8 +4,8 @@ Pure. Every step is safe to repeat, and each is planned from the state of the ca
 call. So the plan also covers a driver that reports success and created nothing, or failed and created it.
 
 These instances are ours and may be removed:
-* a GPU instance whose number and place the journal has, made in this run of the driver, and whose
-  compute instance, if there is one, has the UUID that the journal has, where it has one;
+* a GPU instance of this run of the driver, with number and place as in the journal. If it has a
+  compute instance and the journal has a UUID, both UUIDs are equal;
 * at stage `intent`: an instance at exactly the place, without a compute instance. The place was free
   when the intent was written, and an intent is withdrawn when the driver refuses it. So no other tool
   can have made it, unless another program was halfway through the same place during a crash of ours.

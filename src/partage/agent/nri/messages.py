@@ -60,7 +60,7 @@ class Response(Message):
     payload: bytes = blob(2)
 
 
-# --- NRI: what there is ----------------------------------------------------------------------
+# --- NRI: pods and containers ----------------------------------------------------------------
 
 
 class PodSandbox(Message):
