@@ -22,7 +22,7 @@ _LINK: Final = 100
 
 
 def isolation_labels(provider: Provider) -> dict[str, str]:
-    """The label of a node with NVIDIA cards for the provider that enforces shares there."""
+    """The labels of a node with NVIDIA cards: the provider of shares there, and its enforced amounts."""
     held = {True: "true", False: "false"}
     return {
         names.ISOLATION_PROVIDER: provider.name,
@@ -44,7 +44,7 @@ def node_labels(
     is added only if it is absent.
 
     Args:
-        isolation: the label of the provider, if the cards are NVIDIA's.
+        isolation: the labels of the provider, if the cards are NVIDIA's.
     """
     card = next((one for one in inventory.found if one.device.type is DeviceType.GPU), None)
     if card is None:
