@@ -206,6 +206,21 @@ async def test_old_news_of_a_claim_ends_no_newer_reservation() -> None:
 
 
 @run
+async def test_claims_that_cannot_be_written_keep_no_others_reserved() -> None:
+    """A few are written at a time; those that failed come after the others."""
+    world, store = await _started()
+    names = [f"odd{number}" for number in range(9)]
+    store.claims = {name: OSError("refused") for name in names}
+    for name in [*names, "gone"]:
+        assert _review(world, share(cores="10", memory="1Gi"), uid=name, name=name) == ""
+    await world.clock.sleep(WAIT)
+    for _ in range(2):
+        await world.service.tick()
+    assert set(store.written) == {*names, "gone"}
+    assert _used(world) == 900
+
+
+@run
 async def test_a_reservation_that_came_to_nothing_ends() -> None:
     """The leader, and no other, writes the claim, so that no write of before can arrive; what the API server says then holds."""
     world, store = await _started()

@@ -306,6 +306,10 @@ async def test_a_node_that_cannot_be_read_takes_no_pods_and_they_are_told_why() 
     assert world.service.books.cluster_cache.problems == {}
     assert _free(world) == [1000, 1000]
 
+    world.service.changed(document({**odd, "metadata": node(version=4)["metadata"]}))
+    world.service.gone(document(node()))
+    assert world.service.books.cluster_cache.problems == {}, "of a node that is gone"
+
     fresh = await World().start(odd, device())
     assert "it cannot be read" in str(
         fresh.filter(fresh.create(pod("web", half())))["FailedNodes"]

@@ -214,6 +214,11 @@ class ClaimArbiter:
             one for those in self.reserved.values() for one in those if now >= one.since + WAIT
         ]
 
+    def put_off(self, one: Reserved) -> None:
+        """The claim could not be written: other claims that are due go first."""
+        if one.claim in self.reserved:
+            self.reserved[one.claim] = self.reserved.pop(one.claim)
+
     def written(self, books: Books, one: Reserved, document: Document | None, now: float) -> None:
         """The claim as it is in the API server since it was written; None where there is none.
 

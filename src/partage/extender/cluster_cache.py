@@ -236,6 +236,7 @@ class ClusterCache:
             place.translated = None
             self.taken.pop(name, None)
             self.notes.pop(name, None)
+            self.problems.pop(f"Node {name}", None)
             if place.device is None and not place.pods:
                 del self._places[name]
             if not place.told:

@@ -343,6 +343,7 @@ class SchedulerService:
                     found = await self._outdate(one.fact.namespace, one.fact.name)
             except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
                 _LOG.warning("claim %s cannot be written: %s", one.fact.key, error)
+                self.claims.put_off(one)
                 continue
             if books is self.books and self._late is None:
                 self.claims.written(books, one, found, self.clock.monotonic())
