@@ -50,13 +50,16 @@ ACCOUNTS = Resource("", "v1", "serviceaccounts")
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 WRITER = "system:serviceaccount:partage-system:partage-scheduler"
 KUBELET = "system:node:n7"
+SCHEDULER = "system:kube-scheduler"
+TENANT = "jane"
+CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims")
 SHARE = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
 PATIENCE = 240.0
 Manifest = dict[str, Any]
 
 
 class Plane:
-    """A control plane with three users: an administrator, Partage's scheduler, and a node."""
+    """A control plane with its administrator, Partage's scheduler, a node, kube-scheduler, and an editor of one namespace."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
@@ -79,6 +82,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     made = ControlPlane(folder)
     for user in (WRITER, KUBELET):
         made.token(user, ADMIN)
+    for user in (SCHEDULER, TENANT):
+        made.token(user)
     try:
         made.start()
         for namespace in ("partage-system", "default"):
@@ -87,6 +92,19 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
                 made.call("POST", "/api/v1/namespaces", body)
             account = {"metadata": {"name": "default"}}
             made.call("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
+        editor = {
+            "metadata": {"name": "editor"},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": "system:aggregate-to-edit",  # without a controller, nothing is in `edit`
+            },
+            "subjects": [
+                {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": TENANT}
+            ],
+        }
+        bindings = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings"
+        made.call("POST", bindings, editor)
         yield Plane(made)
     finally:
         made.stop()
@@ -112,7 +130,7 @@ async def create(client: Client, manifest: Manifest, namespace: str = "default")
 
 async def install(client: Client, endpoint: Endpoint, *kinds: str) -> None:
     """Apply what `--manifests` prints, anew."""
-    for one in installation(endpoint, Context.of(Settings(), FAMILIES), Admission()):
+    for one in installation(endpoint, Context.of(Settings(), FAMILIES), Admission(), claims=True):
         if one["kind"] not in kinds:
             continue
         resource = Resource(GROUP, "v1", PLURALS[one["kind"]], namespaced=False)
@@ -237,10 +255,60 @@ async def test_the_server_finds_no_fault_in_the_expressions(plane: Plane) -> Non
             client, Endpoint(), "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
         )
         resource = Resource(GROUP, "v1", "validatingadmissionpolicies", namespaced=False)
-        for name in ("partage-reserved-keys", "partage-node-name"):
+        for name in ("partage-reserved-keys", "partage-node-name", "partage-claim-finalizer"):
             raw = await client.get(resource, name, into=msgspec.Raw)
             warnings = json.loads(bytes(raw)).get("status", {}).get("typeChecking", {})
             assert not warnings.get("expressionWarnings")
+
+
+async def test_only_who_may_allocate_makes_a_claim_look_begun(plane: Plane) -> None:
+    """A new leader writes every such claim before it serves; the user keeps all other rights to his claim."""
+    request = {"name": "card", "exactly": {"deviceClassName": "gpu.partage.io"}}
+    spec = {"devices": {"requests": [request]}}
+    finalizers = [names.CLAIM_FINALIZER]
+
+    def claim(name: str, **meta: Any) -> Manifest:
+        return {"metadata": {"name": name, **meta}, "spec": spec}
+
+    async def patch(client: Client, **meta: Any) -> str:
+        body = {"metadata": meta}
+        try:
+            await client.patch(
+                CLAIMS,
+                "mine",
+                body,
+                kind=PatchKind.MERGE,
+                namespace="default",
+                into=msgspec.Raw,
+            )
+        except KubeError as error:
+            return str(error)
+        return ""
+
+    policies = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    async with (
+        plane.client() as admin,
+        plane.client(user=TENANT) as tenant,
+        plane.client(user=SCHEDULER) as scheduler,
+    ):
+        await install(admin, Endpoint(), *policies)
+        await tenant.create(CLAIMS, claim("mine"), namespace="default", into=msgspec.Raw)
+        async with asyncio.timeout(PATIENCE):
+            while "is for schedulers" not in await patch(tenant, finalizers=finalizers):
+                await patch(tenant, finalizers=None)
+                await asyncio.sleep(0.2)
+        with pytest.raises(KubeError, match="is for schedulers: who sets it needs the right to"):
+            await tenant.create(
+                CLAIMS,
+                claim("begun", finalizers=finalizers),
+                namespace="default",
+                into=msgspec.Raw,
+            )
+        assert not await patch(tenant, finalizers=["example.com/mine"])
+
+        assert not await patch(scheduler, finalizers=finalizers)
+        assert not await patch(tenant, annotations={"mine": "yes"})
+        assert not await patch(tenant, finalizers=None)
 
 
 def placed(name: str, limits: dict[str, str], node: str = "n7", **spec: Any) -> Manifest:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from reviews import Json, container, context, pod, review
 
 from partage.cli.webhook import webhook
+from partage.vendors.names import CLAIM_FINALIZER
 from partage.vendors.reserved import RESERVED
 from partage.webhook.installation import MUTATE, VALIDATE, Endpoint, conditions, installation
 from partage.webhook.manifest import names_devices
@@ -424,6 +425,37 @@ def test_own_and_system_namespaces_are_left_out_and_nothing_can_hang() -> None:
         "partage-node-name",
     }
     assert all(one["spec"]["validationActions"] == ["Deny"] for one in bindings)
+
+
+def test_a_claim_begins_to_be_allocated_by_its_finalizer_once() -> None:
+    """Only there does the policy ask who it is; other finalizers are anybody's, and what is begun may be changed."""
+    made = installation(Endpoint(), context(), Admission(), claims=True)
+    (begun,) = [
+        one["spec"]
+        for one in made
+        if one["kind"] == "ValidatingAdmissionPolicy"
+        and one["metadata"]["name"] == "partage-claim-finalizer"
+    ]
+    (condition,) = begun["matchConditions"]
+
+    def claim(*finalizers: str) -> Json:
+        meta = {"finalizers": list(finalizers)} if finalizers else {}
+        return {"kind": "ResourceClaim", "metadata": {"name": "c", **meta}}
+
+    other = "example.com/mine"
+    for after, before, expected in (
+        (claim(CLAIM_FINALIZER), None, True),
+        (claim(other, CLAIM_FINALIZER), claim(other), True),
+        (claim(CLAIM_FINALIZER), claim(), True),
+        (claim(), None, False),
+        (claim(other), claim(), False),
+        (claim(other, CLAIM_FINALIZER), claim(CLAIM_FINALIZER), False),
+        (claim(), claim(CLAIM_FINALIZER), False),
+    ):
+        assert holds(condition["expression"], request_of(after, before)) is expected
+    (rule,) = begun["matchConstraints"]["resourceRules"]
+    assert (rule["operations"], rule["resources"]) == (["CREATE", "UPDATE"], ["resourceclaims"])
+    assert begun["failurePolicy"] == "Fail"
 
 
 def test_only_the_namespace_that_partage_runs_in_is_left_out() -> None:

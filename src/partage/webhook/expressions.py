@@ -1,9 +1,9 @@
 """Admission's decisions inside the API server, as CEL.
 
-The API server asks four questions: whether a request asks for devices anew, or allocates one of ours to a claim,
-so that no other request depends on a webhook; whether a user writes a reserved key without the right to; and
-whether a pod that asks for devices names its node itself. The lists come from the webhook's own tables, so the
-two cannot disagree.
+The API server asks five questions: whether a request asks for devices anew, or allocates one of ours to a claim,
+so that no other request depends on a webhook; whether a user writes a reserved key without the right to; whether a
+pod that asks for devices names its node itself; and whether a claim gets the finalizer by which its allocation
+begins. The lists come from the webhook's own tables, so the two cannot disagree.
 
 The API server counts the cost of an expression and fails above a limit. So the costly half of an expression
 follows a cheap one that is false for nearly every request. Names of resources are looked up in a map, at the
@@ -15,7 +15,7 @@ Source: Kubernetes 1.36, CEL in admission; docs/decisions/0011.
 
 from collections.abc import Iterable
 
-from partage.vendors.names import DRA_DRIVER
+from partage.vendors.names import CLAIM_FINALIZER, DRA_DRIVER
 from partage.vendors.reserved import ReservedKeys
 
 _UPDATE = "request.operation == 'UPDATE'"
@@ -191,3 +191,15 @@ def allocates_a_card() -> str:
         f"has({devices}) && has({devices}.results) && "
         f"{devices}.results.exists(one, one.driver == {_text(DRA_DRIVER)})"
     )
+
+
+def begins_an_allocation() -> str:
+    """Whether a claim gets the finalizer that a scheduler sets before it allocates one."""
+    begun = f"(has({{0}}.metadata.finalizers) && {_text(CLAIM_FINALIZER)} in {{0}}.metadata.finalizers)"
+    return f"{begun.format('object')} && !({_UPDATE} && {begun.format('oldObject')})"
+
+
+def may_allocate() -> str:
+    """Whether the user may write what a claim is allocated, in this namespace."""
+    claims = "authorizer.group('resource.k8s.io').resource('resourceclaims').subresource('status')"
+    return f"{claims}.namespace(request.namespace).check('update').allowed()"

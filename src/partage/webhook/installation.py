@@ -1,10 +1,11 @@
 """The objects by which a cluster asks the webhook, and the policies that need no webhook.
 
 Both webhooks have failure policy Fail, and conditions that the API server evaluates itself. So only a new pod
-that names a device resource, or a change of a waiting pod's request, depends on the webhook. Two
+that names a device resource, or a change of a waiting pod's request, depends on the webhook.
 ValidatingAdmissionPolicies work in the API server's own process. One rejects forged records on creation, update,
-every subresource and binding. The other rejects pods that ask for devices and name their node; only that node may
-create such pods. No outage of ours opens or closes these doors. Partage's own and the system's namespaces are
+every subresource and binding. Another rejects pods that ask for devices and name their node; only that node may
+create such pods. With claims, a third one keeps the finalizer by which a scheduler begins an allocation to users who
+may write one. No outage of ours opens or closes these doors. Partage's own and the system's namespaces are
 left out, so the programs that Partage runs on can start.
 
 Source: docs/decisions/0011; Kubernetes 1.36, admissionregistration.k8s.io/v1.
@@ -16,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from partage.model.errors import InvalidValue
-from partage.vendors.names import ADJUST, CLAIMS_LABEL, CLAIMS_TRANSLATE
+from partage.vendors.names import ADJUST, CLAIM_FINALIZER, CLAIMS_LABEL, CLAIMS_TRANSLATE
 from partage.vendors.reserved import reserved_keys
 from partage.webhook import expressions
 from partage.webhook.settings import Admission
@@ -32,6 +33,7 @@ _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _PATIENCE: Final = 5  # seconds; the API server's own limit of a request is longer
 _FORGING: Final = "partage-reserved-keys"
 _NODE_NAME: Final = "partage-node-name"
+_BEGUN: Final = "partage-claim-finalizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ def installation(
         validating,
         *_policy(_FORGING, admission, _forging(admission)),
         *_policy(_NODE_NAME, admission, _node_name(context)),
+        *(_policy(_BEGUN, admission, _begun()) if claims else ()),
     ]
 
 
@@ -215,8 +218,8 @@ def _policy(name: str, admission: Admission, rules: dict[str, Any]) -> list[dict
     ]
 
 
-def _written(*resources: str) -> dict[str, Any]:
-    return {"resourceRules": [_rule("", ["CREATE", "UPDATE"], *resources)]}
+def _written(*resources: str, group: str = "") -> dict[str, Any]:
+    return {"resourceRules": [_rule(group, ["CREATE", "UPDATE"], *resources)]}
 
 
 def _forging(admission: Admission) -> dict[str, Any]:
@@ -252,6 +255,22 @@ def _node_name(context: Context) -> dict[str, Any]:
                 "message": NAMES_ITS_NODE,
                 "reason": "Invalid",
             }
+        ],
+    }
+
+
+def _begun() -> dict[str, Any]:
+    """Each claim that looks begun holds up the next leader, and with it all pods."""
+    begins = expressions.begins_an_allocation()
+    told = (
+        f"the finalizer {CLAIM_FINALIZER} is for schedulers: "
+        "who sets it needs the right to update resourceclaims/status"
+    )
+    return {
+        "matchConstraints": _written("resourceclaims", group="resource.k8s.io"),
+        "matchConditions": [{"name": "begins-an-allocation", "expression": begins}],
+        "validations": [
+            {"expression": expressions.may_allocate(), "message": told, "reason": "Forbidden"}
         ],
     }
 
