@@ -282,6 +282,9 @@ async def test_a_bound_pod_that_cannot_be_read_holds_what_its_record_says() -> N
     strange = await World().start(node(), device())
     strange.service.changed(document(theirs))
     assert _free(strange) == []
+    cards = card(0), card(1, memory="32Gi")
+    strange.service.changed(document(device("n1", *cards, version=2)))
+    assert _free(strange) == [], "whatever its cards become"
     strange.service.pod_gone("other")
     assert _free(strange) == [1000, 1000]
 

@@ -175,8 +175,8 @@ class Translation:
     def with_record(self, entry: PodEntry, node: Node | None) -> PodEntry:
         """The pod with what its annotations say that it holds on its node."""
         pod = entry.pod
-        if pod.node is None or pod.finished:
-            return entry
+        if pod.node is None or pod.finished or not entry.view.containers:
+            return entry  # of one without containers nothing but its record was read (`by_record`)
         record = self._record(entry.view, node)
         if record == pod.record:
             return entry
