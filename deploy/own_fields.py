@@ -94,10 +94,12 @@ def _of_claims() -> list[Rule]:
             _rule(f"{claims}({_same(f'metadata.{field}')})", f"no {field} of a claim")
             for field in ("finalizers", "ownerReferences")
         ),
-        _rule(_keeps("resourceclaims", "metadata.labels", "false"), "no label of a claim"),
         _rule(
-            _keeps("resourceclaims", "metadata.annotations", _OURS),
-            "no annotation of a claim but its own",
+            _keeps("resourceclaims", "metadata.labels", _OURS),
+            "no label of a claim but its own",
+        ),
+        _rule(
+            _keeps("resourceclaims", "metadata.annotations", "false"), "no annotation of a claim"
         ),
     ]
 

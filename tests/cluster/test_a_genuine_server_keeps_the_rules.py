@@ -14,6 +14,7 @@ from fakes.ports import free_port
 from partage.controllers.manager import Controllers, ControllerSettings
 from partage.daemon.adjusting import Adjusting
 from partage.daemon.binding import ApiAmender, read_pod
+from partage.daemon.claim_reviews import outdater
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.extender.ports import Outcome
 from partage.kube.client import Client, PatchKind
@@ -309,6 +310,21 @@ async def test_only_who_may_allocate_makes_a_claim_look_begun(plane: Plane) -> N
         assert not await patch(scheduler, finalizers=finalizers)
         assert not await patch(tenant, annotations={"mine": "yes"})
         assert not await patch(tenant, finalizers=None)
+
+
+async def test_no_user_keeps_a_claim_from_being_written(plane: Plane) -> None:
+    """All room for annotations may be used up: the next leader would wait for that one claim, and all pods with it."""
+    body = {
+        "metadata": {"name": "full", "annotations": {"a": "x" * (2**18 - 1)}},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "x"}}]}},
+    }
+    async with plane.client() as client:
+        await client.create(CLAIMS, body, namespace="default", into=msgspec.Raw)
+        outdate = outdater(client, "partage-scheduler-5d4_d1c9")
+        first, second = [await outdate("default", "full") for _ in range(2)]
+    assert first is not None
+    assert second is not None
+    assert first.metadata.resource_version != second.metadata.resource_version
 
 
 def placed(name: str, limits: dict[str, str], node: str = "n7", **spec: Any) -> Manifest:

@@ -229,7 +229,7 @@ def outlived(stack: Stack, ended: signal.Signals) -> str:
                 SLOW,
             )
             assert not allocated(stack), "the card is given twice"
-            assert names.OUTDATED in stored(stack)["metadata"]["annotations"]
+            assert names.OUTDATED in stored(stack)["metadata"]["labels"]
             return ""
         finally:
             for process in processes:

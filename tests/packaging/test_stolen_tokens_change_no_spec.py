@@ -350,9 +350,9 @@ OF_CLAIMS = {
 def test_a_claim_keeps_its_pod_and_its_protection(path: tuple[str, ...], to: Any) -> None:
     """What the scheduler's account writes of it is a note."""
     assert refused(SCHEDULER, changed(CLAIM, "metadata", *path, to=to), CLAIM, "resourceclaims")
-    noted = changed(CLAIM, "metadata", "annotations", "partage.io/outdated", to="now")
+    noted = changed(CLAIM, "metadata", "labels", "partage.io/outdated", to="now")
     assert not refused(SCHEDULER, noted, CLAIM, "resourceclaims")
-    again = changed(CLAIM, "metadata", "annotations", "partage.io/outdated", to="later")
+    again = changed(CLAIM, "metadata", "labels", "partage.io/outdated", to="later")
     assert not refused(SCHEDULER, again, noted, "resourceclaims")
 
 

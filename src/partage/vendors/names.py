@@ -60,7 +60,7 @@ CLAIM_FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 """Kubernetes' own: kube-scheduler sets it before it writes a claim's allocation, and it is removed with the allocation.
 """
 OUTDATED: Final = "partage.io/outdated"
-"""Annotation of a claim: the leader that wrote it, and when, so that a write with an older version fails."""
+"""Label of a claim: the leader that wrote it, and when, so that a write with an older version fails."""
 CLAIMS_LABEL: Final = "partage.io/claims"
 """Label of a namespace whose new pods ask by ResourceClaims, if they can; also of the templates made for them."""
 CLAIMS_TRANSLATE: Final = "translate"
