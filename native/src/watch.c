@@ -1,6 +1,6 @@
 /*
- * The watch: a thread that closes and counts batches when the program itself is silent, writes the seat's
- * beat, and passes the turn on. It sleeps without a timer while no gate has work.
+ * The watch: a thread that closes and counts batches when the program itself is silent, writes the beats of
+ * seat and place, and passes the turn on.
  */
 #include "watch.h"
 #include "container.h"
@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 
 #define ROUND_SLEEP_NS 1000000ull
-#define LONG_SLEEP_NS (10000 * ROUND_SLEEP_NS) /* until a call */
+#define LONG_SLEEP_NS (10000 * ROUND_SLEEP_NS) /* until a call; a place expires once its beat is six times as old */
 
 static _Atomic uint32_t state; /* 0 none, 1 runs, 2 must end, 3 ended */
 static _Atomic uint32_t call;  /* changes when there is work */

@@ -3,9 +3,13 @@
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from native_world import MIB, WAIT, Tenant, World
+
+from partage.agent.isolation.account import PLACES_AT
 
 CAP = 8 * MIB
 PROGRAM = """
@@ -28,10 +32,10 @@ print(filled(), flush=True)
 """
 
 
-def started(tenant: Tenant, program: str) -> subprocess.Popen[str]:
+def started(tenant: Tenant, program: str, *within: str) -> subprocess.Popen[str]:
     """A program that has taken what it can, 2 MiB at a time, and goes on."""
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM + program],
+        [*within, sys.executable, "-c", PROGRAM + program],
         env=tenant.environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -87,5 +91,36 @@ def test_memory_of_a_process_that_cannot_be_looked_up_counts(world: World, odd: 
     assert first.stdout.readline() == "4\n"
 
     assert told(started(tenant, f"{odd}\nprint(filled())")) == ["0", "0"]
+    first.communicate("\n", timeout=WAIT)
+    assert told(started(tenant, "")) == ["4"]
+
+
+def beat(account: Path, before: int | None = None) -> int:
+    """When the process of the first place was last seen by itself; with `before` after that was written there."""
+    with account.open("r+b", buffering=0) as file:
+        file.seek(PLACES_AT + 16)
+        if before is not None:
+            file.write(before.to_bytes(8, "little"))
+            return before
+        return int.from_bytes(file.read(8), "little")
+
+
+def test_memory_of_a_silent_sandbox_counts(world: World) -> None:
+    """A process with numbers of its own cannot be looked up by others: it says by itself that it lives."""
+    sandbox = ("unshare", "--pid", "--fork", "--mount-proc")
+    if subprocess.run([*sandbox, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no pid namespace may be made here")
+    tenant = world.tenant(memory=CAP)
+    first = started(tenant, "input()", *sandbox)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "4\n"
+
+    long_ago = time.monotonic_ns() - 61 * 10**9
+    beat(tenant.folder / "account", long_ago)
+    end = time.monotonic() + 30
+    while beat(tenant.folder / "account") == long_ago and time.monotonic() < end:
+        time.sleep(0.1)
+
+    assert told(started(tenant, "")) == ["0"]
     first.communicate("\n", timeout=WAIT)
     assert told(started(tenant, "")) == ["4"]
