@@ -1,4 +1,5 @@
 #include "account.h"
+#include "kernel.h"
 #include "lock.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -30,10 +31,10 @@ static bool read_stat(uint64_t pid, struct line *line)
 {
     char path[48] = "/proc/", text[1024];
     strcpy(put_number(path + 6, pid), "/stat");
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    int file = kernel_open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return false;
-    ssize_t size = read(file, text, sizeof text - 1);
-    close(file);
+    ssize_t size = kernel_read(file, text, sizeof text - 1);
+    kernel_close(file);
     text[size > 0 ? size : 0] = 0;
     const char *at = strrchr(text, ')'); /* the name may contain anything */
     if (!at || at[1] != ' ') return false;
@@ -189,7 +190,7 @@ bool memory_take(struct account *account, struct place *place, uint32_t card, ui
         memory_give(counted, bytes);
         struct timespec pause = {0, (long)((self->identity >> 42) % 7 + 1) * 20000};
         if (attempt < 2 && bytes <= most && sum(account, card, self, now, true) <= most - bytes)
-            nanosleep(&pause, NULL); /* another's attempt interfered */
+            kernel_sleep(&pause); /* another's attempt interfered */
         else if (attempt < 2) break;
     }
     return false;

@@ -1,5 +1,6 @@
 #include "container.h"
 #include "driver.h"
+#include "kernel.h"
 #include "symbols.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -31,7 +32,7 @@ void container_complain(const char *what, const char *why, uint32_t line)
     if (atomic_exchange(&complained, 1)) return;
     int size = line ? snprintf(text, sizeof text, "partage: %s, line %u: %s; the card stays closed\n", what, line, why)
                     : snprintf(text, sizeof text, "partage: %s: %s; the card stays closed\n", what, why);
-    if (size > 0 && write(STDERR_FILENO, text, (size_t)size) < 0) return;
+    if (size > 0 && kernel_write(STDERR_FILENO, text, (size_t)size) < 0) return;
 }
 
 /* Finds the library's own folder; false if its path is not absolute or too long. */
@@ -61,15 +62,15 @@ static bool read_limits(void)
         container_complain("limits", "the library was not loaded by its absolute path", 0);
         return false;
     }
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    int file = kernel_open(path, O_RDONLY | O_CLOEXEC);
     size_t size = 0;
     for (ssize_t part = 1; file >= 0 && part > 0 && size < sizeof text; size += part > 0 ? (size_t)part : 0)
-        part = read(file, text + size, sizeof text - size);
+        part = kernel_read(file, text + size, sizeof text - size);
     if (file < 0) {
         container_complain(path, strerror(errno), 0);
         return false;
     }
-    close(file);
+    kernel_close(file);
     uint32_t line = limits_parse(text, size, &container.limits, &why);
     if (line) container_complain(path, why, line);
     return line == 0;
@@ -80,10 +81,10 @@ static void *map_shared(const char *name, size_t bytes, uint64_t magic)
 {
     char path[1024];
     void *memory = MAP_FAILED;
-    int file = beside(name, path, sizeof path) ? open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
+    int file = beside(name, path, sizeof path) ? kernel_open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
     if (file >= 0 && lseek(file, 0, SEEK_END) >= (off_t)bytes)
         memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (file >= 0) close(file);
+    if (file >= 0) kernel_close(file);
     if (memory == MAP_FAILED) {
         container_complain(name, "cannot be mapped, or is too short", 0);
         return NULL;
@@ -108,13 +109,13 @@ static bool map_amounts(void)
         atomic_store(&container.fixed.cards[i].memory, container.limits.cards[i].memory);
         atomic_store(&container.fixed.cards[i].core, container.limits.cards[i].core);
     }
-    int file = beside("amounts", path, sizeof path) ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
+    int file = beside("amounts", path, sizeof path) ? kernel_open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
     bool none = file < 0 && errno == ENOENT, good = none;
     if (file >= 0 && lseek(file, 0, SEEK_END) == (off_t)sizeof *page) {
         page = mmap(NULL, sizeof *page, PROT_READ, MAP_SHARED, file, 0);
         good = page != MAP_FAILED && atomic_load(&page->magic) == AMOUNTS_MAGIC;
     }
-    if (file >= 0) close(file);
+    if (file >= 0) kernel_close(file);
     for (uint32_t i = 0; good && i < container.limits.count; i++) {
         const struct card_limits *limits = &container.limits.cards[i];
         uint64_t core = atomic_load(&page->cards[i].core);

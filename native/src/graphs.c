@@ -11,6 +11,7 @@
 #include "cards.h"
 #include "contexts.h"
 #include "driver.h"
+#include "kernel.h"
 #include "ledger.h"
 #include "memory.h"
 #include "pools.h"
@@ -186,7 +187,7 @@ static void await(CUstream stream)
 {
     struct timespec pause = {0, 200000};
     int mode = driver_step_aside();
-    for (uint64_t begun = clock_now(); clock_now() - begun < STREAM_NS; nanosleep(&pause, NULL)) {
+    for (uint64_t begun = clock_now(); clock_now() - begun < STREAM_NS; kernel_sleep(&pause)) {
         /* The legacy stream must not be queried while a stream that it waits for is captured, in any mode. */
         if (!stream && atomic_load(&captures)) break;
         if (ASK((CUstream), cuStreamQuery, stream) != CUDA_ERROR_NOT_READY) break;

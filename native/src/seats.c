@@ -1,4 +1,5 @@
 #include "seats.h"
+#include "kernel.h"
 #include "lock.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +28,7 @@ static int open_seat(const struct seats *seats, uint32_t i, int flags)
 {
     char path[FOLDER_BYTES + 16];
     path_of(seats, i, path);
-    return open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    return kernel_open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 }
 
 /* True: mapped, or it may be later. False: it is not the agent's file. */
@@ -38,7 +39,7 @@ static bool open_own(struct seats *seats)
     /* Pipes and devices have no end at a page. Not fstat, which is a symbol of GLIBC_2.33 only. */
     bool good = lseek(file, 0, SEEK_END) == SEAT_BYTES;
     void *memory = good ? mmap(NULL, SEAT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
-    close(file);
+    kernel_close(file);
     if (memory == MAP_FAILED) return false;
     seats->own = memory;
     return true;
@@ -51,7 +52,7 @@ static const void *open_other(const struct seats *seats, uint32_t i, const void 
     if (file < 0) return NULL;
     int how = MAP_SHARED | (before ? MAP_FIXED : 0);
     void *memory = mmap((void *)(uintptr_t)before, SEAT_BYTES, PROT_READ, how, file, 0);
-    close(file);
+    kernel_close(file);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
@@ -65,8 +66,8 @@ static void read_terms(struct seats *seats)
         size = syscall(SYS_process_vm_readv, syscall(SYS_getpid), &to, 1ul, &from, 1ul, 0ul);
     if (size != (long)sizeof seats->page) {
         int file = open_seat(seats, THE_TERMS, O_RDONLY);
-        if (file >= 0) size = pread(file, &seats->page, sizeof seats->page, 0);
-        if (file >= 0) close(file);
+        if (file >= 0) size = kernel_read_start(file, &seats->page, sizeof seats->page);
+        if (file >= 0) kernel_close(file);
     }
     for (uint32_t i = 0; i < SEATS && size != (long)sizeof seats->page; i++)
         seats->page.terms[i] = terms_pack(POLICY_BEST_EFFORT, PRIORITY_ORDINARY, 0);
@@ -111,8 +112,8 @@ static void read_file(struct seats *seats, uint32_t i)
 {
     struct seat fresh;
     int file = open_seat(seats, i, O_RDONLY);
-    bool good = file >= 0 && pread(file, &fresh, sizeof fresh, 0) == (ssize_t)sizeof fresh;
-    if (file >= 0) close(file);
+    bool good = file >= 0 && kernel_read_start(file, &fresh, sizeof fresh) == (ssize_t)sizeof fresh;
+    if (file >= 0) kernel_close(file);
     if (good) memcpy(&seats->view[i], &fresh, sizeof fresh);
     else is_gone(seats, i);
     copied(seats, i);
@@ -177,6 +178,6 @@ void seats_wait(const struct seats *seats, uint32_t whose, uint32_t seen, uint64
     if (slack > 1) prctl(PR_SET_TIMERSLACK, 1ul);
     /* The kernel reads the word, and reports if it cannot. */
     if (!seat || (syscall(SYS_futex, &seat->bell, FUTEX_WAIT, seen, &span, NULL, 0) < 0 && errno == EFAULT))
-        nanosleep(&span, NULL);
+        kernel_sleep(&span);
     if (slack > 1) prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
 }

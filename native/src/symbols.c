@@ -1,3 +1,4 @@
+#include "kernel.h"
 #include "symbols.h"
 #include <elf.h>
 #include <link.h>
@@ -147,7 +148,7 @@ static _Atomic uint32_t walking, forking;
 static void await_none(_Atomic uint32_t *count)
 {
     struct timespec pause = {0, 50000};
-    for (int i = 0; i < 2000 && atomic_load(count); i++) nanosleep(&pause, NULL);
+    for (int i = 0; i < 2000 && atomic_load(count); i++) kernel_sleep(&pause);
 }
 
 void symbols_before_fork(void)

@@ -5,7 +5,7 @@
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | pools |
  *            load IMAGE | names | often | ordered | unused-pool | late | both | mixed | waits HOW |
- *            large THREADS
+ *            large THREADS | cancelled
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -550,6 +550,46 @@ static void *launch_small(void *data)
     return NULL;
 }
 
+static void *ask_beyond_the_cap(void *data)
+{
+    CUdeviceptr pointer;
+    must(driver->set_current(data), "cuCtxSetCurrent");
+    for (;; pthread_testcancel()) driver->alloc(&pointer, 64 * MIB);
+    return NULL;
+}
+
+/* Threads are cancelled while they ask for what another process of the container has: what is counted before and after. */
+static int cancel_threads(void)
+{
+    CUcontext context;
+    int ready[2], over[2];
+    char byte;
+    if (pipe(ready) || pipe(over)) return 6;
+    pid_t child = fork();
+    if (child == 0) {
+        CUdeviceptr pointer;
+        close(over[1]);
+        open_card();
+        must(driver->alloc(&pointer, 64 * MIB), "cuMemAlloc");
+        return write(ready[1], "", 1) < 0 || read(over[0], &byte, 1) < 0;
+    }
+    if (read(ready[0], &byte, 1) < 1) return 6;
+    open_card();
+    must(driver->retain(&context, 0), "cuDevicePrimaryCtxRetain");
+    size_t before = used();
+    for (int i = 0; i < 200; i++) {
+        struct timespec pause = {0, i * 5000};
+        pthread_t thread;
+        pthread_create(&thread, NULL, ask_beyond_the_cap, context);
+        nanosleep(&pause, NULL);
+        pthread_cancel(thread);
+        pthread_join(thread, NULL);
+    }
+    printf("used %llu %llu\n", (unsigned long long)(before / MIB), (unsigned long long)(used() / MIB));
+    close(over[1]);
+    return waitpid(child, NULL, 0) != child;
+}
+
 static int by_size(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -612,6 +652,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "green") == 0) return make_green();
     if (strcmp(what, "eventless") == 0) return without_events();
     if (argc > 2 && strcmp(what, "large") == 0) return large_beside_small(atoi(argv[2]));
+    if (strcmp(what, "cancelled") == 0) return cancel_threads();
     if (argc > 2 && strcmp(what, "waits") == 0) return between_waits(argv[2]);
     return 2;
 }

@@ -427,6 +427,13 @@ def test_a_handle_opened_often_counts_once(world: World) -> None:
     assert lines(done.stdout, "closed") == [[1]]
 
 
+def test_threads_that_are_cancelled_leave_nothing_counted(world: World) -> None:
+    """No call of the library is where a thread may be cancelled."""
+    done = world.tenant(memory=100 * MIB).run("odd", "cancelled")
+
+    assert (done.stdout, done.returncode) == ("used 64 64\n", 0), done.stderr
+
+
 def test_memory_freed_in_stream_order_is_given_back(world: World) -> None:
     """Also where it was not allocated so, which the driver takes."""
     done = world.tenant(memory=CAP).run("odd", "ordered")

@@ -45,6 +45,21 @@ def test_only_the_stand_ins_are_exported(build: Path) -> None:
     assert all(re.fullmatch(r"cu[A-Z]\w+|nvml\w+|dlopen|dlv?sym", name) for name in names)
 
 
+def test_no_thread_is_cancelled_in_it(build: Path) -> None:
+    """It would take locks and counts with it: nothing of the C library is called where POSIX lets a thread end."""
+    if not shutil.which("objdump"):
+        pytest.skip("objdump is missing")
+    table = subprocess.check_output(
+        ["objdump", "-T", build / "libpartage-isolation.so"], text=True
+    )
+
+    points = r"(open|openat|close|p?read|p?write|nanosleep|usleep|fcntl|fsync|poll|select|pause|printf|puts|perror)(64)?"
+    names = {line.split()[-1] for line in table.splitlines() if "*UND*" in line}
+
+    assert "syscall" in names
+    assert not {name for name in names if re.fullmatch(points, name)}
+
+
 @pytest.mark.parametrize(
     "script",
     [
