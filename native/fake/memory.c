@@ -378,10 +378,11 @@ CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr pointer)
     return CUDA_SUCCESS;
 }
 
-/* Handles of memory in another process: its address and size, the process and its device. */
+/* Handles of memory in another process: its address and size, the process and its device, and bytes like any others. */
 CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
 {
-    uint64_t values[4] = {pointer, 0, (uint64_t)getpid()}, other;
+    uint64_t mixed = (pointer ^ pointer >> 21) * 0x9e3779b97f4a7c15ull, other;
+    uint64_t values[5] = {pointer, 0, (uint64_t)getpid(), 0, mixed ^ mixed >> 29};
     if (!fake_recall(pointer, &values[1], &other, 0)) return CUDA_ERROR_INVALID_VALUE;
     values[3] = (uint64_t)fake_device_of(other);
     memset(handle, 0, sizeof *handle);

@@ -211,17 +211,44 @@ uint64_t handle_hash(const void *bytes, size_t length)
     return hash ? hash : 1;
 }
 
+/* Where a handle is marked, or is to be: marks are never freed, so the search ends at the first free one. NULL: all are in use. */
+static struct export_mark *mark_of(struct account *account, uint64_t handle)
+{
+    for (uint64_t i = 0; i < EXPORTS; i++) {
+        struct export_mark *mark = &account->exports[(handle + i) % EXPORTS];
+        if (atomic_load(&mark->owner) == 0 || atomic_load(&mark->handle) == handle) return mark;
+    }
+    return NULL;
+}
+
+/* In whose place a handle is marked when none is free: near its own, of a process that has ended where there is one. */
+static struct export_mark *mark_to_replace(struct account *account, uint64_t handle)
+{
+    for (uint64_t i = 0; i < EXPORTS / 32; i++) {
+        struct export_mark *mark = &account->exports[(handle + i) % EXPORTS];
+        if (!is_running(atomic_load(&mark->owner), 0)) return mark;
+    }
+    return &account->exports[handle % EXPORTS];
+}
+
 void export_note(struct account *account, uint64_t handle, const struct self *self)
 {
-    struct export_mark *mark = &account->exports[handle % EXPORTS];
+    struct export_mark *mark;
+    uint64_t none;
+    do {
+        none = 0;
+        mark = mark_of(account, handle);
+    } while (mark && !atomic_compare_exchange_strong(&mark->owner, &none, self->identity) &&
+             atomic_load(&mark->handle) != handle); /* another process was faster */
+    if (!mark) mark = mark_to_replace(account, handle);
     atomic_store(&mark->owner, self->identity);
     atomic_store(&mark->handle, handle);
 }
 
 bool export_is_ours(struct account *account, uint64_t handle, const struct self *self)
 {
-    struct export_mark *mark = &account->exports[handle % EXPORTS];
-    uint64_t owner = atomic_load(&mark->owner);
-    if (atomic_load(&mark->handle) != handle || owner == 0) return false;
+    struct export_mark *mark = mark_of(account, handle);
+    uint64_t owner = mark ? atomic_load(&mark->owner) : 0;
+    if (owner == 0 || atomic_load(&mark->handle) != handle) return false;
     return owner == self->identity || is_running(owner, 0);
 }

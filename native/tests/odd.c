@@ -5,7 +5,7 @@
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | pools |
  *            load IMAGE | names | often | ordered | unused-pool | late | both | mixed | waits HOW |
- *            large THREADS | cancelled
+ *            large THREADS | cancelled | much-parent FILE | much-child FILE
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -98,6 +98,32 @@ static int pass_memory(const char *path, int parent)
     must(driver->import_memory(&pointer, handle, 1), "cuIpcOpenMemHandle");
     must(driver->info(&free, &total), "cuMemGetInfo");
     printf("used %zu\n", total - free);
+    return 0;
+}
+
+static size_t used(void);
+
+/* Each by a handle of its own. */
+static int pass_much(const char *path, int parent)
+{
+    FILE *file = fopen(path, parent ? "w" : "r");
+    open_card();
+    for (int i = 0; file && i < 100; i++) {
+        CUipcMem handle;
+        CUdeviceptr pointer;
+        if (parent) {
+            must(driver->alloc(&pointer, 2 * MIB), "cuMemAlloc");
+            must(driver->export_memory(&handle, pointer), "cuIpcGetMemHandle");
+            if (fwrite(&handle, sizeof handle, 1, file) != 1) return 6;
+        } else {
+            if (fread(&handle, sizeof handle, 1, file) != 1) return 6;
+            must(driver->import_memory(&pointer, handle, 1), "cuIpcOpenMemHandle");
+        }
+    }
+    if (!file || fclose(file)) return 6;
+    printf("used %zu\n", used());
+    fflush(stdout);
+    while (parent && getchar() != EOF) {}
     return 0;
 }
 
@@ -637,6 +663,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "fork-after") == 0) return fork_child(1);
     if (argc > 2 && strncmp(what, "ipc", 3) == 0) return pass_memory(argv[2], strcmp(what, "ipc-parent") == 0);
     if (argc > 2 && strncmp(what, "pool-", 5) == 0) return pass_pool(argv[2], strcmp(what, "pool-parent") == 0);
+    if (argc > 2 && strncmp(what, "much-", 5) == 0) return pass_much(argv[2], strcmp(what, "much-parent") == 0);
     if (argc > 2 && strcmp(what, "load") == 0) return load_module(argv[2]);
     if (strcmp(what, "ordered") == 0) return free_in_order();
     if (strcmp(what, "often") == 0) return open_often();

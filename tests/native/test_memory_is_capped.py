@@ -349,6 +349,20 @@ def test_memory_passed_within_a_container_counts_once(world: World) -> None:
     assert lines(child.stdout, "used") == [[256 * MIB]], child.stderr
 
 
+def test_many_handles_within_the_container_count_once(world: World) -> None:
+    """Whatever their bytes come to: each has a mark of its own."""
+    tenant = world.tenant(memory=CAP)
+    path = str(tenant.folder / "handles")
+    parent = tenant.start("odd", "much-parent", path)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == f"used {200 * MIB}\n"
+
+    child = tenant.run("odd", "much-child", path)
+
+    assert (child.stdout, child.returncode) == (f"used {200 * MIB}\n", 0), child.stderr
+    parent.communicate(timeout=240)
+
+
 def test_memory_of_a_pool_passed_within_a_container_counts_once(world: World) -> None:
     """A pointer of a pool that the container exported itself adds nothing where it is opened."""
     tenant = world.tenant(memory=CAP)
