@@ -23,14 +23,13 @@ static char *put_number(char *to, uint64_t value)
 /* From a process's stat line. */
 struct line {
     char state;
-    uint64_t threads, start, stack; /* stack: 0 if the kernel does not show it to this user */
+    uint64_t number, threads, start, stack; /* stack: 0 if the kernel does not show it to this user */
 };
 
 /* False if a process has no such line, or it cannot be read. */
-static bool read_stat(uint64_t pid, struct line *line)
+static bool read_stat(const char *path, struct line *line)
 {
-    char path[48] = "/proc/", text[1024];
-    strcpy(put_number(path + 6, pid), "/stat");
+    char text[1024];
     int file = kernel_open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return false;
     ssize_t size = kernel_read(file, text, sizeof text - 1);
@@ -41,6 +40,9 @@ static bool read_stat(uint64_t pid, struct line *line)
     line->state = at[2];
     uint64_t values[29] = {0};
     int field = 2;
+    line->number = 0;
+    for (const char *digit = text; *digit >= '0' && *digit <= '9'; digit++)
+        line->number = line->number * 10 + (uint64_t)(*digit - '0');
     for (at += 1; *at && field < 29; at++) {
         if (*at == ' ') field++;
         else if (*at >= '0' && *at <= '9') values[field] = values[field] * 10 + (uint64_t)(*at - '0');
@@ -49,6 +51,13 @@ static bool read_stat(uint64_t pid, struct line *line)
     line->start = values[22];
     line->stack = values[28];
     return field > 22;
+}
+
+static bool read_stat_of(uint64_t pid, struct line *line)
+{
+    char path[48] = "/proc/";
+    strcpy(put_number(path + 6, pid), "/stat");
+    return read_stat(path, line);
 }
 
 static uint64_t pid_space(void)
@@ -65,20 +74,22 @@ bool self_read(struct self *self)
 {
     struct line line;
     uint64_t pid = (uint64_t)syscall(SYS_getpid);
-    if (!read_stat(pid, &line)) return false;
+    if (!read_stat("/proc/self/stat", &line)) return false;
     self->identity = identity_pack(pid, line.start);
+    self->strange = line.number != pid;
     self->space = pid_space();
     self->image = line.stack;
     return true;
 }
 
 /* `image`: the program that it ran; 0 is any. */
-static bool is_running(uint64_t identity, uint64_t image)
+static bool is_running(uint64_t identity, uint64_t image, const struct self *self)
 {
     struct line line;
     uint64_t pid = identity_pid(identity);
     /* At the limit of descriptors, and after chroot, no file opens: the kernel still shows whether the pid is used. */
-    if (!read_stat(pid, &line)) return pid != 0 && (kill((pid_t)pid, 0) == 0 || errno != ESRCH);
+    if (self->strange || !read_stat_of(pid, &line))
+        return pid != 0 && (kill((pid_t)pid, 0) == 0 || errno != ESRCH);
     if (line.start != identity_start(identity)) return false;
     if (image && line.stack && line.stack != image) return false;
     return (line.state != 'Z' && line.state != 'X') || line.threads > 1;
@@ -90,8 +101,10 @@ bool place_is_alive(const struct place *place, const struct self *self, uint64_t
     if (owner == 0) return false;
     uint64_t space = atomic_load(&place->space), beat = atomic_load(&place->beat);
     bool settling = owner & IDENTITY_SETTLING; /* its namespace may not be written yet */
-    if (space == self->space || settling) return is_running(owner, settling ? 0 : atomic_load(&place->image));
-    return beat > now || now - beat < FOREIGN_NS;
+    bool beats = beat > now || now - beat < FOREIGN_NS;
+    if (space != self->space && !settling) return beats;
+    /* Where numbers alone are known, one may be another's by now. */
+    return (beats || settling || !self->strange) && is_running(owner, settling ? 0 : atomic_load(&place->image), self);
 }
 
 static bool occupy(struct place *place, uint64_t seen, const struct self *self, uint64_t now)
@@ -222,11 +235,11 @@ static struct export_mark *mark_of(struct account *account, uint64_t handle)
 }
 
 /* In whose place a handle is marked when none is free: near its own, of a process that has ended where there is one. */
-static struct export_mark *mark_to_replace(struct account *account, uint64_t handle)
+static struct export_mark *mark_to_replace(struct account *account, uint64_t handle, const struct self *self)
 {
     for (uint64_t i = 0; i < EXPORTS / 32; i++) {
         struct export_mark *mark = &account->exports[(handle + i) % EXPORTS];
-        if (!is_running(atomic_load(&mark->owner), 0)) return mark;
+        if (!is_running(atomic_load(&mark->owner), 0, self)) return mark;
     }
     return &account->exports[handle % EXPORTS];
 }
@@ -240,7 +253,7 @@ void export_note(struct account *account, uint64_t handle, const struct self *se
         mark = mark_of(account, handle);
     } while (mark && !atomic_compare_exchange_strong(&mark->owner, &none, self->identity) &&
              atomic_load(&mark->handle) != handle); /* another process was faster */
-    if (!mark) mark = mark_to_replace(account, handle);
+    if (!mark) mark = mark_to_replace(account, handle, self);
     atomic_store(&mark->owner, self->identity);
     atomic_store(&mark->handle, handle);
 }
@@ -250,5 +263,5 @@ bool export_is_ours(struct account *account, uint64_t handle, const struct self 
     struct export_mark *mark = mark_of(account, handle);
     uint64_t owner = mark ? atomic_load(&mark->owner) : 0;
     if (owner == 0 || atomic_load(&mark->handle) != handle) return false;
-    return owner == self->identity || is_running(owner, 0);
+    return owner == self->identity || is_running(owner, 0, self);
 }

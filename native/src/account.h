@@ -16,6 +16,7 @@ struct self {
     uint64_t identity;
     uint64_t space; /* pid namespace */
     uint64_t image; /* of its program: exec changes it; 0 is unknown */
+    bool strange;   /* /proc is of another pid namespace: its numbers belong to other processes */
 };
 
 /* The identity of this process; false if /proc does not contain it. */

@@ -124,3 +124,23 @@ def test_memory_of_a_silent_sandbox_counts(world: World) -> None:
     assert told(started(tenant, "")) == ["0"]
     first.communicate("\n", timeout=WAIT)
     assert told(started(tenant, "")) == ["4"]
+
+
+def test_a_sandbox_that_sees_others_numbers_is_one_like_any_other(world: World) -> None:
+    """Its processes have numbers of their own, and procfs is still that of before: what it says there is of others."""
+    sandbox = ("unshare", "--pid", "--fork")
+    if subprocess.run([*sandbox, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no pid namespace may be made here")
+    tenant = world.tenant(memory=CAP)
+    both = """
+import subprocess
+number = 0
+while os.path.exists(f"/proc/{number + 1}"):
+    with subprocess.Popen("true") as one:
+        number = one.pid
+program = open("/proc/self/cmdline", "rb").read().split(b"\\0")[2].decode().partition("import subprocess")[0]
+other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+print(other.stdout + other.stderr)
+"""
+    assert told(started(tenant, both, *sandbox)) == ["4", "0"]
+    assert told(started(tenant, "")) == ["4"]
