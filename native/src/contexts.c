@@ -57,8 +57,11 @@ static bool admit_context(struct card *card)
     return false;
 }
 
+_Atomic uint64_t contexts_made;
+
 static CUresult made(struct card *card, CUcontext *context, CUresult result)
 {
+    atomic_fetch_add(&contexts_made, 1);
     if (!card) return result;
     struct entry entry = {.key = result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*context : 0,
                           .bytes = card->limits->context, .card = card->index, .kind = KIND_CONTEXT};
@@ -203,6 +206,7 @@ static CUresult retain(CUcontext *context, CUdevice device)
     if (!active && !admit_context(card)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CALL(cuDevicePrimaryCtxRetain, context, device);
     if (result == CUDA_SUCCESS) {
+        if (!active) atomic_fetch_add(&contexts_made, 1);
         entry.other++;
         entry.card = card->index;
         entry.context = (uint64_t)(uintptr_t)*context;
@@ -268,6 +272,7 @@ EXPORT CUresult cuGreenCtxCreate(CUgreen *green, void *resources, CUdevice devic
     struct entry entry = {.other = (uint64_t)(unsigned)device, .kind = KIND_GREEN};
     if (result == CUDA_SUCCESS) {
         atomic_store(&greens, true);
+        atomic_fetch_add(&contexts_made, 1);
         entry.key = (uint64_t)(uintptr_t)*green;
         if (ledger_put(entry)) return result;
         CALL(cuGreenCtxDestroy, *green);

@@ -43,10 +43,14 @@ static struct gate *current_gate(CUcontext *context)
 {
     static __thread CUcontext known __attribute__((tls_model("initial-exec")));
     static __thread struct card *card __attribute__((tls_model("initial-exec")));
+    static __thread uint64_t since __attribute__((tls_model("initial-exec")));
+    uint64_t made = atomic_load_explicit(&contexts_made, memory_order_acquire);
     if (ASK((CUcontext *), cuCtxGetCurrent, context) != CUDA_SUCCESS || !*context) return NULL;
-    if (known != *context || !card) {
+    /* A context may have the name of one of another card that is gone. */
+    if (known != *context || since != made || !card) {
         card = card_current();
         known = *context;
+        since = made;
     }
     return card && card->gate.open ? &card->gate : NULL;
 }

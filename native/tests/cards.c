@@ -3,6 +3,7 @@
  *
  * Usage: cards HOW
  * Or: cards ending, which destroys streams of the second card with work on them while the context is the first's.
+ * Or: cards anew, which works on the second card in a context with the name of one of the first that is gone.
  *
  *   HOW  stream       stream-ordered, on a stream of the second card
  *        contextless  the same by a thread without a context
@@ -139,6 +140,26 @@ static int end_streams(void)
     return 0;
 }
 
+static int make_anew(void)
+{
+    CUcontext context[2];
+    for (int i = 0; i < 2; i++) {
+        CUmodule module;
+        CUfunction function;
+        uint64_t ns = 1000000;
+        void *params[] = {&ns, NULL};
+        must(driver->make_context(&context[i], 0, i), "cuCtxCreate");
+        must(driver->load(&module, ""), "cuModuleLoadData");
+        must(driver->function(&function, module, "spin"), "cuModuleGetFunction");
+        for (int k = 0; k < 1 + 50 * i; k++)
+            must(driver->launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), "cuLaunchKernel");
+        must(driver->context_wait(), "cuCtxSynchronize");
+        usleep(20000); /* the library's own look comes in between */
+        must(driver->end_context(context[i]), "cuCtxDestroy");
+    }
+    return context[0] != context[1];
+}
+
 int main(int argc, char **argv)
 {
     const char *how = argc > 1 ? argv[1] : "";
@@ -147,6 +168,7 @@ int main(int argc, char **argv)
     driver = driver_find("dlsym");
     if (!driver) return 4;
     must(driver->init(0), "cuInit");
+    if (is(how, "anew")) return make_anew();
     for (int i = 0; i < 2; i++) must(driver->retain(&contexts[i], i), "cuDevicePrimaryCtxRetain");
     if (is(how, "ending")) return end_streams();
     must(driver->set_current(contexts[1]), "cuCtxSetCurrent");

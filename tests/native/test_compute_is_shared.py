@@ -314,6 +314,21 @@ def test_a_stream_may_end_while_another_card_is_current(
     assert seat_of(tenant.folder / "card-1", 0).served_ns > 0.1 * 50 * 3 * 20_000
 
 
+def test_work_is_charged_to_its_card_where_contexts_come_and_go(
+    build: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A context of the second card may get the name of one of the first that is gone."""
+    world = World(tmp_path_factory.mktemp("w"), build, cards=2)
+    tenant = world.tenant(policy=Policy.BURST_SHARE)
+
+    done = tenant.run("cards", "anew")
+    world.close()
+
+    assert done.returncode == 0, done.stderr
+    first, second = (seat_of(tenant.folder / f"card-{i}", 0).served_ns for i in range(2))
+    assert first < second
+
+
 def test_each_card_has_limits_of_its_own(
     build: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
