@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
-from up_world import PODS, World, eventually, node, pod, run, running
+from up_world import EXAMPLES, PODS, World, eventually, from_files, node, pod, run, running
 
 from partage.apiserver import Record
 from partage.embedded import claim_slices, scheduling
@@ -292,6 +292,21 @@ def test_a_pod_asks_by_names_and_by_a_claim() -> None:
         assert left({claimed["device"]: (await devices(w))[claimed["device"]]}) == {"100"}
 
     run(_up(story, node(cards=2)))
+
+
+def test_the_service_counts_the_pods_of_an_operators_class() -> None:
+    """The example's Deployment asks by a class of its own: two of its pods have a place, and the third is listed as waiting."""
+
+    async def story() -> None:
+        given = from_files(EXAMPLES / "claims")
+        async with running(given.simulated, given.objects) as w:
+
+            async def pods() -> Document:
+                return dict((await w.get("/api/overview", scheduler=True))["pods"])
+
+            await eventually(pods, lambda one: (one["placed"], one["waiting"]) == (6, 1))
+
+    run(story())
 
 
 async def _up(story: Callable[[World], Awaitable[None]], *nodes: SimulatedNode) -> None:

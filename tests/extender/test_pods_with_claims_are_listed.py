@@ -22,8 +22,11 @@ from partage.wire.documents import Document
 SHARE, OTHER = "share.gpu.partage.io", "gpu.example.com"
 
 
-def claim(device_class: str, uid: str = "c", namespace: str = "team") -> Document:
+def claim(
+    device_class: str, uid: str = "c", namespace: str = "team", results: Any = ()
+) -> Document:
     """A claim of one device."""
+    allocation = {"allocation": {"devices": {"results": results}}} if results else {}
     request = {"name": "r", "exactly": {"deviceClassName": device_class}}
     return document(
         {
@@ -31,6 +34,7 @@ def claim(device_class: str, uid: str = "c", namespace: str = "team") -> Documen
             "kind": "ResourceClaim",
             "metadata": {"name": "c", "namespace": namespace, "uid": uid},
             "spec": {"devices": {"requests": [request]}},
+            "status": allocation,
         }
     )
 
@@ -128,20 +132,46 @@ def test_another_drivers_are_not_told() -> None:
     ("driver", "waiting"), [("gpu.partage.io", ["a", "m", "z"]), (OTHER, ["m"])]
 )
 def test_an_operators_class_of_this_driver_is_ours(driver: str, waiting: list[str]) -> None:
-    """Where the program reads DeviceClasses; one that names another driver is not."""
+    """One that names another driver is not; it may come after its claims, change and go."""
     known = Books(ClusterCache(), Hooks())
-    selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
-    made = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": "fast"},
-        "spec": {"selectors": [selector]},
-    }
     ordinary = pod("m", half(), meta={"uid": "m", "resourceVersion": "1"})
-    told = [claimant("z"), claimant("a"), document(ordinary), claim("fast"), document(made)]
+    told = [claimant("z"), claimant("a"), document(ordinary), claim("fast"), fast(driver)]
     asyncio.run(filled(known, told))
 
     assert listed(known, PodQuery(state="waiting")) == waiting
+    known.cluster_cache.changed(fast("third.example.com"))
+    assert listed(known, PodQuery(state="waiting")) == ["m"]
+    known.cluster_cache.changed(fast(driver))
+    assert listed(known, PodQuery(state="waiting")) == waiting
+    known.cluster_cache.gone(fast(driver))
+    assert listed(known, PodQuery(state="waiting")) == ["m"]
+
+
+@pytest.mark.parametrize(("driver", "placed"), [("gpu.partage.io", ["a"]), (OTHER, [])])
+@pytest.mark.parametrize("device_class", [SHARE, "gone"])
+def test_what_a_claim_holds_says_whose_it_is(
+    driver: str, placed: list[str], device_class: str
+) -> None:
+    """Whatever its class is called, and whether that is known."""
+    known = books(device_class)
+    result = {"request": "r", "driver": driver, "pool": "n1", "device": "gpu-0"}
+    known.cluster_cache.claim_changed(claim(device_class, results=[result]))
+    known.cluster_cache.pod_changed(claimant("a", 2, nodeName="n1"))
+
+    assert listed(known, PodQuery(state="placed")) == placed
+
+
+def fast(driver: str) -> Document:
+    """A class of an operator."""
+    selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
+    return document(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": "fast"},
+            "spec": {"selectors": [selector]},
+        }
+    )
 
 
 def test_a_claim_may_come_after_its_pod() -> None:

@@ -8,7 +8,7 @@ from partage.cli.answering import Asked
 from partage.cli.book_views import BookViews, read
 from partage.cli.listing import listed, of_kinds
 from partage.cli.reading import batches
-from partage.daemon.watched import CLAIM_OFFERS
+from partage.daemon.watched import CLAIM_OFFERS, CLASSES
 from partage.dashboard.workloads import waiting_pods
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
@@ -55,9 +55,7 @@ async def over_cluster(client: Client, config: Config) -> Asked:
     """Over the objects of a cluster. Raises `KubeError`: nodes or pods cannot be listed."""
     documents, notes = await listed(client)
     if any(map(claims_named, documents)):
-        classes, unread = await of_kinds(
-            client, [one for one in CLAIM_OFFERS if one.kind == "DeviceClass"]
-        )
+        classes, unread = await of_kinds(client, [CLASSES])
         documents, notes = [*documents, *classes], (*notes, *unread)
     told = f"the engine, over the objects of {config.cluster.server}"
 

@@ -37,7 +37,7 @@ from partage.daemon.plugin import PluginServer
 from partage.daemon.preempting import Preempting
 from partage.daemon.recording import Recorder
 from partage.daemon.sole import Sole
-from partage.daemon.watched import config_maps, watched
+from partage.daemon.watched import CLASSES, config_maps, watched
 from partage.dashboard.history import History
 from partage.dashboard.pages import page_routes
 from partage.dashboard.routes import document_routes
@@ -140,6 +140,8 @@ class SchedulerDaemon(Beside):
             self._companions = (*self._companions, templates)
         configs = config_maps(self.options.config_namespaces, self.options.config_names)
         kinds = watched(configs, claims=self.options.claims)
+        if self.options.claims:
+            kinds = (*kinds, CLASSES)
         self._feed = Feed(client, kinds, self, self.options.watches, self._went_back)
         self._history = History(client.clock.now)
         self._site = self._listening(controllers, routes)

@@ -95,14 +95,26 @@ CLAIMS: Final = Watched(
 """Followed where it is switched on; Kubernetes has the kind in this version from 1.34 on."""
 
 
-CLAIM_OFFERS: Final = tuple(
-    Watched(kind, Scope(Resource("resource.k8s.io", "v1", plural, namespaced=False)), into, True)
-    for kind, plural, into in (
-        ("DeviceClass", "deviceclasses", _live(shapes.DeviceClass)),
-        ("ResourceSlice", "resourceslices", _live(shapes.ResourceSlice)),
-    )
+CLASSES: Final = Watched(
+    "DeviceClass",
+    Scope(Resource("resource.k8s.io", "v1", "deviceclasses", namespaced=False)),
+    _live(shapes.DeviceClass),
+    optional=True,
 )
-"""What claims are allocated from. Not followed: an explanation of a claim that waits lists them."""
+"""Followed with claims: an operator's own class may name this driver."""
+
+
+SLICES: Final = Watched(
+    "ResourceSlice",
+    Scope(Resource("resource.k8s.io", "v1", "resourceslices", namespaced=False)),
+    _live(shapes.ResourceSlice),
+    optional=True,
+)
+"""Not followed: an explanation of a claim that waits lists them."""
+
+
+CLAIM_OFFERS: Final = (CLASSES, SLICES)
+"""What claims are allocated from."""
 
 
 def config_maps(namespaces: tuple[str, ...] = (), names: tuple[str, ...] = ()) -> list[Watched]:

@@ -5,8 +5,8 @@
 
 Either may come first. Both are kept from event to event, and which pods are concerned is found when it is asked: one claim may be named by
 thousands of pods, and be made and deleted again and again. Pods whose claims ask no class of Partage's own are another
-driver's, and are left out. A class of an operator that names this driver counts as Partage's own where the program reads
-DeviceClasses, before claims.
+driver's, and are left out. A class of an operator that names this driver counts as Partage's own; of an allocated claim the
+devices decide, whatever its class is.
 """
 
 from collections.abc import Collection, Iterator
@@ -16,6 +16,7 @@ from typing import Final
 from partage.model.errors import InvalidValue
 from partage.vendors.names import DRA_DRIVER, MIG_CLASS, SHARE_CLASS
 from partage.wire import shapes
+from partage.wire.claims import held_devices
 from partage.wire.device_pools import class_selectors
 from partage.wire.device_requests import asked, claims_named
 from partage.wire.documents import Document, outdated
@@ -36,13 +37,22 @@ class _Claimant:
     placed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A claim: the classes that it asks, and whether it holds devices of ours; None where it holds none of anybody."""
+
+    uid: str
+    classes: frozenset[str]
+    ours: bool | None
+
+
 class Claimants:
     """Those of one service."""
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, _Claimant]] = {}
         self._namespaces: dict[str, str] = {}
-        self._claims: dict[_Key, str] = {}
+        self._claims: dict[_Key, _Claim] = {}
         self._classes = set(CLASSES)
 
     def count(self, *, placed: bool = False) -> int:
@@ -63,7 +73,7 @@ class Claimants:
 
     def _of(self, namespace: str, *, placed: bool) -> Iterator[Document]:
         for one in self._pods.get(namespace, {}).values():
-            if one.placed is placed and not self._claims.keys().isdisjoint(one.keys):
+            if one.placed is placed and any(map(self._ours, one.keys)):
                 yield one.document
 
     def waits(self, uid: str) -> bool:
@@ -74,7 +84,7 @@ class Claimants:
     def claims_of(self, document: Document) -> list[str]:
         """Uids of the claims that a pod names and that ask for devices of Partage."""
         keys = sorted(_named(document) or ())
-        return [self._claims[key] for key in keys if key in self._claims]
+        return [self._claims[key].uid for key in keys if self._ours(key)]
 
     # --- pods --------------------------------------------------------------------------------
 
@@ -104,37 +114,54 @@ class Claimants:
     # --- claims ------------------------------------------------------------------------------
 
     def claim_changed(self, document: Document) -> None:
-        """A ResourceClaim is there; what it asks stays as it is for as long as it lives."""
+        """A ResourceClaim is there, or has changed; what it asks stays as it is for as long as it lives."""
         key, uid = _key(document), document.metadata.uid or ""
-        if self._claims.get(key) == uid:
-            return
-        if self._is_ours(document):
-            self._claims[key] = uid
-        else:
-            self._claims.pop(key, None)
+        known = self._claims.get(key)
+        classes = known.classes if known and known.uid == uid else _classes(document)
+        self._claims[key] = _Claim(uid, classes, _holds(document))
 
     def class_changed(self, document: Document) -> None:
-        """A DeviceClass is there."""
+        """A DeviceClass is there, or has changed."""
+        self.class_gone(document)
         for name, selectors in class_selectors((document,)).items():
             if any(DRA_DRIVER in one for one in selectors):
                 self._classes.add(name)
 
+    def class_gone(self, document: Document) -> None:
+        """A DeviceClass is there no more; claims that name the chart's are ours all the same."""
+        if document.name not in CLASSES:
+            self._classes.discard(document.name)
+
     def claim_gone(self, document: Document) -> None:
         """A ResourceClaim is there no more."""
         key = _key(document)
-        if self._claims.get(key) == (document.metadata.uid or ""):
+        known = self._claims.get(key)
+        if known is not None and known.uid == (document.metadata.uid or ""):
             del self._claims[key]
 
-    def _is_ours(self, claim: Document) -> bool:
-        """Whether it asks for devices of Partage."""
-        shape = claim.shape
-        if not isinstance(shape, shapes.ResourceClaim):
+    def _ours(self, key: _Key) -> bool:
+        """Whether a claim has devices of Partage, or asks for them and has none yet."""
+        known = self._claims.get(key)
+        if known is None:
             return False
-        try:
-            requests = asked(shape.spec).requests
-        except InvalidValue:
-            return False
-        return any(ask.device_class in self._classes for asks in requests for ask in asks)
+        return not self._classes.isdisjoint(known.classes) if known.ours is None else known.ours
+
+
+def _classes(claim: Document) -> frozenset[str]:
+    """The DeviceClasses that a claim asks for."""
+    shape = claim.shape
+    try:
+        requests = asked(shape.spec).requests if isinstance(shape, shapes.ResourceClaim) else ()
+    except InvalidValue:
+        return frozenset()
+    return frozenset(ask.device_class for asks in requests for ask in asks)
+
+
+def _holds(claim: Document) -> bool | None:
+    """Whether a claim holds devices of Partage; None where it is not allocated."""
+    shape = claim.shape
+    status = shape.status if isinstance(shape, shapes.ResourceClaim) else None
+    return bool(held_devices(claim)) if (status or {}).get("allocation") else None
 
 
 def _key(claim: Document) -> _Key:

@@ -182,6 +182,9 @@ class ClusterCache:
                 return self.pod_gone(document.metadata.uid or "")
             case "ResourceClaim":
                 return self.claim_gone(document)
+            case "DeviceClass":
+                self.claimants.class_gone(document)
+                return []
         return self.config_gone(document)
 
     # --- nodes -------------------------------------------------------------------------------
