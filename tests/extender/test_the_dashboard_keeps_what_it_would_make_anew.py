@@ -305,3 +305,23 @@ def test_a_reader_that_comes_too_late_is_told_so() -> None:
     assert log.since(9) == []
     assert log.since(5) == ["u5", "u6", "u7", "u8"]
     assert log.since(3) is None
+
+
+async def test_a_pod_that_asks_for_no_device_is_not_counted() -> None:
+    """`nvidia.com/gpu: 0`, as charts write it; of one that holds something by a record the names do not matter."""
+    books = Books(ClusterCache(), Hooks())
+    unreadable = {"uid": "odd", "annotations": {"partage.io/allocation": "{"}}
+    for one in (
+        pod("none", {"nvidia.com/gpu": "0"}, meta={"uid": "none"}),
+        pod("share", half(), meta={"uid": "share"}),
+        pod("broken", {"nvidia.com/gpu": "1500m"}, meta={"uid": "broken"}),
+        pod("odd", {}, meta=unreadable, nodeName="n1"),
+    ):
+        books.take([*books.cluster_cache.pod_changed(document(one))], 0.0)
+    standing = Standing()
+
+    seen = await overview_document(books, standing)
+    assert (seen["pods"]["placed"], seen["pods"]["waiting"]) == (1, 2)
+    told = pod("none", {"nvidia.com/gpu": "0"}, meta={"uid": "none", "labels": {"a": "b"}})
+    books.take([*books.cluster_cache.pod_changed(document(told))], 0.0)
+    assert (await overview_document(books, standing))["pods"] == seen["pods"]

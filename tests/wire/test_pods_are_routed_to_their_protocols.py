@@ -335,3 +335,9 @@ def test_a_broken_amount_is_not_read_around() -> None:
     assert found.request.fault is not None
     assert "nvidia.com/gpumem: -1 must not be negative" in found.request.fault.message
     assert found.request.notes == ()
+
+
+@pytest.mark.parametrize(("cards", "notes"), [(1, 1), (0, 0)])
+def test_no_cards_are_not_read_as_whole_ones(cards: int, notes: int) -> None:
+    """Charts write `nvidia.com/gpu: 0` for a pod without devices."""
+    assert len(read(pod("p", container(limits={GPU: cards}))).request.notes) == notes

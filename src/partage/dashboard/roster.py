@@ -2,7 +2,7 @@
 
 Sorting some ten thousand pods for every look would delay the decisions of the same process. So the module keeps
 the order and only moves changed pods. Work on all pods runs in pieces, between which other tasks run. Ended
-pods are not here.
+pods are not here, nor pods that name devices, ask for none of them (`nvidia.com/gpu: 0`) and hold none.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from partage.dashboard.fragments import shapes_of
 from partage.extender.cluster_cache import ClusterCache
+from partage.extender.cycle import asks
 from partage.model.pod import Pod
 from partage.placement.fragmentation import Shape
 
@@ -114,7 +115,7 @@ class Roster:
             run = [
                 self._row(entry.pod)
                 for uid in uids[start : start + _PIECE]
-                if (entry := cluster_cache.pod(uid)) is not None and not entry.pod.finished
+                if (entry := cluster_cache.pod(uid)) is not None and _counts(entry.pod)
             ]
             for row in run:
                 self._rows[row.key[2]] = row
@@ -141,7 +142,7 @@ class Roster:
 
     def _take(self, uid: str, cluster_cache: ClusterCache) -> None:
         entry, before = cluster_cache.pod(uid), self._rows.pop(uid, None)
-        after = self._row(entry.pod) if entry is not None and not entry.pod.finished else None
+        after = self._row(entry.pod) if entry is not None and _counts(entry.pod) else None
         if after is not None:
             self._rows[uid] = after
         if before == after:
@@ -161,6 +162,10 @@ class Roster:
                 insort(self.turns, after.turn)
             self.shapes.update(after.shapes)
             self.namespaces[after.key[0]] += 1
+
+
+def _counts(pod: Pod) -> bool:
+    return not pod.finished and (asks(pod) or pod.record is not None)
 
 
 def _less(counts: Counter[_C], one: _C) -> None:

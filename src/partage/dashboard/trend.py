@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from partage.extender.books import Books
+from partage.extender.cycle import asks
 from partage.model.device import DeviceType
 
 _SPANS: Final = {"hour": (30, 120), "day": (600, 144)}
@@ -41,7 +42,7 @@ class Trend:
         waiting = 0
         for number, entry in enumerate(list(books.cluster_cache.pods().values()), 1):
             pod = entry.pod
-            waiting += pod.node is None and not pod.finished and bool(pod.request.groups)
+            waiting += pod.node is None and not pod.finished and asks(pod)
             if not number % _PIECE:
                 await asyncio.sleep(0)
         plane = books.engine.ledger.planes[DeviceType.GPU]

@@ -79,6 +79,7 @@ def route(pod: PodView, context: Context) -> Routes:
     notes = tuple(
         f"container {container.name}: {names.COUNT_NVIDIA} alone is {reason}"
         for container in alone
+        if (container.ask(names.COUNT_NVIDIA) or Quantity(0)).nano
     )
     return Routes(
         {family: _of(pod, speakers, family) for family in dict.fromkeys(f for _, f in speakers)},
