@@ -783,3 +783,75 @@ def test_who_needs_no_books_does_not_wait_for_them_to_load(command: str) -> None
     """The arrays they are kept in take longer to load than an answer takes to come."""
     code = f"import sys, partage.cli.{command}; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def _shared_node(tmp_path: Path) -> str:
+    """A card whose parts are of three protocols, some without compute; the last pod finds none left."""
+    card = f"GPU-{'0' * 8}-0000-0000-0000-{'0' * 12}"
+    register = f"{card},10,40960,100,NVIDIA A100,0,true:"
+    parts = {
+        "k": {"koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory": "1Gi"},
+        "h": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"},
+        "q": {"tke.cloud.tencent.com/qgpu-core": "10", "tke.cloud.tencent.com/qgpu-memory": "1"},
+    }
+    rest = {"koordinator.sh/gpu-core": "70", "koordinator.sh/gpu-memory": "1Gi"}
+
+    def pod(name: str, **containers: dict[str, str]) -> dict[str, Any]:
+        made = [{"name": c, "resources": {"limits": asked}} for c, asked in containers.items()]
+        return {"kind": "Pod", "metadata": {"name": name}, "spec": {"containers": made}}
+
+    def bound(name: str, **grants: tuple[str, int]) -> dict[str, Any]:
+        given: dict[str, Any] = {"type": "gpu", "minor": 0, "uuid": card, "bytes": 2**30}
+        containers = [
+            {
+                "name": c,
+                "phase": "main",
+                "devices": [{**given, "mode": "share", "protocol": p, "milli": milli}],
+            }
+            for c, (p, milli) in grants.items()
+        ]
+        record = {"v": 1, "uid": name, "node": "n", "containers": containers}
+        made = pod(name, **{c: parts[c] for c in grants})
+        made["metadata"] |= {
+            "uid": name,
+            "annotations": {"partage.io/allocation": json.dumps(record)},
+        }
+        made["spec"]["nodeName"] = "n"
+        return made
+
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "n", "annotations": {"hami.io/node-nvidia-register": register}},
+        "status": {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "10"}},
+    }
+    file = tmp_path / "shared.yaml"
+    documents = [
+        node,
+        bound("bound", k=("koordinator", 100), h=("hami", 0)),
+        bound("free", h=("hami", 0)),
+        pod("three", **parts),
+        pod("rest", c=rest),
+        pod("late", c=parts["h"]),
+    ]
+    file.write_text(yaml.safe_dump_all([{"apiVersion": "v1", **one} for one in documents]))
+    return str(file)
+
+
+def test_a_pod_of_several_protocols_has_all_of_them_on_its_card(tmp_path: Path) -> None:
+    """And a part without compute of its own has no percent, whoever shows it."""
+    file = _shared_node(tmp_path)
+
+    told = ask("explain", "three", "-f", file)
+    assert re.search(r"gpu 0 +h +- +1Gi +share", told.stdout), told.stdout
+    seen = ask("inspect", "-f", file)
+    assert re.search(r"10% +2Gi +default/bound +share \(hami, koordinator\)", seen.stdout)
+    assert re.search(r" - +1Gi +default/free +share \(hami\)", seen.stdout)
+
+
+def test_no_compute_is_asked_and_none_is_left(tmp_path: Path) -> None:
+    """The line has numbers, and the advice is no smaller part: to ask for less than none does not help."""
+    told = ask("explain", "late", "-f", _shared_node(tmp_path))
+
+    assert told.exit_code == 3
+    assert "1 insufficient gpu-core (none asked, and none left on n card 0)" in told.stdout
+    assert "try: wait until a pod ends: a card whose compute is all given away" in told.stdout

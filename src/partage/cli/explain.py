@@ -412,7 +412,7 @@ def _print_cards(console: Console, found: Document, *, wide: bool) -> None:
         row = [
             f"{grant['type']} {grant['minor']}",
             container,
-            core_text(grant["core_milli"]),
+            core_text(grant["core_milli"]) if grant["core_milli"] else "-",
             memory,
             how,
         ]

@@ -151,7 +151,7 @@ def _used(core: int, cores: int, memory: int, memories: int) -> tuple[Cell, str,
 
 @lru_cache(maxsize=_ALIKE)
 def _given(core: int, memory: int) -> tuple[str, str]:
-    return core_text(core), brief(memory)
+    return core_text(core) if core else "-", brief(memory)
 
 
 def _shown(card: Document) -> bool:
@@ -162,7 +162,7 @@ def _shown(card: Document) -> bool:
 def _who(tenant: Document) -> Cell:
     if tenant["name"] is None:
         return Styled("a pod of another namespace", "dim")
-    claim = "claim " if tenant["protocol"] == CLAIM else ""
+    claim = "claim " if CLAIM in tenant["protocols"] else ""
     return f"{claim}{tenant['namespace']}/{tenant['name']}"
 
 
@@ -170,6 +170,6 @@ def _how(tenant: Document) -> str:
     kind = "whole" if tenant["whole"] else "share"
     if tenant["mig"]:
         kind = ", ".join(f"{one['profile']} at {one['start']}" for one in tenant["mig"])
-    protocol = f" ({tenant['protocol']})" if tenant["protocol"] else ""
+    protocol = f" ({', '.join(tenant['protocols'])})" if tenant["protocols"] else ""
     state = "" if tenant["state"] == "bound" else f", {tenant['state']}"
     return f"{kind}{protocol}{state}"

@@ -237,7 +237,7 @@ def _tenant(books: Books, uid: str, charge: Charge, *, names: bool) -> dict[str,
     return {
         "namespace": held.namespace if held and names else None,
         "name": held.name if held and names else None,
-        "protocol": next(iter(sorted(protocols)), ""),
+        "protocols": sorted(protocols),
         "state": state.value if state else "bound",
         "core_milli": charge.core_milli,
         "memory_bytes": charge.memory_bytes,

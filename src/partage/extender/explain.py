@@ -22,7 +22,7 @@ from partage.scheduler.idle import fits_when_idle
 from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
-from partage.wire.advice import NO_NODE, ROOM, advice
+from partage.wire.advice import NO_NODE, NONE_LEFT, ROOM, advice
 from partage.wire.documents import Document
 from partage.wire.outcomes import grant_document, refusal_document
 from partage.wire.permit import cut
@@ -251,6 +251,11 @@ def _next(books: Books, reason: Mapping[str, Any], *, never: bool) -> str:
     """What to try."""
     if not books.engine.ledger.index and reason["code"] in ROOM:
         return NO_NODE
+    core = ReasonCode.INSUFFICIENT_CORE.value
+    cards = [card for one in reason["nodes"].values() for card in one["cards"]]
+    asked = [card["asked"] for card in cards if card["code"] == core]
+    if reason["code"] == core and asked and not any(asked) and not never:
+        return NONE_LEFT
     return advice(reason["code"], never=never)
 
 

@@ -187,7 +187,10 @@ def _part(code: ReasonCode, finding: Finding) -> str:
         return f"{text} (asked {finding.brief.partition(_ASKED)[2]})"  # the nodes' reasons contain each card's model
     if finding.brief:
         return f"{text} ({finding.brief}{f' on {finding.node}' if finding.node else ''})"
-    if finding.asked is None or finding.free is None or finding.asked <= 0:
+    if finding.asked is None or finding.free is None:
+        return text
+    none = code is ReasonCode.INSUFFICIENT_CORE and not finding.asked
+    if finding.asked <= 0 and not none:
         return text
     where = (
         finding.node
@@ -196,6 +199,8 @@ def _part(code: ReasonCode, finding: Finding) -> str:
     )
     if code in (ReasonCode.INSUFFICIENT_CARDS, ReasonCode.INSUFFICIENT_DEVICES):
         return f"{text} (asked {finding.asked}, at most {finding.free} on {where})"
+    if none:
+        return f"{text} (none asked, and none left on {where})"
     return (
         f"{text} (asked {format_amount(code, finding.asked)}, "
         f"most free {format_amount(code, max(finding.free, 0))} on {where})"

@@ -60,6 +60,11 @@ NEVER: Final = (
 )
 """What to do about a request for which no node is large enough; waiting does not help."""
 
+NONE_LEFT: Final = (
+    "wait until a pod ends: a card whose compute is all given away takes no pod that asks for none"
+)
+"""What to do about a request that names no compute, where no card has any left."""
+
 NO_NODE: Final = (
     "add a node with devices; where the pod is decided about by manifests, give those of nodes too"
 )

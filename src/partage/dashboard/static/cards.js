@@ -33,7 +33,7 @@ export function card(one, more = null, least = 18, at = "") {
 }
 
 /** A pod's link; a claim has no page of its own. */
-const holder = (tenant) => (tenant.protocol === "claim" && tenant.name !== null ? `claim ${who(tenant)}` : podLink(tenant));
+const holder = (tenant) => (tenant.protocols.includes("claim") && tenant.name !== null ? `claim ${who(tenant)}` : podLink(tenant));
 
 /** One card with the list of who is on it, and what came and went. */
 export function largeCard(one, history, at) {
@@ -64,7 +64,7 @@ function past(name, history) {
 
 const how = (tenant) => [
   tenant.mig.length ? places(tenant.mig) : tenant.whole ? "whole card" : "share",
-  tenant.protocol ? ` (${tenant.protocol})` : "", tenant.state === "bound" ? "" : `, ${tenant.state}`].join("");
+  tenant.protocols.length ? ` (${tenant.protocols.join(", ")})` : "", tenant.state === "bound" ? "" : `, ${tenant.state}`].join("");
 
 function sentence(one) {
   const used = `${percent(one.core_milli.used)} of compute and ${bytes(one.memory_bytes.used)} of ${bytes(one.memory_bytes.total)} of memory used`;
@@ -74,7 +74,7 @@ function sentence(one) {
 
 /** All that is on a card in the order in which both lanes show them: by place, where instances have one. */
 function ordered(one) {
-  const others = one.axis ? one.foreign.map((i) => ({ others: true, protocol: "", state: "bound", core_milli: 0, memory_bytes: 0, mig: [i] })) : [];
+  const others = one.axis ? one.foreign.map((i) => ({ others: true, protocols: [], state: "bound", core_milli: 0, memory_bytes: 0, mig: [i] })) : [];
   const start = (tenant) => (tenant.mig.length ? Math.min(...tenant.mig.map((i) => i.start)) : Infinity);
   return [...others, ...one.tenants].map((tenant, i) => [tenant, i]).sort((a, b) => start(a[0]) - start(b[0]) || a[1] - b[1]).map(([tenant]) => tenant);
 }
@@ -101,7 +101,7 @@ function lane(letter, kind, parts, axis, least) {
   const ticks = axis ? Array.from({ length: axis - 1 }, (_, i) => h("span", { class: "tick", style: { left: `${100 * (i + 1) / axis}%` } })) : [];
   return h("div", { class: "row", "aria-hidden": "true" }, h("span", {}, letter),
     h("div", { class: `lane ${kind}` }, ticks, parts.map(({ tenant, left, width, text }) => h("span", {
-      class: `part ${family(tenant.protocol)} ${tenant.state === "bound" ? "" : "kept"}`,
+      class: `part ${family(tenant.protocols[0])} ${tenant.state === "bound" ? "" : "kept"}`,
       title: `${who(tenant)}: ${percent(tenant.core_milli)} of compute, ${bytes(tenant.memory_bytes)}${tenant.mig.length ? `, ${places(tenant.mig)}` : ""}`,
       style: { left: `${Math.min(left, 100)}%`, width: `${Math.min(width, 100 - Math.min(left, 100))}%` },
     }, width >= least ? text : ""))));
@@ -123,7 +123,7 @@ export function pictureOf(node) {
       shapes.push(words(x, y0 + 18, letter, { fill: "quiet" }), box(x + 20, y0, wide - 20, 26, "track"));
       for (const p of parts) {
         const size = Math.max((wide - 20) * Math.min(p.width, 100 - p.left) / 100, 1);
-        const name = family(p.tenant.protocol);
+        const name = family(p.tenant.protocols[0]);
         shapes.push(box(x + 20 + (wide - 20) * p.left / 100, y0, size, 26, name, `${name}-edge`, p.tenant.state !== "bound", name === "other" ? 1 : 0),
           words(x + 26 + (wide - 20) * p.left / 100, y0 + 18, p.text, { most: size - 8 }));
       }
