@@ -855,3 +855,22 @@ def test_no_compute_is_asked_and_none_is_left(tmp_path: Path) -> None:
     assert told.exit_code == 3
     assert "1 insufficient gpu-core (none asked, and none left on n card 0)" in told.stdout
     assert "try: wait until a pod ends: a card whose compute is all given away" in told.stdout
+
+
+def test_settings_that_are_refused_are_told(tmp_path: Path) -> None:
+    """The service goes on by what was before, so that cards may be cut there and be closed in this answer."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "hami-device-plugin", "namespace": "kube-system"},
+        "data": {"config.json": '{"nodeconfig": [{"name": "n", "operatingmode": "mgi"}]}'},
+    }
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+
+    result = ask("inspect", "-f", _shared_node(tmp_path), "-f", str(file))
+
+    assert (
+        "'mgi' is not one of hami-core, mig, either; this answer goes by the defaults"
+        in result.stderr
+    )

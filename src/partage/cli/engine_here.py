@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from partage.cli.answering import Asked
 from partage.cli.book_views import BookViews, read
@@ -30,6 +31,8 @@ from partage.wire.near_names import near_names
 from partage.wire.pods import translate_pod
 from partage.wire.workloads import with_pods
 
+_KEPT: Final = ("ConfigMap", "ResourceQuota")
+"""Kinds of which the service keeps the last good one."""
 Offers = Callable[[], Awaitable[tuple[list[Document], tuple[str, ...]]]]
 
 
@@ -85,6 +88,7 @@ async def _over(
         placing: pods get their places in the order of `partage schedule`, so that both say the same.
     """
     books = await _books(documents, written=written)
+    notes = (*notes, *_refused(books, documents))
     pods = [one for one in documents if one.kind == "Pod"]
     asked = _asked(books, pods) if placing else {}
     if written:
@@ -137,6 +141,14 @@ async def _books(documents: Sequence[Document], *, written: bool) -> Books:
         more = [bare_node(name, one) for name, one in alone.items()]
     books = Books(ClusterCache(), Hooks())
     return await filled(books, [*documents, *more], seed=None if written else 0)
+
+
+def _refused(books: Books, documents: Sequence[Document]) -> list[str]:
+    """Settings and quotas that break a rule: a service that runs goes by what was before them, which is not known here."""
+    problems = books.cluster_cache.problems
+    texts = (problems.get(one.label) for one in documents if one.kind in _KEPT)
+    tail = "this answer goes by the defaults, and a running service by what was in force before: ask that with --scheduler"
+    return [f"{text}; {tail}" for text in texts if text]
 
 
 def _asked(books: Books, pods: Sequence[Document]) -> dict[str, Pod]:
