@@ -88,7 +88,7 @@ async def _over(
         placing: pods get their places in the order of `partage schedule`, so that both say the same.
     """
     books = await _books(documents, written=written)
-    notes = (*notes, *_refused(books, documents))
+    notes = (*notes, *_unusable(books, documents))
     pods = [one for one in documents if one.kind == "Pod"]
     asked = _asked(books, pods) if placing else {}
     if written:
@@ -143,7 +143,7 @@ async def _books(documents: Sequence[Document], *, written: bool) -> Books:
     return await filled(books, [*documents, *more], seed=None if written else 0)
 
 
-def _refused(books: Books, documents: Sequence[Document]) -> list[str]:
+def _unusable(books: Books, documents: Sequence[Document]) -> list[str]:
     """Settings and quotas that break a rule: a service that runs goes by what was before them, which is not known here."""
     problems = books.cluster_cache.problems
     texts = (problems.get(one.label) for one in documents if one.kind in _KEPT)
