@@ -28,7 +28,7 @@ _COMMANDS: Final = {
     },
     "Without a cluster": {
         "up": "Start a whole cluster in this process, and end it with Ctrl-C.",
-        "schedule": "Decide where the pods of FILE... go, without a cluster.",
+        "schedule": "Decide where pods of manifests go, without a cluster.",
         "simulate": "Replay a trace or change a cluster, and compare policies.",
         "replay": "Take the decisions of FILE again, without a cluster.",
     },

@@ -44,7 +44,7 @@ def schedule(
     strict: bool,  # noqa: FBT001 # click passes every option by its name
     output: str,
 ) -> None:
-    """Decide where the pods of FILE... go, without a cluster.
+    """Decide where pods of manifests go, without a cluster.
 
     FILE is YAML or JSON with any number of documents, a List, a folder, or - for standard input.
     Known kinds: Node, Device, Pod, Deployment, ReplicaSet, StatefulSet, Job, Namespace, ConfigMap,
