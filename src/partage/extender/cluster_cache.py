@@ -37,6 +37,7 @@ from partage.wire.config_book import ConfigBook
 from partage.wire.context import Context
 from partage.wire.documents import Document, outdated
 from partage.wire.nodes import translate_node, unread_node
+from partage.wire.pod_phase import finished
 from partage.wire.quota import translate_quotas
 from partage.wire.translation import PodEntry, Translation
 
@@ -328,7 +329,7 @@ class ClusterCache:
     def pod_changed(self, document: Document) -> list[Event]:
         """A pod is there, or has changed; one without devices is not kept.
 
-        A pod that cannot be read holds whatever it held, and one that was not known as bound before holds what its
+        A pod that cannot be read holds whatever it held until it ends, and one that was not known as bound before holds what its
         record says. One that is gone stays gone: a uid is never given again, so whatever still comes of it is old.
         """
         uid = document.metadata.uid or ""
@@ -347,10 +348,14 @@ class ClusterCache:
                 self.problems.pop(document.label, None)
         except InvalidDocument as error:
             self.problems[document.label] = str(error)
-            before = self._entries.get(uid)
-            if before is not None and before.pod.node is not None:
+            before, shape = self._entries.get(uid), document.shape
+            if before is None or before.pod.node is None:
+                unread = self.translation.by_record(document, self._next())
+            elif isinstance(shape, shapes.Pod) and finished(shape):
+                over = replace(before.pod, finished=True, record=None, version=self._next())
+                unread = replace(before, pod=over)
+            else:
                 return []
-            unread = self.translation.by_record(document, self._next())
             if unread is None:
                 return []
             entry = unread
