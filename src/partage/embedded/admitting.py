@@ -50,7 +50,7 @@ UNACTED: Final[Mapping[str, str]] = {
     "validatingadmissionpolicies.admissionregistration.k8s.io": "CEL is not read here",
     "validatingadmissionpolicybindings.admissionregistration.k8s.io": "CEL is not read here",
 }
-"""Built-in resources that are stored and on which no part of `partage up` acts, with what that means."""
+"""Stored built-in resources on which no part of `partage up` acts, with the consequence."""
 
 
 def admit_with(
@@ -59,12 +59,12 @@ def admit_with(
     admission: Callable[[], Admission],
     tracer: Tracer = NO_TRACES,
 ) -> None:
-    """Has the server complete and judge pods as the webhook does.
+    """Makes the server mutate and validate pods as the webhook does.
 
     Args:
-        context: what pods are read against now.
-        admission: the switches that are in force now.
-        tracer: hears of pods that ask for devices.
+        context: the present settings for reading pods.
+        admission: the present switches.
+        tracer: receives spans of pods that ask for devices.
     """
     mutate, validate = mutating(tracer), validating(tracer)
 
@@ -87,10 +87,10 @@ def admit_with(
 
 
 def admit_claims(server: ApiServer, review: Callable[[Document], str]) -> None:
-    """Has the server ask before it stores an allocation of our driver, as an API server asks the leader.
+    """Makes the server ask before it stores an allocation of our driver, as an API server asks the leader.
 
     Args:
-        review: reserves what a claim is about to hold; says why not, and nothing where it is reserved.
+        review: reserves a claim's devices; returns the reason of a refusal, or nothing on success.
     """
 
     def judged(asked: Asked) -> None:
@@ -106,7 +106,7 @@ def admit_claims(server: ApiServer, review: Callable[[Document], str]) -> None:
 
 
 def admit_unacted(server: ApiServer) -> None:
-    """Has the server warn, on creation and update, of what it stores and nothing acts on."""
+    """Makes the server warn, on creation and update, of objects that nothing acts on."""
 
     def judged(asked: Asked) -> None:
         if asked.subresource or asked.operation not in ("CREATE", "UPDATE"):
@@ -125,7 +125,7 @@ def admit_unacted(server: ApiServer) -> None:
 
 
 def unacted(kind: Kind) -> str:
-    """What to tell the author of an object of a kind on which nothing acts; empty for other kinds."""
+    """The warning for an object of a kind on which nothing acts; empty for other kinds."""
     why = UNACTED.get(kind.resource)
     if why is None:
         return ""

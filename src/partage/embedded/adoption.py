@@ -15,7 +15,7 @@ from partage.model.selector import Selector
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What changes hands."""
+    """Objects that a workload adopts or releases."""
 
     taken: tuple[Record, ...] = ()
     let_go: tuple[Record, ...] = ()
@@ -28,18 +28,18 @@ def controller(record: Record) -> Mapping[str, Any] | None:
 
 
 def selector(workload: Record) -> Selector | None:
-    """What picks a workload's objects; None where it has no selector, which picks nothing."""
+    """The selector of a workload's objects; None without one, which selects nothing."""
     written = workload.value["spec"].get("selector") or {}
     return parse_labels(written) if written else None
 
 
 def selects(picks: Selector | None, record: Record) -> bool:
-    """Whether a workload's selector picks an object."""
+    """Whether a workload's selector matches an object."""
     return picks is not None and picks.matches(record.metadata.get("labels") or {})
 
 
 def claim(workload: Record, records: Iterable[Record]) -> Claim:
-    """What a workload takes and lets go of these objects; what is on its way out stays whose it is."""
+    """Those of these objects that a workload adopts or releases; objects in deletion keep their owner."""
     taken, let_go = [], []
     picks = selector(workload)
     for one in records:

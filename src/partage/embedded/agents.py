@@ -33,7 +33,7 @@ from partage.vendors import names
 _KUBECTL: Final = "kubectl.kubernetes.io/"
 _BEAT: Final = 10.0
 _PER_SECOND: Final = 25
-"""Leases renewed a second at most; a large fleet beats more slowly."""
+"""Most leases renewed a second; a large fleet renews more slowly."""
 _LEASES: Final = "leases.coordination.k8s.io"
 _LEASE_SPACE: Final = "kube-node-lease"
 _ORDINARY: Final = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110"}
@@ -52,10 +52,10 @@ class Agents:
         server.admission.validators.append(self._judged)
 
     async def register(self) -> None:
-        """Registers every simulated node, and brings up those that are there already.
+        """Registers every simulated node, and brings up existing nodes.
 
         Raises:
-            InvalidDocument: the API server refuses a node; the message says why.
+            InvalidDocument: the API server rejects a node; the message has the reason.
         """
         for node in self._simulated.values():
             try:
@@ -69,7 +69,7 @@ class Agents:
             await self._report(record.name)
 
     async def run(self) -> None:
-        """Keeps nodes alive and follows what is done to them, until cancelled."""
+        """Renews nodes' leases and follows changes of nodes, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(follow(self._server, "nodes", self._node), name="agents:nodes")
             group.create_task(follow(self._server, DEVICES, self._device), name="agents:devices")
@@ -92,11 +92,11 @@ class Agents:
         await self._report(record.name)
 
     async def _description(self, change: Change) -> None:
-        if change.kind != "DELETED":  # its nodes go with it, as what it owns
+        if change.kind != "DELETED":  # the API server deletes its nodes, which it owns
             await self._describe(change.record)
 
     async def _describe(self, record: Record) -> None:
-        """Simulates the nodes of a description; those that are there keep their hardware."""
+        """Simulates the nodes of a description; existing nodes keep their hardware."""
         for node in simulated_nodes(_description(record.value), record.name):
             if node.name not in self._simulated:
                 self._simulated[node.name] = node
@@ -111,20 +111,20 @@ class Agents:
         await self._server.create("nodes", manifest, user=node_user(node.name))
 
     def _owned(self, asked: Review) -> dict[str, Any] | None:
-        """A Device is its Node's, also one that a page or another cluster's kubectl printed, with that Node's UID."""
+        """Makes a Device its Node's own, also one with the UID of another cluster's Node or of a page."""
         if asked.kind.resource != DEVICES or asked.object is None:
             return None
         if asked.old is not None and references(asked.old) == references(asked.object):
-            return None  # of a Node that goes at this moment: its Device goes with it
+            return None  # its Node is being deleted, and its Device with it
         return with_owners_here(self._server, asked.object, "")
 
     async def _judged(self, asked: Review) -> None:
-        """A description that cannot be followed is refused at once, and one of nodes that would be refused."""
+        """Rejects a broken description at once, and one of nodes that the API server would reject."""
         if asked.kind.resource != SIMULATED_NODES or asked.object is None:
             return
         try:
             nodes = list(simulated_nodes(_description(asked.object), "spec"))
-            # They differ in their numbers alone, and the last one has the longest name.
+            # They differ only in their numbers, and the last one has the longest name.
             for node in nodes[-1:]:
                 await self._server.create(
                     "nodes", node_manifest(node), user=node_user(node.name), dry_run=True
@@ -161,12 +161,12 @@ class Agents:
                     _LEASES, _LEASE_SPACE, name, {"spec": spec}, user=node_user(name)
                 )
         except ApiError:
-            return  # the node is on its way out
+            return  # the node is being deleted
 
     # --- what a node reports -----------------------------------------------------------------
 
     async def _bring_up(self, record: Record) -> None:
-        """What a kubelet says of its node when it starts."""
+        """Reports as a kubelet does of its node at its start."""
         known = record.metadata.get("labels") or {}
         if lacking := {k: v for k, v in kubelet_labels(record.name).items() if k not in known}:
             body = {"metadata": {"labels": lacking}}
@@ -213,7 +213,7 @@ class Agents:
         )
 
     async def _report(self, name: str) -> None:
-        """Writes the Device object and the plugins' totals, where they differ from what is there."""
+        """Writes the Device object and the plugins' totals if they differ from the present ones."""
         node = self._server.store.get("nodes", "", name)
         if node is None or node.metadata.get("deletionTimestamp"):
             return
@@ -232,7 +232,7 @@ class Agents:
         await self._total(name, totals, annotations)
 
     async def _described(self, node: Record) -> Record | None:
-        """The node's Device object; that of a simulated node is made, and made again."""
+        """The node's Device object; that of a simulated node is created if absent."""
         known = self._server.store.get(DEVICES, "", node.name)
         simulated = self._simulated.get(node.name)
         if known is not None or simulated is None or not simulated.spec.cards:
@@ -242,10 +242,10 @@ class Agents:
         return await self._server.create(DEVICES, manifest, user=node_user(node.name))
 
     async def _with_health(self, node: Record, device: Record) -> Record:
-        """The Device object once the node's annotation is followed."""
+        """The Device object with the health in the node's annotation."""
         text = (node.metadata.get("annotations") or {}).get(names.SIMULATE_UNHEALTHY)
         if text is None and node.name not in self._said and node.name not in self._simulated:
-            return device  # a manifest's own devices are as healthy as it says
+            return device  # a manifest's own devices keep their health
         try:
             ill, reason = unhealthy_devices(text or "", device.value)
         except InvalidRecord as error:
@@ -295,7 +295,7 @@ class Agents:
 
 
 def _description(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored description as its author wrote it."""
+    """A stored description in its author's form."""
     head = value["metadata"]
     kept = {
         key: {k: v for k, v in (head.get(key) or {}).items() if not k.startswith(_KUBECTL)}

@@ -32,7 +32,7 @@ _PHASES_OVER: Final = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class Unapplied:
-    """A manifest that was refused, and why."""
+    """A rejected manifest, and the reason."""
 
     manifest: Manifest
     message: str
@@ -40,14 +40,14 @@ class Unapplied:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of manifests."""
+    """Results for manifests."""
 
     refused: list[Unapplied] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def is_state(manifest: Manifest) -> bool:
-    """Whether the manifest describes what is there, and not what is yet to be placed."""
+    """Whether the manifest describes present state, and no pod that still needs a place."""
     if manifest.kind != "Pod":
         return manifest.kind not in _WORKLOADS
     return bool((manifest.value.get("spec") or {}).get("nodeName"))
@@ -56,11 +56,11 @@ def is_state(manifest: Manifest) -> bool:
 async def apply_all(
     server: ApiServer, manifests: Iterable[Manifest], user: User, outcome: Outcome
 ) -> None:
-    """Creates every object that is not there yet.
+    """Creates every absent object.
 
     Args:
-        user: who may write records.
-        outcome: is added to.
+        user: one that may write records.
+        outcome: receives the results.
     """
     for manifest in manifests:
         try:
@@ -125,6 +125,6 @@ async def _adopt(server: ApiServer, value: dict[str, Any], namespace: str, user:
 
 
 def _readdressed(text: str, uid: str, node: str, new: str) -> str:
-    """A record made out to the pod's new UID; one that cannot be trusted stays as it is."""
+    """A record with the pod's new UID; an untrusted one stays as it is."""
     found = record.decode(text, uid, node)
     return text if found.problem else record.readdressed(text, new)

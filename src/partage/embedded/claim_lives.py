@@ -45,7 +45,7 @@ class ClaimLives:
             await self._make(pod)
 
     async def _template(self, change: Change) -> None:
-        """A template that pods wait for may have come."""
+        """Make the claims of pods that waited for this template."""
         if change.kind == "ADDED":
             for pod in list(self._server.store.all("pods", change.record.namespace)):
                 await self._pod(Change("MODIFIED", pod, pod))
@@ -55,7 +55,7 @@ class ClaimLives:
             await self._settle(change.record)
 
     async def _make(self, pod: Record) -> None:
-        """Make the claims that a pod names by templates, and tell it their names."""
+        """Make the claims that a pod names by templates, and write their names into its status."""
         made = dict(_made(pod))
         missing = [
             (str(one["name"]), str(one["resourceClaimTemplateName"]))
@@ -82,7 +82,7 @@ class ClaimLives:
             await write_status(self._server, pod, {"resourceClaimStatuses": statuses}, _USER)
 
     async def _made_for(self, pod: Record, name: str, template: Record) -> str:
-        """The name of the claim that is a pod's by that name of its own; made where there is none."""
+        """The name of a pod's claim by the pod's own name for it; creates an absent one."""
         for one in self._server.store.all(CLAIMS, pod.namespace):
             notes = one.metadata.get("annotations") or {}
             if notes.get(_POD_CLAIM) == name and _owner(one) == pod.uid:
@@ -101,7 +101,7 @@ class ClaimLives:
         return str((await self._server.create(CLAIMS, body, pod.namespace, _USER)).name)
 
     async def _settle(self, claim: Record) -> None:
-        """Take away what no pod has any more."""
+        """Remove reservations and claims that no pod has any more."""
         current = self._server.store.get(CLAIMS, claim.namespace, claim.name)
         if current is None or current.uid != claim.uid:
             return
@@ -123,14 +123,14 @@ class ClaimLives:
             current = await self._server.update(CLAIMS, body, "status", _USER)
             await self._release(current, free=True)
         except ApiError as error:
-            if error.reason != "Conflict":  # the next change tells
+            if error.reason != "Conflict":  # the next change repeats this
                 raise
 
     async def _release(self, claim: Record, *, free: bool) -> None:
-        """A claim that holds nothing goes with the pod that it was made for.
+        """Delete a claim without devices after the pod that it was made for.
 
         Args:
-            free: it is protected no more. One that holds nothing yet may be about to be allocated.
+            free: it is no longer protected. A claim without devices may be about to get some.
         """
         status = claim.value.get("status") or {}
         if status.get("allocation") is not None or status.get("reservedFor"):
@@ -149,7 +149,7 @@ class ClaimLives:
             await self._server.delete(CLAIMS, claim.namespace, claim.name, options, _USER)
 
     def _uses(self, namespace: str, consumer: Mapping[str, Any]) -> bool:
-        """Whether who a claim is reserved for still has it."""
+        """Whether a pod that a claim is reserved for still uses it."""
         if consumer.get("resource") != "pods":
             return True
         pod = self._server.store.get("pods", namespace, str(consumer.get("name")))
@@ -163,14 +163,14 @@ def _owner(claim: Record) -> str:
 
 
 def _made(pod: Record) -> Iterator[tuple[str, str]]:
-    """Claims that were made for a pod: its name for each, and the claim's own."""
+    """Claims made for a pod: its name for each, and the claim's own."""
     for one in (pod.value.get("status") or {}).get("resourceClaimStatuses") or ():
         if one.get("resourceClaimName"):
             yield str(one["name"]), str(one["resourceClaimName"])
 
 
 def claims_of(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """A pod's claims: its name for each, and the claim's own; empty where that is not made yet."""
+    """A pod's claims: its name for each, and the claim's own; empty for a claim that does not exist yet."""
     made = {
         one["name"]: one.get("resourceClaimName")
         for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()

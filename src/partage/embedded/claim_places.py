@@ -22,25 +22,25 @@ from partage.wire.documents import Document
 
 CLASSES: Final = "deviceclasses.resource.k8s.io"
 KINDS: Final = {CLAIMS: "ResourceClaim", SLICES: "ResourceSlice", CLASSES: "DeviceClass"}
-"""What a pod that waits for claims may be helped by."""
+"""Kinds whose changes may help a pod that waits for claims."""
 _USER: Final = User("system:kube-scheduler", ("system:authenticated",))
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Devices of each claim that is not allocated yet, by the claim's name."""
+"""Devices for each unallocated claim, by the claim's name."""
 
 
 class ClaimPlaces:
-    """Where claims can be, and their allocation."""
+    """Finds places for claims, and allocates them."""
 
     def __init__(self, server: ApiServer, books: Callable[[], Books | None]) -> None:
-        """Nothing allocated; `books` gives None while there are none."""
+        """No allocation yet; `books` gives None while there are none."""
         self._server = server
         self._books = books
         self._read: dict[tuple[str, str], tuple[int, Document]] = {}
         self._selectors: Selectors | None = None
 
     def open(self, pod: Record, nodes: Sequence[str]) -> Mapping[str, Results] | str:
-        """On which of these nodes a pod's claims have devices, and which; a text says why on none."""
+        """Those of these nodes with devices for a pod's claims, and the devices; or a text why none has any."""
         books = self._books()
         if books is None:
             return "the scheduler service is not there"
@@ -53,7 +53,7 @@ class ClaimPlaces:
         return f"{found.code}: {found.message}" if isinstance(found, Refusal) else found
 
     async def take(self, pod: Record, node: str, results: Results) -> str:
-        """Allocate a pod's claims on a node and reserve them for it; empty, or why that failed."""
+        """Allocate a pod's claims on a node and reserve them for it; the reason of a failure, else empty."""
         for claim in self._named(pod):
             try:
                 await self._taken(claim, pod, node, results.get(claim.name, ()))
@@ -62,7 +62,7 @@ class ClaimPlaces:
         return ""
 
     async def give_back(self, pod: Record) -> None:
-        """The pod is not bound after all: its claims are not reserved for it any more."""
+        """Remove the reservation of the claims of a pod that was not bound."""
         for claim in self._named(pod):
             status = dict(claim.value.get("status") or {})
             reserved = status.get("reservedFor") or []
@@ -76,7 +76,7 @@ class ClaimPlaces:
             try:
                 await self._server.update(CLAIMS, body, "status", _USER)
             except ApiError:
-                continue  # it changed: its controller looks at it
+                continue  # it changed, so its controller handles it
 
     async def _taken(
         self, claim: Record, pod: Record, node: str, devices: Sequence[Mapping[str, Any]]
@@ -102,7 +102,7 @@ class ClaimPlaces:
         await self._server.update(CLAIMS, body, "status", _USER)
 
     def _named(self, pod: Record) -> Iterator[Record]:
-        """The claims that a pod has, as they are now."""
+        """The present state of a pod's claims."""
         current = self._server.store.get("pods", pod.namespace, pod.name)
         value = pod.value if current is None or current.uid != pod.uid else current.value
         for _, name in claims_of(value):
@@ -111,7 +111,7 @@ class ClaimPlaces:
                 yield claim
 
     def _documents(self) -> list[Document]:
-        """Claims, classes and slices; each version of an object is read once."""
+        """Claims, classes and slices; reads each version of an object once."""
         found, read = [], {}
         for resource, kind in KINDS.items():
             for one in self._server.store.all(resource):
@@ -126,6 +126,6 @@ class ClaimPlaces:
 
 
 def _shared(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A device of an allocation; one that others may have too names the share."""
+    """A device of an allocation; a shared one has the share's id."""
     share = {"shareID": str(uuid.uuid4())} if "consumedCapacity" in result else {}
     return {**result, **share}

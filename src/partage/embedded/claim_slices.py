@@ -30,25 +30,25 @@ from partage.vendors.names import DRA_DRIVER
 SLICES: Final = "resourceslices.resource.k8s.io"
 LEASES: Final = "leases.coordination.k8s.io"
 AGENTS: Final = ReportingSettings().namespace
-"""Where agents' Leases are."""
+"""The namespace of agents' Leases."""
 
 _ROUND: Final = 0.2
-"""Seconds between two rounds of writes: pods come and go, and a round writes a node's slices once."""
+"""Seconds between two rounds of writes; a round writes a node's slices once, however many pods changed."""
 _LOOK: Final = 5.0
-"""Seconds after which all nodes are looked at, as an agent looks at its own."""
+"""Seconds between two looks at all nodes, as an agent looks at its own."""
 
 
 _Held = tuple[Node, list[Allocation]]
-"""A node as the books have it, and what is held there."""
+"""A node in the books, and its allocations."""
 _Known = tuple[Record | None, _Held | None, dict[str, Record]]
-"""Of which a node's slices were made: its object, its cards and what is held of them, the slices before."""
+"""Sources of a node's slices: its object, its cards and their allocations, the earlier slices."""
 
 
 class Slices:
     """All nodes' ResourceSlices."""
 
     def __init__(self, server: ApiServer, books: Callable[[], Books | None]) -> None:
-        """Nothing is offered yet; `books` say what is held, and are None while there are none."""
+        """No offer yet; `books` have the allocations, and are None while there are none."""
         self._server = server
         self._books = books
         self._dirty: set[str] = set()
@@ -57,7 +57,7 @@ class Slices:
         self._left: set[str] = set()
 
     async def publish(self) -> None:
-        """Publish what all nodes that are there offer, before pods are decided."""
+        """Publish the offers of all present nodes, before pods are decided."""
         for one in self._server.store.all(SLICES):
             await self._slice(Change("ADDED", one, None))
         for node in list(self._server.store.all("nodes")):
@@ -72,7 +72,7 @@ class Slices:
             group.create_task(self._publish())
 
     async def _saw(self, change: Change) -> None:
-        """Look at a node whose object changed, or whose devices a pod or a claim takes or releases."""
+        """Mark a node for a look if its object changed, or if a pod or a claim takes or releases its devices."""
         if change.record.resource == "pods":
             self._dirty.add((change.record.value.get("spec") or {}).get("nodeName") or "")
         elif change.record.resource == CLAIMS:
@@ -100,7 +100,7 @@ class Slices:
         while True:
             await asyncio.sleep(_ROUND)
             if loop.time() >= look:
-                # The books hear of a change by themselves, and may do so after us.
+                # The books receive the change independently, perhaps later.
                 self._dirty |= {one.name for one in self._server.store.all("nodes")}
                 look = loop.time() + _LOOK
             names, self._dirty = self._dirty, set()
@@ -109,7 +109,7 @@ class Slices:
                 await asyncio.sleep(0)
 
     async def _offer(self, name: str) -> None:
-        """Write a node's slices where they differ."""
+        """Write a node's slices if they differ."""
         if self._server.store.get(LEASES, AGENTS, f"{LEASE_PREFIX}{name}") is not None:
             if name not in self._left:
                 await self._leave(name)
@@ -130,7 +130,7 @@ class Slices:
             else:
                 self._offered[name] = known
             return
-        self._offered.pop(name, None)  # until the writes are seen
+        self._offered.pop(name, None)  # until the watch shows the writes
         generations = [one.value["spec"]["pool"]["generation"] for one in stored.values()]
         user = node_user(name)
         try:
@@ -144,10 +144,10 @@ class Slices:
             for key in stored.keys() - specs.keys():
                 await self._server.delete(SLICES, "", key, user=user)
         except ApiError:
-            self._dirty.add(name)  # another was faster: look again
+            self._dirty.add(name)  # another writer was faster, so look again
 
     async def _leave(self, name: str) -> None:
-        """Take back what a node offered before it had an agent, as its kubelet would; not what the agent wrote meanwhile."""
+        """Delete a node's offer from before it had an agent, as its kubelet would, but no slice of the agent."""
         stored, offered = self._stored.get(name, {}), self._offered.pop(name, None)
         ours = stored if offered is None else offered[2]
         self._left.add(name)
@@ -156,10 +156,10 @@ class Slices:
                 if ours.get(key) is one:
                     await self._server.delete(SLICES, "", key, user=node_user(name))
         except ApiError:
-            self._left.discard(name)  # the agent was faster: look again
+            self._left.discard(name)  # the agent was faster, so look again
 
     def _held(self, name: str) -> _Held | None:
-        """A node as the books have it, and what is held there; None where they do not know it."""
+        """A node in the books, and its allocations; None for an unknown node."""
         books = self._books()
         if books is None or name not in books.engine.ledger.index:
             return None
@@ -169,7 +169,7 @@ class Slices:
 
 
 def _unchanged(one: _Known, before: _Known | None) -> bool:
-    """Whether nothing has changed of which slices are made; all of it is replaced when it changes."""
+    """Whether the sources of the slices are unchanged; a change replaces the objects."""
     if before is None or one[0] is not before[0] or one[2] != before[2]:
         return False
     if one[1] is None or before[1] is None:

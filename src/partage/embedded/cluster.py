@@ -73,27 +73,27 @@ _DEFINITIONS: Final = "customresourcedefinitions.apiextensions.k8s.io"
 _LOOK: Final = 0.05
 _PATIENCE: Final = 20.0
 _GRACE: Final = 2.0
-"""Seconds that a device may be ill before its pods are flagged; nothing restarts here."""
+"""Seconds that a device may be unhealthy before its pods are flagged; no agent restarts here."""
 _TICK: Final = 0.25
-"""Seconds between two looks of the scheduler at who may be woken."""
+"""Seconds between two looks of the scheduler for pods to wake."""
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to start.
+    """The parts to start, and their settings.
 
     Attributes:
-        simulated: nodes to be simulated.
-        objects: manifests to be applied.
-        port: of the API server; 0 takes a free one.
-        scheduler_port: of the scheduler service; 0 takes a free one.
-        kubeconfig: where to write it; None takes a folder of its own, removed at the end.
+        simulated: nodes to simulate.
+        objects: manifests to apply.
+        port: the API server's; 0 takes a free one.
+        scheduler_port: the scheduler service's; 0 takes a free one.
+        kubeconfig: its path; None takes a new folder, removed at the end.
         file: keeps the objects from one run to the next; None keeps nothing.
-        resumable: nodes that are simulated further if `file` has them, and not made anew.
-        notes: on the files that the plan was read from; told with what became of them.
-        record: where every decision is kept with what led to it; None keeps none.
-        tracer: hears what becomes of pods.
+        resumable: nodes that continue if `file` has them, and are not created again.
+        notes: on the plan's files; reported with the results.
+        record: file for every decision with its causes; None keeps none.
+        tracer: receives pods' spans.
     """
 
     simulated: Sequence[SimulatedNode] = ()
@@ -110,7 +110,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the parts are reached; URLs have no trailing slash."""
+    """The parts' addresses; URLs have no trailing slash."""
 
     api: str
     scheduler: str
@@ -125,7 +125,7 @@ class EmbeddedCluster:
         """A cluster that does not run yet.
 
         Raises:
-            InvalidValue: the plan's file holds something else than a cluster's state.
+            InvalidValue: the plan's file holds no cluster's state.
         """
         self._plan = plan
         self._token = secrets.token_urlsafe(32)
@@ -204,8 +204,8 @@ class EmbeddedCluster:
             routes=review_routes(self._context, lambda: self._admission, tracer=plan.tracer),
             wake=self._wake,
         )
-        # The scheduler comes first, so that it prefers nodes in the order in which they are made,
-        # as `partage schedule` does with the same files.
+        # The scheduler starts first, so that it prefers nodes in the order of their creation, as
+        # `partage schedule` does with the same files.
         await _listening("scheduler", plan.scheduler_port, stack.enter_async_context(daemon))
         state = [one for one in plan.objects if is_state(one)]
         things = [one for one in state if one.kind != "Pod"]
@@ -220,13 +220,13 @@ class EmbeddedCluster:
         await self._known()
         rest = [one for one in plan.objects if not is_state(one)]
         await apply_all(self.server, rest, self._writer, self.outcome)
-        # The loop comes last, so that it meets these pods by priority and not by file.
+        # The loop starts last, so that it takes these pods by priority and not by file.
         await stack.enter_async_context(self._running(daemon))
         kubeconfig = self._write_kubeconfig(api, stack)
         self.addresses = Addresses(api, daemon.url, daemon.url, str(kubeconfig))
 
     async def _furnish(self) -> None:
-        """What the cluster has before anything is applied to it."""
+        """Creates the cluster's objects that exist before any manifest."""
         store = self.server.store
         for definition in DEFINITIONS:
             if store.get(_DEFINITIONS, "", definition["metadata"]["name"]) is None:
@@ -240,7 +240,7 @@ class EmbeddedCluster:
         await self.server.settle()
 
     async def _known(self) -> None:
-        """Waits until the scheduler knows what the API server has: nodes, devices, bound pods."""
+        """Waits until the scheduler knows the API server's nodes, devices and bound pods."""
         end = asyncio.get_running_loop().time() + _PATIENCE
         while not self._in_the_books():
             if asyncio.get_running_loop().time() >= end:
@@ -268,8 +268,8 @@ class EmbeddedCluster:
 
     @contextlib.asynccontextmanager
     async def _running(self, daemon: SchedulerDaemon) -> AsyncIterator[None]:
-        """Everything that works in the background."""
-        # Less important pods are sent away by the service itself here, as beside the extender.
+        """All background tasks."""
+        # Here the service itself evicts less important pods, as beside the extender.
         attempts = Attempts(daemon.service, daemon.may_bind, preempts=False)
         seam = InProcess(self.server, attempts, self._writer)
         slices = Slices(self.server, self._books)
@@ -329,13 +329,13 @@ class EmbeddedCluster:
         return None if self._daemon is None else self._daemon.service.books
 
     def _context(self) -> Context:
-        """What pods are read against now."""
+        """The present settings for reading pods."""
         if self._daemon is None:
             return ClusterCache().context
         return self._daemon.service.books.cluster_cache.context
 
     def _wake(self, uids: Sequence[str]) -> None:
-        """Have the loop try these pods again."""
+        """Makes the loop try these pods again."""
         if self._loop is not None:
             self._loop.activate(uids)
 
@@ -345,23 +345,23 @@ class EmbeddedCluster:
     # --- for those who look at it ------------------------------------------------------------
 
     def overview(self) -> Overview:
-        """What the cluster looks like now."""
+        """The cluster's present state."""
         if self._daemon is None:
             return Overview()
         return overview(self.server, self._daemon.service.books)
 
     @property
     def routes(self) -> list[tuple[str, str]]:
-        """Method and path of everything that the scheduler's URL serves."""
+        """Method and path of every route of the scheduler's URL."""
         return [] if self._daemon is None else self._daemon.routes
 
     @property
     def conflicts(self) -> int:
-        """Bindings that did not succeed at the first try."""
+        """Number of Bindings that failed at the first try."""
         return 0 if self._loop is None else self._loop.conflicts
 
     async def settled(self, seconds: float) -> bool:
-        """Waits until every pod has a node or a reason why not; whether that came in time."""
+        """Waits until every pod has a node or a reason; whether this happened in time."""
         end = asyncio.get_running_loop().time() + seconds
         while any(map(self._undecided, self.server.store.all("pods"))):
             if asyncio.get_running_loop().time() >= end:
@@ -370,7 +370,7 @@ class EmbeddedCluster:
         return True
 
     def _undecided(self, pod: Record) -> bool:
-        """Whether the pod is ours to decide, and nothing is known of it yet."""
+        """Whether Partage decides about the pod, and has no result yet."""
         spec = pod.value.get("spec") or {}
         ours = spec.get("schedulerName") in self._served and not spec.get("schedulingGates")
         return ours and not (spec.get("nodeName") or is_over(pod) or waits_because(pod))
@@ -378,7 +378,7 @@ class EmbeddedCluster:
 
 @contextlib.contextmanager
 def _held(file: Path) -> Iterator[None]:
-    """Inside, no other cluster keeps its objects in this file. Raises `InvalidValue`: another one does."""
+    """A lock on this file against other clusters. Raises `InvalidValue`: another cluster uses it."""
     mark = file.with_name(file.name + ".lock")
     try:
         lock = os.open(mark, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -400,7 +400,7 @@ def _held(file: Path) -> Iterator[None]:
 
 
 async def _listening(what: str, port: int, start: Awaitable[_T]) -> _T:
-    """What starting to listen answers."""
+    """The result of starting to listen."""
     try:
         return await start
     except OSError as error:

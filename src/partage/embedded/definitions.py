@@ -15,7 +15,7 @@ SIMULATED_NODES: Final = "simulatednodes.partage.io"
 """The resource of simulated nodes."""
 
 ELASTIC_GPUS: Final = "gpus.elasticgpu.io"
-"""What old versions of qGPU wrote, whose definition the qGPU document keeps."""
+"""The resource of old versions of qGPU, which the qGPU document still defines."""
 
 Schema = dict[str, Any]
 
@@ -37,13 +37,13 @@ def _texts(description: str) -> Schema:
 
 
 def _object(description: str, **fields: Schema) -> Schema:
-    """An object that may have other fields too."""
+    """Schema of an object that may have other fields too."""
     known: Schema = {"properties": fields} if fields else {}
     return _is("object", description) | known | {"x-kubernetes-preserve-unknown-fields": True}
 
 
 def _list(description: str, item: Schema | None = None, **fields: Schema) -> Schema:
-    """A list of such items, or of objects with these fields."""
+    """Schema of a list of such items, or of objects with these fields."""
     items = item or {k: v for k, v in _object("", **fields).items() if k != "description"}
     return _is("array", description) | {"items": items}
 
@@ -56,7 +56,7 @@ def _definition(
     *columns: tuple[str, str, str],
     status: bool = False,
 ) -> dict[str, Any]:
-    """A resource without a namespace, of one version; `columns` are name, type and path of what kubectl lists."""
+    """A cluster-scoped resource of one version; `columns` are name, type and path of kubectl's columns."""
     plural = f"{kind.lower()}s"
     version = {
         "name": "v1alpha1",
@@ -242,4 +242,4 @@ _ELASTIC_GPU: Final[Schema] = {
 }
 
 DEFINITIONS: Final = (_DEVICE, _SIMULATED_NODE, _ELASTIC_GPU)
-"""What the embedded cluster defines before anything is applied to it."""
+"""Definitions that the embedded cluster has before any manifest."""

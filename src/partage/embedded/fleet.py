@@ -43,7 +43,7 @@ class RdmaCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The RDMA cards of a node, spread over its PCIe switches.
 
     Attributes:
-        functions: virtual functions of each; none means that the card is given out in percent.
+        functions: virtual functions of each; without any, cards are allocated in percent.
     """
 
     cards: Annotated[int, Meta(ge=1, le=64)] = 1
@@ -57,17 +57,17 @@ class _Taint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class NodeSpec(DescribedCards, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What a description says of a node.
+    """Description of a node.
 
     Attributes:
-        model: what its cards are called in Koordinator's label.
+        model: its cards' name in Koordinator's label.
         registers: protocols whose node plugins run there beside Koordinator's.
         mode: how its cards are cut: `sgpu` or `native` for MetaX, `hami-core` or `mig` for
             NVIDIA; empty for the vendor's usual one.
-        numa_nodes: over how many NUMA nodes its devices are spread.
+        numa_nodes: number of NUMA nodes that its devices are spread over.
         cpu: a quantity.
         host_memory: a quantity.
-        pods: how many pods its kubelet takes.
+        pods: most pods of its kubelet.
         taints: as in a Node.
     """
 
@@ -177,4 +177,4 @@ DEFAULT_FLEET: Final[Sequence[SimulatedNode]] = (
     node_of("t4-0", "Tesla-T4", 4, registers=("qgpu",)),
     node_of("c500-0", "C500", 2, cpu="96"),
 )
-"""The nodes there are when none are described."""
+"""The default nodes."""

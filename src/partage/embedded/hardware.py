@@ -45,7 +45,7 @@ def device_manifest(node: SimulatedNode, now: str) -> dict[str, Any]:
 
 
 def kubelet_labels(name: str) -> dict[str, str]:
-    """Labels that a kubelet gives its node, by which charts choose nodes; no name of a host is longer."""
+    """A kubelet's labels of its node, which charts select by; no host name is longer."""
     hostname = {names.HOSTNAME: name.lower()} if len(name) <= _LONGEST_LABEL else {}
     return {
         **hostname,
@@ -87,10 +87,10 @@ def node_manifest(node: SimulatedNode) -> dict[str, Any]:
 def plugin_totals(
     node: SimulatedNode, device: Mapping[str, Any]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Totals and node annotations that the node's plugins report for the devices as they are now.
+    """The plugins' totals and node annotations for the present devices.
 
     Raises:
-        InvalidDocument: another program has written something else into the Device object.
+        InvalidDocument: another program has written malformed content into the Device object.
     """
     document = decoded("Device", device)
     devices, _ = translate_devices(document, document.labels)
@@ -119,12 +119,12 @@ def plugin_totals(
 
 
 def unhealthy_devices(text: str, device: Mapping[str, Any]) -> tuple[set[tuple[str, int]], str]:
-    """Which devices a node's annotation declares unhealthy, and what they are said to suffer from.
+    """The devices that a node's annotation declares unhealthy, with the reasons.
 
-    `0,2` are cards, `rdma-0` another device, `all` every one; after `=` comes the reason.
+    `0,2` are cards, `rdma-0` another device, `all` every one; the reason follows `=`.
 
     Raises:
-        InvalidRecord: something else is written there, or there is no such device.
+        InvalidRecord: the annotation is malformed, or there is no such device.
     """
     return faulty(
         text, {(str(one.get("type")), int(one.get("minor") or 0)) for one in _entries(device)}
@@ -146,7 +146,7 @@ def with_health(
 
 
 def _says(entry: Mapping[str, Any], condition: Mapping[str, Any]) -> bool:
-    """Whether a device carries this condition already; one without any is as healthy as it says."""
+    """Whether a device has this condition already; a device without any counts as healthy."""
     found = entry.get("conditions")
     if not found:
         return bool(condition["status"] == "True")

@@ -38,10 +38,10 @@ _SPACE: Final = uuid.UUID("5b8e1f4a-2f0d-5c52-9a35-1f0c2c9a7d10")
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What the containers of one pod get.
+    """Edits of one pod's containers.
 
     Attributes:
-        problem: why the pod may not start; empty when it may.
+        problem: reason why the pod may not start; empty if it may.
         env: variables by container.
         files: device files by container.
         cards: one line a device, by container.
@@ -60,7 +60,7 @@ def injection(
     context: Context,
     claims: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Injection:
-    """What the containers of a bound pod get on its node, with its `claims` by the pod's names; never raises."""
+    """Edits of a bound pod's containers on its node, with its `claims` by the pod's names; never raises."""
     try:
         document = decoded("Pod", pod)
         place = _place(node, device, context)
@@ -85,7 +85,7 @@ def _place(
 def _claimed(
     pod: Mapping[str, Any], place: Node, claims: Mapping[str, Document]
 ) -> Iterator[Grant]:
-    """What the containers of a pod have of its claims, as if a record said so."""
+    """The containers' devices by the pod's claims, in the form of a record."""
     for container in (pod.get("spec") or {}).get("containers") or ():
         for wish in (container.get("resources") or {}).get("claims") or ():
             claim = claims.get(wish["name"])
@@ -139,7 +139,7 @@ def _spec(document: Document) -> shapes.PodSpec | None:
 
 
 def _instance(_pod: str, card: str, mig: MigSlice) -> Instance:
-    """The identity that a driver would have given to the instance once it is made."""
+    """The identity that a driver would give to the new instance."""
     return Instance(f"MIG-{uuid.uuid5(_SPACE, f'{card}/{mig.profile}/{mig.start}')}")
 
 

@@ -28,14 +28,14 @@ from partage.vendors.locks import LOCKS
 from partage.wire.context import Context
 
 _STOPPING: Final = 0.1
-"""Seconds that simulated containers take to stop; never more than the grace they are given."""
+"""Seconds that simulated containers take to stop; never more than their grace period."""
 _LOOK: Final = 0.2
 _PLUGIN: Final = User("system:serviceaccount:partage-system:partage-agent")
 
 
 @dataclass(slots=True)
 class _Run:
-    """One pod that is looked after."""
+    """One pod under the kubelet's care."""
 
     deleting: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
@@ -50,8 +50,8 @@ class Kubelet:
         """A kubelet that has not started.
 
         Args:
-            context: what pods are read against now.
-            tracer: hears what containers get, as an agent would.
+            context: the present settings for reading pods.
+            tracer: receives the spans that an agent would send.
         """
         self._server = server
         self._context = context
@@ -71,7 +71,7 @@ class Kubelet:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _node(self, change: Change) -> None:
-        """Pods of a new node start; those of one that is gone go, as by the garbage collector."""
+        """Start the pods of a new node; delete those of a deleted node, as the garbage collector does."""
         if change.kind == "MODIFIED":
             return
         for pod in list(self._server.store.all("pods")):
@@ -100,7 +100,7 @@ class Kubelet:
         if self._server.store.get("nodes", "", node) is None:
             if record.metadata.get("deletionTimestamp"):
                 await self._collect(record)
-            return  # no kubelet is there to start it
+            return  # the node has no kubelet to start it
         if run is None:
             run = self._runs[uid] = _Run()
             run.task = asyncio.create_task(self._live(record, run), name=f"pod {record.name}")
@@ -132,7 +132,7 @@ class Kubelet:
         await self._remove(record)
 
     def _trace(self, record: Record, found: Injection, start: int) -> None:
-        """Tell what the containers of a pod get."""
+        """Send the span of a pod's injection."""
         stories = Stories(self._tracer, record.value["spec"]["nodeName"], str)
         known = record.metadata.get("annotations") or {}
         pod = PodSandbox("", record.name, record.uid, record.namespace, annotations=known)
@@ -140,7 +140,7 @@ class Kubelet:
             stories.injected(pod, Container(name=name), start, "simulated")
 
     async def _run(self, record: Record, run: _Run) -> None:
-        """Start the containers, each again where the pod says so, until they end for good."""
+        """Start the containers, and restart them by the pod's policy, until they end for good."""
         pod = record.value
         spec = pod.get("spec") or {}
         own = lifetime(pod)
@@ -174,10 +174,10 @@ class Kubelet:
                     await self._tell(record, "BackOff", f"B{told[1:]}", warning=True)
 
     def _life(self, pod: Mapping[str, Any], count: int) -> tuple[Life, list[float] | None]:
-        """What is known of a pod's run, and for how many seconds each container's turn has lasted already.
+        """The known facts of a pod's run, and the seconds that each container's turn has lasted.
 
-        A pod that ran when the cluster's state was kept goes on where it was; for one that starts
-        now, there are no seconds.
+        A pod that ran when the cluster's state was saved continues; a pod that starts now has no
+        seconds.
         """
         status = pod.get("status") or {}
         moment, address = now(self._server), self._address(pod["spec"]["nodeName"])
@@ -194,9 +194,9 @@ class Kubelet:
         return life, [max(one.total_seconds(), 0.0) for one in passed]
 
     async def _served(self, record: Record, name: str) -> None:
-        """What node plugins do once they have served a pod.
+        """Act as node plugins do after they have served a pod.
 
-        HAMi's marks the pod; others take the scheduler's lock off its node.
+        HAMi's marks the pod; others remove the scheduler's lock from its node.
         """
         head = {"uid": record.uid, "annotations": {names.HAMI_BIND_PHASE: "success"}}
         if (record.metadata.get("annotations") or {}).get(names.HAMI_BIND_PHASE) == "allocating":
@@ -212,7 +212,7 @@ class Kubelet:
             await self._server.patch("nodes", "", name, body, user=_user(record))
 
     async def _remove(self, record: Record) -> None:
-        """The containers stop, and the pod with them."""
+        """Stop the containers, then remove the pod."""
         current = self._server.store.get("pods", record.namespace, record.name)
         if current is None or current.uid != record.uid:
             return
@@ -256,7 +256,7 @@ class Kubelet:
     # --- logs --------------------------------------------------------------------------------
 
     async def logs(self, request: LogRequest) -> AsyncIterator[bytes]:
-        """What a simulated container says: where it is, and what it was given."""
+        """A simulated container's log: its place, and its edits."""
         pod = request.pod
         lines = list(self._lines(pod, request.container))
         if request.tail is not None:
@@ -300,7 +300,7 @@ class Kubelet:
 
 
 async def _happens(event: asyncio.Event, seconds: float) -> bool:
-    """Whether the event comes within so many seconds."""
+    """Whether the event is set within so many seconds."""
     if seconds == FOREVER:
         return await event.wait()
     try:

@@ -27,7 +27,7 @@ _WORDS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a container goes, and the `seconds` for which it runs."""
+    """A container's exit code, and the `seconds` for which it runs."""
 
     seconds: float = FOREVER
     code: int = 0
@@ -45,13 +45,13 @@ def duration(text: str) -> float | None:
 
 
 def lifetime(pod: Mapping[str, Any]) -> float | None:
-    """Seconds that the pod's annotation gives it; None when it gives none that can be read."""
+    """Seconds in the pod's annotation; None without a readable one."""
     text = ((pod.get("metadata") or {}).get("annotations") or {}).get(names.SIMULATE_LIFETIME)
     return None if text is None else duration(text)
 
 
 def course(container: Mapping[str, Any]) -> Course:
-    """How a container's command goes; a command that cannot be read runs for ever."""
+    """The course of a container's command; an unreadable command runs for ever."""
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     if len(words) > _WORDS and _base(words[0]) in _SHELLS and words[1] == "-c":
         return _script(str(words[2]))
@@ -61,7 +61,7 @@ def course(container: Mapping[str, Any]) -> Course:
 
 
 def _script(text: str) -> Course:
-    """How the steps of a shell's command go, one after another, as the signs between them say."""
+    """The course of a shell command's steps, one after another, by the operators between them."""
     parts = _JOINED.split(_BROKEN.sub(r"\1", text.strip()))
     seconds, code = 0.0, 0
     for sign, part in zip([";", *parts[1::2]], parts[::2], strict=True):

@@ -43,7 +43,7 @@ _DEEPEST: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object that is to be created; `where` names file and place, for messages."""
+    """One object to create; `where` names file and place, for messages."""
 
     where: str
     value: dict[str, Any]
@@ -60,18 +60,18 @@ class Manifest:
 
     @property
     def namespace(self) -> str:
-        """Its namespace; empty when it says none."""
+        """Its namespace; empty if it has none."""
         return str(self.value["metadata"].get("namespace") or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """What files describe.
+    """Content of files.
 
     Attributes:
-        simulated: nodes to be simulated.
-        objects: everything else, those that others depend on first.
-        notes: what is worth telling, such as keys given twice.
+        simulated: nodes to simulate.
+        objects: all others, dependencies first.
+        notes: remarks for the user, such as duplicate keys.
     """
 
     simulated: tuple[SimulatedNode, ...] = ()
@@ -80,15 +80,15 @@ class Manifests:
 
     @property
     def describe_nodes(self) -> bool:
-        """Whether any node comes from here."""
+        """Whether the files describe any node."""
         return bool(self.simulated) or any(one.kind == "Node" for one in self.objects)
 
 
 def read(paths: Sequence[Path]) -> Manifests:
-    """Everything in these files and folders.
+    """All objects in these files and folders.
 
     Raises:
-        InvalidDocument: a file is missing, or a document in it is none; the message says where.
+        InvalidDocument: a file is missing, or a document is malformed; the message names the place.
     """
     simulated: list[SimulatedNode] = []
     objects: list[Manifest] = []
@@ -161,7 +161,7 @@ def _twice(listed: Iterable[str]) -> str:
     return ""
 
 
-# Examples are packed with the program, or in the tree it runs from.
+# Examples are in the package, or in the tree that the program runs from.
 _HERE: Final = Path(__file__).resolve()
 _PLACES: Final = (_HERE.parent / "manifests_of_examples", _HERE.parents[3] / "examples")
 

@@ -16,7 +16,7 @@ from partage.wire.outcomes import cards_text, closed_code, given_text, part_text
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """One node: what it has, what is used, and what is wrong with it."""
+    """One node: its capacity, its use, and its problems."""
 
     name: str
     model: str
@@ -40,7 +40,7 @@ class PlacedLine:
 
 @dataclass(frozen=True, slots=True)
 class WaitingLine:
-    """One pod without a node; the reason is empty until it was looked at."""
+    """One pod without a node; the reason is empty before the first attempt."""
 
     name: str
     reason: str
@@ -48,7 +48,7 @@ class WaitingLine:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Everything at one moment."""
+    """The whole cluster at one moment."""
 
     nodes: tuple[NodeLine, ...] = ()
     placed: tuple[PlacedLine, ...] = ()
@@ -56,7 +56,7 @@ class Overview:
 
 
 def overview(server: ApiServer, books: Books) -> Overview:
-    """What the API server and the books say now."""
+    """The present state by the API server and the books."""
     placed: list[PlacedLine] = []
     waiting: list[WaitingLine] = []
     for record in server.store.all("pods"):
@@ -77,7 +77,7 @@ def overview(server: ApiServer, books: Books) -> Overview:
 
 
 def _grants(server: ApiServer, books: Books, pod: Record) -> Iterator[Grant]:
-    """What a pod holds, by its record and by its ResourceClaims, of which several pods may have the same one."""
+    """A pod's grants, by its record and by its ResourceClaims, which several pods may share."""
     named = () if is_over(pod) else claims_of(pod.value)
     claims = [server.store.get(CLAIMS, pod.namespace, name) for _, name in named]
     for uid in (pod.uid, *(one.uid for one in claims if one is not None)):
@@ -90,7 +90,7 @@ def _phase(record: Record, phase: str) -> str:
 
 
 def waits_because(record: Record) -> str:
-    """Why a pod has no node; empty while that is not known."""
+    """The reason why a pod has no node; empty if unknown."""
     for one in (record.value.get("status") or {}).get("conditions") or ():
         if one.get("type") == "PodScheduled" and one.get("status") == "False":
             return str(one.get("message") or one.get("reason") or "")

@@ -13,7 +13,7 @@ _REFERENCES: Final = "ownerReferences"
 
 
 def references(value: Mapping[str, Any]) -> Any:
-    """Who owns an object, as it is written."""
+    """An object's references to owners, as written."""
     head = value.get("metadata")
     return head.get(_REFERENCES) if isinstance(head, dict) else None
 
@@ -21,7 +21,7 @@ def references(value: Mapping[str, Any]) -> Any:
 def with_owners_here(
     server: ApiServer, value: Mapping[str, Any], namespace: str
 ) -> dict[str, Any] | None:
-    """The document with references to the owners of the same names here, and to no others; None where that is so already."""
+    """The document with references only to existing owners, found by name; None if it has these already."""
     head, listed = value.get("metadata"), references(value)
     if not isinstance(head, dict) or not isinstance(listed, list):
         return None
@@ -34,7 +34,7 @@ def with_owners_here(
 
 def _here(server: ApiServer, given: Any, namespace: str) -> Iterator[Any]:
     if not isinstance(given, dict):
-        yield given  # the API server says what is wrong with it
+        yield given  # the API server reports its error
         return
     for kind in server.registry:
         if (kind.api_version, kind.kind) == (given.get("apiVersion"), given.get("kind")):

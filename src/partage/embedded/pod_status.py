@@ -12,7 +12,7 @@ _ALWAYS: Final = "Always"
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What is known of a pod's run; `first` says when the pod started, as Kubernetes writes it."""
+    """Known facts of a pod's run; `first` is its start, in Kubernetes' format."""
 
     first: str
     address: str
@@ -25,7 +25,7 @@ class Life:
 
 
 def started(pod: Mapping[str, Any], life: Life, moment: str) -> dict[str, Any]:
-    """Status of a pod whose containers have been started, at a moment at which some of them changed."""
+    """Status of a pod with started containers, at a moment at which some of them changed."""
     ended = [turn.over.code for turn in life.turns if turn.over is not None]
     phase = "Running" if not life.over else "Failed" if any(ended) else "Succeeded"
     return {
@@ -71,7 +71,7 @@ def _conditions(
         for one, turn in zip(_main(pod), life.turns, strict=True)
         if not turn.runs
     ]
-    why: dict[str, Any] = {"reason": None, "message": None}  # takes off what was said before
+    why: dict[str, Any] = {"reason": None, "message": None}  # removes the earlier ones
     if life.over:
         why["reason"] = "PodCompleted" if phase == "Succeeded" else "PodFailed"
     elif idle:
@@ -101,7 +101,7 @@ def _main(pod: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def _initial(pod: Mapping[str, Any], life: Life, moment: str) -> list[dict[str, Any]]:
-    """Init containers ended at once; sidecars among them share the pod's fate."""
+    """Statuses of init containers: they ended at once, but sidecars live as long as the pod."""
     statuses = []
     for one in (pod.get("spec") or {}).get("initContainers") or ():
         sidecar = one.get("restartPolicy") == _ALWAYS
@@ -139,7 +139,7 @@ def _state(pod: Mapping[str, Any], one: Mapping[str, Any], turn: Turn) -> dict[s
 
 
 def back_off(pod: Mapping[str, Any], one: Mapping[str, Any], turn: Turn) -> str:
-    """What is said of a container that failed and waits to be started again."""
+    """The message about a failed container that waits for its restart."""
     head = pod["metadata"]
     return (
         f"back-off {pause(turn)}s restarting failed container={one.get('name', '')} "

@@ -18,8 +18,8 @@ _QUARTER: Final = "25%"
 _SAFE: Final = "bcdfghjklmnpqrstvwxz2456789"
 _HASH: Final = "pod-template-hash"
 AT_ONCE: Final = 500
-"""Pods that one step of a workload makes; their own changes have it looked at again, and other workloads have their
-turn between. Kubernetes' controllers have the same bound."""
+"""Most pods that one step of a workload makes. The pods' own changes cause the next step, and other workloads have
+their turn between. Kubernetes' controllers have the same bound."""
 
 
 def owned(records: Iterable[Record], uid: str) -> list[Record]:
@@ -35,7 +35,7 @@ def owned(records: Iterable[Record], uid: str) -> list[Record]:
 
 
 def active(pods: Iterable[Record]) -> list[Record]:
-    """Pods that are neither over nor on their way out."""
+    """Pods that are neither ended nor in deletion."""
     return [pod for pod in pods if not pod.metadata.get("deletionTimestamp") and not is_over(pod)]
 
 
@@ -52,7 +52,7 @@ def _phase(pod: Record) -> str:
 
 
 def surplus(pods: Sequence[Record], count: int) -> list[Record]:
-    """So many pods that are missed least: those without a node, those not ready, the newest."""
+    """The given number of least needed pods: those without a node, those not ready, the newest."""
     order = sorted(
         pods,
         key=lambda pod: (
@@ -72,7 +72,7 @@ def template_hash(template: Any) -> str:
 
 
 def pod_of(value: Mapping[str, Any], kind: str, version: str) -> dict[str, Any]:
-    """A pod that a workload makes; the API server makes up the rest of its name."""
+    """A workload's new pod; the API server generates the rest of its name."""
     template = value["spec"]["template"]
     inner = template.get("metadata") or {}
     return {
@@ -93,7 +93,7 @@ def pod_of(value: Mapping[str, Any], kind: str, version: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """How many pods a Deployment's present template and its earlier ones should have now."""
+    """Intended numbers of pods of a Deployment's present template and its earlier ones."""
 
     new: int
     old: int
@@ -105,10 +105,10 @@ def rollout(
     """The next step of a rollout.
 
     Args:
-        new: pods that the present template's ReplicaSet is to have now.
-        new_ready: those that serve.
-        old: pods that earlier templates' ReplicaSets are to have now.
-        old_ready: those that serve.
+        new: pods that the present template's ReplicaSet should have now.
+        new_ready: those of them that serve.
+        old: pods that earlier templates' ReplicaSets should have now.
+        old_ready: those of them that serve.
     """
     wanted = int(spec.get("replicas", 1))
     strategy = spec.get("strategy") or {}
@@ -121,7 +121,7 @@ def rollout(
         spare = 1
     more = max(0, wanted + surge - new - old)
     grown = min(wanted, new + more)
-    # Pods that do not serve are not missed; of the others, as many go as are replaced.
+    # Pods that do not serve go first; of the others, as many go as are replaced.
     idle = max(0, old - old_ready)
     removable = max(0, new_ready + old_ready - (wanted - spare))
     return Rollout(grown if old else wanted, max(0, old - idle - removable))
@@ -165,12 +165,12 @@ def replica_set_of(value: Mapping[str, Any], digest: str, count: int) -> dict[st
 def deployment_status(
     value: Mapping[str, Any], new: Sequence[Record], old: Sequence[Record], moment: str
 ) -> dict[str, Any]:
-    """What a Deployment says of itself.
+    """A Deployment's status.
 
     Args:
         new: pods of the present template.
         old: pods of earlier ones.
-        moment: now, as Kubernetes writes it.
+        moment: now, in Kubernetes' format.
     """
     wanted = int(value["spec"].get("replicas", 1))
     everyone = [*new, *old]
@@ -229,9 +229,9 @@ def _condition(
 def job_status(
     value: Mapping[str, Any], pods: Sequence[Record], moment: str
 ) -> tuple[dict[str, Any], int]:
-    """What a Job says of itself, and how many pods it lacks; fewer than none are too many.
+    """A Job's status, and the number of pods that it lacks; below 0 it has too many.
 
-    A Job that is over lacks none and has none too many.
+    For an ended Job the number is 0.
     """
     spec, status = value["spec"], value.get("status") or {}
     succeeded = sum(_phase(pod) == "Succeeded" for pod in pods)
@@ -269,7 +269,7 @@ def job_status(
 
 
 def _restarts(pod: Record) -> int:
-    """How often containers of a pod failed that its node started again."""
+    """Number of failed containers of a pod that its node restarted."""
     if (pod.value.get("spec") or {}).get("restartPolicy") != "OnFailure":
         return 0
     states = (pod.value.get("status") or {}).get("containerStatuses") or ()

@@ -32,17 +32,17 @@ from partage.wire.pods import translate_pod
 _NO_DEVICES: Final = PodRequest()
 _NOTHING: Final = np.zeros(1, np.int64)
 _KINDS: Final = 64
-"""Kinds of pods, by their rules, for which it is remembered which nodes they leave."""
+"""Most kinds of pods, by their rules, with remembered nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Which nodes have room.
+    """The nodes with room for a pod.
 
     Attributes:
         fitting: by their number in the books.
-        objections: what speaks against others, in kube-scheduler's words, and of how many nodes.
-        short: the first ordinary resource that is short on the rest, and on how many nodes.
+        objections: reasons against others, in kube-scheduler's words, with numbers of nodes.
+        short: the first ordinary resource that is short on the rest, with numbers of nodes.
     """
 
     fitting: Ints
@@ -50,7 +50,7 @@ class Survey:
     short: Mapping[str, int]
 
     def summary(self) -> str:
-        """One line in kube-scheduler's words, with numbers by reason."""
+        """One line in kube-scheduler's words, with a number for each reason."""
         counts = Counter(self.objections)
         counts.update({f"Insufficient {resource}": n for resource, n in self.short.items()})
         total = self.fitting.size + counts.total()
@@ -58,12 +58,12 @@ class Survey:
         return f"0/{total} nodes are available: {listed}."
 
     def shortages(self) -> str:
-        """Where ordinary resources are short, with numbers; empty where they are not."""
+        """Shortages of ordinary resources, with numbers; empty without any."""
         return _listed({f"insufficient {resource}": n for resource, n in self.short.items()})
 
 
 class Rooms:
-    """All nodes, and who is on them."""
+    """All nodes, and their pods."""
 
     def __init__(self) -> None:
         self._ledger = Ledger()
@@ -75,17 +75,17 @@ class Rooms:
     # --- facts -------------------------------------------------------------------------------
 
     def node_changed(self, value: Mapping[str, Any], context: Context) -> bool:
-        """A node is there or has changed; whether that matters to a pending pod."""
+        """Take in a new or changed node; whether that matters to a pending pod."""
         name = str(value["metadata"]["name"])
         try:
             node = translate_node(decoded("Node", value), None, context).node
         except InvalidDocument:
-            self.node_gone(name)  # what cannot be read takes no pod
+            self.node_gone(name)  # an unreadable node takes no pod
             return False
         return self.node_seen(node)
 
     def node_seen(self, node: Node) -> bool:
-        """The same of a node that was read; its devices and what protocols say of it are left out."""
+        """The same for a decoded node, without its devices and its protocols' facts."""
         told = {**dict.fromkeys(ASSUMED, 0), **node.allocatable}
         node = replace(node, devices=(), verdicts=(), properties={}, links={}, allocatable=told)
         index = self._ledger.index.get(node.name)
@@ -95,7 +95,7 @@ class Rooms:
         return True
 
     def node_gone(self, name: str) -> None:
-        """A node is there no more."""
+        """Take in a node's deletion."""
         self._ledger.remove_node(name)
 
     def holds(self, uid: str, node: str) -> bool:
@@ -104,19 +104,19 @@ class Rooms:
         return held is not None and held.node == node
 
     def place(self, pod: Pod, node: str) -> None:
-        """A pod is on a node, or is about to be."""
+        """Count a pod on a node, bound or about to be."""
         if not self.holds(pod.uid, node):
             self.leave(pod.uid)
             self._ledger.apply(Allocation(pod.uid, pod.namespace, pod.name, node, host=pod.host))
 
     def leave(self, uid: str) -> bool:
-        """A pod has ended, or was not placed after all; whether it held anything."""
+        """Remove a pod that has ended or was not placed; whether it held anything."""
         return self._ledger.undo(uid) is not None
 
     # --- questions ---------------------------------------------------------------------------
 
     def survey(self, pod: Pod) -> Survey:
-        """Where the pod, as `without_devices` makes it, has room."""
+        """The nodes with room for a pod made by `without_devices`."""
         key, ledger = eligibility_key(pod), self._ledger
         kind = self._kinds.setdefault(key, Eligibility(pod, self._columns))
         self._kinds.move_to_end(key)
@@ -135,7 +135,7 @@ class Rooms:
         return Survey(np.flatnonzero(among), objections, short)
 
     def names(self, survey: Survey) -> list[str]:
-        """The nodes that have room."""
+        """The names of nodes with room."""
         if self._named_at != self._ledger.node_changes.count:
             self._named_at = self._ledger.node_changes.count
             self._names = np.array([node and node.name for node in self._ledger.nodes], np.object_)
@@ -143,7 +143,7 @@ class Rooms:
         return found
 
     def idlest(self, names: Collection[str]) -> str:
-        """The node of which most of CPU and memory is free."""
+        """The node with the largest free part of CPU and memory."""
         ledger = self._ledger
         indexes = np.array([ledger.index[name] for name in names], np.intp)
         parts = [
@@ -155,12 +155,12 @@ class Rooms:
 
 
 def without_devices(value: Mapping[str, Any], context: Context) -> Pod:
-    """A pod of the API server as kube-scheduler sees it. Raises `InvalidDocument`."""
+    """A pod of the API server in kube-scheduler's view. Raises `InvalidDocument`."""
     return replace(translate_pod(decoded("Pod", value), context).pod, request=_NO_DEVICES)
 
 
 def _brief(reason: NodeReason) -> str:
-    """What kube-scheduler calls it."""
+    """kube-scheduler's name for it."""
     match reason.code:
         case ReasonCode.NODE_AFFINITY:
             return "node(s) didn't match Pod's node affinity/selector"
@@ -173,7 +173,7 @@ def _brief(reason: NodeReason) -> str:
 
 
 def _listed(counts: Mapping[str, int]) -> str:
-    """Reasons with how often each occurs, most frequent first."""
+    """Reasons with their counts, most frequent first."""
     return ", ".join(
         f"{count} {what}" for what, count in sorted(counts.items(), key=lambda c: (-c[1], c))
     )

@@ -34,15 +34,15 @@ from partage.wire.context import Context
 _LOG: Final = logging.getLogger("partage.embedded")
 _USER: Final = User("system:kube-scheduler", ("system:authenticated",))
 _CONFIGS: Final = ("priorityclasses.scheduling.k8s.io",)
-"""What makes all waiting pods worth another try; a genuine one follows no ConfigMap and no quota."""
+"""Kinds whose changes cause another try of all waiting pods; a genuine one follows no ConfigMap and no quota."""
 _BINDS: Final = 64
-"""Bindings on their way at a time."""
+"""Most Bindings at a time."""
 _FLUSH: Final = 15.0
-"""Seconds after which a pending pod is tried again though nothing is known to have happened."""
+"""Seconds after which a pending pod is tried again without an event."""
 _BACKOFF: Final = 0.2
 _LONGEST: Final = 5.0
 _NOT_REFUSED: Final = frozenset({wire.CHANGED, wire.CLOSED, wire.PLACE_LOST, wire.STALE})
-"""Codes of answers after which kube-scheduler tries the pod again by itself, after a while."""
+"""Codes of answers after which kube-scheduler retries the pod itself, after a while."""
 
 
 @dataclass(slots=True)
@@ -50,12 +50,12 @@ class Pending:
     """A pod without a node.
 
     Attributes:
-        record: as it was last seen.
+        record: its last known state.
         queued: whether it is in the queue.
-        short: whether it was refused for ordinary resources.
-        told: what its condition says.
+        short: whether ordinary resources were short.
+        told: its condition's message.
         failures: Bindings that failed in a row.
-        busy: its Binding is on its way.
+        busy: its Binding is in progress.
     """
 
     record: Record
@@ -69,12 +69,12 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What the loop needs to know from its neighbours.
+    """The loop's inputs from other parts.
 
     Attributes:
-        served: names of schedulers whose pods it decides.
-        context: what pods are read against now.
-        claims: where ResourceClaims can be; None where pods' claims are not looked at.
+        served: scheduler names whose pods it decides.
+        context: the present settings for reading pods.
+        claims: places for ResourceClaims; None if pods' claims are ignored.
     """
 
     served: frozenset[str]
@@ -84,12 +84,12 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the engine said of one attempt.
+    """The engine's answer to one attempt.
 
     Attributes:
-        node: where the pod goes; its devices are reserved there. Empty: it was refused.
+        node: the pod's node, with its devices reserved. Empty after a refusal.
         attempt: its number; 0 for a pod without devices.
-        message: the same as a sentence.
+        message: the code as a sentence.
     """
 
     node: str = ""
@@ -99,32 +99,32 @@ class Choice:
 
 
 class Seam(Protocol):
-    """How the engine is asked."""
+    """Interface to the engine."""
 
     async def choose(self, record: Record, fitting: Sequence[str], *, all_fit: bool) -> Choice:
-        """Where a pod goes. Raises `OSError`: the engine does not answer.
+        """The place of a pod. Raises `OSError`: the engine does not answer.
 
         Args:
-            fitting: the nodes that kube-scheduler's own filters leave.
+            fitting: the nodes that pass kube-scheduler's own filters.
             all_fit: these are all nodes.
         """
 
     async def bind(self, record: Record, choice: Choice) -> str:
-        """Bind a pod; empty when it is bound, else why it is not."""
+        """Bind a pod; empty on success, else the reason of the failure."""
 
     def forget(self, record: Record, choice: Choice) -> None:
-        """The pod is not bound there after all: what was reserved for it is free."""
+        """Release the reservation of a pod that was not bound there."""
 
 
 class InProcess:
-    """The engine in the same process, asked as the plugin asks it; see `Seam`."""
+    """The engine in the same process, with the plugin's questions; see `Seam`."""
 
     def __init__(self, server: ApiServer, attempts: Attempts, user: User) -> None:
-        """Nothing asked yet.
+        """No question yet.
 
         Args:
-            server: where Bindings go.
-            user: who may write what a Binding carries.
+            server: receives Bindings.
+            user: one that may write a Binding's annotations.
         """
         self._server = server
         self._user = user
@@ -152,7 +152,7 @@ class InProcess:
         return Choice("", attempt, answer.code, answer.message)
 
     async def bind(self, record: Record, choice: Choice) -> str:
-        """Have the Binding allowed, send it, and say what became of it."""
+        """Get permission for the Binding, send it, and report its result."""
         if not choice.attempt:
             return await self._sent(record, choice.node, wire.Answer(0))
         about = (record.uid, choice.attempt)
@@ -174,12 +174,12 @@ class InProcess:
         return await sending[0]
 
     def forget(self, record: Record, choice: Choice) -> None:
-        """Take the reservation back."""
+        """Release the reservation."""
         if choice.attempt:
             self._attempts.unreserve(wire.Unreserve(0, record.uid, choice.attempt))
 
     async def _sent(self, record: Record, node: str, allowed: wire.Answer) -> str:
-        """Send the Binding; the API server's words where it refused."""
+        """Send the Binding; the API server's message if it refused."""
         body = binding(
             record.namespace,
             record.name,
@@ -199,8 +199,8 @@ class KubeScheduler:
     """The loop.
 
     Attributes:
-        conflicts: Bindings that did not succeed.
-        bound: Bindings that did.
+        conflicts: number of failed Bindings.
+        bound: number of successful ones.
     """
 
     def __init__(self, server: ApiServer, ports: Ports, seam: Seam) -> None:
@@ -252,7 +252,7 @@ class KubeScheduler:
             self._again(self._pending.values())
 
     async def _offered(self, change: Change) -> None:
-        """A claim, class or slice changed: pods that it may help are worth another try."""
+        """Queue the pods that a changed claim, class or slice may help."""
         waiting = (one for one in self._pending.values() if _claims(one.record))
         if change.record.resource == CLAIMS and not _released(change):
             claim = change.record
@@ -284,7 +284,7 @@ class KubeScheduler:
             self._waits(change)
 
     def _waits(self, change: Change) -> None:
-        """A pod without a node is there, or has changed."""
+        """Take in a new or changed pod without a node."""
         record, known = change.record, self._pending.get(change.record.uid)
         if record.metadata.get("deletionTimestamp") or record.value["spec"].get("schedulingGates"):
             self._pending.pop(record.uid, None)
@@ -307,7 +307,7 @@ class KubeScheduler:
             self._again(self._pending.values())
 
     def _again(self, pods: Iterable[Pending]) -> None:
-        """Puts pods into the queue; one whose Binding is on its way is tried again if it fails."""
+        """Puts pods into the queue; a pod whose Binding is in progress is tried again if that fails."""
         for one in list(pods):
             if not one.queued and not one.busy:
                 one.queued = True
@@ -315,7 +315,7 @@ class KubeScheduler:
                 self._ready.set()
 
     def _read(self, record: Record) -> Pod | None:
-        """The pod as kube-scheduler sees it; read once, as long as nothing that counts changes."""
+        """The pod in kube-scheduler's view; read again only after a relevant change."""
         context = self._ports.context()
         known = self._read_before.get(record.uid)
         if known is not None and known[0] is context and known[1] == _gist(record):
@@ -340,7 +340,7 @@ class KubeScheduler:
             if pending is None:
                 continue
             pending.queued = False
-            # A pod that is tried again comes after those that have not been tried since.
+            # A retried pod follows those that have not been tried since.
             self._arrived += 1
             pending.order = (pending.order[0], now(self._server), self._arrived)
             while len(self._binding) >= _BINDS:
@@ -349,7 +349,7 @@ class KubeScheduler:
                 await self._try(pending)
             except Exception as error:  # noqa: BLE001 # a fault in one pod must not stop all others
                 await self._failed(pending, error)
-            await asyncio.sleep(0)  # a decision waits for nothing: others have their turn
+            await asyncio.sleep(0)  # a decision never awaits, so let others run
 
     async def _try(self, pending: Pending) -> None:
         found = self._read(pending.record)
@@ -378,8 +378,8 @@ class KubeScheduler:
         if not choice.node:  # without devices
             choice = Choice(self._rooms.idlest(fitting))
         if open_ and claims is not None:
-            # As kube-scheduler does before it binds; the next pod is decided after that. What is reserved for
-            # the pod's own names by now may be on the cards that were open.
+            # As kube-scheduler does before it binds; the next pod is decided after that. By now the reservation
+            # for the pod's own names may use the cards that were open.
             beside = claims.open(record, [choice.node]) if choice.attempt else open_
             problem = (
                 beside
@@ -433,7 +433,7 @@ class KubeScheduler:
         self._later(pending)
 
     async def _failed(self, pending: Pending, error: Exception) -> None:
-        """The engine did not answer, or failed in this pod: the pod is tried again."""
+        """Try a pod again after the engine did not answer, or failed for it."""
         reason = str(error) or type(error).__name__
         if not isinstance(error, OSError):
             record = pending.record
@@ -442,14 +442,14 @@ class KubeScheduler:
         self._later(pending)
 
     def _later(self, pending: Pending) -> None:
-        """Tries again after a while that grows with every failure."""
+        """Tries again after a delay that grows with every failure."""
         wait = min(_BACKOFF * 2 ** min(pending.failures, 10), _LONGEST)
         asyncio.get_running_loop().call_later(wait, self._again, [pending])
 
     # --- telling -----------------------------------------------------------------------------
 
     async def _refuse(self, pending: Pending, message: str) -> None:
-        """The pod waits; its condition says why, and an event when that is news."""
+        """Write the reason into the waiting pod's condition, and an event if the reason is new."""
         if pending.told == message:
             return
         pending.told = message
@@ -480,7 +480,7 @@ def _claims(record: Record) -> bool:
 
 
 def _released(change: Change) -> bool:
-    """Whether a claim had devices and has them no more."""
+    """Whether a claim lost its devices."""
     before, after = (
         bool(one is not None and (one.value.get("status") or {}).get("allocation"))
         for one in (change.before, change.record if change.kind != "DELETED" else None)
@@ -489,7 +489,7 @@ def _released(change: Change) -> bool:
 
 
 def _gist(record: Record) -> tuple[Any, ...]:
-    """What a decision depends on, besides the status that the loop itself writes."""
+    """The pod's fields that a decision depends on, without the status that the loop itself writes."""
     head: Mapping[str, Any] = record.metadata
     claims = (record.value.get("status") or {}).get("resourceClaimStatuses")
     return record.value.get("spec"), head.get("labels"), head.get("annotations"), claims

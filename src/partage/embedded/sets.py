@@ -21,29 +21,29 @@ _INDEX: Final = "apps.kubernetes.io/pod-index"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a set does next: the numbers of pods that it makes, and the pods that it deletes."""
+    """A set's next step: the numbers of pods that it makes, and the pods that it deletes."""
 
     made: tuple[int, ...] = ()
     gone: tuple[Record, ...] = ()
 
 
 def ordinal(stateful: Record, pod: Record) -> int | None:
-    """The number of a pod in a set; None where it is not named as one of it."""
+    """The number of a pod in a set; None if its name is not of this set."""
     text = pod.name.removeprefix(f"{stateful.name}-")
     known = text != pod.name and text.isdecimal() and str(int(text)) == text
     return int(text) if known else None
 
 
 def revision_of(pod: Record) -> str:
-    """The revision of the template that a pod was made of."""
+    """The revision of a pod's template."""
     return str((pod.metadata.get("labels") or {}).get(_REVISION, ""))
 
 
 def turn(spec: Mapping[str, Any], pods: Mapping[int, Record], revision: str) -> Turn:
-    """The next step towards so many pods of the present template.
+    """The next step towards the intended number of pods of the present template.
 
     Args:
-        pods: those that there are, by number.
+        pods: existing ones, by number.
         revision: of the present template.
     """
     start = int((spec.get("ordinals") or {}).get("start", 0))
@@ -66,7 +66,7 @@ def turn(spec: Mapping[str, Any], pods: Mapping[int, Record], revision: str) -> 
 def _outdated(
     spec: Mapping[str, Any], pods: Mapping[int, Record], revision: str, wanted: range
 ) -> Iterable[Record]:
-    """The pod that is replaced next because the template has changed, the last one first."""
+    """The next pod to replace after a change of the template, the last one first."""
     strategy = spec.get("updateStrategy") or {}
     if strategy.get("type") == "OnDelete":
         return ()
@@ -90,7 +90,7 @@ def _serves(pod: Record | None) -> bool:
 
 
 def set_pod(value: Mapping[str, Any], number: int, revision: str) -> dict[str, Any]:
-    """The pod of a number, with its name in the network and the claims of its volumes."""
+    """The pod of a number, with its network name and the claims of its volumes."""
     made = pod_of(value, "StatefulSet", "apps/v1")
     spec, head = made["spec"], made["metadata"]
     name = f"{value['metadata']['name']}-{number}"
@@ -111,7 +111,7 @@ def set_pod(value: Mapping[str, Any], number: int, revision: str) -> dict[str, A
 
 
 def set_status(value: Mapping[str, Any], pods: Iterable[Record], revision: str) -> dict[str, Any]:
-    """What a set says of itself; its current revision is the last that all its pods were of."""
+    """A set's status; its current revision is the last one that all its pods had."""
     pods = list(pods)
     before = str((value.get("status") or {}).get("currentRevision") or revision)
     wanted = int(value["spec"].get("replicas", 1))

@@ -22,7 +22,7 @@ _EFFECT: Final = "NoExecute"
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """A pod that has to go, and when by the loop's clock."""
+    """A pod to delete, and the time by the loop's clock."""
 
     namespace: str
     name: str
@@ -30,7 +30,7 @@ class _Due:
 
 
 class TaintEvictions:
-    """Sends pods away."""
+    """The controller."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
@@ -96,7 +96,7 @@ class TaintEvictions:
             "lastTransitionTime": now(self._server),
         }
         where = ("pods", due.namespace, due.name)
-        with suppress(ApiError):  # it is gone, or on its way
+        with suppress(ApiError):  # it is gone, or in deletion
             body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
             await self._server.patch(*where, body, sub="status", media=STRATEGIC, user=_USER)
             await self._server.delete(*where, DeleteOptions(uid=uid), _USER)

@@ -11,18 +11,18 @@ from typing import Any, Final
 from partage.embedded.lifetimes import FOREVER, Course
 
 _AGAIN: Final = 1.0
-"""Least seconds between two starts of a container that ends by itself and is started again."""
+"""Least seconds between two starts of a container that ends by itself and restarts."""
 _FIRST: Final = 10
 _LONGEST: Final = 300
 _DOUBLED: Final = 5
-"""So often a pause is doubled until it is the longest."""
+"""Doublings of a pause until it is the longest."""
 _STEADY: Final = 600.0
-"""Seconds after which a container that failed is started again without a pause."""
+"""Seconds of a run after which a failed container restarts without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run that is over; `started` says when it began, as Kubernetes writes it."""
+    """One ended run; `started` is its beginning, in Kubernetes' format."""
 
     started: str
     ended: str
@@ -31,14 +31,14 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What is known of one container.
+    """Known facts of one container.
 
     Attributes:
-        started: when its present run began, or its last one.
-        restarts: how often it was started again.
-        over: its run that ended for good; None while it runs or will run again.
+        started: beginning of its present or last run.
+        restarts: number of its restarts.
+        over: its final run; None while it runs or will run again.
         last: the run before the present one.
-        waits: it failed, and is started again after a pause.
+        waits: it failed, and restarts after a pause.
     """
 
     started: str
@@ -54,12 +54,12 @@ class Turn:
 
 
 def again(policy: str, code: int) -> bool:
-    """Whether a container that ended so is started again."""
+    """Whether a container with this end restarts."""
     return policy == "Always" or (policy == "OnFailure" and code != 0)
 
 
 def length(turn: Turn, course: Course, policy: str) -> float:
-    """Seconds from the turn's beginning until something happens to it."""
+    """Seconds from the turn's beginning until its next change."""
     if turn.over is not None:
         return FOREVER
     if turn.waits:
@@ -68,12 +68,12 @@ def length(turn: Turn, course: Course, policy: str) -> float:
 
 
 def pause(turn: Turn) -> int:
-    """Seconds before a container that failed again is started: 10, 20, 40, and no more than 300."""
+    """Seconds before a container that failed again restarts: 10, 20, 40, and no more than 300."""
     return min(_LONGEST, _FIRST << min(max(turn.restarts - 1, 0), _DOUBLED))
 
 
 def followed(turn: Turn, course: Course, policy: str, moment: str) -> Turn:
-    """What comes next, once a turn's seconds are over."""
+    """The next turn, after a turn's seconds."""
     if turn.waits:
         return Turn(moment, turn.restarts + 1, last=turn.last)
     ran = Ran(turn.started, moment, course.code)
@@ -85,7 +85,7 @@ def followed(turn: Turn, course: Course, policy: str, moment: str) -> Turn:
 
 
 def turn_of(status: Mapping[str, Any]) -> Turn | None:
-    """What a container's status says; None where it says nothing that goes on."""
+    """The turn in a container's status; None if it has none that continues."""
     state = status.get("state") or {}
     restarts = int(status.get("restartCount") or 0)
     last = _ran((status.get("lastState") or {}).get("terminated"))

@@ -21,11 +21,11 @@ OVER: Final = ("Succeeded", "Failed")
 async def follow(
     server: ApiServer, resource: str, handle: Callable[[Change], Awaitable[None]]
 ) -> None:
-    """Tells of every object that is there, oldest write first, then of every change.
+    """Reports every existing object, oldest write first, then every change.
 
-    It begins anew when it fell behind.
+    It starts again after it fell behind.
 
-    A change that cannot be handled is logged, and does not keep the next ones from being handled.
+    It logs a change that cannot be handled, and continues with the next ones.
     """
     while True:
         since = server.store.revision
@@ -36,14 +36,14 @@ async def follow(
                 await _handled(handle, change)
         except Compacted:
             continue
-        return  # the server closes
+        return  # the server is closing
 
 
 async def _handled(handle: Callable[[Change], Awaitable[None]], change: Change) -> None:
     try:
         await handle(change)
     except ApiError as error:
-        # Another was faster, or the object is gone: the next change tells.
+        # Another writer was faster, or the object is gone; the next change repeats this.
         _LOG.debug("%s %s: %s", change.record.resource, change.record.name, error.message)
     except Exception:  # noqa: BLE001 # what follows must still be handled
         _LOG.exception("%s %s", change.record.resource, change.record.name)
@@ -55,12 +55,12 @@ def is_over(pod: Record) -> bool:
 
 
 def node_user(node: str) -> User:
-    """Who writes what the agents of a node write: its kubelet."""
+    """The user of a node's agents: its kubelet."""
     return User(f"system:node:{node}", ("system:nodes", "system:authenticated"))
 
 
 def owner(value: Mapping[str, Any], kind: str, version: str) -> dict[str, Any]:
-    """The reference by which an object is this one's, and goes with it."""
+    """The reference that makes an object depend on this owner."""
     return {
         "apiVersion": version,
         "kind": kind,
@@ -81,7 +81,7 @@ async def write_status(
 
 
 def now(server: ApiServer) -> str:
-    """The time as Kubernetes writes it."""
+    """The time in Kubernetes' format."""
     return timestamp(server.cluster.ambient.now())
 
 
@@ -95,11 +95,11 @@ async def tell(
     warning: bool = False,
     each: bool = False,
 ) -> None:
-    """Writes an event about an object; the same reason again renews it and counts.
+    """Writes an event about an object; a repeated reason renews it and increases its count.
 
     Args:
         about: the object, with kind and apiVersion.
-        user: who tells; its last part is the event's source.
+        user: the writer; its last part is the event's source.
         each: whether another message is another event.
     """
     head = about["metadata"]

@@ -42,7 +42,7 @@ _KINDS: Final = {
     "Job": _JOBS,
 }
 _ABOVE: Final = {"pods": (_REPLICA_SETS, _STATEFUL_SETS), _REPLICA_SETS: (_DEPLOYMENTS,)}
-"""Whose selector may pick an object without a controller."""
+"""Kinds whose selectors may match an object without a controller."""
 _MAKES: Final = {
     resource: (kind, "apps/v1") for kind, resource in _KINDS.items() if resource != _JOBS
 }
@@ -51,11 +51,11 @@ _TELLERS: Final = {
     resource: User(f"system:serviceaccount:kube-system:{kind.lower()}-controller")
     for kind, resource in _KINDS.items()
 }
-"""Who tells of a workload's steps, as `kubectl describe` names them."""
+"""Sources of events of a workload's steps, as `kubectl describe` names them."""
 _TOLD: Final = 10
-"""Pods of one step that an event of their own tells of; a genuine cluster combines the others."""
+"""Most pods of one step with an event of their own; a genuine cluster combines the others."""
 _AGAIN: Final = 5.0
-"""Seconds after which what was refused is tried again."""
+"""Seconds after which a refused write is tried again."""
 _OTHERS: Final = ("daemonsets.apps", "cronjobs.batch")
 _SHOWN: Final = "deployment.kubernetes.io/revision"
 _NOT_COPIED: Final = frozenset({_SHOWN, "kubectl.kubernetes.io/last-applied-configuration"})
@@ -78,7 +78,7 @@ class Workloads:
         }
 
     async def run(self) -> None:
-        """Keep workloads as they should be, until cancelled."""
+        """Keep workloads in their intended state, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for resource in (*self._work, "pods"):
                 group.create_task(follow(self._server, resource, self._saw))
@@ -100,7 +100,7 @@ class Workloads:
                         self._look((above, one.namespace, one.name))
 
     async def _saw_other(self, change: Change) -> None:
-        """Say that nothing will come of a workload, or its author waits for pods."""
+        """Report that nothing acts on a workload, because its author would wait for pods."""
         if change.kind == "ADDED":
             message = "it is stored, and partage up makes no pods of it; try a Deployment or a Job"
             about = {**change.record.value}
@@ -141,7 +141,7 @@ class Workloads:
     # --- what each kind does -----------------------------------------------------------------
 
     async def _create(self, made: dict[str, Any], by: Record, number: int) -> None:
-        """A pod, unless its workload has gone; others have their turn after each, however many are wanted."""
+        """Create a pod, unless its workload is gone; other tasks run after each pod."""
         if self._server.store.get(by.resource, by.namespace, by.name) is not None:
             pod = await self._server.create("pods", made, by.namespace, _USER)
             if number < _TOLD:
@@ -149,7 +149,7 @@ class Workloads:
         await asyncio.sleep(0)
 
     async def _tell(self, about: Record, reason: str, message: str) -> None:
-        """An event of its own for each message."""
+        """Write an event of its own for each message."""
         teller = _TELLERS[about.resource]
         await tell(self._server, {**about.value}, reason, message, user=teller, each=True)
 
@@ -165,7 +165,7 @@ class Workloads:
                 await self._delete(pod)
                 if number < _TOLD:
                     await self._tell(record, "SuccessfulDelete", _step(record, "Deleted", pod))
-        finally:  # it says what it has though it may have no more
+        finally:  # report present pods even if no more may be created
             await self._tell_replicas(record)
 
     async def _stateful_set(self, record: Record) -> None:
@@ -181,7 +181,7 @@ class Workloads:
                 await self._create(set_pod(record.value, number, revision), record, number)
             for pod in step.gone:
                 if pod.metadata.get("deletionTimestamp"):
-                    continue  # it is on its way out
+                    continue  # it is in deletion
                 await self._delete(pod)
                 await self._tell(record, "SuccessfulDelete", _step(record, "Deleted", pod))
         finally:
@@ -257,7 +257,7 @@ class Workloads:
         await self._tell(record, "ScalingReplicaSet", message)
 
     def _said(self, record: Record, new: Record | None, old: Sequence[Record]) -> dict[str, str]:
-        """What the present ReplicaSet says of its Deployment: the highest revision, and why it was changed."""
+        """The present ReplicaSet's facts for its Deployment: the highest revision, and the cause of the change."""
         annotations = record.metadata.get("annotations") or {}
         revision = max((_shown(one) for one in old), default=0) + 1
         return {
@@ -283,7 +283,7 @@ class Workloads:
         return owned(self._server.store.all("pods", record.namespace), record.uid)
 
     async def _own(self, resource: str, record: Record) -> list[Record]:
-        """Those of a kind that a workload controls, once it has taken what is its own and let go what is not."""
+        """A workload's objects of a kind, after it has adopted and released objects."""
         there = self._server.store.all(resource, record.namespace)
         if record.resource == _STATEFUL_SETS:
             there = [one for one in there if ordinal(record, one) is not None]
@@ -298,7 +298,7 @@ class Workloads:
         return owned(self._server.store.all(resource, record.namespace), record.uid)
 
     async def _delete(self, pod: Record) -> None:
-        """A pod that is not on its way out yet; others have their turn after each."""
+        """Delete a pod that is not in deletion yet; other tasks run after each pod."""
         await asyncio.sleep(0)
         found = self._server.store.get("pods", pod.namespace, pod.name)
         if found is not None and not found.metadata.get("deletionTimestamp"):
@@ -333,7 +333,7 @@ class Workloads:
 
 
 def _step(by: Record, done: str, pod: Record) -> str:
-    """What was done to a pod, as the controller of that kind says it."""
+    """A step on a pod, in the words of that kind's controller."""
     if by.resource == _STATEFUL_SETS:
         return f"{done.lower()[:-1]} Pod {pod.name} in StatefulSet {by.name} successful"
     return f"{done} pod: {pod.name}"

@@ -59,7 +59,7 @@ class Exporter(Protocol):
 
 
 class Tracer:
-    """Takes spans; this one sends none. A program reads `on` once, at its start."""
+    """Takes spans; this one sends none. `on` is whether spans are sent."""
 
     on = False
 

@@ -25,13 +25,13 @@ from partage.model.errors import InvalidValue
 
 AUTHORITY_DAYS: Final = 1825
 AUTHORITY_RENEWAL: Final = timedelta(days=365)
-"""An authority that has less left than this gets a successor."""
+"""An authority with less time left than this gets a successor."""
 CERTIFICATE_DAYS: Final = 90
 CERTIFICATE_RENEWAL: Final = timedelta(days=30)
 OVERLAP: Final = timedelta(days=1)
-"""How long an authority is published before anything is signed by it."""
+"""Time for which an authority is published before it signs anything."""
 _SKEW: Final = timedelta(hours=1)
-"""How much clocks may differ."""
+"""Allowed difference of clocks."""
 _BEGIN: Final = b"-----BEGIN"
 
 
@@ -45,11 +45,11 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What a replica serves, and what the API server shall trust.
+    """A replica's certificate, and the authorities for the API server's trust.
 
     Attributes:
         authorities: the newest first.
-        certificate: PEM; empty before the first is signed.
+        certificate: PEM; empty before the first signature.
         key: PEM.
     """
 
@@ -69,7 +69,7 @@ class Bundle:
 
 
 def read_bundle(trusted: bytes, keys: bytes, certificate: bytes, key: bytes) -> Bundle:
-    """The bundle that was kept. Raises `InvalidValue`: it is not what it should be."""
+    """The stored bundle. Raises `InvalidValue`: it is malformed."""
     certificates, signing = _split(trusted), _split(keys)
     if len(certificates) != len(signing):
         raise InvalidValue(f"{len(certificates)} authorities, {len(signing)} keys of theirs")
@@ -85,13 +85,13 @@ def read_bundle(trusted: bytes, keys: bytes, certificate: bytes, key: bytes) -> 
 
 
 def renewed(bundle: Bundle, names: Sequence[str], now: datetime, *, calls: bool = False) -> Bundle:
-    """The bundle with what is due made anew; the same one where nothing is.
+    """The bundle with its due parts renewed; the same one if none is due.
 
     Args:
-        bundle: as it was kept; empty at first.
-        names: what the certificate must be good for.
+        bundle: the stored one; empty at first.
+        names: hosts and addresses that the certificate must cover.
         now: the wall clock, UTC.
-        calls: whether the certificate may also be shown by a client.
+        calls: whether a client may use the certificate too.
     """
     authorities = tuple(
         authority
@@ -113,7 +113,7 @@ def renewed(bundle: Bundle, names: Sequence[str], now: datetime, *, calls: bool 
 
 
 def end_of(bundle: Bundle) -> datetime:
-    """When the certificate of the bundle ends, UTC."""
+    """End of the bundle's certificate, UTC."""
     return _read(bundle.certificate).not_valid_after_utc
 
 
@@ -122,7 +122,7 @@ def _begun_by(authorities: Sequence[Authority], now: datetime) -> tuple[Authorit
 
 
 def _signers(authorities: Sequence[Authority], now: datetime) -> Sequence[Authority]:
-    """The newest authority that has been told for long enough; all where none has, of which the oldest signs.
+    """The newest authority published for long enough; if there is none, all, of which the oldest signs.
 
     Replicas whose clocks differ may each have made one.
     """
@@ -135,7 +135,7 @@ def _signers(authorities: Sequence[Authority], now: datetime) -> Sequence[Author
 def _serves(
     certificate: bytes, signers: Sequence[Authority], names: Sequence[str], now: datetime
 ) -> bool:
-    """Whether the certificate is one of the signers', is good for the names, and lasts."""
+    """Whether a signer signed the certificate, it covers the names, and it lasts."""
     found = _read(certificate)
     if found.not_valid_after_utc - now < CERTIFICATE_RENEWAL or found.not_valid_before_utc > now:
         return False
@@ -213,7 +213,7 @@ def _begun(
 
 
 def _named(host: str) -> x509.GeneralName:
-    """A host name or address as certificates write it."""
+    """A host name or address in the form of certificates."""
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:
@@ -266,5 +266,5 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _split(pem: bytes) -> list[bytes]:
-    """The parts of a text of several certificates or keys."""
+    """The single certificates or keys of a text."""
     return [_BEGIN + part for part in pem.split(_BEGIN)[1:]]

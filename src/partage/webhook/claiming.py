@@ -39,7 +39,7 @@ _LONGEST: Final = 512
 
 
 def translate(review: Review, context: Context, admission: Admission) -> Verdict:
-    """The answer of the translating webhook, which comes after the mutating one."""
+    """The answer of the translating webhook, which runs after the mutating one."""
     pod = mapping(review.object)
     if (
         review.resource != "pods"
@@ -66,7 +66,7 @@ def translate(review: Review, context: Context, admission: Admission) -> Verdict
 def _shapes(
     pod: Mapping[str, Any], namespace: str, context: Context
 ) -> list[tuple[Part, Shape]] | str:
-    """Containers with their claims' shapes; a text says why the pod keeps to its protocol."""
+    """Containers with their claims' shapes, or a text with the reason why the pod keeps its protocol."""
     document = decode_pod(pod, namespace)
     if isinstance(document, str):
         return document
@@ -99,7 +99,7 @@ def _shapes(
 
 
 def _claim(patch: Patch, found: list[tuple[Part, Shape]], context: Context) -> None:
-    """Take the devices' names out of all containers, and give those that asked for some their claims."""
+    """Remove the devices' names from all containers, and add claims to those that asked for devices."""
     shapes = {part.path: (number, shape) for number, (part, shape) in enumerate(found)}
     told: dict[str, Translated] = {}
     for part in list(parts(patch.result)):

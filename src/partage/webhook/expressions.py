@@ -25,7 +25,7 @@ _MIRROR = "kubernetes.io/config.mirror"
 def names_devices(resources: Iterable[str]) -> str:
     """Whether the pod names one of these resources, in a container or as a whole.
 
-    The names are bound to a variable by a list of one list, so that they stand there once.
+    A list of one list binds the names to a variable, so that the text has them once.
     """
     parts = [
         _asks("object.spec"),
@@ -48,7 +48,7 @@ def _asks(of: str) -> str:
 
 
 def asks_anew() -> str:
-    """Whether what the containers ask may be new: on creation, and where a waiting pod's changes.
+    """Whether the containers' requests may be new: on creation, and after a change of a waiting pod's requests.
 
     Finalizers, labels, annotations, conditions, scheduling gates, tolerations and node selectors
     do not count, and no change of a bound pod does.
@@ -62,7 +62,7 @@ def asks_anew() -> str:
 
 
 def says_anew(annotation: str) -> str:
-    """Whether an annotation is there with another value than before."""
+    """Whether an annotation exists with another value than before."""
     new, old = "object.metadata.annotations", "oldObject.metadata.annotations"
     key = _text(annotation)
     before = f"({_UPDATE} && has({old}) && {key} in {old} && {old}[{key}] == {new}[{key}])"
@@ -81,15 +81,15 @@ def _placed(which: str) -> str:
 
 
 def is_not_its_own_node() -> str:
-    """Whether the user is not the node that the pod names; a node reports its static pods itself."""
+    """Whether the user is another than the pod's named node, which reports its static pods itself."""
     own = "request.userInfo.username == 'system:node:' + object.spec.nodeName"
     return f"!(has(object.spec.nodeName) && {own})"
 
 
 def carries_reserved(keys: ReservedKeys) -> str:
-    """Whether the object carries a reserved key, or did before an update that changes annotations or labels.
+    """Whether the object has a reserved key, or had one before an update that changes annotations or labels.
 
-    Most updates, those of a kubelet's status, change neither: two maps are compared at a small part of what a look at each key costs.
+    Most updates, those of a kubelet's status, change neither. Comparing two maps is cheaper than a look at each key.
     """
     same = " && ".join(
         f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
@@ -112,11 +112,11 @@ def _carries(which: str, keys: ReservedKeys) -> str:
 
 
 def may_not_write(users: Iterable[str], group: str) -> str:
-    """Whether the user is none of those who may write reserved keys.
+    """Whether the user may not write reserved keys.
 
     Args:
         users: names of users and service accounts.
-        group: a group whose members may too; empty for none.
+        group: a group whose members may write them too; empty for none.
     """
     others = f"!(request.userInfo.username in {_list(users)})"
     if not group:
@@ -127,7 +127,7 @@ def may_not_write(users: Iterable[str], group: str) -> str:
 
 
 def forges_nothing(keys: ReservedKeys) -> list[tuple[str, str]]:
-    """Rules that an object keeps which was not forged, each with what to say where it does not."""
+    """Rules that every unforged object follows, each with the message for a violation."""
     annotations = _unchanged("annotations", keys.annotations)
     labels = _unchanged("labels", keys.labels)
     said = "only Partage may write"
@@ -145,7 +145,7 @@ def forges_nothing(keys: ReservedKeys) -> list[tuple[str, str]]:
 
 
 def _unchanged(field: str, keys: Iterable[str]) -> str:
-    """No key is added, altered or removed.
+    """No key is added, changed or removed.
 
     A key is on both sides with the same value, or on neither.
     """
@@ -174,7 +174,7 @@ def _list(texts: Iterable[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """A text literal; names come from settings too, so nothing may end it early."""
+    """A text literal, escaped because names come from settings too and must not end it early."""
     escaped = "".join(
         char if char.isprintable() and char not in "'\\" else f"\\U{ord(char):08x}"
         for char in text
@@ -183,7 +183,7 @@ def _text(text: str) -> str:
 
 
 def allocates_a_card() -> str:
-    """Whether a claim's status is given an allocation that has a device of our driver."""
+    """Whether a claim's status gets an allocation with a device of our driver."""
     has = "has({0}.status) && has({0}.status.allocation)"
     devices = "object.status.allocation.devices"
     return (

@@ -38,13 +38,13 @@ _BEGUN: Final = "partage-claim-finalizer"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the API server finds the webhook.
+    """The webhook's address for the API server.
 
     Attributes:
         namespace: of the Service.
         configuration: the name of both webhook configurations.
-        url: where the API server finds it without a Service, such as one that runs outside of the
-            cluster; https, without a trailing slash.
+        url: its address without a Service, for example outside the cluster; https, without a
+        trailing slash.
     """
 
     namespace: str = "partage-system"
@@ -54,13 +54,13 @@ class Endpoint:
     url: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a URL that the API server would refuse. Raises `InvalidValue`: it is not https, or names no host."""
+        """Reject a URL that the API server would reject. Raises `InvalidValue`: it is not https, or names no host."""
         if self.url and (urlsplit(self.url).scheme != "https" or not urlsplit(self.url).hostname):
             raise InvalidValue(f"{self.url!r} is no URL of the form https://host:port")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the certificate must be good for: host names and addresses."""
+        """Host names and addresses that the certificate must cover."""
         if self.url:
             return (urlsplit(self.url).hostname or "",)
         return (
@@ -70,7 +70,7 @@ class Endpoint:
         )
 
     def client(self, path: str) -> dict[str, Any]:
-        """How the API server reaches one of its paths."""
+        """The API server's client configuration for one of its paths."""
         if self.url:
             return {"url": f"{self.url.rstrip('/')}{path}"}
         return {
@@ -91,13 +91,13 @@ def installation(
     claims: bool = False,
     translate: bool = False,
 ) -> list[dict[str, Any]]:
-    """The objects, ready to be applied; the certificates' authority is filled in later.
+    """The objects, ready to apply; the certificates' authority is added later.
 
     Args:
-        context: whose resource names count as devices.
-        admission: namespaces and users that are left alone.
-        claims: the webhook is asked about ResourceClaims too.
-        translate: it is asked to make claims of what pods ask in namespaces that are labelled so.
+        context: defines the resource names of devices.
+        admission: exempt namespaces and users.
+        claims: ask the webhook about ResourceClaims too.
+        translate: have it turn pods' requests into claims in namespaces with the label.
     """
     mutating = _configuration("Mutating", endpoint, context, admission)
     if translate:
@@ -115,7 +115,7 @@ def installation(
 
 
 def conditions(webhook: str, context: Context) -> list[dict[str, str]]:
-    """The conditions of one of the webhooks; resource names may be renamed by settings."""
+    """The conditions of one of the webhooks; settings may rename resources."""
     if webhook == CLAIMS:
         return [{"name": "allocates-a-card", "expression": expressions.allocates_a_card()}]
     devices = _devices(context)
@@ -145,7 +145,7 @@ def _configuration(
         },
     )
     if mutating:
-        # A webhook that comes after us may inject a container that asks for devices.
+        # A later webhook may inject a container that asks for devices.
         webhook["reinvocationPolicy"] = "IfNeeded"
     return {
         "apiVersion": _API,
@@ -158,7 +158,7 @@ def _configuration(
 def _webhook(
     name: str, client: Mapping[str, Any], context: Context, own: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What all webhooks have in common, with what is one's own."""
+    """A webhook's configuration: the parts common to all, and its own."""
     return {
         "name": name,
         "admissionReviewVersions": ["v1"],
@@ -172,7 +172,7 @@ def _webhook(
 
 
 def _rule(group: str, operations: Sequence[str], *resources: str) -> dict[str, Any]:
-    """Which requests are looked at."""
+    """The requests that a policy or webhook examines."""
     return {
         "apiGroups": [group],
         "apiVersions": ["v1"],
@@ -183,7 +183,7 @@ def _rule(group: str, operations: Sequence[str], *resources: str) -> dict[str, A
 
 
 def _translating(mutating: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
-    """The webhook that comes after the mutating one, for namespaces with the label."""
+    """The translating webhook, which runs after the mutating one, for namespaces with the label."""
     labelled = {"key": CLAIMS_LABEL, "operator": "In", "values": [CLAIMS_TRANSLATE]}
     elsewhere = mutating["namespaceSelector"]["matchExpressions"]
     return {
@@ -195,14 +195,14 @@ def _translating(mutating: Mapping[str, Any], endpoint: Endpoint) -> dict[str, A
 
 
 def _claims(endpoint: Endpoint, context: Context) -> dict[str, Any]:
-    """The webhook of claims, in every namespace; those of other drivers do not depend on it."""
+    """The webhook of claims, in every namespace; claims of other drivers do not depend on it."""
     rule = _rule("resource.k8s.io", ["UPDATE"], "resourceclaims/status")
     own = {"rules": [rule], "sideEffects": "NoneOnDryRun"}
     return _webhook(CLAIMS, endpoint.client("/webhook/claims"), context, own)
 
 
 def _policy(name: str, admission: Admission, rules: dict[str, Any]) -> list[dict[str, Any]]:
-    """A policy by the rules, and the binding that puts it in force."""
+    """A policy with the rules, and the binding that puts it in force."""
     constraints = {"namespaceSelector": _elsewhere(admission), **rules["matchConstraints"]}
     spec = {"failurePolicy": "Fail", **rules, "matchConstraints": constraints}
     kind = "ValidatingAdmissionPolicy"
@@ -227,7 +227,7 @@ def _forging(admission: Admission) -> dict[str, Any]:
     writers = expressions.may_not_write(admission.writers, admission.break_glass)
     carries = expressions.carries_reserved(keys)
     return {
-        # Subresources too: a pod's status carries its annotations along.
+        # Subresources too, because a write of a pod's status contains its annotations.
         "matchConstraints": _written("pods", "pods/*", "bindings"),
         "matchConditions": [
             {"name": "may-not-write", "expression": writers},
@@ -249,7 +249,7 @@ def _node_name(context: Context) -> dict[str, Any]:
             {"name": "is-not-its-own-node", "expression": own},
         ],
         "validations": [
-            # A look at all containers; few pods come this far.
+            # This looks at all containers, but few pods get this far.
             {
                 "expression": f"!({_devices(context)})",
                 "message": NAMES_ITS_NODE,

@@ -23,11 +23,11 @@ _MOST_CONTAINERS: Final = LIMITS["containers"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One container of a pod, and where it stands.
+    """One container of a pod, and its path.
 
     Attributes:
-        path: where it stands in the pod.
-        name: its name; its place when it has none.
+        path: its path in the pod.
+        name: its name, or its place if it has none.
     """
 
     path: tuple[str | int, ...]
@@ -52,7 +52,7 @@ def parts(pod: Mapping[str, Any]) -> Iterator[Part]:
 
 
 def device_names(part: Part, context: Context) -> list[str]:
-    """Device resources that a container names, vendors' triggers included, in order."""
+    """Device resources that a container names, including vendors' triggers, in order."""
     named = {*part.resources("requests"), *part.resources("limits")}
     return sorted(name for name in named if context.is_device(name))
 
@@ -63,7 +63,7 @@ def names_devices(pod: Mapping[str, Any], context: Context) -> bool:
 
 
 def wakes_devices(pod: Mapping[str, Any], context: Context) -> bool:
-    """The same, or whether it names a resource that only a vendor's plugin heeds."""
+    """The same, or whether it names a resource that only a vendor's plugin uses."""
     return _names(pod, context.owners.keys() | context.triggers)
 
 
@@ -79,7 +79,7 @@ def _names(pod: Mapping[str, Any], resources: AbstractSet[str]) -> bool:
 
 
 def crowded(pod: Mapping[str, Any]) -> str:
-    """Why a pod has too many containers to be read in time; empty where it has not."""
+    """The reason why a pod has too many containers to be read in time; empty otherwise."""
     spec = mapping(pod.get("spec"))
     listed = [spec.get(kind) for kind in _LISTS]
     count = sum(len(one) for one in listed if isinstance(one, list))
@@ -92,13 +92,13 @@ def crowded(pod: Mapping[str, Any]) -> str:
 
 
 def decode_pod(pod: Mapping[str, Any], namespace: str) -> Document | str:
-    """The pod as a document; a text that says why it is none."""
+    """The pod as a document, or a text with the reason why it is none."""
     try:
         shape = msgspec.convert(pod, shapes.Pod)
     except UNREADABLE as error:
         return str(error)
     metadata = shape.metadata or shapes.Metadata()
-    # On creation the namespace may still be told by the request alone, and the name be generated.
+    # On creation the namespace may be in the request alone, and the name may be generated.
     name = metadata.name or f"{metadata.generate_name or 'pod-'}x"
     metadata = msgspec.structs.replace(
         metadata, name=name, namespace=metadata.namespace or namespace or None
@@ -113,5 +113,5 @@ def texts_of(document: Mapping[str, Any] | None, field: str) -> dict[str, str]:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """The value, where it is a map; else an empty one."""
+    """The value if it is a map, else an empty map."""
     return value if isinstance(value, Mapping) else {}

@@ -47,11 +47,11 @@ def mutate(
     trace: TraceContext | None = None,
     ignored: str = "",
 ) -> Verdict:
-    """The answer of the mutating webhook; a pod without devices is never touched.
+    """The answer of the mutating webhook; it never changes a pod without devices.
 
     Args:
-        trace: the span that the pod shall refer to; None writes none.
-        ignored: why the one that it refers to is replaced.
+        trace: the span for the pod's annotation; None writes none.
+        ignored: reason why its present span is replaced.
     """
     pod = mapping(review.object)
     if (
@@ -87,7 +87,7 @@ def mutate(
 
 
 def not_ours(pod: Mapping[str, Any], admission: Admission) -> str:
-    """Why a pod with devices is left alone; empty when it is Partage's to place."""
+    """The reason to leave a pod with devices alone; empty if Partage places it."""
     name = mapping(pod.get("spec")).get("schedulerName") or DEFAULT_SCHEDULER
     if name in admission.served or (name == DEFAULT_SCHEDULER and admission.convert_default):
         return ""
@@ -98,7 +98,7 @@ def not_ours(pod: Mapping[str, Any], admission: Admission) -> str:
 
 
 def _copy(patch: Patch, context: Context) -> None:
-    """Requests and limits of devices to each other, where one of the two is missing."""
+    """Copy requests and limits of devices to each other if one of the two is missing."""
     for part in list(parts(patch.result)):
         limits, requests = part.resources("limits"), part.resources("requests")
         for name in device_names(part, context):
@@ -111,8 +111,8 @@ def _copy(patch: Patch, context: Context) -> None:
 def _rewrite(patch: Patch, context: Context) -> None:
     """A lone `nvidia.com/gpu` of hundreds is percent of cards: write the cards.
 
-    No node has a hundred cards, so nothing else can be meant. What would read as percent again is
-    left alone.
+    No node has a hundred cards, so no other meaning is possible. A count that would read as
+    percent again is left alone.
     """
     originals: dict[str, dict[str, str]] = {}
     for part in list(parts(patch.result)):
@@ -132,7 +132,7 @@ def _rewrite(patch: Patch, context: Context) -> None:
 
 
 def _originals(pod: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """What an earlier call wrote, before another webhook added a container; nothing where it cannot be that."""
+    """The annotation of an earlier call, before another webhook added a container; nothing if it cannot be that."""
     given = mapping(mapping(pod.get("metadata")).get("annotations")).get(names.ORIGINAL_REQUEST)
     try:
         found = msgspec.json.decode(str(given or "{}"), type=dict[str, dict[str, str]])
@@ -142,7 +142,7 @@ def _originals(pod: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _cards(value: object) -> int:
-    """Cards that a count in percent stands for; 0 where it is no such count."""
+    """Cards of a count in percent; 0 for any other count."""
     if not isinstance(value, str | int | float):
         return 0
     try:
@@ -157,7 +157,7 @@ def _cards(value: object) -> int:
 
 
 def translated(pod: Mapping[str, Any], namespace: str, context: Context) -> TranslatedPod | str:
-    """A pod as the engine reads it, or why it cannot be read."""
+    """A pod as the engine reads it, or the reason why it cannot be read."""
     document = decode_pod(pod, namespace)
     if isinstance(document, str):
         return f"the pod: {document}"
@@ -168,7 +168,7 @@ def translated(pod: Mapping[str, Any], namespace: str, context: Context) -> Tran
 
 
 def _hami_defaults(patch: Patch, read: TranslatedPod, context: Context) -> None:
-    """HAMi's own defaults, in the containers that HAMi's protocol reads."""
+    """Write HAMi's own defaults into the containers that HAMi's protocol reads."""
     mine = {c.name: c for c in route(read.view, context).families.get(HAMI, ())}
     for part in list(parts(patch.result)):
         view = mine.get(part.name)
@@ -177,7 +177,7 @@ def _hami_defaults(patch: Patch, read: TranslatedPod, context: Context) -> None:
 
 
 def _hami_container(patch: Patch, part: Part, view: ContainerView, hami: HamiSettings) -> None:
-    asked = set(part.resources("limits"))  # a broken amount too: it is refused, and not replaced
+    asked = set(part.resources("limits"))  # broken amounts are rejected, not replaced
     amounts = asked & {hami.memory_name, hami.percentage_name, hami.cores_name} - {""}
     count = view.ask(hami.count_name)
     if hami.count_name not in asked and amounts and hami.default_count > 0:

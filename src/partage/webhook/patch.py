@@ -11,11 +11,11 @@ Path = tuple[str | int, ...]
 
 
 class Patch:
-    """Operations, and the object as they leave it.
+    """Operations, and their result.
 
     Attributes:
-        operations: in the order in which they are to be applied.
-        result: the object after them; the one that was given is not touched.
+        operations: in the order of their application.
+        result: the object after them; the given one stays unchanged.
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -23,7 +23,7 @@ class Patch:
         self.result: dict[str, Any] = deepcopy(dict(document))
 
     def put(self, path: Path, value: Any) -> None:
-        """Set a value, maps on the way included; nothing when it is there already."""
+        """Set a value and create absent maps on the path; no operation if it exists already."""
         here: Any = self.result
         for depth, step in enumerate(path[:-1]):
             there = here[step] if isinstance(step, int) else here.get(step)
@@ -41,7 +41,7 @@ class Patch:
         self._write(here, path, value)
 
     def append(self, path: Path, value: Any) -> None:
-        """Add a value to the end of a list, which is made when it is not there."""
+        """Add a value to the end of a list, and create an absent list."""
         here: Any = self.result
         for step in path:
             here = here[step] if isinstance(step, int) else here.get(step)

@@ -16,9 +16,9 @@ from partage.wire.documents import typed
 _GROUP: Final = "admission.k8s.io/"
 _VERSION: Final = "admission.k8s.io/v1"
 _INVALID: Final = 422
-_LONGEST: Final = 256  # characters of a warning that clients are sure to show
+_LONGEST: Final = 256  # characters of a warning that every client shows
 _MOST: Final = 8
-_SENTENCE: Final = 2048  # characters of a refusal; one that quotes the pod is as long as the pod
+_SENTENCE: Final = 2048  # characters of a refusal, which could quote a whole pod
 
 
 class _User(msgspec.Struct, frozen=True, gc=False):
@@ -58,7 +58,7 @@ class _Review(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One question.
+    """One question of the API server.
 
     Attributes:
         uid: of the question; the answer repeats it.
@@ -66,9 +66,9 @@ class Review:
             (`pods.metrics.k8s.io`) and its subresource after a slash (`pods/binding`).
         operation: CREATE, UPDATE, DELETE or CONNECT.
         namespace: of the object.
-        object: the object as it would be; None for a deletion.
-        before: the object as it is; None for a creation.
-        dry_run: nothing will come of it.
+        object: the object after the request; None for a deletion.
+        before: the present object; None for a creation.
+        dry_run: the request has no effect.
     """
 
     uid: str
@@ -87,9 +87,9 @@ class Verdict:
     """One answer.
 
     Attributes:
-        message: why not.
+        message: reason of a refusal.
         code: HTTP status that the client of the API server sees with a refusal.
-        name: of the pod that breaks a rule (code 422), as far as it has one.
+        name: of the pod that breaks a rule (code 422), if it has one.
         patch: JSON Patch operations; empty for none.
         warnings: shown to the user by kubectl.
     """
@@ -104,7 +104,7 @@ class Verdict:
 
 
 def invalid(review: Review, message: str) -> Verdict:
-    """The pod breaks a rule."""
+    """A refusal: the pod breaks a rule."""
     metadata = review.object.get("metadata") if review.object is not None else None
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     return Verdict(
@@ -163,7 +163,7 @@ def encode_verdict(verdict: Verdict) -> bytes:
             "code": verdict.code,
         }
         if verdict.code == _INVALID:
-            # kubectl prints the causes of such a refusal; where there are none, it prints no reason.
+            # kubectl prints the causes of such a refusal, and no reason without causes.
             cause = {"reason": "FieldValueInvalid", "field": "spec", "message": verdict.message}
             response["status"]["details"] = {
                 "kind": "Pod",

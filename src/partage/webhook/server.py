@@ -28,11 +28,11 @@ from partage.wire.context import Context
 
 _JSON: Final = "application/json"
 _BODY: Final = 3 * 2**20
-"""Bytes of a review: the API server takes no larger object, and etcd stores half of it."""
+"""Largest review in bytes: the API server takes no larger object, and etcd stores half of it."""
 _LARGE: Final = 64 * 2**10
-"""Bytes from which on a review is decided in a thread."""
+"""Least bytes of a review that is decided in a thread."""
 _WAITING: Final = 16
-"""Large reviews at a time, so that their bodies take 48 MiB at most; further ones are sent away."""
+"""Most large reviews at a time, so that their bodies take 48 MiB at most; others are rejected."""
 
 
 def review_routes(
@@ -44,13 +44,13 @@ def review_routes(
     """`POST /webhook/mutate`, `/webhook/translate` and `/webhook/validate`.
 
     Args:
-        context: what pods are read against now.
-        admission: the switches that are in force now.
-        tracer: hears of pods that ask for devices.
+        context: the present settings for reading pods.
+        admission: the present switches.
+        tracer: receives spans of pods that ask for devices.
     """
     given = limits or Limits()
     bounds = replace(given, body=min(_BODY, given.body))
-    # Decided one after the other and beside the loop.
+    # A thread decides them one after another.
     desk = Turns(1, _WAITING - 1, _WAITING - 1)
 
     def answering(decide: Decide) -> Callable[[web.Request], object]:
@@ -82,7 +82,7 @@ def review_routes(
 
 
 def _answer(decide: Decide, body: bytes, context: Context, admission: Admission) -> bytes:
-    """The answer to a review, of values alone; may be asked in any thread."""
+    """The answer to a review, from values alone; any thread may call it."""
     return encode_verdict(decide(decode_review(body), context, admission))
 
 
@@ -93,7 +93,7 @@ def make_app(
     routes: Iterable[web.RouteDef] = (),
     tracer: Tracer = NO_TRACES,
 ) -> web.Application:
-    """The webhook as an application of its own, with its probes and further routes."""
+    """The webhook as an application of its own, with its probes and other routes."""
     app = web.Application(middlewares=[guard()], client_max_size=(limits or Limits()).body)
     app.add_routes(review_routes(context, admission, limits, tracer))
     app.add_routes([*probe_routes(), *routes])
@@ -101,7 +101,7 @@ def make_app(
 
 
 def probe_routes() -> list[web.RouteDef]:
-    """The kubelet's two questions: a replica that answers serves."""
+    """Routes of the kubelet's two probes; a replica that answers also serves."""
 
     async def healthy(_request: web.Request) -> web.Response:
         return web.Response(text="ok")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from partage.wire.routing import SERVED
 
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
-"""Namespaces that every cluster has, and in which only its administrators create pods."""
+"""Namespaces of every cluster in which only administrators create pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,18 +13,18 @@ class Admission:
     """The switches of admission.
 
     Attributes:
-        scheduler: the name that pods of the default scheduler are given. It says nothing of a
-            protocol, so a lone `nvidia.com/gpu` keeps its owner.
+        scheduler: the scheduler name for pods of the default scheduler. It implies no protocol, so
+        a lone `nvidia.com/gpu` keeps its owner.
         served: scheduler names whose pods Partage places; pods of others are left alone.
-        convert_default: whether device pods of the default scheduler are given `scheduler`. The API
-            server fills in the default scheduler's name, so without this ordinary pods wait.
-        excluded: namespaces that are left alone: the system's and the one that Partage runs in. No
-            other, since who may create it could forge records there.
+        convert_default: whether device pods of the default scheduler get `scheduler`. The API
+        server adds the default scheduler's name, so without this ordinary pods wait.
+        excluded: exempt namespaces: the system's and Partage's own. No other, because a user who
+        may create it could forge records there.
         writers: users that may write reserved keys: Partage's service accounts, and those of
             vendors' plugins that update what Partage wrote.
         break_glass: members of this group may write reserved keys too; empty for none.
-        deny_privileged: refuse a privileged container that asks for a part of a card, or with HAMi's names: it sees every
-            card of its node, whatever it was given.
+        deny_privileged: refuse a privileged container that asks for a part of a card, or with HAMi's names, because it
+        sees every card of its node.
     """
 
     scheduler: str = "partage-scheduler"

@@ -23,7 +23,7 @@ Decide = Callable[[Review, Context, Admission], Verdict]
 
 
 def mutating(tracer: Tracer) -> Decide:
-    """`mutate`, which tells a tracer and writes the trace that a pod belongs to."""
+    """`mutate`, with a span for the tracer and the pod's trace in its annotation."""
 
     def decide(review: Review, context: Context, admission: Admission) -> Verdict:
         start = tracer.now()
@@ -47,7 +47,7 @@ def mutating(tracer: Tracer) -> Decide:
 
 
 def validating(tracer: Tracer) -> Decide:
-    """`validate`, which tells a tracer."""
+    """`validate`, with a span for the tracer."""
 
     def decide(review: Review, context: Context, admission: Admission) -> Verdict:
         start = tracer.now()
@@ -71,7 +71,7 @@ def validating(tracer: Tracer) -> Decide:
 
 
 def _begun(review: Review, tracer: Tracer) -> tuple[TraceContext | None, TraceContext | None, str]:
-    """The span of a review, the one that the pod came with, and why what it came with is not heeded."""
+    """The span of a review, the pod's earlier span, and the reason why that one is ignored."""
     text = texts_of(review.object, "annotations").get(names.TRACEPARENT)
     found = "" if text is None else read_traceparent(text)
     came = found if isinstance(found, TraceContext) else None
@@ -80,7 +80,7 @@ def _begun(review: Review, tracer: Tracer) -> tuple[TraceContext | None, TraceCo
 
 
 def _ours(review: Review, context: Context, admission: Admission) -> bool:
-    """Whether the review is of a new pod that Partage places."""
+    """Whether the review concerns a new pod that Partage places."""
     pod = mapping(review.object)
     return (
         (review.resource, review.operation) == ("pods", "CREATE")

@@ -44,7 +44,7 @@ NAMES_ITS_NODE: Final = (
     "a pod that asks for devices may not name its node (spec.nodeName), because no scheduler would "
     "reserve its devices; use nodeSelector or affinity"
 )
-"""Why such a pod is refused; only the node itself may report one, for a static pod of its own."""
+"""The reason for such a pod's refusal; only the node itself may report one, for a static pod of its own."""
 
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _POD: Final = "pods"
@@ -81,7 +81,7 @@ def validate(review: Review, context: Context, admission: Admission) -> Verdict:
 
 
 def _told(review: Review, context: Context) -> tuple[str, ...]:
-    """What is to be said of a new pod that wakes a vendor's plugin and asks for no device."""
+    """Warnings about a new pod that wakes a vendor's plugin and asks for no device."""
     pod = mapping(review.object)
     if review.operation != "CREATE" or not wakes_devices(pod, context) or crowded(pod):
         return ()
@@ -113,7 +113,7 @@ def _forged(review: Review) -> str:
 
 
 def _misread(review: Review) -> str:
-    """Why what a pod asks its shares to be cannot be; empty where it can, or is no news."""
+    """The reason why a pod's adjustment of its shares is invalid; empty if it is valid or not new."""
     now = texts_of(review.object, "annotations")
     before = texts_of(review.before, "annotations") if review.operation == "UPDATE" else {}
     wish = now.get(names.ADJUST)
@@ -132,7 +132,7 @@ def _misread(review: Review) -> str:
 
 
 def _placed(pod: Mapping[str, Any] | None) -> bool:
-    """Whether the pod is on a node by its own word: by name, or as the mirror of a static pod."""
+    """Whether the pod itself names its node: by name, or as the mirror of a static pod."""
     named = mapping(mapping(pod).get("spec")).get("nodeName")
     return bool(named) or _MIRROR in texts_of(pod, "annotations")
 
@@ -172,7 +172,7 @@ def _created(
 
 
 def _large(review: Review, pod: Mapping[str, Any], context: Context) -> str:
-    """Which bound a new pod of another scheduler breaks; empty for none. Once bound, it is read as any other."""
+    """The bound that a new pod of another scheduler breaks; empty for none. Once bound, it is read like any other."""
     if review.operation != "CREATE":
         return ""
     document = None if crowded(pod) else decode_pod(pod, review.namespace)
@@ -184,14 +184,14 @@ def _large(review: Review, pod: Mapping[str, Any], context: Context) -> str:
 
 
 def _updated(review: Review, context: Context) -> Verdict:
-    """A change may not break a request that was sound, as long as the pod still waits."""
+    """Reject a change that breaks a valid request of a waiting pod."""
     pod, before = mapping(review.object), mapping(review.before)
     if mapping(pod.get("spec")).get("nodeName") or mapping(pod.get("metadata")).get(
         "deletionTimestamp"
     ):
         return Verdict(review.uid)
     if crowded(before):
-        return Verdict(review.uid)  # it was there before there was a bound
+        return Verdict(review.uid)  # it existed before the bound did
     if crowded(pod):
         return invalid(review, crowded(pod))
     new = _fault(pod, review.namespace, context)
@@ -209,7 +209,7 @@ def _fault(pod: Mapping[str, Any], namespace: str, context: Context) -> Fault | 
 
 
 def _privileged(pod: Mapping[str, Any], read: TranslatedPod, context: Context) -> str:
-    """A privileged container that asks for a part of a card, or with HAMi's names; empty when there is none."""
+    """A privileged container that asks for a part of a card, or with HAMi's names; empty without one."""
     mine = {container.name for container in route(read.view, context).families.get(HAMI, ())}
     mine |= {
         container.name
