@@ -19,14 +19,14 @@ from partage.model.reason import ReasonCode
 from partage.wire.outcomes import said
 
 _PIECE: Final = 64
-"""Nodes that are read before others get their turn."""
+"""Nodes read before other tasks run."""
 _HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
 _DIGITS: Final = re.compile(r"([0-9]{1,18})")
 _MAKER: Final = re.compile(r"^nvidia[ -]+", re.IGNORECASE)
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """The key by which people order names: `n2` before `n10`."""
+    """The key of natural order: `n2` before `n10`."""
     return tuple(
         (1, int(part), part) if number % 2 else (0, 0, part)
         for number, part in enumerate(_DIGITS.split(name))
@@ -34,7 +34,7 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def plain_model(model: str) -> str:
-    """A card's model without the vendor, which drivers put in front and other reports do not."""
+    """A card's model without the vendor, which only drivers put in front."""
     return _MAKER.sub("", model).replace(" ", "-")
 
 
@@ -43,12 +43,12 @@ class Catalogue:
 
     Attributes:
         kinds: vendor and model, by the number of a kind of card.
-        models: by card and node the number of its kind, -1 where no card is; shape (cards, nodes).
-        order: indexes of all nodes by name, numbers in it by their size.
+        models: by card and node the number of its kind, -1 without a card; shape (cards, nodes).
+        order: indexes of all nodes in natural order of names.
         rank: the place of each node in that order; shape (nodes,).
         bare: whether a node is known and has no device; shape (nodes,).
         cordoned: whether it is cordoned; shape (nodes,).
-        latest: how many changes there had been when it changed last; shape (nodes,).
+        latest: number of changes at its last change; shape (nodes,).
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Catalogue:
         self._texts: list[str] = []
 
     async def refresh(self, ledger: Ledger) -> None:
-        """Take in what changed since the last time; one call at a time."""
+        """Take in changes since the last time; one call at a time."""
         known = ledger is self._ledger
         changed = ledger.node_changes.since(self._read) if known else None
         if changed is None:
@@ -91,7 +91,7 @@ class Catalogue:
     # --- questions -----------------------------------------------------------------------------
 
     def known(self) -> Bools:
-        """Which nodes are there; shape (nodes,)."""
+        """Whether each node exists; shape (nodes,)."""
         found = np.zeros(self.rank.shape, np.bool_)
         found[self.order] = True
         return found
@@ -103,7 +103,7 @@ class Catalogue:
         return found & self.known()
 
     def closed(self, ledger: Ledger) -> Bools:
-        """Nodes that are cordoned or have a card that a fault or an operator closes."""
+        """Nodes that are cordoned or have a card closed by a fault or an operator."""
         found = self.cordoned.copy()
         for plane in ledger.planes.values():
             shut = ((plane.closed > 0) & (plane.closed != _HELD)).any(axis=0)

@@ -27,13 +27,13 @@ from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, QuotasChanged, TablesChanged
 
 MOST: Final = 3000
-"""Pods up to which this is done beside live decisions."""
+"""Most pods of a comparison beside live decisions."""
 _NODES: Final = 32
-"""Nodes that are read before other tasks get their turn."""
+"""Nodes read before other tasks run."""
 
 
 async def comparison_document(books: Books, most: int = MOST) -> dict[str, Any]:
-    """How the cluster, unless it has more pods than `most`, stands, and how it would under each policy."""
+    """The cluster's present state and its state under each policy, unless it has more pods than `most`."""
     pods = _pods(books)
     workload = workload_of(pods)
     waiting = [books.waiting.get(entry.pod.uid) for entry in waiting_pods(books)]
@@ -47,14 +47,14 @@ async def comparison_document(books: Books, most: int = MOST) -> dict[str, Any]:
 
 
 def _policies(current: Policy) -> list[Policy]:
-    """The one in force first, then those that are often asked for."""
+    """The policy in force first, then popular ones."""
     usual = (Strategy.PARTAGE, Strategy.BINPACK, Strategy.SPREAD, Strategy.FGD)
     found = [current, *(Policy(strategy, strategy) for strategy in usual)]
     return list({str(policy): policy for policy in found}.values())
 
 
 def _pods(books: Books) -> list[Pod]:
-    """Every pod that has not ended, as if it had just come, in the order of its turn."""
+    """Every pod that has not ended, as if just created, in order of turns."""
     aged = []
     for entry in books.cluster_cache.pods().values():
         pod = entry.pod
@@ -67,7 +67,7 @@ def _pods(books: Books) -> list[Pod]:
 
 
 async def _tables(live: Engine, pods: Sequence[Pod]) -> Tables:
-    """What the default policy knows, or would if it were in force."""
+    """The default policy's tables, or those that it would have in force."""
     seen = Arrivals()
     for number, ask in enumerate(asks_of(pods, live.ledger)):
         seen.add((ask,))

@@ -28,18 +28,18 @@ STATES: Final = (
     "whole",
     *(code.value for code in CLOSED[1:_HELD] if code),
 )
-"""What a card's byte of `state` stands for: in use, or why it takes no pod."""
+"""Meanings of a card's byte of `state`: in use, or the reason why it takes no pod."""
 
 
 async def fleet_document(books: Books, standing: Standing | None = None) -> dict[str, Any]:
     """All cards; bytes become base64 in JSON.
 
     Args:
-        standing: what is kept between two looks; None keeps nothing.
+        standing: cache between two looks; None keeps nothing.
 
-    `nodes` are names in natural order and `cards` how many each has. Then a byte a card: `compute`
-    and `memory` in percent used, and positions in the lists `protocols` (0 for no pod, 255 for
-    several), `states` and `kinds`.
+    `nodes` are names in natural order and `cards` the number of each. Then a byte a card:
+    `compute` and `memory` in percent used, and positions in the lists `protocols` (0 for no pod,
+    255 for several), `states` and `kinds`.
     """
     kept = standing or Standing()
     await kept.all(books)
@@ -79,13 +79,13 @@ def _bytes(values: Ints) -> bytes:
 
 
 def _listed(numbers: Ints, known: Mapping[int, _T]) -> tuple[list[_T], dict[int, int]]:
-    """What these numbers stand for in order, and where each number's is: the same in any history."""
+    """The numbers' meanings in order, and the position of each number's; the order is the same in any history."""
     there = sorted(np.unique(numbers).tolist(), key=lambda number: known[number])
     return [known[number] for number in there], {number: at for at, number in enumerate(there)}
 
 
 def _percent(total: Ints, free: Ints) -> Ints:
-    """How much is used, from 0 to 100: neither end where that is not quite so."""
+    """The used part, from 0 to 100; 0 and 100 only if exact."""
     used = total - free
     part: Ints = (200 * used + total) // np.maximum(2 * total, 1)
     part = np.where((used > 0) & (part < 1), 1, part)

@@ -17,21 +17,21 @@ from partage.placement.baselines import left_of
 from partage.placement.fragmentation import Gauge, Shape, Workload
 
 _STEP: Final = 64
-"""The mix is counted anew when so many pods more or fewer are known, or one in so many of them."""
+"""The mix is counted again when the number of pods changes by this many, or by one in this many."""
 
 
 class Fragments:
-    """Fragmentation of one service's books, kept up to date where something changed."""
+    """Fragmentation of one service's books, updated for changes only."""
 
     def __init__(self) -> None:
         self._gauge: Gauge | None = None
         self._asks = -_STEP
 
     def of(self, ledger: Ledger, shapes: Mapping[Shape, int]) -> dict[str, Any]:
-        """What is free, what of it the usual requests cannot use, and how many kinds they are.
+        """Free compute, its part that the usual requests cannot use, and the number of their kinds.
 
         Args:
-            shapes: what pods ask of cards, and how many ask it.
+            shapes: pods' requests of cards, with their numbers.
         """
         gauge, asks = self._gauge, sum(shapes.values())
         far = abs(asks - self._asks) >= max(_STEP, asks // _STEP)
@@ -43,7 +43,7 @@ class Fragments:
 
 
 def fragments_of(ledger: Ledger, workload: Workload) -> dict[str, Any]:
-    """The same of any ledger, once."""
+    """The same for any ledger, once."""
     return _told(Gauge(workload, ledger))
 
 
@@ -61,12 +61,12 @@ def _told(gauge: Gauge) -> dict[str, Any]:
 
 
 def workload_of(pods: Iterable[Pod]) -> Workload:
-    """The usual requests: what these pods ask of cards, most frequent first."""
+    """The usual requests: these pods' requests of cards, most frequent first."""
     return Workload.counted(Counter(shape for pod in pods for shape in shapes_of(pod)))
 
 
 def shapes_of(pod: Pod) -> Iterator[Shape]:
-    """What a pod asks at the same time of cards, one shape a group."""
+    """A pod's simultaneous requests of cards, one shape a group."""
     for group in pod.request.groups:
         milli = _milli(group)
         if group.phase is not Phase.INIT and milli:
@@ -74,7 +74,7 @@ def shapes_of(pod: Pod) -> Iterator[Shape]:
 
 
 def _milli(group: RequestGroup) -> int:
-    """Compute asked of each card; of a share of memory alone, as much as of memory."""
+    """Requested compute of each card; for a share of memory alone, the same part as of memory."""
     asked = group.request
     if asked.type is not DeviceType.GPU or asked.every:
         return 0

@@ -23,17 +23,17 @@ from partage.wire.outcomes import closed_code
 
 _LOG: Final = logging.getLogger("partage.dashboard")
 KEPT: Final = 20_000
-"""Changes that are kept, of all cards together."""
+"""Most kept changes of all cards together."""
 SHOWN: Final = 50
-"""Changes of one card that are shown, the newest first."""
+"""Most shown changes of one card, the newest first."""
 _PIECE: Final = 8
-"""Nodes that are read before other tasks get their turn."""
+"""Nodes read before other tasks run."""
 _EVERY: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Tenant:
-    """Who is on a card, with how much, and with which hardware instances, such as `1g.5gb at 6`."""
+    """A pod on a card, with its amounts and its hardware instances, such as `1g.5gb at 6`."""
 
     namespace: str
     name: str
@@ -48,11 +48,11 @@ class Change:
     """One change of one card.
 
     Attributes:
-        at: when it was seen.
+        at: time at which it was seen.
         what: `given`, `given back`, `closed` or `opened`.
-        tenant: whose part it was; None where the card itself changed.
-        code: why it takes no pod; empty otherwise.
-        detail: what was reported of the fault, such as an Xid.
+        tenant: the owner of the part; None if the card itself changed.
+        code: reason why the card takes no pod; empty otherwise.
+        detail: the fault's report, such as an Xid.
     """
 
     at: datetime
@@ -70,10 +70,10 @@ _Seen = tuple[Mapping[_Key, _Tenant], Mapping[tuple[DeviceType, int], tuple[str,
 
 
 class History:
-    """The latest changes of all cards; `trend` is what is used and how much waits, over time."""
+    """The latest changes of all cards; `trend` is use and waiting pods over time."""
 
     def __init__(self, now: Callable[[], datetime], kept: int = KEPT) -> None:
-        """Nothing is known yet; what is there at the first look is no change. So many changes are `kept`."""
+        """No changes yet; the first look's state is no change. At most `kept` changes are kept."""
         self._now = now
         self._changes: deque[Change] = deque(maxlen=kept)
         self._seen: dict[str, _Seen] = {}
@@ -85,7 +85,7 @@ class History:
     async def follow(
         self, books: Callable[[], Books | None], sleep: Callable[[float], Awaitable[None]]
     ) -> None:
-        """Look once a second, for ever, at the `books`, which are None before they are complete."""
+        """Look once a second, without end, at the `books`, which are None before they are complete."""
         while True:
             found = books()
             if found is not None:
@@ -96,7 +96,7 @@ class History:
             await sleep(_EVERY)
 
     async def look(self, books: Books) -> None:
-        """Take in what has changed since the last look."""
+        """Take in changes since the last look."""
         await self.trend.look(books, self._now())
         ledger = books.engine.ledger
         first = self._begun is None
@@ -111,7 +111,7 @@ class History:
                 await asyncio.sleep(0)
 
     def of(self, node: str, *, names: bool = True) -> dict[str, Any]:
-        """The latest changes of a node's cards, newest first, and since when they are kept; `names` names pods."""
+        """The latest changes of a node's cards, newest first, and the time of the oldest kept; `names` names pods."""
         found: dict[str, list[dict[str, Any]]] = {}
         for change in reversed(self._changes):
             if change.node == node:
@@ -157,7 +157,7 @@ class History:
 
 
 def _state(books: Books, name: str) -> _Seen:
-    """Who is on which card of a node, and which cards are closed."""
+    """The tenants of a node's cards, and the closed cards."""
     ledger = books.engine.ledger
     index = ledger.index.get(name)
     if index is None:

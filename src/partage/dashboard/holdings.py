@@ -17,20 +17,20 @@ from partage.inventory.plane import Bools
 from partage.model.device import DeviceType
 
 SEVERAL: Final = 255
-"""Stands for more than one protocol on a card, or for one beyond the number that a byte holds."""
+"""More than one protocol on a card, or one beyond the number that a byte holds."""
 
 _PIECE: Final = 32
-"""Nodes that are summed before other tasks get their turn."""
+"""Nodes summed before other tasks run."""
 _Sums = Counter[tuple[str, str]]
-"""Pods, thousandths of cards and bytes: by protocol and by which of them it is."""
+"""Pods, thousandths of cards, and bytes, by protocol and quantity."""
 
 
 class Holdings:
     """Sums of one service's books.
 
     Attributes:
-        protocols: all that were seen, in the order of their numbers, which count from 1.
-        served: by card and node the number of the protocol of its pods, 0 where there is none;
+        protocols: all known ones, in the order of their numbers, which start at 1.
+        served: by card and node the number of its pods' protocol, 0 without any;
             shape (cards, nodes).
     """
 
@@ -43,7 +43,7 @@ class Holdings:
         self.served: NDArray[np.uint8] = np.zeros((0, 0), np.uint8)
 
     async def refresh(self, ledger: Ledger) -> None:
-        """Take in what changed since the last time; one call at a time."""
+        """Take in changes since the last time; one call at a time."""
         changed = ledger.changes.since(self._seen) if ledger is self._ledger else None
         if changed is None:
             self._ledger, self._nodes, self._sums = None, {}, Counter()
@@ -91,7 +91,7 @@ class Holdings:
                 await asyncio.sleep(0)
 
     def _serve(self, ledger: Ledger, index: int) -> None:
-        """Say anew which protocol each card of a node serves."""
+        """Update the protocol of each card of a node."""
         self._grow(ledger)
         self.served[:, index] = 0
         node = ledger.nodes[index]

@@ -23,7 +23,7 @@ from partage.wire.outcomes import closed_code, device_document, said
 
 Floats = NDArray[np.float64]
 _HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
-"""Not that a card is closed: a pod has all of it."""
+"""This card is not closed; a pod has all of it."""
 
 
 async def nodes_document(
@@ -32,8 +32,8 @@ async def nodes_document(
     """One page of nodes.
 
     Args:
-        standing: what is kept between two looks; None keeps nothing.
-        names: whether pods are named.
+        standing: cache between two looks; None keeps nothing.
+        names: whether to name pods.
     """
     kept = standing or Standing()
     if query.protocol:
@@ -57,7 +57,7 @@ async def nodes_document(
 
 
 def _found(ledger: Ledger, query: NodeQuery, standing: Standing) -> Index:
-    """Indexes of the nodes that are wanted, in order."""
+    """Indexes of the requested nodes, in order."""
     catalogue = standing.catalogue
     wanted = catalogue.found(query.text.lower()) if query.text else catalogue.known()
     if query.only == "closed":
@@ -81,7 +81,7 @@ def _found(ledger: Ledger, query: NodeQuery, standing: Standing) -> Index:
 def _used(
     books: Books, page: Index, standing: Standing, *, names: bool
 ) -> list[dict[str, Any] | msgspec.Raw]:
-    """These nodes with the cards that hold something or are closed; most of a large cluster's may have none."""
+    """These nodes with their cards in use or closed; most nodes of a large cluster may have none."""
     ledger = books.engine.ledger
     held = standing.catalogue.used(ledger) | standing.catalogue.closed(ledger)
     bare = [
@@ -102,7 +102,7 @@ def _used(
 def _kept(
     books: Books, node: Node, standing: Standing, *, names: bool, used: bool = False
 ) -> dict[str, Any] | msgspec.Raw:
-    """A node's document, which is kept as text until something on the node has changed."""
+    """A node's document, kept as text until the node changes."""
     if standing.texts is None:
         return _document(books, node, names=names, used=used)
     ledger = books.engine.ledger
@@ -116,7 +116,7 @@ def _kept(
 
 
 def node_document(books: Books, name: str, *, names: bool = True) -> dict[str, Any] | None:
-    """One node, with what is odd about it; None where it is not known."""
+    """One node, with its anomalies; None if unknown."""
     index = books.engine.ledger.index.get(name)
     if index is None:
         return None
@@ -140,7 +140,7 @@ def _cards(books: Books, node: Node) -> list[Card]:
 
 
 def _parts_used(ledger: Ledger) -> Floats:
-    """By node, the larger part used of compute and of memory; 0 for one without devices."""
+    """By node, the larger used part of compute and memory; 0 without devices."""
     plane = ledger.planes[DeviceType.GPU]
     parts = [
         (total - free).sum(axis=0) / np.maximum(total.sum(axis=0), 1)
@@ -182,7 +182,7 @@ def _counted(ledger: Ledger, page: Index) -> list[dict[str, Any]]:
 
 
 def _head(ledger: Ledger, index: int) -> dict[str, Any]:
-    """What a node is, and whether it takes pods."""
+    """A node's identity, and whether it takes pods."""
     node = ledger.node_at(index)
     devices = {type_: there for type_ in DeviceType if (there := ledger.devices(type_, index))}
     cards = devices.get(DeviceType.GPU, ())

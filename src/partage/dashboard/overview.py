@@ -24,11 +24,11 @@ from partage.model.device import DeviceType
 from partage.model.reason import ReasonCode
 
 _PIECE: Final = 1024
-"""Pods that are summed before other tasks get their turn."""
+"""Pods summed before other tasks run."""
 _EXAMPLES: Final = 20
-"""Waiting pods, closed cards and pods with doubtful records that are listed."""
+"""Most listed waiting pods, closed cards and pods with doubtful records."""
 _NAMESPACES: Final = 500
-"""Namespaces that are listed."""
+"""Most listed namespaces."""
 _HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
 
 
@@ -38,8 +38,8 @@ async def overview_document(
     """The overview.
 
     Args:
-        standing: what is kept between two looks; None keeps nothing.
-        names: whether waiting pods are named.
+        standing: cache between two looks; None keeps nothing.
+        names: whether to name waiting pods.
     """
     kept = standing or Standing()
     await kept.all(books)
@@ -48,7 +48,7 @@ async def overview_document(
     by_claims = books.cluster_cache.claimants
     wait_by_claims = by_claims.count()
     waiting[""] += wait_by_claims
-    await kept.nodes(books)  # from here on no other task has a turn
+    await kept.nodes(books)  # from here on no other task runs
     ledger, catalogue = books.engine.ledger, kept.catalogue
     plane = ledger.planes[DeviceType.GPU]
     total = int(catalogue.order.size)
@@ -78,7 +78,7 @@ async def overview_document(
 
 
 def _attention(books: Books, catalogue: Catalogue, *, names: bool) -> dict[str, Any]:
-    """What an operator should look at: cards and nodes that take no pod, records that are in doubt."""
+    """Items for an operator: cards and nodes that take no pod, doubtful records."""
     ledger = books.engine.ledger
     cards: list[dict[str, Any]] = []
     for type_, plane in ledger.planes.items():
@@ -127,7 +127,7 @@ def _attention(books: Books, catalogue: Catalogue, *, names: bool) -> dict[str, 
 
 
 def _models(plane: Plane, catalogue: Catalogue) -> list[dict[str, Any]]:
-    """Sums by vendor and model, of those that have a card."""
+    """Sums by vendor and model, for those with a card."""
     found = []
     for number, (vendor, model) in sorted(enumerate(catalogue.kinds), key=lambda one: one[1]):
         which = catalogue.models == number
@@ -137,7 +137,7 @@ def _models(plane: Plane, catalogue: Catalogue) -> list[dict[str, Any]]:
 
 
 def sums(plane: Plane, which: Bools) -> dict[str, Any]:
-    """Amounts of those cards (cards, nodes): how many are in which use, compute, memory and slots."""
+    """Amounts of those cards (cards, nodes): numbers by use, compute, memory and slots."""
     used = plane.tenants > 0
     whole = ~plane.open & (plane.closed == CLOSED.index(ReasonCode.CARD_NOT_IDLE))
     closed = ~plane.open & ~whole
@@ -165,7 +165,7 @@ def sums(plane: Plane, which: Bools) -> dict[str, Any]:
 
 
 async def _waiting(books: Books, roster: Roster) -> Counter[str]:
-    """How many wait for which reason; empty for those that were never refused."""
+    """Numbers of waiting pods by reason; an empty reason for pods never refused."""
     codes: Counter[str] = Counter()
     for number, (_namespace, _name, uid) in enumerate(list(roster.waiting), 1):
         waiting = books.waiting.get(uid)
@@ -176,7 +176,7 @@ async def _waiting(books: Books, roster: Roster) -> Counter[str]:
 
 
 async def _first_claimants(books: Books) -> list[dict[str, Any]]:
-    """The first in line of those that wait by ResourceClaims alone."""
+    """The first in line of pods that wait by ResourceClaims alone."""
     first: list[dict[str, Any]] = []
     waiting = list(books.cluster_cache.claimants.waiting())
     for start in range(0, len(waiting), _PIECE):
@@ -187,14 +187,14 @@ async def _first_claimants(books: Books) -> list[dict[str, Any]]:
 
 
 def _turn(claimant: dict[str, Any]) -> tuple[int, str, str, str]:
-    """Where a pod stands in line."""
+    """A pod's place in line."""
     return -claimant["priority"], claimant["namespace"], claimant["name"], claimant["uid"]
 
 
 def _first(
     books: Books, roster: Roster, claimants: Iterable[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The first pods in line, and why they wait."""
+    """The first pods in line, and their reasons."""
     found = []
     by_claims = {one["uid"]: one for one in claimants}
     turns = map(_turn, by_claims.values())

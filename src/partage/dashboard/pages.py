@@ -25,15 +25,15 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # asked for with its ETag every time, so that it is never stale
+    "Cache-Control": "no-cache",  # the browser asks with its ETag every time, so it is never stale
 }
 _INDEX: Final = "index.html"
 
 
 def page_routes() -> list[web.RouteDef]:
-    """`GET /`, and `GET /dashboard/<file>` for what the page loads.
+    """`GET /`, and `GET /dashboard/<file>` for the page's files.
 
-    Paths in the page are relative, so that it works behind the API server's proxy too.
+    Paths in the page are relative, so it works behind the API server's proxy too.
     """
     folder = files("partage.dashboard").joinpath("static")
     routes: list[web.RouteDef] = []

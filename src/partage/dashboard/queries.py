@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 MOST_NODES: Final = 200
-"""Nodes of one page at most."""
+"""Most nodes of one page."""
 MOST_COUNTED: Final = 1000
 """The same without their cards."""
 MOST_PODS: Final = 500
-"""Pods of one page at most."""
+"""Most pods of one page."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeQuery:
-    """Which nodes are wanted, and in what order.
+    """The requested nodes, and their order.
 
     Attributes:
         text: part of the node's name, or of a model or UUID of its cards, in any case.
@@ -26,10 +26,10 @@ class NodeQuery:
         vendor: with a card of this vendor.
         model: with a card of this model, as the overview writes it.
         protocol: with a card that a pod of this protocol uses.
-        cards: `no` leaves each node's cards out, which makes a long list short; `used` leaves out those that are
-            open and hold nothing.
+        cards: `no` omits each node's cards, which makes a long list short; `used` omits open cards without
+        allocations.
         order: `name`, `used` (most compute or memory first), or `free`.
-        offset: how many to leave out first.
+        offset: number to skip.
     """
 
     text: str = ""
@@ -45,18 +45,18 @@ class NodeQuery:
 
 @dataclass(frozen=True, slots=True)
 class PodQuery:
-    """Which pods are wanted, and in what order.
+    """The requested pods, and their order.
 
     Attributes:
-        state: `placed`, `waiting`, or empty for both; pods that have ended are never among them.
+        state: `placed`, `waiting`, or empty for both; never ended pods.
         namespace: of this namespace only; empty for all.
         text: part of `namespace/name` or of the node's name, in any case.
         code: waiting for this reason; empty for any.
         protocol: asks in this protocol's words; empty for any.
         order: `name` (with the namespace), `node`, `age` (the youngest first), `compute` or
             `memory` (the most first).
-        reverse: `yes` turns the order around.
-        offset: how many to leave out first.
+        reverse: `yes` reverses the order.
+        offset: number to skip.
     """
 
     state: str = ""
@@ -71,7 +71,7 @@ class PodQuery:
 
 
 class Views(Protocol):
-    """What can be asked; every answer is plain values ready for JSON."""
+    """The questions; every answer is plain values ready for JSON."""
 
     async def overview(self) -> dict[str, Any]:
         """The whole cluster."""
@@ -80,10 +80,10 @@ class Views(Protocol):
         """One page of nodes with their cards."""
 
     async def node(self, name: str) -> dict[str, Any] | None:
-        """One node; None where it is not known."""
+        """One node; None if unknown."""
 
     async def pods(self, query: PodQuery) -> dict[str, Any]:
         """One page of pods."""
 
     async def explain(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """Why a pod is where it is; None where it is not known or asks for no device."""
+        """The reason for a pod's place; None if it is unknown or asks for no device."""

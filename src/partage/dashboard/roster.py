@@ -24,14 +24,14 @@ Key = tuple[str, str, str]
 _K = TypeVar("_K", bound=tuple[Any, ...])
 _C = TypeVar("_C", bound=Hashable)
 _PIECE: Final = 256
-"""Pods that are put in order before others get their turn."""
+"""Pods sorted before other tasks run."""
 _SEARCHED: Final = 512
-"""The same of pods whose names are searched."""
+"""Pods whose names are searched before other tasks run."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What is remembered of a pod: its place, and what is counted and searched."""
+    """Kept facts of a pod: its place, and its counted and searched values."""
 
     key: Key
     waits: bool
@@ -49,9 +49,9 @@ class Roster:
         pods: all of them, by namespace and name.
         placed: those with a node.
         waiting: those without.
-        turns: the latter by priority, then by name: minus the priority, namespace, name and uid.
-        shapes: what pods ask of cards, and how many ask it.
-        namespaces: of the pods, and how many each has.
+        turns: waiting pods by priority, then by name: minus the priority, namespace, name and uid.
+        shapes: pods' requests of cards, with their numbers.
+        namespaces: of the pods, with their numbers.
     """
 
     pods: list[Key] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Roster:
     _alike: dict[tuple[Shape, ...], tuple[Shape, ...]] = field(default_factory=dict)
 
     async def refresh(self, cluster_cache: ClusterCache) -> None:
-        """Take in what changed since the last time; one call at a time."""
+        """Take in changes since the last time; one call at a time."""
         changed = (
             cluster_cache.changes.since(self._seen)
             if cluster_cache is self._cluster_cache
@@ -84,7 +84,7 @@ class Roster:
             self._seen += len(changed)
 
     async def found(self, text: str, among: Sequence[Key]) -> list[Key]:
-        """Those whose `namespace/name` or node has this text in it, in lower case."""
+        """Those with this text, in lower case, in `namespace/name` or node."""
         found: list[Key] = []
         for start in range(0, len(among), _SEARCHED):
             for key in among[start : start + _SEARCHED]:
@@ -96,14 +96,14 @@ class Roster:
         return found
 
     def of_protocol(self, protocol: str, among: Sequence[Key]) -> list[Key]:
-        """Those that ask in this protocol's words."""
+        """Those that use this protocol."""
         rows = self._rows
         return [key for key in among if key[2] in rows and protocol in rows[key[2]].protocols]
 
     # --- inside --------------------------------------------------------------------------------
 
     async def _fill(self, cluster_cache: ClusterCache) -> None:
-        """Read all pods: in order piece by piece, and then the pieces merged."""
+        """Read all pods: sort them piece by piece, then merge the pieces."""
         self._rows, self._alike, self.shapes = {}, {}, Counter()
         self.namespaces = Counter()
         uids = list(cluster_cache.pods())
@@ -136,7 +136,7 @@ class Roster:
             pod.node is None,
             (-pod.priority, pod.namespace, pod.name, pod.uid),
             f"{pod.key}\n{pod.node or ''}".lower(),
-            self._alike.setdefault(shapes, shapes),  # most pods ask what others ask
+            self._alike.setdefault(shapes, shapes),  # many pods have equal requests
             frozenset(group.protocol for group in pod.request.groups),
         )
 
@@ -181,7 +181,7 @@ def _remove(ordered: list[_K], one: _K) -> None:
 
 
 async def merged(runs: Iterable[list[_K]]) -> list[_K]:
-    """All of them in order, given that each run is."""
+    """All of them in order, from sorted runs."""
     found: list[_K] = []
     for number, one in enumerate(merge(*runs), 1):
         found.append(one)

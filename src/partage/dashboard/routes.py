@@ -38,11 +38,11 @@ _Q = TypeVar("_Q", NodeQuery, PodQuery)
 _FRESH: Final = 1.0
 """Seconds for which all callers get the same overview."""
 _COMPARED: Final = 60.0
-"""The same of a comparison of policies."""
+"""The same for a comparison of policies."""
 _TRIED: Final = 10.0
-"""The same of ways to make a pod fit."""
+"""The same for ways to make a pod fit."""
 _PODS_TRIED: Final = 64
-"""Pods whose ways are kept."""
+"""Most pods with kept ways."""
 _CHOICES: Final = {
     "only": ("", "used", "free", "closed"),
     "state": ("", "placed", "waiting"),
@@ -54,15 +54,15 @@ _ORDERS: Final = {
     PodQuery: ("name", "node", "age", "compute", "memory"),
 }
 _LONGEST: Final = 253
-"""Characters of a text that is searched for; a Kubernetes name has no more."""
+"""Most characters of a searched text; a Kubernetes name has no more."""
 
 
 class Source(Protocol):
-    """A scheduler service, as far as the dashboard looks."""
+    """The dashboard's view of a scheduler service."""
 
     @property
     def books(self) -> Books:
-        """What is known now; other books after a rebuild."""
+        """The present books; other ones after a rebuild."""
 
     @property
     def leading(self) -> bool:
@@ -70,12 +70,12 @@ class Source(Protocol):
 
     @property
     def rebuilt(self) -> bool:
-        """Whether the books hold what the API server has."""
+        """Whether the books match the API server."""
 
 
 @dataclass(slots=True)
 class _Kept:
-    """A document that was made lately."""
+    """A recent document."""
 
     document: dict[str, Any]
     until: float
@@ -90,10 +90,10 @@ def document_routes(
     """The routes.
 
     Args:
-        source: whose books are shown.
-        readers: who may read names of pods; None lets every caller.
+        source: of the books.
+        readers: callers that may read names of pods; None allows every caller.
         monotonic: seconds on a steady clock.
-        history: of the cards, which the caller keeps; None shows none.
+        history: of the cards, kept by the caller; None shows none.
     """
     documents = _Documents(source, readers, monotonic, history)
     return [
@@ -152,7 +152,7 @@ class _Documents:
         return self._answer(request, await fleet_document(self._source.books, self._standing))
 
     async def ways(self, request: web.Request) -> web.Response:
-        """What would make a waiting pod fit."""
+        """Ways to make a waiting pod fit."""
         namespace, name = request.match_info["namespace"], request.match_info["pod"]
         names = await self._may_read(request, "")
         if not names and not await self._may_read(request, namespace):
@@ -209,7 +209,7 @@ class _Documents:
         )
 
     async def comparison(self, request: web.Request) -> web.Response:
-        """How the cluster would stand under other policies; sums only, so every caller may ask."""
+        """The cluster's state under other policies; sums only, so every caller may ask."""
         async with self._comparing:
             kept = self._compared
             if kept is None or kept.until <= self._monotonic():
@@ -218,7 +218,7 @@ class _Documents:
         return self._answer(request, kept.document)
 
     def _answer(self, request: web.Request, document: dict[str, Any]) -> web.Response:
-        """The document, or 304 where the caller has it already."""
+        """The document, or 304 if the caller has it already."""
         body = msgspec.json.encode(document)
         tag = hashlib.blake2b(body, digest_size=12).hexdigest()
         source = self._source
@@ -234,7 +234,7 @@ class _Documents:
         return web.Response(body=body, content_type="application/json", headers=headers)
 
     async def _may_read(self, request: web.Request, namespace: str) -> bool:
-        """Whether the caller may read pods of a namespace; of all where it is empty."""
+        """Whether the caller may read pods of a namespace; an empty one means all."""
         return await may_read(self._readers, request, namespace)
 
 

@@ -14,15 +14,15 @@ from partage.extender.cycle import asks
 from partage.model.device import DeviceType
 
 _SPANS: Final = {"hour": (30, 120), "day": (600, 144)}
-"""Seconds between two points, and how many are kept."""
+"""Seconds between two points, and the number of kept points."""
 _PIECE: Final = 1024
-"""Pods that are counted before others get their turn."""
+"""Pods counted before other tasks run."""
 
 _Point = tuple[int, int, int, int]
 
 
 class Trend:
-    """Compute and memory given out, idle cards and waiting pods, by time."""
+    """Allocated compute and memory, idle cards and waiting pods, by time."""
 
     def __init__(self) -> None:
         self._points: dict[str, deque[_Point]] = {
@@ -31,7 +31,7 @@ class Trend:
         self._last: dict[str, datetime] = {}
 
     async def look(self, books: Books, now: datetime) -> None:
-        """Take a point where one is due."""
+        """Take a point if one is due."""
         due = [
             name
             for name, (step, _kept) in _SPANS.items()
@@ -57,7 +57,7 @@ class Trend:
             self._last[name] = now
 
     def document(self) -> dict[str, Any]:
-        """By span: seconds between two points, when the last one was taken, and the points."""
+        """By span: seconds between two points, the time of the last one, and the points."""
         found = {}
         for name, (step, kept) in _SPANS.items():
             points = self._points[name]

@@ -18,17 +18,17 @@ _TEXTS: Final = 2048
 
 
 class Texts:
-    """Documents as the JSON that is sent, each made anew when what it tells of has changed."""
+    """Documents as JSON text, each made again after a change of its content."""
 
     def __init__(self, most: int = _TEXTS) -> None:
-        """None yet; `most` are kept, and the one that was not asked for longest goes first."""
+        """No documents yet; at most `most` are kept, and the least recently used goes first."""
         self._most = most
         self._kept: OrderedDict[object, tuple[tuple[object, ...], msgspec.Raw]] = OrderedDict()
 
     def of(
         self, key: object, state: tuple[object, ...], make: Callable[[], dict[str, Any]]
     ) -> msgspec.Raw:
-        """The document; `state` is all that it depends on."""
+        """The document; `state` is everything that it depends on."""
         known = self._kept.get(key)
         if known is None or known[0] != state:
             known = self._kept[key] = state, msgspec.Raw(msgspec.json.encode(make()))
@@ -43,10 +43,10 @@ class Texts:
 
 
 class Standing:
-    """Everything that is kept; `texts` are of nodes and pods as JSON, None where answers are plain values."""
+    """All kept figures; `texts` are of nodes and pods as JSON, None if answers are plain values."""
 
     def __init__(self, texts: Texts | None = None) -> None:
-        """Nothing is known yet; `texts` keep documents of nodes and pods as JSON."""
+        """No figures yet; `texts` keep documents of nodes and pods as JSON."""
         self.catalogue = Catalogue()
         self.roster = Roster()
         self.holdings = Holdings()
@@ -56,17 +56,17 @@ class Standing:
         self._turn = asyncio.Lock()
 
     async def nodes(self, books: Books) -> None:
-        """Take in what changed of nodes and cards."""
+        """Take in changes of nodes and cards."""
         async with self._turn:
             await self._nodes(books.engine.ledger)
 
     async def pods(self, books: Books) -> None:
-        """Take in what changed of pods."""
+        """Take in changes of pods."""
         async with self._turn:
             await self.roster.refresh(books.cluster_cache)
 
     async def all(self, books: Books) -> None:
-        """Take in all of it."""
+        """Take in all changes."""
         async with self._turn:
             await self.roster.refresh(books.cluster_cache)
             await self.holdings.refresh(books.engine.ledger)

@@ -23,17 +23,17 @@ from partage.scheduler.preemption import Occupant, plan_on
 from partage.wire.advice import ROOM
 
 _MOST: Final = 48
-"""Questions that one pod is worth."""
+"""Most questions about one pod."""
 _NODES: Final = 3
-"""Nearest nodes on which it is asked whose end would make room."""
+"""Number of nearest nodes that are searched for pods whose end would make room."""
 _VICTIMS: Final = 8
-"""More pods than this that would have to end are no advice."""
+"""Most pods that an advice may end."""
 _CORE: Final = 10
-"""Thousandths of a card between two amounts of compute that are tried."""
+"""Thousandths of a card between two tried amounts of compute."""
 _MEMORY: Final = 2**30
-"""Bytes between two amounts of memory that are tried."""
+"""Bytes between two tried amounts of memory."""
 _STEPS: Final = 64
-"""Different amounts that are tried at most."""
+"""Most different amounts tried."""
 
 _Change = Callable[[DeviceRequest], DeviceRequest]
 
@@ -48,7 +48,7 @@ class _Trial:
     found: list[dict[str, Any]] = field(default_factory=list)
 
     async def node(self, twin: Pod) -> str:
-        """Where such a pod would go now; empty for nowhere, or where no question is left."""
+        """The node of such a pod now; empty without a node, or if no question is left."""
         if self.left <= 0:
             return ""
         self.left -= 1
@@ -73,17 +73,17 @@ class _Trial:
         return (low * step, where) if where else None
 
     def tell(self, text: str, node: str, pods: list[dict[str, Any]] | None = None) -> None:
-        """Take down a way that works."""
+        """Add a way that works."""
         self.found.append({"text": text, "node": node, "pods": pods or []})
 
 
 async def ways_document(
     books: Books, namespace: str, name: str, *, names: bool = True, now: float | None = None
 ) -> dict[str, Any] | None:
-    """Ways to make a pod fit, the smallest change first; None for a pod that is not known.
+    """Ways to make a pod fit, the smallest change first; None for an unknown pod.
 
     Args:
-        names: whether pods of other namespaces are named.
+        names: whether to name pods of other namespaces.
         now: as for `explain`.
     """
     entry = books.cluster_cache.pod_named(namespace, name)
@@ -142,14 +142,14 @@ _PARTS: Final = (
     ("memory_bytes", _MEMORY, "memory", brief),
     ("memory_milli", _CORE, "memory", _percent),
 )
-"""What a pod may ask less of on a card: the field of its request, steps, and how it is written."""
+"""Amounts of a card that a pod may reduce: the field of its request, steps, and its text."""
 
 
 async def _less(trial: _Trial) -> None:
     """Fewer cards, less compute, less memory, or less of both on each card."""
     cards = _cards(trial.pod)
     if len(cards) != 1 or cards[0].every or cards[0].templated or cards[0].profile:
-        return  # which of several requests should give way is not ours to say
+        return  # we cannot choose one of several requests
     (asked,) = cards
     if asked.count > 1:
         fewer = await trial.largest(
@@ -229,7 +229,7 @@ async def _elsewhere(trial: _Trial) -> None:
 
 
 async def _without(trial: _Trial, refusal: Refusal, *, names: bool) -> None:
-    """Whose end would make room on the nodes that come closest, whatever their priority."""
+    """Pods of any priority whose end would make room on the nearest nodes."""
     engine, plans = trial.books.engine, []
     near = [name for name, why in refusal.nodes.items() if why.code in ROOM]
     for name in near[:_NODES]:

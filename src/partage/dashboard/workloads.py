@@ -23,15 +23,15 @@ from partage.wire.outcomes import given_text, grant_document
 from partage.wire.translation import PodEntry
 
 _PIECE: Final = 256
-"""Pods that are put in order before others get their turn."""
+"""Pods sorted before other tasks run."""
 _MOST_CLAIMANTS: Final = 1000
-"""Pods that ask by claims alone, of one answer."""
+"""Most pods of one answer that ask by claims alone."""
 
 
 async def pods_document(
     books: Books, query: PodQuery, standing: Standing | None = None
 ) -> dict[str, Any]:
-    """One page of pods; `standing` is kept between two looks, None keeps nothing."""
+    """One page of pods; `standing` is the cache between two looks, None keeps nothing."""
     kept = standing or Standing()
     await kept.pods(books)
     found = await _found(books, query, kept.roster)
@@ -53,7 +53,7 @@ async def pods_document(
 
 
 async def _claimants(books: Books, query: PodQuery) -> dict[Key, Document]:
-    """Pods that ask by claims alone and are wanted; the latest of very many are left out."""
+    """Requested pods that ask by claims alone; the latest of very many are left out."""
     found: dict[Key, Document] = {}
     if query.code or query.protocol not in ("", CLAIM):
         return found
@@ -72,7 +72,7 @@ async def _claimants(books: Books, query: PodQuery) -> dict[Key, Document]:
 
 
 def claimant_document(books: Books, pod: Document) -> dict[str, Any]:
-    """A pod that asks by ResourceClaims alone; only the answer about a single pod says why it waits."""
+    """A pod that asks by ResourceClaims alone; only the answer about a single pod has the reason."""
     spec = pod.shape.spec if isinstance(pod.shape, shapes.Pod) else None
     node = spec.node_name if spec else None
     said = "" if node else said_of(pod)
@@ -103,7 +103,7 @@ def claimant_document(books: Books, pod: Document) -> dict[str, Any]:
 
 
 async def _found(books: Books, query: PodQuery, roster: Roster) -> Sequence[Key]:
-    """The pods that are wanted, in order."""
+    """The requested pods, in order."""
     if query.code and query.state == "placed":
         return []
     by_state = {"": roster.pods, "placed": roster.placed, "waiting": roster.waiting}
@@ -133,7 +133,7 @@ async def _sorted(books: Books, order: str, found: Sequence[Key]) -> list[Key]:
 
 
 def _place(books: Books, order: str, uid: str) -> tuple[Any, ...]:
-    """Where a pod stands in an order."""
+    """A pod's place in an order."""
     held = books.engine.ledger.allocation(uid)
     if order == "node":
         return (held is None, *natural(held.node if held else ""))
@@ -155,7 +155,7 @@ def _code(books: Books, uid: str) -> str:
 
 
 def _kept(books: Books, entry: PodEntry, standing: Standing) -> dict[str, Any] | msgspec.Raw:
-    """A pod's document, which is kept as text until what it tells has changed."""
+    """A pod's document, kept as text until its content changes."""
     if standing.texts is None:
         return _document(books, entry)
     uid = entry.pod.uid
@@ -178,7 +178,7 @@ def waiting_pods(books: Books) -> Iterator[PodEntry]:
 
 
 def refusal_of(books: Books, entry: PodEntry) -> Refusal | None:
-    """Why a pod was refused last, or None."""
+    """The reason of a pod's last refusal, or None."""
     waiting = books.waiting.get(entry.pod.uid)
     return waiting.refusal if waiting else None
 
@@ -212,7 +212,7 @@ def _document(books: Books, entry: PodEntry) -> dict[str, Any]:
 
 
 def _sums(held: Allocation | None) -> dict[str, int]:
-    """What the pod has of cards; network cards count in thousandths of their own."""
+    """The pod's grants of cards; network cards count in thousandths of their own."""
     charges = [c for c in held.charges if c.type is DeviceType.GPU] if held else []
     return {
         "core_milli": sum(charge.core_milli for charge in charges),

@@ -15,7 +15,7 @@ _SOON: Final = timedelta(days=7)
 
 
 def webhooks(facts: ClusterFacts) -> Iterator[Finding]:
-    """Both webhooks are configured, with an authority that is valid now."""
+    """Both webhooks are configured, with a valid authority."""
     for name, configurations in ((MUTATE, facts.mutating), (VALIDATE, facts.validating)):
         if configurations is not None:
             yield from _webhook(facts, name, configurations)
@@ -51,7 +51,7 @@ def _webhook(facts: ClusterFacts, name: str, given: Sequence[Object]) -> Iterato
 
 
 def _authority(facts: ClusterFacts, bundle: str) -> str:
-    """What is wrong with an authority; empty for nothing."""
+    """The problem of an authority; empty without one."""
     if not bundle:
         return "it is empty"
     try:

@@ -40,10 +40,10 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
 _INSTALLED: Final = frozenset(
     {scheduling.extender, admission.webhooks, claims.parts, claims.resources, claims.slices}
 )
-"""Of parts that `partage up` has in its own process."""
+"""Checks of parts that `partage up` has in its own process."""
 
 
 def diagnosed(facts: ClusterFacts) -> list[Finding]:
-    """Everything that is wrong."""
+    """All findings."""
     checks = [check for check in CHECKS if not (facts.embedded and check in _INSTALLED)]
     return [finding for check in checks for finding in check(facts)]

@@ -16,7 +16,7 @@ _GATES: Final = ("DRAConsumableCapacity", "DRADeviceTaints", "DRAPartitionableDe
 
 
 def parts(facts: ClusterFacts) -> Iterator[Finding]:
-    """What agents offer is described by classes, counted by the scheduler service, and asked about before it is stored."""
+    """Agents' offers have classes, the scheduler service counts them, and allocations are asked about before they are stored."""
     agents, schedulers = list(_run(facts, "agent")), list(_run(facts, "scheduler"))
     offering = [one for _, one in agents if "--dra" in one]
     counting = [one for _, one in schedulers if "--claims" in one]
@@ -65,7 +65,7 @@ def parts(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def resources(facts: ClusterFacts) -> Iterator[Finding]:
-    """No DeviceClass has a name by which pods ask for Partage's devices: two would decide about one request."""
+    """No DeviceClass has a name by which pods ask for Partage's devices, because two would decide about one request."""
     for name, resource in facts.taken:
         yield error(
             "claims-class-takes-name",
@@ -77,7 +77,7 @@ def resources(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def gates(facts: ClusterFacts) -> Iterator[Finding]:
-    """No feature gate is off, by a part's options, that offering cards to claims stands on."""
+    """No part's options switch off a feature gate that claims for cards need."""
     if not any("--dra" in given for _, given in _run(facts, "agent")):
         return
     for pod in facts.pods:
@@ -99,7 +99,7 @@ def gates(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def slices(facts: ClusterFacts) -> Iterator[Finding]:
-    """Every node's ResourceSlices are whole, and kept by an agent."""
+    """Every node's ResourceSlices are complete, and an agent maintains them."""
     by_node: dict[str, list[Object]] = defaultdict(list)
     for one in facts.slices or ():
         spec = one.get("spec") or {}
@@ -143,7 +143,7 @@ def slices(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _kept(facts: ClusterFacts) -> set[str]:
-    """Nodes whose slices an agent keeps: one in a pod with --dra, or one outside of pods that renews its Lease."""
+    """Nodes whose slices an agent maintains: one in a pod with --dra, or one outside of pods that renews its Lease."""
     pods = list(_run(facts, "agent"))
     of = {str(pod.get("spec", {}).get("nodeName", "")) for pod, _ in pods}
     keeping = {

@@ -10,7 +10,7 @@ Object = Mapping[str, Any]
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """Severity."""
 
     ERROR = "error"  # pods wait, or get cards that they should not
     WARNING = "warning"  # works, but not as well, or not for long
@@ -22,7 +22,7 @@ class Finding:
 
     Attributes:
         check: its stable name.
-        rule: what must hold, and what was found.
+        rule: the violated rule, and the present state.
     """
 
     check: str
@@ -33,33 +33,33 @@ class Finding:
 
 
 def error(check: str, thing: str, rule: str, fix: str) -> Finding:
-    """A finding that is an error."""
+    """A finding of level error."""
     return Finding(check, Level.ERROR, thing, rule, fix)
 
 
 def warning(check: str, thing: str, rule: str, fix: str) -> Finding:
-    """A finding that is a warning."""
+    """A finding of level warning."""
     return Finding(check, Level.WARNING, thing, rule, fix)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Objects as the API server has them; None where they could not be read.
+    """The API server's objects; None if they could not be read.
 
     Attributes:
-        schedulers: kube-scheduler configurations by where they were found; none of a tenant's.
-        programs: pods that operators made; checks for what is installed look at these alone.
+        schedulers: kube-scheduler configurations by source; none of a tenant's.
+        programs: pods that operators made; checks of installed parts use these alone.
         templates: ResourceClaimTemplates that the scheduler service made.
-        denied: what the scheduler's account may not do, such as `create pods/binding`.
-        agents: when each node's agent last renewed its Lease, by node.
+        denied: missing rights of the scheduler's account, such as `create pods/binding`.
+        agents: time of the last renewal of each agent's Lease, by node.
         closed: quarantines, by node and message.
-        twice: cards that records give beyond their means, by node and message.
+        twice: cards with more in records than they have, by node and message.
         faults: pods whose requests break a rule, with the rule.
-        refused: ConfigMaps that were refused, with the reason.
+        refused: rejected ConfigMaps, with the reason.
         unread: ConfigMaps in namespaces that the service does not read, with the namespaces that it does.
-        taken: DeviceClasses that have a name by which pods ask for our devices, and that name.
+        taken: DeviceClasses with a name by which pods ask for our devices, and that name.
         unrecorded: bound pods that ask for devices and have no record.
-        known: nodes whose devices the books know.
+        known: nodes with devices in the books.
         embedded: whether this is `partage up`, whose scheduler and admission are in its process.
     """
 
@@ -89,13 +89,13 @@ class ClusterFacts:
 
 
 def named(one: Object) -> str:
-    """`namespace/name`, or the name of what has no namespace."""
+    """`namespace/name`, or the name of an object without a namespace."""
     meta = one.get("metadata", {})
     namespace = meta.get("namespace")
     return f"{namespace}/{meta.get('name')}" if namespace else str(meta.get("name"))
 
 
 def ours(pod: Object) -> bool:
-    """Whether a pod is of Partage's own chart, whatever names a profile gives it."""
+    """Whether a pod is of Partage's own chart, with any profile's names."""
     labels = pod.get("metadata", {}).get("labels") or {}
     return bool(labels.get("app.kubernetes.io/part-of") == "partage")

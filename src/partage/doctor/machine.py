@@ -23,7 +23,7 @@ _ISOLATION: Final = "var/lib/partage/isolation"
 _FINDINGS: Final = f"var/lib/partage/agent/{NAME}"
 _WORSE: Final = frozenset({Done.EVICT, Done.REFUSE})
 _RUN: Final = ("run", "var/run")
-"""The same folder on a running node; a link of the second may not hold under another root."""
+"""The same folder on a running node; the second's link may be broken under another root."""
 _NRI: Final = "nri/nri.sock"
 _PROXY: Final = "partage/cri.sock"
 _RUNTIMES: Final = ("containerd/containerd.sock", "crio/crio.sock")
@@ -31,11 +31,11 @@ _FLAGS: Final = "var/lib/kubelet/kubeadm-flags.env"
 _ENDPOINT: Final = re.compile(r"--container-runtime-endpoint[= ]([^\s\"']+)")
 _SHOWN: Final = 300
 _NEW: Final = 3
-"""Version of containerd's configuration from which NRI and CDI are on by default."""
+"""First version of containerd's configuration with NRI and CDI on by default."""
 
 
 def examined(root: Path) -> Iterator[Finding]:
-    """Everything found on one node."""
+    """All findings on one node."""
     nri = True
     for path, check in (
         (_CONTAINERD, _containerd),
@@ -87,7 +87,7 @@ def _containerd(path: str, text: str) -> Iterator[Finding]:
 
 
 def _unasked(root: Path) -> Iterator[Finding]:
-    """A runtime that runs, and neither its NRI nor a proxy before it."""
+    """A running runtime with neither its NRI nor a proxy before it."""
     asked = _kubelets_runtime(root)
     if asked is not None and asked.endswith(_PROXY):
         return
@@ -113,7 +113,7 @@ def _runs(root: Path, socket: str) -> bool:
 
 
 def _kubelets_runtime(root: Path) -> str | None:
-    """Where the kubelet asks for containers; None where nothing says."""
+    """The kubelet's runtime endpoint; None if no file has it."""
     try:
         document = _document((root / _KUBELET).read_text("utf-8"))
         found = document.get("containerRuntimeEndpoint")
@@ -127,7 +127,7 @@ def _kubelets_runtime(root: Path) -> str | None:
 
 
 def _document(text: str) -> Any:
-    """The first document of YAML text; empty where there is none. Raises `YamlError`."""
+    """The first document of YAML text; empty without one. Raises `YamlError`."""
     return next(iter(yaml_values(text.encode())), None) or {}
 
 
@@ -188,7 +188,7 @@ def _static(path: str, text: str) -> Iterator[Finding]:
 
 
 def _agent(root: Path) -> Iterator[Finding]:
-    """What the agent last found that records, journal, kubelet and runtime do not agree on."""
+    """The agent's last differences between records, journal, kubelet and runtime."""
     try:
         at, findings = read_findings(root / _FINDINGS)
     except InvalidDocument as broken:
@@ -210,7 +210,7 @@ def _agent(root: Path) -> Iterator[Finding]:
 
 
 def _isolation(root: Path) -> Iterator[Finding]:
-    """Enforcement libraries whose content is not what their name says, and containers without one."""
+    """Enforcement libraries whose content does not match their name, and containers without one."""
     for library in sorted(root.glob(f"{_ISOLATION}/lib/*.so")):
         if not is_genuine(library):
             yield error(

@@ -40,7 +40,7 @@ _NOTED: Final[Mapping[str, str]] = {
     "later",
     Code.DISAGREEMENT: "partage doctor --node there says what to do; agent.md lists the kinds",
 }
-"""By code, what to do."""
+"""Remedies by code."""
 _OLD: Final = names.KUBERNETES_DOMAIN + "gpu-core"
 _COUNTS: Final = (
     *(name for row in ROWS for name in (*row.counts, *row.wakes)),
@@ -93,7 +93,7 @@ def devices(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def files(facts: ClusterFacts) -> Iterator[Finding]:
-    """A container can be given the cards that a Device object tells of."""
+    """A container can get the cards of a Device object."""
     for one in facts.devices or ():
         vendor = str((one["metadata"].get("labels") or {}).get(names.GPU_VENDOR, "")).lower()
         if _has_cards(one) and not files_known(vendor):
@@ -113,7 +113,7 @@ def _ready(node: Object) -> bool:
 
 
 def totals(facts: ClusterFacts) -> Iterator[Finding]:
-    """Nodes with Device objects report totals in both dialects, written by one."""
+    """Nodes with Device objects report totals in both dialects, from one writer."""
     reported = _with_cards(facts)
     for node in facts.nodes:
         have = _allocatable(node)
@@ -144,7 +144,7 @@ def _with_cards(facts: ClusterFacts) -> set[str]:
 
 
 def _has_cards(device: Object) -> bool:
-    """Whether any card takes pods; a node of closed cards reports nothing."""
+    """Whether any card accepts pods; a node of closed cards reports nothing."""
     return any(
         entry.get("type") == "gpu" and entry.get("health")
         for entry in device.get("spec", {}).get("devices") or ()
@@ -152,7 +152,7 @@ def _has_cards(device: Object) -> bool:
 
 
 def agents(facts: ClusterFacts) -> Iterator[Finding]:
-    """Who reports a node's devices is there."""
+    """The agent that reports a node's devices is running."""
     nodes = {str(node["metadata"]["name"]) for node in facts.nodes}
     for name in sorted(facts.agents.keys() & nodes):
         minutes = (facts.now - facts.agents[name]).total_seconds() / 60
@@ -169,7 +169,7 @@ def agents(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def noted(facts: ClusterFacts) -> Iterator[Finding]:
-    """What nodes' agents have to say of themselves."""
+    """Notes of nodes' agents about themselves."""
     for node in facts.nodes:
         text = (node["metadata"].get("annotations") or {}).get(names.AGENT_NOTES, "")
         for note in read_notes(str(text)) if text else ():
@@ -183,7 +183,7 @@ def noted(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def plugins(facts: ClusterFacts) -> Iterator[Finding]:
-    """One device plugin a name: no other vendor's plugin beside our agent."""
+    """One device plugin for each name: no other vendor's plugin beside our agent."""
     beside: dict[str, list[str]] = defaultdict(list)
     agents: set[str] = set()
     for pod in facts.pods:
@@ -209,7 +209,7 @@ def plugins(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def units(facts: ClusterFacts) -> Iterator[Finding]:
-    """No kubelet goes on counting a resource whose device plugin is gone."""
+    """No kubelet still counts a resource whose device plugin is gone."""
     reported = _with_cards(facts)
     for node in facts.nodes:
         have = _allocatable(node)
@@ -227,7 +227,7 @@ def units(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def runtimes(facts: ClusterFacts) -> Iterator[Finding]:
-    """Runtime classes that pods name are there."""
+    """Runtime classes in pods exist."""
     if facts.runtimes is None:
         return
     wanted: dict[str, list[str]] = defaultdict(list)
@@ -256,7 +256,7 @@ def closed(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def twice(facts: ClusterFacts) -> Iterator[Finding]:
-    """No card is given beyond its means."""
+    """No card is allocated beyond its capacity."""
     for node, message in facts.twice:
         yield error(
             "card-given-twice",
@@ -280,7 +280,7 @@ def faults(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def settings(facts: ClusterFacts) -> Iterator[Finding]:
-    """No ConfigMap was refused."""
+    """No ConfigMap was rejected."""
     for name, why in facts.refused:
         yield error(
             "config-refused",
@@ -291,7 +291,7 @@ def settings(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def unread(facts: ClusterFacts) -> Iterator[Finding]:
-    """Every ConfigMap that would set something is where it is read."""
+    """Every ConfigMap with settings is in a namespace that is read."""
     for name, namespaces in facts.unread:
         yield error(
             "config-unread",

@@ -10,11 +10,11 @@ _NAME: Final = "Partage"
 _WEIGHT: Final = 20
 _SOCKET: Final = "PARTAGE_SOCKET"
 _ALONE: Final = ("postFilter", "preBind", "bind")
-"""Points that must name the plugin by itself, so that it comes before kube-scheduler's own."""
+"""Extension points that must name the plugin alone, so that it runs before kube-scheduler's own."""
 
 
 def configuration(facts: ClusterFacts) -> Iterator[Finding]:
-    """Every profile has the plugin with its weight and order, and no extender beside it."""
+    """Every profile has the plugin with its weight and order, and no extender."""
     for where, config in facts.schedulers.items():
         if not has_plugin(config):
             continue
@@ -111,13 +111,13 @@ def _of(pod: Object, container: Object, given: dict[str, str]) -> Iterator[Findi
 
 
 def _volume(container: Object, path: str) -> str:
-    """The volume that holds a path, by name; empty where none is mounted there."""
+    """The name of the volume that holds a path; empty if none is mounted there."""
     folder = path.rpartition("/")[0]
     mounts = container.get("volumeMounts") or ()
     return next((str(one.get("name")) for one in mounts if one.get("mountPath") == folder), "")
 
 
 def _tag(container: Object) -> str:
-    """The tag of its image; a digest is none."""
+    """The tag of its image; a digest is no tag."""
     image = str(container.get("image", "")).partition("@")[0]
     return image.rpartition("/")[2].partition(":")[2]

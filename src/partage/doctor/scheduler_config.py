@@ -60,13 +60,13 @@ class _Configuration(TypedDict, total=False):
 
 
 def configuration_in(source: str, data: bytes) -> Object:
-    """The first one that YAML or JSON text holds.
+    """The first configuration in YAML or JSON text.
 
     Args:
-        source: where the text is from; messages begin with it.
+        source: the text's origin; messages begin with it.
 
     Raises:
-        InvalidDocument: it holds none, or one that kube-scheduler would refuse.
+        InvalidDocument: it has none, or one that kube-scheduler would reject.
     """
     try:
         for value in yaml_values(data):

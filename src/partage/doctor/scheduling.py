@@ -19,7 +19,7 @@ _GATES: Final = {
     "DevicePluginCDIDevices": "containers would not get their devices by CDI",
     "KubeletPodResources": "the agent could not tell which pod has which device",
 }
-"""Feature gates that must not be off, and what happens where one is."""
+"""Feature gates that must not be off, and the effect if one is."""
 _SHOWN: Final = 5
 _LONG: Final = 400
 _STUCK: Final = frozenset(
@@ -33,11 +33,11 @@ _STUCK: Final = frozenset(
         "RunContainerError",
     }
 )
-"""Why a kubelet says that a container waits, where waiting alone helps nothing."""
+"""A kubelet's reasons for a waiting container that waiting alone does not solve."""
 
 
 def asks_us(extender: Object) -> bool:
-    """Whether an extender's entry is ours: the path that the service answers under, with a bind verb."""
+    """Whether an extender's entry is ours: the service's path, with a bind verb."""
     return str(extender.get("urlPrefix", "")).rstrip("/").endswith("/scheduler") and bool(
         extender.get("bindVerb")
     )
@@ -60,7 +60,7 @@ def _ours(facts: ClusterFacts) -> Iterator[tuple[str, Object, Object]]:
 
 
 def extender(facts: ClusterFacts) -> Iterator[Finding]:
-    """An extender entry is there, for all pods with devices, with all verbs; or the plugin instead."""
+    """An extender entry exists, for all pods with devices, with all verbs; or the plugin instead."""
     found = list(_ours(facts))
     if not found and not any(map(has_plugin, facts.schedulers.values())):
         yield _missing(facts)
@@ -79,7 +79,7 @@ def extender(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _managed(where: str, config: Object, extender: Object) -> Iterator[Finding]:
-    """Whether the extender hears of names that it is asked about, and which device pods come without one."""
+    """Whether the extender's managed names include all device names, and which device pods use none of them."""
     managed = {entry.get("name", "") for entry in extender.get("managedResources") or ()}
     if not managed:
         return
@@ -110,7 +110,7 @@ def _managed(where: str, config: Object, extender: Object) -> Iterator[Finding]:
 
 
 def _missing(facts: ClusterFacts) -> Finding:
-    """No configuration mentions us; whether it once did shows in what was bound meanwhile."""
+    """The finding for a missing entry; pods bound meanwhile show whether there once was one."""
     bare = [
         named(pod)
         for pod in facts.pods
@@ -141,7 +141,7 @@ def _missing(facts: ClusterFacts) -> Finding:
 
 
 def sampling(facts: ClusterFacts) -> Iterator[Finding]:
-    """Every node is looked at."""
+    """kube-scheduler examines every node."""
     for where, config, _ in _ours(facts):
         percent = config.get("percentageOfNodesToScore", 0)
         if percent != 100:  # percent
@@ -157,7 +157,7 @@ def sampling(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def unrecorded(facts: ClusterFacts) -> Iterator[Finding]:
-    """No pod with devices is bound by another scheduler."""
+    """No other scheduler has bound a pod with devices."""
     if facts.unrecorded:
         some = ", ".join(facts.unrecorded[:_SHOWN])
         yield error(
@@ -171,7 +171,7 @@ def unrecorded(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def parts(facts: ClusterFacts) -> Iterator[Finding]:
-    """No program of the chart fails again and again, or waits for an image."""
+    """No program of the chart fails repeatedly, or waits for an image."""
     for pod in facts.pods:
         status = pod.get("status", {})
         for one in status.get("containerStatuses") or () if ours(pod) and not _over(pod) else ():
@@ -194,7 +194,7 @@ def parts(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def others(facts: ClusterFacts) -> Iterator[Finding]:
-    """No second scheduler hands out the same cards."""
+    """No second scheduler allocates the same cards."""
     for pod in facts.pods:
         if _over(pod) or ours(pod):
             continue
@@ -211,7 +211,7 @@ def others(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def gates(facts: ClusterFacts) -> Iterator[Finding]:
-    """No feature is switched off that Partage stands on."""
+    """No feature that Partage needs is switched off."""
     for pod in facts.pods:
         given = _argument(pod, "--feature-gates")
         off = {part.partition("=")[0] for part in given.split(",") if part.endswith("=false")}
@@ -225,7 +225,7 @@ def gates(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def rights(facts: ClusterFacts) -> Iterator[Finding]:
-    """The service's account may do what the service does."""
+    """The service's account has the rights that the service needs."""
     if facts.denied:
         yield error(
             "rights",
@@ -250,7 +250,7 @@ def _argument(pod: Object, name: str) -> str:
 
 
 def option(container: Object, name: str, bare: str = "") -> str:
-    """What follows `name=` in a container's command; `bare` where nothing does, empty without the option."""
+    """The text after `name=` in a container's command; `bare` without such text, empty without the option."""
     for text in (*(container.get("command") or ()), *(container.get("args") or ())):
         key, _, value = str(text).partition("=")
         if key == name:
