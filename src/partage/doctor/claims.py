@@ -16,7 +16,7 @@ _GATES: Final = ("DRAConsumableCapacity", "DRADeviceTaints", "DRAPartitionableDe
 
 
 def parts(facts: ClusterFacts) -> Iterator[Finding]:
-    """Agents' offers have classes, the scheduler service counts them, and allocations are asked about before they are stored."""
+    """Agents' offers have classes, the service counts them, and the API server asks before it stores allocations."""
     agents, schedulers = list(_run(facts, "agent")), list(_run(facts, "scheduler"))
     offering = [one for _, one in agents if "--dra" in one]
     counting = [one for _, one in schedulers if "--claims" in one]
