@@ -20,7 +20,7 @@ Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks."""
+    """The user of a request."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -32,16 +32,16 @@ ADMIN: Final = User("kubernetes-admin", ("system:masters", "system:authenticated
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One request as admission sees it.
+    """One request in admission's view.
 
     Attributes:
-        subresource: of which part; empty for the whole.
-        namespace: where; empty for cluster-scoped kinds.
-        name: empty while a `generateName` has not become a name.
-        object: what would be stored (for `binding` and `eviction`, that document); None on
-            deletion. Not to be altered: a mutator returns another.
-        old: what is stored; None on creation.
-        dry_run: whether nothing will be stored, so that hooks must have no side effects.
+        subresource: the part; empty for the whole.
+        namespace: empty for cluster-scoped kinds.
+        name: empty before the name is generated.
+        object: the object to store (for `binding` and `eviction`, that document); None on
+        deletion. Do not change it: a mutator returns another.
+        old: the stored object; None on creation.
+        dry_run: whether nothing is stored, so that hooks must have no side effects.
         warnings: texts for the client; hooks may append.
     """
 
@@ -58,7 +58,7 @@ class Review:
 
 
 class Refused(Exception):
-    """A hook says no; the message says why, `code` is the HTTP status."""
+    """A hook's rejection: the message is the reason, `code` is the HTTP status."""
 
     def __init__(self, message: str, code: int = 403) -> None:
         super().__init__(message)
@@ -66,20 +66,20 @@ class Refused(Exception):
 
 
 Mutator = Callable[[Review], Awaitable[dict[str, Any] | None] | dict[str, Any] | None]
-"""Returns the object to go on with, or None for no change; raises `Refused`."""
+"""Returns the object for the next step, or None for no change; raises `Refused`."""
 
 Validator = Callable[[Review], Awaitable[None] | None]
-"""Raises `Refused`, or lets pass."""
+"""Raises `Refused`, or accepts."""
 
 
 class Remote(Protocol):
-    """Hooks outside this process, which come last."""
+    """Hooks outside this process, which run last."""
 
     async def mutate(self, review: Review) -> dict[str, Any] | None:
-        """The object to go on with."""
+        """The object for the next step."""
 
     async def validate(self, review: Review) -> None:
-        """Refuses, or lets pass."""
+        """Rejects, or accepts."""
 
 
 class Admission:
@@ -88,8 +88,8 @@ class Admission:
     Attributes:
         mutators: run first, in order.
         validators: run once the object is complete and valid.
-        policies: take the place of stored ValidatingAdmissionPolicies, whose CEL expressions are
-            not interpreted; they run after the validators.
+        policies: replace stored ValidatingAdmissionPolicies, whose CEL expressions are not
+        interpreted; they run after the validators.
         remote: webhooks; run after all others of their sort.
     """
 
@@ -100,7 +100,7 @@ class Admission:
         self.remote: Remote | None = None
 
     async def mutate(self, review: Review) -> dict[str, Any]:
-        """What is left of the object after all mutators. Raises `ApiError`."""
+        """The object after all mutators. Raises `ApiError`."""
         remote = [self.remote.mutate] if self.remote is not None else []
         for mutator in (*self.mutators, *remote):
             try:

@@ -23,12 +23,12 @@ _MAP: Final = Type("map", item=_PLAIN)
 
 @dataclass(frozen=True, slots=True)
 class Manager:
-    """Who writes, and how.
+    """A writer, and the kind of its write.
 
     Attributes:
         name: the field manager.
         operation: `Apply` or `Update`.
-        time: when, as Kubernetes writes times.
+        time: in Kubernetes' format.
         subresource: such as `status`; empty for the main one.
     """
 
@@ -62,7 +62,7 @@ class Manager:
 def record_update(
     new: dict[str, Any], old: Mapping[str, Any] | None, type_: Type, manager: Manager
 ) -> None:
-    """Writes into `new` who owns what after an update (or creation) that was not an apply."""
+    """Writes the owners of fields into `new` after an update (or creation) that was not an apply."""
     after = _within(leaves(new, type_), manager)
     before = _within(leaves(old, type_), manager) if old is not None else {}
     changed = {p for p, v in after.items() if p not in before or before[p] != v}
@@ -90,7 +90,7 @@ def record_update(
 
 
 def _within(paths: dict[Path, Any], manager: Manager) -> dict[Path, Any]:
-    """The paths that this way of writing can change: the status, or all but the status."""
+    """The paths that this kind of write can change: the status, or all but the status."""
     status = manager.subresource == "status"
     return {
         path: value
@@ -152,7 +152,7 @@ def apply(
 
 
 def _owners(live: Mapping[str, Any], type_: Type, manager: Manager) -> list[dict[str, Any]]:
-    """The live entries; an object that has none was written by someone before any apply."""
+    """The live entries; an object without any was written before the first apply."""
     entries = live["metadata"].get("managedFields") or []
     if entries:
         return list(entries)
@@ -215,7 +215,7 @@ def _merge(value: Any, wanted: Any, type_: Type) -> Any:
 def _prune(
     value: dict[str, Any], type_: Type, dropped: set[Path], kept: set[Path]
 ) -> dict[str, Any]:
-    """`value` without the paths that no manager wants any longer."""
+    """`value` without the paths that no manager owns any longer."""
     if not dropped:
         return value
     parents = {path[:n] for path in kept for n in range(len(path) + 1)}

@@ -28,7 +28,7 @@ _PREFIXES: Final = {
     "apiextensions.k8s.io": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.",
 }
 _VERSIONS: Final = {"autoscaling": "v2"}
-"""Of the groups whose version is not v1."""
+"""Versions of groups other than v1."""
 
 # Scope letters: N namespaced, C cluster. Marks: `status`, `scale` and others are subresources,
 # `+gen` counts generations, words after `~` are fields for selectors.
@@ -94,7 +94,7 @@ _SUBS: Final = {
 
 
 def kinds() -> list[Kind]:
-    """Every built-in resource, the virtual ones included."""
+    """Every built-in resource, including virtual ones."""
     return [*_rows(), *_events(), *_virtual()]
 
 
@@ -135,7 +135,7 @@ def subresource(name: str, kind: str, group: str, version: str) -> Subresource:
 
 
 def _events() -> Iterator[Kind]:
-    """The same events under their newer name; the core's form is the stored one."""
+    """The same events under their newer name; the store has the core's form."""
     yield Kind(
         group="events.k8s.io",
         version="v1",
@@ -161,7 +161,7 @@ def _events() -> Iterator[Kind]:
 
 
 def _virtual() -> Iterator[Kind]:
-    """What is answered and not kept."""
+    """A resource that is answered and not stored."""
     rows = (
         ("", "Binding", "bindings", True),
         ("authentication.k8s.io", "SelfSubjectReview", "selfsubjectreviews", False),
@@ -192,18 +192,18 @@ _NAMES: Final = {
     "reportingComponent": "reportingController",
 }
 _BACK: Final = {new: old for old, new in _NAMES.items()}
-"""Fields of events whose name is another in `events.k8s.io`."""
+"""Fields of events with another name in `events.k8s.io`."""
 
 
 def _outward(value: dict[str, Any]) -> dict[str, Any]:
-    """A stored event as `events.k8s.io/v1` shows it."""
+    """A stored event in the form of `events.k8s.io/v1`."""
     found = {_NAMES.get(key, key): inner for key, inner in value.items()}
     found["apiVersion"] = "events.k8s.io/v1"
     return found
 
 
 def _inward(value: dict[str, Any]) -> dict[str, Any]:
-    """An `events.k8s.io/v1` event as it is stored."""
+    """An `events.k8s.io/v1` event in its stored form."""
     found = {_BACK.get(key, key): inner for key, inner in value.items()}
     found["apiVersion"] = "v1"
     return found

@@ -42,17 +42,17 @@ _NONE = Rules()
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is asked, of which object.
+    """The action of a request, and its object.
 
     Attributes:
-        kind: the resource, in the version that was asked for.
+        kind: the resource, in the requested version.
         namespace: empty for cluster-scoped kinds, and for all namespaces.
         sub: the subresource, empty for the whole.
-        dry_run: whether nothing is to be stored.
-        manager: the field manager, empty when the client names none.
+        dry_run: whether nothing is stored.
+        manager: the field manager, empty if the client names none.
         force: whether server-side apply takes fields from other managers.
-        validation: what happens with unknown fields: `Strict`, `Warn` or `Ignore`.
-        repeated: what is to be said of keys that the body gives twice.
+        validation: handling of unknown fields: `Strict`, `Warn` or `Ignore`.
+        repeated: messages about duplicate keys of the body.
     """
 
     kind: Kind
@@ -70,17 +70,17 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A patch whose outcome may be refused.
+    """A patch whose result may be rejected.
 
     Attributes:
-        text: what the refusal shows: the patch itself where it is strategic, else what came of it.
+        text: content of the refusal: a strategic patch itself, else its result.
     """
 
     text: str
     strategic: bool = False
 
     def refused(self, why: str) -> ApiError:
-        """422, as for an object without a kind and name."""
+        """422, for an object without a kind and name."""
         return invalid(
             "",
             "",
@@ -97,7 +97,7 @@ class Patch:
 
 @dataclass(slots=True)
 class Cluster:
-    """What all requests share.
+    """State that all requests share.
 
     Attributes:
         relaxed_names: whether names may have upper-case letters, as a pod of the MetaX document and a node
@@ -125,7 +125,7 @@ def missing(call: Call) -> ApiError:
 
 
 def must_get(cluster: Cluster, call: Call) -> Record:
-    """The object a call names. Raises `ApiError`."""
+    """The object of a call. Raises `ApiError`."""
     found = cluster.store.get(call.kind.resource, call.namespace, call.name)
     if found is None:
         raise missing(call)
@@ -139,7 +139,7 @@ def accept(call: Call, value: Any, patch: Patch | None = None) -> dict[str, Any]
         value: the body, or an object after a patch.
 
     Raises:
-        ApiError: 400, not such an object, or unknown fields under strict validation.
+        ApiError: 400, another kind of object, or unknown fields under strict validation.
     """
     kind = call.kind
     if not isinstance(value, Mapping):
@@ -213,10 +213,10 @@ def _unhandled(kind: Kind, why: str) -> ApiError:
 
 
 def refit(call: Call, value: dict[str, Any]) -> dict[str, Any]:
-    """An object that admission returned, made to fit its kind again, with defaults.
+    """Admission's object, decoded as its kind again, with defaults.
 
     Raises:
-        ApiError: 500, a hook made something that is no such object.
+        ApiError: 500, a hook made a malformed object.
     """
     try:
         found: dict[str, Any] = conform(value, call.kind.type, [], "", call.kind.kind)
@@ -229,7 +229,7 @@ def refit(call: Call, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def fill(kind: Kind, value: dict[str, Any]) -> dict[str, Any]:
-    """The object with its kind's defaults; `value` itself is altered."""
+    """The object with its kind's defaults; this changes `value` itself."""
     filler = rules_of(kind).fill
     if filler is not None:
         filler(value)
@@ -241,7 +241,7 @@ def fill(kind: Kind, value: dict[str, Any]) -> dict[str, Any]:
 def review(
     call: Call, operation: Operation, value: dict[str, Any] | None, old: Record | None
 ) -> Review:
-    """What admission is asked about a call."""
+    """The review of a call for admission."""
     return Review(
         operation=operation,
         kind=call.kind,

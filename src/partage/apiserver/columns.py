@@ -16,9 +16,9 @@ class Column:
     """One column.
 
     Attributes:
-        cell: from the object and the time now (seconds since 1970) to what is shown.
+        cell: from the object and the present time (seconds since 1970) to the shown value.
         type: `string`, `integer`, `boolean`, `number` or `date`.
-        wide: whether it shows only with `-o wide`.
+        wide: whether it is shown only with `-o wide`.
         format: `name` marks the column that names the object.
     """
 
@@ -30,7 +30,7 @@ class Column:
 
 
 def age(text: Any, now: float) -> str:
-    """The time since `text`, as kubectl words it: `45s`, `5m30s`, `3h`, `12d`."""
+    """The time since `text`, in kubectl's format: `45s`, `5m30s`, `3h`, `12d`."""
     if not isinstance(text, str):
         return _UNKNOWN
     try:
@@ -285,7 +285,7 @@ def _scaled(value: Value, _now: float) -> str:
 
 
 def _metrics(value: Value, _now: float) -> str:
-    """What an autoscaler aims at; nothing is measured, so the current values are unknown."""
+    """An autoscaler's targets; nothing is measured, so the current values are unknown."""
     told = []
     for one in (value.get("spec") or {}).get("metrics") or ():
         kind = str(one.get("type") or "")
@@ -488,7 +488,7 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("Created At", _at("metadata", "creationTimestamp", absent=""), "date"),
     ),
 }
-"""Columns by resource; what is not here has name and age."""
+"""Columns by resource; others have name and age."""
 
 
 def columns_of(resource: str) -> tuple[Column, ...]:

@@ -18,10 +18,10 @@ _TRIES: Final = 8
 async def create(
     cluster: Cluster, call: Call, body: Any, *, entries: list[Any] | None = None
 ) -> Record:
-    """Stores a new object and returns it. Raises `ApiError`: what is wrong.
+    """Stores a new object and returns it. Raises `ApiError`.
 
     Args:
-        entries: the `managedFields` it is stored with, when an apply creates it.
+        entries: its `managedFields`, if an apply creates it.
     """
     value = fill(call.kind, accept(call, body))
     asked = review(call, "CREATE", value, None)
@@ -72,12 +72,12 @@ def _begin(cluster: Cluster, call: Call, value: dict[str, Any]) -> dict[str, Any
 
 
 def _begun(type_: Type) -> dict[str, Any]:
-    """The status of a new object: the numbers that are never left out, at zero."""
+    """The status of a new object: the numbers that are never omitted, at zero."""
     return {f.name: 0 for f in type_.fields.values() if f.required and f.type.form == "int"}
 
 
 def inspect_object(call: Call, value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports everything that is wrong with an object."""
+    """Reports all problems of an object."""
     rules = rules_of(call.kind)
     metadata.check(value["metadata"], problems, rules.name, namespaced=call.kind.namespaced)
     if call.kind.definition is None:
@@ -90,7 +90,7 @@ def inspect_object(call: Call, value: Mapping[str, Any], problems: Problems) -> 
 
 
 def _commit(cluster: Cluster, call: Call, value: dict[str, Any]) -> Record:
-    """Checks the quota and stores, in one step that nothing interrupts."""
+    """Checks the quota and stores, in one uninterrupted step."""
     kind, store = call.kind, cluster.store
     cluster.plugins.namespace(review(call, "CREATE", value, None))
     name = value["metadata"]["name"]
@@ -115,6 +115,6 @@ def _commit(cluster: Cluster, call: Call, value: dict[str, Any]) -> Record:
 
 
 def pretend(resource: str, value: dict[str, Any]) -> Record:
-    """What a dry run answers: the object as it would be, at no revision."""
+    """A dry run's answer: the resulting object, at no revision."""
     found = value["metadata"]
     return Record(resource, found.get("namespace", ""), found["name"], value, 0)

@@ -54,7 +54,7 @@ class Mismatch(ValueError):
     """A value of a type that its field cannot hold; the message is the genuine server's.
 
     Attributes:
-        converting: what is said where the value came by a strategic merge patch.
+        converting: the message for a value from a strategic merge patch.
     """
 
     def __init__(self, message: str, converting: str = "") -> None:
@@ -66,10 +66,10 @@ def parse(body: bytes, *, yaml: bool = False, twice: list[str] | None = None) ->
     """A JSON or YAML body as plain values.
 
     Args:
-        twice: receives what is to be said of keys that an object has twice; the last one holds.
+        twice: receives messages about duplicate keys of an object; the last one counts.
 
     Raises:
-        ApiError: 400, not JSON (nor YAML where that is allowed), or nested too deeply.
+        ApiError: 400, not JSON (nor YAML if allowed), or nested too deeply.
     """
     try:
         value = msgspec.json.decode(body)
@@ -104,7 +104,7 @@ def _yaml(body: bytes, twice: list[str] | None) -> Any:
 
 
 def _shallow(value: Any) -> None:
-    """Refuses what is nested so deeply that walking it would exhaust the stack."""
+    """Rejects a value nested so deeply that walking it would exhaust the stack."""
     level = [value]
     for _depth in range(_DEEPEST):
         level = [
@@ -129,7 +129,7 @@ def conform(value: Any, type_: Type, unknown: list[str], where: str = "", root: 
 
     Args:
         unknown: receives the paths of fields that the shape lacks; they are dropped.
-        root: what messages call the innermost struct around `value`.
+        root: the innermost struct around `value`, for messages.
     """
     form = type_.form
     if form == "struct":
@@ -163,7 +163,7 @@ def conform(value: Any, type_: Type, unknown: list[str], where: str = "", root: 
 
 
 def _entry(where: str, key: str, item: Type) -> str:
-    """Where a map's value is; messages about plain values name only the map."""
+    """The path of a map's value; messages about plain values name only the map."""
     return f"{where}.{key}" if item.form in ("struct", "map", "list", "quantity") else where
 
 
@@ -189,7 +189,7 @@ def _struct(value: Any, type_: Type, unknown: list[str], where: str, root: str) 
 
 
 def _blank(item: Type) -> Any:
-    """What null stands for inside a list or map: the zero value."""
+    """The meaning of null in a list or map: the zero value."""
     return {"struct": {}, "map": {}, "list": [], "string": "", "bool": False, "any": None}.get(
         item.form, "0" if item.form == "quantity" else "" if item.form == "bytes" else 0
     )
@@ -251,7 +251,7 @@ def quantity_text(value: str | float) -> str:
 
 
 def _go(type_: Type) -> str:
-    """How Go's messages call a type."""
+    """A type's name in Go's messages."""
     if type_.form == "list" and type_.item:
         return f"[]{_go(type_.item)}"
     if type_.form == "map" and type_.item:
@@ -263,7 +263,7 @@ def _go(type_: Type) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """How messages call the JSON type of a value."""
+    """The name of a value's JSON type in messages."""
     return (
         "bool"
         if isinstance(value, bool)

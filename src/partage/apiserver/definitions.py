@@ -24,7 +24,7 @@ def fill_definition(value: dict[str, Any]) -> None:
 
 
 def check_definition(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports what is wrong with a definition."""
+    """Reports problems of a definition."""
     spec = value["spec"]
     names = spec.get("names") or {}
     for key in ("plural", "kind"):
@@ -81,7 +81,7 @@ def _check_versions(versions: list[Any], problems: Problems) -> None:
 
 
 def _check_schema(schema: Any, field: str, problems: Problems, depth: int) -> None:
-    """Reports what would trip the use of a schema later."""
+    """Reports problems that would fail a schema's use later."""
     if not isinstance(schema, dict) or depth > 100:
         problems.invalid(field, "", "must be an object, nested less than 100 levels")
         return
@@ -116,7 +116,7 @@ def _check_schema(schema: Any, field: str, problems: Problems, depth: int) -> No
 def check_definition_update(
     new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems
 ) -> None:
-    """Reports changes of what may not change."""
+    """Reports changes of immutable fields."""
     for path in ("group", "scope"):
         if new["spec"].get(path) != old["spec"].get(path):
             problems.invalid(f"spec.{path}", new["spec"].get(path), "field is immutable")
@@ -127,7 +127,7 @@ def check_definition_update(
 
 
 def accepted(value: Mapping[str, Any], now: str) -> dict[str, Any]:
-    """The status of a definition that is served."""
+    """The status of a served definition."""
     names = {k: v for k, v in value["spec"]["names"].items() if v}
     old = (value.get("status") or {}).get("conditions") or [{"lastTransitionTime": now}]
     since = old[0].get("lastTransitionTime", now)
@@ -149,7 +149,7 @@ def accepted(value: Mapping[str, Any], now: str) -> dict[str, Any]:
 
 
 def kinds(value: Mapping[str, Any]) -> Iterator[Kind]:
-    """The resources that a definition stands for, one a served version."""
+    """A definition's resources, one for each served version."""
     spec, names = value["spec"], value["spec"]["names"]
     group = spec["group"]
     for version in spec["versions"]:

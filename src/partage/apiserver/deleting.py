@@ -22,11 +22,11 @@ _POLICIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """How to delete.
+    """Options of a deletion.
 
     Attributes:
-        grace: seconds until a pod should be gone; None means what the pod says.
-        policy: what becomes of dependents: `Background`, `Foreground`, `Orphan` or empty.
+        grace: seconds until a pod should be gone; None takes the pod's own value.
+        policy: handling of dependents: `Background`, `Foreground`, `Orphan` or empty.
         uid: delete only the object with this UID.
     """
 
@@ -37,7 +37,7 @@ class DeleteOptions:
 
     @staticmethod
     def read(body: Any) -> "DeleteOptions":
-        """The options that a `DeleteOptions` document tells. Raises `ApiError`: 400 or 422, no such document."""
+        """The options of a `DeleteOptions` document. Raises `ApiError`: 400 or 422, no such document."""
         if body is None:
             return DeleteOptions()
         if not isinstance(body, Mapping) or not isinstance(
@@ -60,10 +60,10 @@ class DeleteOptions:
 
 
 async def delete(cluster: Cluster, call: Call, options: DeleteOptions) -> tuple[Record, bool]:
-    """Deletes an object, or begins to; the answer is its last state and whether it is gone.
+    """Deletes an object, or begins to; returns its last state and whether it is gone.
 
     Raises:
-        ApiError: 404, 409 for a precondition that does not hold, 403 from admission.
+        ApiError: 404, 409 for a failed precondition, 403 from admission.
     """
     for _attempt in range(_TRIES):
         old = must_get(cluster, call)
@@ -93,7 +93,7 @@ def _begin(
     held = bool(old.metadata.get("finalizers")) or bool(finalizer)
     if kind.resource == "namespaces":
         held = held or bool((old.value.get("spec") or {}).get("finalizers"))
-    elif kind.resource == DEFINITIONS:  # the janitor ends it, and takes its objects away
+    elif kind.resource == DEFINITIONS:  # the janitor finishes it, and deletes its objects
         held = held or bool(store.all(old.name))
     if not held and not grace:
         if call.dry_run:
@@ -112,7 +112,7 @@ def _begin(
 
 
 def _grace(resource: str, value: Mapping[str, Any], options: DeleteOptions) -> int:
-    """Seconds that an object has to end; only pods on a node have any."""
+    """An object's grace period in seconds; only pods on a node have one."""
     if resource != "pods":
         return 0
     spec, status = value.get("spec") or {}, value.get("status") or {}

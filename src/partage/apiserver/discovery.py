@@ -22,12 +22,12 @@ _VERSION: Final = {
 
 
 def version() -> dict[str, str]:
-    """What `/version` answers: the Kubernetes whose behaviour is followed."""
+    """The answer of `/version`: the Kubernetes release that the server imitates."""
     return dict(_VERSION)
 
 
 def core_versions(address: str) -> dict[str, Any]:
-    """What `/api` answers."""
+    """The answer of `/api`."""
     return {
         "kind": "APIVersions",
         "versions": ["v1"],
@@ -36,7 +36,7 @@ def core_versions(address: str) -> dict[str, Any]:
 
 
 def groups(registry: Registry) -> dict[str, Any]:
-    """What `/apis` answers."""
+    """The answer of `/apis`."""
     return {
         "kind": "APIGroupList",
         "apiVersion": "v1",
@@ -45,7 +45,7 @@ def groups(registry: Registry) -> dict[str, Any]:
 
 
 def group(registry: Registry, name: str) -> dict[str, Any] | None:
-    """What `/apis/<group>` answers; None for an unknown group."""
+    """The answer of `/apis/<group>`; None for an unknown group."""
     versions = registry.groups().get(name)
     if not versions or not name:
         return None
@@ -58,7 +58,7 @@ def _group(name: str, versions: list[str]) -> dict[str, Any]:
 
 
 def resources(registry: Registry, group_: str, version_: str) -> dict[str, Any] | None:
-    """What `/apis/<group>/<version>` answers; None when nothing is served there."""
+    """The answer of `/apis/<group>/<version>`; None if nothing is served there."""
     kinds = registry.served(group_, version_)
     if not kinds:
         return None
@@ -102,11 +102,11 @@ def _resource(kind: Kind) -> dict[str, Any]:
 
 
 def aggregated(registry: Registry, version_: str, *, core: bool) -> dict[str, Any]:
-    """Everything at once, as newer clients ask for it.
+    """All groups at once, in the form for newer clients.
 
     Args:
         version_: of `apidiscovery.k8s.io`.
-        core: whether the core group alone is wanted (`/api`), or all others (`/apis`).
+        core: whether to give the core group alone (`/api`), or all others (`/apis`).
     """
     return {
         "kind": "APIGroupDiscoveryList",

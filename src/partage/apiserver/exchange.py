@@ -20,24 +20,24 @@ from partage.wire.field_types import META, Type, catalogue
 from partage.wire.protobuf import Malformed
 
 LARGEST_BODY: Final = 3 * 2**20
-"""Bytes of a request's body."""
+"""Most bytes of a request's body."""
 
 _YAML: Final = ("application/yaml", "application/x-yaml", "text/yaml")
 _DELETE_OPTIONS: Final = catalogue()[f"{META}DeleteOptions"]
 _WARNINGS: Final = 4096
 _A_WARNING: Final = 256
-"""Characters of all warnings of one answer together, and of each where they are more."""
+"""Characters of each warning if all of one answer together are too long."""
 _encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request, and what is known about it.
+    """A request, with its parsed parts.
 
     Attributes:
         parts: the path's segments, unquoted.
-        pace: where the request waits for its turn to be worked on.
-        patience: seconds in which the body has to come.
+        pace: the queue in which the request waits for its turn.
+        patience: seconds for the arrival of the body.
     """
 
     request: web.BaseRequest
@@ -48,12 +48,12 @@ class Exchange:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The query's parameters; of one given twice, the first."""
+        """The query's parameters; the first of duplicates."""
         return self.request.query
 
     @property
     def form(self) -> Form:
-        """The form of answer that is accepted. Raises `ApiError`."""
+        """The accepted form of answer. Raises `ApiError`."""
         return form_of(self.request.headers.get("Accept", ""))
 
     @property
@@ -88,7 +88,7 @@ class Exchange:
         """The body as a plain value, from JSON, YAML or, for built-in kinds, protobuf.
 
         Args:
-            type_: what a protobuf body is read as.
+            type_: the type of a protobuf body.
 
         Raises:
             ApiError: 400, 413, 415.
@@ -101,7 +101,7 @@ class Exchange:
         return parse(await self.read(), yaml=media != JSON, twice=twice)
 
     async def optional(self) -> Any:
-        """The body as a plain value, None when there is none. Raises `ApiError`: 400, 413."""
+        """The body as a plain value, None without one. Raises `ApiError`: 400, 413."""
         body = await self.read()
         if body and self.media == protobuf.MEDIA:
             return _message(body, _DELETE_OPTIONS)
@@ -116,7 +116,7 @@ class Exchange:
     def text(
         self, text: bytes, *, code: int = 200, warnings: list[str] | None = None, media: str = JSON
     ) -> web.Response:
-        """An answer with a document that is already JSON, made readable where that is wanted."""
+        """An answer with a JSON document, indented on request."""
         accept = self.request.headers.get("Accept", "")
         if media == JSON and accept.startswith(_YAML):
             media = _YAML[0]
@@ -138,7 +138,7 @@ class Exchange:
         return self.request.headers.get("User-Agent", "").startswith(("curl/", "Wget/"))
 
     def refusal(self, error: ApiError, warnings: list[str] | None = None) -> web.Response:
-        """An answer that says no."""
+        """A refusal."""
         response = self.answer(error.document(), code=error.code, warnings=warnings)
         if error.code == 401:
             response.headers["WWW-Authenticate"] = 'Bearer realm="partage"'
@@ -148,7 +148,7 @@ class Exchange:
         return response
 
     async def stream(self, media: str) -> web.StreamResponse:
-        """An answer that is written piece by piece."""
+        """An answer written piece by piece."""
         response = web.StreamResponse(headers={"Content-Type": media, "Cache-Control": "no-cache"})
         response.enable_chunked_encoding()
         await response.prepare(self.request)
@@ -164,7 +164,7 @@ def _message(body: bytes, type_: Type) -> dict[str, Any]:
 
 
 def _bounded(warnings: Iterable[str]) -> Iterator[str]:
-    """Warnings as kube-apiserver sends them: of more than 4,096 characters together each is cut to 256."""
+    """Warnings as kube-apiserver sends them: above 4,096 characters together, each is cut to 256."""
     told, left = list(warnings), _WARNINGS
     if sum(map(len, told)) > _WARNINGS:
         told = [warning[:_A_WARNING] for warning in told]

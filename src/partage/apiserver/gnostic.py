@@ -13,21 +13,21 @@ import msgspec
 from partage.wire.protobuf import put_number, wrapped
 
 MEDIA: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-"""What the answer is called; clients ask with an `@` before the version."""
+"""The answer's media type; clients ask with an `@` before the version."""
 
 ASKED: Final = "proto-openapi.spec.v2"
-"""In the Accept header of clients that want this form."""
+"""Part of the Accept header of clients that want this form."""
 
 _FIXED: Final = 1
 
 
 class _Place(NamedTuple):
-    """Where a value goes.
+    """A value's place in a message.
 
     Attributes:
         form: `text`, `texts`, `flag`, `whole` (a number), `real`, `any`, or the name of a message.
         each: the field is repeated: a list's items, or a map's entries as messages of name and value.
-        within: numbers of messages that stand around it, outermost first.
+        within: numbers of the messages around it, outermost first.
     """
 
     number: int
@@ -96,14 +96,14 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Place]]] = {
     "schema": _SCHEMA,
 }
 _EXTENSIONS: Final = {"document": 16, "operation": 13, "schema": 31}
-"""Where a message keeps keys that begin with `x-`."""
+"""A message's field for keys that begin with `x-`."""
 
 _WRAPPED: Final = {"parameter": ((1, 2, 3), "query"), "response": ((1,), "response")}
-"""Messages that stand in others which choose between kinds, all of them of one kind here."""
+"""Messages within others that choose between kinds; here all are of one kind."""
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
-    """A document of `openapi.v2`, in the words of its JSON form, as a message."""
+    """A document of `openapi.v2`, with the names of its JSON form, as a message."""
     return _message("document", document)
 
 
@@ -150,7 +150,7 @@ def _one(number: int, form: str, value: Any) -> bytes:
 
 
 def _content(form: str, value: Any) -> bytes:
-    """What stands inside a field with a length."""
+    """The content of a field with a length."""
     if form == "text":
         return str(value).encode()
     if form == "any":
@@ -165,7 +165,7 @@ def _content(form: str, value: Any) -> bytes:
 
 
 def _any(value: Any) -> bytes:
-    """A value of any kind, as YAML; JSON is that too."""
+    """A value of any kind, as YAML, which includes JSON."""
     return wrapped(2, msgspec.json.encode(value))
 
 

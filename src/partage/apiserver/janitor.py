@@ -24,10 +24,10 @@ Place = tuple[str, str, str]
 
 
 class Janitor:
-    """Keeps a cluster tidy."""
+    """Carries out the consequences of changes."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """Begins to watch; what is already stored counts as just added."""
+        """Begins to watch; stored objects count as just added."""
         self._cluster = cluster
         self._uids: dict[str, Place] = {}
         self._dependents: defaultdict[str, set[Place]] = defaultdict(set)
@@ -41,12 +41,12 @@ class Janitor:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether no work is left."""
         return not self._changes and not self._leaving and not self._quotas
 
     @property
     def empties(self) -> bool:
-        """Whether a namespace or a definition that a client deletes takes its objects with it."""
+        """Whether the deletion of a namespace or a definition deletes its objects."""
         return any(
             one.record.resource in ("namespaces", DEFINITIONS)
             and one.record.metadata.get("deletionTimestamp")
@@ -54,7 +54,7 @@ class Janitor:
         )
 
     def _saw(self, change: Change) -> None:
-        """Keeps the indexes; what needs work is noted for `settle`."""
+        """Updates the indexes, and queues work for `settle`."""
         record = change.record
         place = (record.resource, record.namespace, record.name)
         before = change.before.metadata.get("ownerReferences") if change.before else None
@@ -83,7 +83,7 @@ class Janitor:
                 self._leaving[record.namespace] = None
 
     async def settle(self) -> None:
-        """Does all that the changes so far call for, and what that leads to."""
+        """Carries out all consequences of the changes so far, and theirs in turn."""
         while not self.idle:
             while self._changes:
                 await self._follow(self._changes.popleft())
@@ -114,13 +114,13 @@ class Janitor:
             await self._finalize(record)
 
     def _purge(self, resource: str) -> None:
-        """Takes away the objects of a resource that is no longer defined."""
+        """Deletes the objects of a resource that is no longer defined."""
         store = self._cluster.store
         for one in list(store.all(resource)):
             store.remove(resource, one.namespace, one.name, one.revision)
 
     async def _furnish(self, namespace: str) -> None:
-        """The service account that every namespace has."""
+        """Creates the service account that every namespace has."""
         kind = self._cluster.registry.stored("serviceaccounts")
         if kind is None or self._cluster.store.get("serviceaccounts", namespace, "default"):
             return
@@ -147,7 +147,7 @@ class Janitor:
                 await self._owners_there(record)
 
     async def _owners_there(self, record: Record) -> None:
-        """Deletes an object all of whose owners are gone; else drops the references to those."""
+        """Deletes an object without existing owners, or removes its references to deleted ones."""
         owners = record.metadata.get("ownerReferences") or []
         left = [one for one in owners if one.get("uid") in self._uids]
         if not owners or len(left) == len(owners):
@@ -158,7 +158,7 @@ class Janitor:
             await self._delete((record.resource, record.namespace, record.name))
 
     async def _finalize(self, record: Record) -> None:
-        """Works off the finalizers that stand for propagation policies."""
+        """Handles the finalizers of propagation policies."""
         current = self._cluster.store.get(record.resource, record.namespace, record.name)
         if current is None or not current.metadata.get("deletionTimestamp"):
             return
@@ -197,7 +197,7 @@ class Janitor:
         self._rewrite(record, finalizers=[one for one in held if one != finalizer])
 
     def _rewrite(self, record: Record, **changed: list[Any]) -> None:
-        """Writes lists of metadata, dropping empty ones; the object goes if that frees it."""
+        """Writes lists of metadata without empty ones; deletes the object if no finalizer is left."""
         head = {k: v for k, v in record.metadata.items() if k not in changed}
         head.update({key: value for key, value in changed.items() if value})
         value = {**record.value, "metadata": head}
@@ -211,7 +211,7 @@ class Janitor:
             return
 
     async def _empty(self, namespace: str) -> None:
-        """Deletes what is in a namespace, and then the namespace."""
+        """Deletes a namespace's objects, and then the namespace."""
         store = self._cluster.store
         for resource in list(store.resources()):
             kind = self._cluster.registry.stored(resource)
@@ -227,7 +227,7 @@ class Janitor:
             store.remove("namespaces", "", namespace, found.revision)
 
     def _measure(self, namespace: str) -> None:
-        """Writes what is used into the status of a namespace's quotas."""
+        """Writes the use into the status of a namespace's quotas."""
         for record in self._cluster.store.all("resourcequotas", namespace):
             used = {
                 name: str(q) for name, q in quota.totals(self._cluster.store, record.value).items()

@@ -40,7 +40,7 @@ def _steps(path: str) -> tuple[_Step, ...] | None:
 
 
 def find_all(value: Any, path: str) -> list[Any]:
-    """Everything that `path` leads to."""
+    """All values at `path`."""
     steps = _steps(path)
     if steps is None:
         return []
@@ -51,7 +51,7 @@ def find_all(value: Any, path: str) -> list[Any]:
 
 
 def find(value: Any, path: str) -> Any:
-    """The first thing that `path` leads to; None when there is nothing."""
+    """The first value at `path`; None without any."""
     found = find_all(value, path)
     return found[0] if found else None
 

@@ -36,13 +36,13 @@ class Kind:
 
     Attributes:
         group: the API group; empty for the core.
-        plural: as in paths.
-        verbs: what can be done; empty subset means virtual (a review that is answered, not kept).
+        plural: the name in paths.
+        verbs: possible actions; an empty subset means virtual (a review that is answered, not stored).
         storage: the store's name for it; several versions, and events of both groups, share one.
-        generation: whether a change of its spec counts up `metadata.generation`.
-        selectable: the fields it can be selected by, beside name and namespace.
+        generation: whether a change of its spec increases `metadata.generation`.
+        selectable: fields for selectors, beside name and namespace.
         definition: for custom resources, the version's part of the definition.
-        convert: from the stored document to this version's; None when only apiVersion differs.
+        convert: from the stored document to this version's; None if only apiVersion differs.
     """
 
     group: str
@@ -65,7 +65,7 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """As documents write it."""
+        """The form in documents."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
@@ -78,18 +78,18 @@ class Kind:
         return next((found for found in self.subresources if found.name == name), None)
 
     def fields(self) -> tuple[str, ...]:
-        """Every field it can be selected by."""
+        """Every field for selectors."""
         return ("metadata.name", "metadata.namespace", *self.selectable)
 
     @property
     def unknown_field(self) -> str:
-        """What to say of another field; built-in kinds that have none of their own name the two that all have."""
+        """The message about another field; built-in kinds without fields of their own name the two common ones."""
         if self.selectable or self.definition is not None:
             return "field label not supported: %s"
         return '"%s" is not a known field selector: only "metadata.name", "metadata.namespace"'
 
     def outward(self, value: dict[str, Any]) -> dict[str, Any]:
-        """A stored document as this version shows it."""
+        """A stored document in this version's form."""
         if self.convert is not None:
             return self.convert(value)
         if value.get("apiVersion") == self.api_version:
@@ -97,7 +97,7 @@ class Kind:
         return {**value, "apiVersion": self.api_version}
 
     def inward(self, value: dict[str, Any]) -> dict[str, Any]:
-        """A document of this version as it is stored."""
+        """A document of this version in its stored form."""
         return self.unconvert(value) if self.unconvert is not None else value
 
 
@@ -112,10 +112,10 @@ def _age(version: str) -> tuple[int, int, int, str]:
 
 @dataclass(slots=True)
 class Registry:
-    """The resources that are served now; custom ones come and go.
+    """The served resources; custom ones change at run time.
 
     Attributes:
-        counter: grows with every change, so that documents made from it can be kept.
+        counter: grows with every change, for caches of documents made from it.
     """
 
     _kinds: dict[tuple[str, str, str], Kind] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Registry:
         self._preferred = {}
         for kind in sorted(self._kinds.values(), key=lambda k: _age(k.version), reverse=True):
             self._preferred[kind.resource] = kind
-        for kind in self._kinds.values():  # events: the core's form is the stored one
+        for kind in self._kinds.values():  # events: the store has the core's form
             if not kind.group and kind.convert is None:
                 self._preferred[kind.resource] = kind
 
@@ -148,7 +148,7 @@ class Registry:
         return self._kinds.get((group, version, plural))
 
     def stored(self, resource: str) -> Kind | None:
-        """The preferred version of what the store calls `resource`."""
+        """The preferred version of the store's `resource`."""
         return self._preferred.get(resource)
 
     def __iter__(self) -> Iterator[Kind]:

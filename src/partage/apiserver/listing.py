@@ -20,7 +20,7 @@ _CONTINUE: Final = (
 
 
 class _Token(msgspec.Struct, frozen=True):
-    """What a continue token holds."""
+    """Content of a continue token."""
 
     rv: int
     start: tuple[str, str]
@@ -28,7 +28,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a resource are wanted."""
+    """The requested objects of a resource."""
 
     labels: Selector = Selector()
     fields: FieldSelector = FieldSelector()
@@ -36,11 +36,11 @@ class Selection:
 
     @property
     def everything(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether it selects all objects."""
         return not self.labels.requirements and not self.fields.terms
 
     def matches(self, record: Record) -> bool:
-        """Whether an object is wanted."""
+        """Whether it selects an object."""
         if self.labels.requirements and not self.labels.matches(record.labels):
             return False
         if not self.fields.terms:
@@ -56,8 +56,8 @@ class Listing:
     Attributes:
         records: its objects, by namespace and name.
         revision: the store's revision that it shows.
-        token: how to ask for the next page; empty on the last.
-        remaining: how many are left after it; None when that was not counted.
+        token: for the next page; empty on the last.
+        remaining: number of later objects; None if not counted.
     """
 
     records: list[Record]
@@ -75,7 +75,7 @@ def listed(
     token: str = "",
     exact: int | None = None,
 ) -> Listing:
-    """The objects that are wanted. Raises `ApiError`: 400 for a malformed token, 410 for one that is too old.
+    """The requested objects. Raises `ApiError`: 400 for a malformed token, 410 for one that is too old.
 
     Args:
         limit: the most objects of a page; 0 for all.
@@ -112,7 +112,7 @@ def listed(
 
 
 def _at_once(cluster: Cluster, call: Call, selection: Selection) -> list[Record]:
-    """The newest objects; a single one when the selection names it."""
+    """The newest objects; a single one if the selection names it."""
     name = selection.fields.exact("metadata.name")
     if name is not None and (call.namespace or not call.kind.namespaced):
         found = cluster.store.get(call.kind.resource, call.namespace, name)

@@ -25,7 +25,7 @@ _SERVER_OWNED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Ambient:
-    """What the server needs from outside.
+    """The server's inputs from outside.
 
     Attributes:
         now: seconds since 1970, UTC.
@@ -38,12 +38,12 @@ class Ambient:
 
 
 def timestamp(seconds: float) -> str:
-    """A time as Kubernetes writes it, to the second; the last of the year 9999 for one beyond, as a pod's grace may lead to."""
+    """A time in Kubernetes' format, to the second; at most the end of 9999, which a pod's grace may exceed."""
     return datetime.fromtimestamp(min(seconds, _LAST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def born(metadata: Mapping[str, Any], namespace: str, ambient: Ambient) -> dict[str, Any]:
-    """The metadata of an object that is being created."""
+    """The metadata of a new object."""
     found = {key: value for key, value in metadata.items() if key not in _SERVER_OWNED}
     found.pop("resourceVersion", None)
     if not found.get("name") and found.get("generateName"):
@@ -58,7 +58,7 @@ def born(metadata: Mapping[str, Any], namespace: str, ambient: Ambient) -> dict[
 
 
 def carried(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of an update: what the server owns stays as it was."""
+    """The metadata of an update; the server's own fields stay unchanged."""
     found = {key: value for key, value in new.items() if key not in _SERVER_OWNED}
     found.update((key, old[key]) for key in _SERVER_OWNED if key in old)
     for key in ("name", "namespace", "generateName"):
@@ -69,7 +69,7 @@ def carried(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def begun(value: Mapping[str, Any], grace: int, now: float, finalizer: str = "") -> dict[str, Any]:
-    """The object once its deletion has begun.
+    """The object after the start of its deletion.
 
     Args:
         grace: seconds until it should be gone.
@@ -86,7 +86,7 @@ def begun(value: Mapping[str, Any], grace: int, now: float, finalizer: str = "")
 
 
 def finished(value: Mapping[str, Any]) -> bool:
-    """Whether an object whose deletion has begun holds nothing that keeps it any longer."""
+    """Whether nothing keeps an object in deletion any longer."""
     metadata = value["metadata"]
     return bool(
         metadata.get("deletionTimestamp")
@@ -102,7 +102,7 @@ def check(
     *,
     namespaced: bool,
 ) -> None:
-    """Reports what is wrong with metadata."""
+    """Reports problems of metadata."""
     name = metadata.get("name", "")
     if not name:
         problems.required("metadata.name", "name or generateName is required")

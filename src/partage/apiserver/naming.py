@@ -7,7 +7,7 @@ from typing import Any, Final
 from partage.apiserver.problems import Problems
 
 LARGEST_ANNOTATIONS: Final = 256 * 1024
-"""Bytes of all annotation keys and values of an object together."""
+"""Most bytes of all annotation keys and values of an object together."""
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
@@ -52,13 +52,13 @@ def _longer(limit: int) -> str:
 
 
 def subdomain(name: str) -> list[str]:
-    """What is wrong with a DNS-1123 subdomain, as most objects' names must be."""
+    """Problems of a DNS-1123 subdomain, the form of most objects' names."""
     found = [_longer(253)] if len(name) > 253 else []
     return found if _is_subdomain(name) else [*found, _SUBDOMAIN_TEXT]
 
 
 def domain_label(name: str) -> list[str]:
-    """What is wrong with a DNS-1123 label, as names of namespaces and containers must be."""
+    """Problems of a DNS-1123 label, the form of names of namespaces and containers."""
     found = [_longer(63)] if len(name) > 63 else []
     if _is_label(name):
         return found
@@ -66,20 +66,20 @@ def domain_label(name: str) -> list[str]:
 
 
 def service_name(name: str) -> list[str]:
-    """What is wrong with a DNS-1035 label, as names of services must be."""
+    """Problems of a DNS-1035 label, the form of names of services."""
     found = [_longer(63)] if len(name) > 63 else []
     return found if _is_service(name) else [*found, _SERVICE_TEXT]
 
 
 def path_segment(name: str) -> list[str]:
-    """What is wrong with a name that only has to fit into a URL, such as a role's."""
+    """Problems of a name that only has to fit into a URL, such as a role's."""
     if name in (".", ".."):
         return [f"may not be '{name}'"]
     return [f"may not contain '{sign}'" for sign in "/%" if sign in name]
 
 
 def qualified_name(key: str) -> list[str]:
-    """What is wrong with a label key, annotation key or resource name."""
+    """Problems of a label key, annotation key or resource name."""
     prefix, slash, name = key.rpartition("/")
     if "/" in prefix:
         why = f"a qualified name {_QUALIFIED_TEXT} with an optional DNS subdomain prefix and '/'"
@@ -99,14 +99,14 @@ def qualified_name(key: str) -> list[str]:
 
 
 def domain_prefixed(key: str) -> list[str]:
-    """What is wrong with a name that must carry a domain, such as a finalizer's."""
+    """Problems of a name that must have a domain, such as a finalizer's."""
     if "/" not in key and key not in ("foregroundDeletion", "orphan", "kubernetes"):
         return ["name is neither a standard finalizer name nor is it fully qualified"]
     return qualified_name(key)
 
 
 def port_name(name: str) -> list[str]:
-    """What is wrong with the name of a container's port."""
+    """Problems of the name of a container's port."""
     found = [_longer(15)] if len(name) > 15 else []
     if not _is_service_word(name):
         found.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
@@ -120,7 +120,7 @@ def port_name(name: str) -> list[str]:
 
 
 def label_value(value: str) -> list[str]:
-    """What is wrong with a label's value."""
+    """Problems of a label's value."""
     found = ["must be no more than 63 bytes"] if len(value) > 63 else []
     return found if _is_value(value) else [*found, _VALUE_TEXT]
 

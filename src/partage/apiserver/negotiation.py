@@ -40,7 +40,7 @@ def _parsed(accept: str) -> tuple[tuple[str, dict[str, str]], ...]:
 
 @lru_cache(maxsize=512)
 def form_of(accept: str) -> Form:
-    """The first form of an Accept header that can be had. Raises `ApiError`: 406, none of them."""
+    """The first supported form of an Accept header. Raises `ApiError`: 406, none of them."""
     if not accept:
         return _PLAIN
     for media, parameters in _parsed(accept):
@@ -61,7 +61,7 @@ def form_of(accept: str) -> Form:
 
 @lru_cache(maxsize=512)
 def discovery_version(accept: str) -> str:
-    """The version of aggregated discovery that is wanted first; empty for the plain form."""
+    """The preferred version of aggregated discovery; empty for the plain form."""
     for media, parameters in _parsed(accept):
         if media not in _ANY:
             continue

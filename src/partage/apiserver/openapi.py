@@ -117,7 +117,7 @@ _STRATEGIC: Final = "application/strategic-merge-patch+json"
 
 
 def index(registry: Registry) -> dict[str, Any]:
-    """What `/openapi/v3` answers."""
+    """The answer of `/openapi/v3`."""
     paths = {}
     for group, versions in registry.groups().items():
         for version in versions:
@@ -128,7 +128,7 @@ def index(registry: Registry) -> dict[str, Any]:
 
 
 def v3(registry: Registry, group: str, version: str) -> dict[str, Any] | None:
-    """What `/openapi/v3/apis/<group>/<version>` answers; None when nothing is served there."""
+    """The answer of `/openapi/v3/apis/<group>/<version>`; None if nothing is served there."""
     kinds = registry.served(group, version)
     if not kinds:
         return None
@@ -143,7 +143,7 @@ def v3(registry: Registry, group: str, version: str) -> dict[str, Any] | None:
 
 
 def v2(registry: Registry) -> dict[str, Any]:
-    """What `/openapi/v2` answers."""
+    """The answer of `/openapi/v2`."""
     kinds = list(registry)
     return {
         "swagger": "2.0",
@@ -158,7 +158,7 @@ def _info() -> dict[str, str]:
 
 
 def schema_name(kind: Kind) -> str:
-    """The name of a kind's schema; that of a custom one has its group turned round."""
+    """The name of a kind's schema; that of a custom one has its group reversed."""
     if kind.type.name:
         return kind.type.name
     return ".".join([*reversed(kind.group.split(".")), kind.version, kind.kind])
@@ -192,7 +192,7 @@ def _schemas(kinds: list[Kind], prefix: str) -> dict[str, Any]:
 
 
 def _custom(schema: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """A definition's own schema, with what every object has."""
+    """A definition's own schema, with the fields that every object has."""
     metadata = _type(catalogue()[f"{META}ObjectMeta"], prefix)
     head = {
         "apiVersion": {"type": "string", "description": OF_EVERY_OBJECT["apiVersion"]},
@@ -200,7 +200,7 @@ def _custom(schema: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         "metadata": metadata | {"description": OF_EVERY_OBJECT["metadata"]},
     }
     if "definitions" in prefix and schema.get("x-kubernetes-preserve-unknown-fields"):
-        # The older form cannot say this beside fields: clients would refuse those it lacks.
+        # The older form cannot have this beside fields: clients would reject fields that it lacks.
         return {key: value for key, value in schema.items() if key != "properties"}
     return {**schema, "properties": {**(schema.get("properties") or {}), **head}}
 
@@ -227,7 +227,7 @@ def _add(type_: Type, found: dict[str, Any], prefix: str) -> None:
 
 
 def _described(name: str) -> str:
-    """What a struct is, where we say so, and where Kubernetes documents it."""
+    """Our description of a struct, if any, and the link to Kubernetes' documentation."""
     *packages, version, kind = name.split(".")
     group = "core" if packages[-1] == "core" else packages[-1]
     anchor = f"{kind}-{version}-{group}".lower()

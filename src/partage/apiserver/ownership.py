@@ -36,7 +36,7 @@ _OWN: Final = (
     ("f:metadata", "f:deletionGracePeriodSeconds"),
 )
 _DEFAULTS: Final = {"protocol": "TCP"}
-"""Keys of list items that are filled in when they are missing."""
+"""Defaults for absent keys of list items."""
 
 _OWN_SET: Final = frozenset(_OWN)
 _EXPECTED: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = {
@@ -48,19 +48,19 @@ _EXPECTED: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = {
     "string": ("string", (str,)),
     "struct": ("map", (dict,)),
 }
-"""What an applied value has to be, by the form of its type, in words and in Python's types."""
+"""Required types of an applied value, by the form of its type, in words and in Python's types."""
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def leaves(value: Mapping[str, Any], type_: Type) -> dict[Path, Any]:
-    """Every path that can be owned, with its value; list items and map entries stand as marks."""
+    """Every path that can have an owner, with its value; list items and map entries are marks."""
     found: dict[Path, Any] = {}
     _walk(value, type_, (), found)
     return without_own(found)
 
 
 def without_own(paths: dict[Path, Any]) -> dict[Path, Any]:
-    """Without what the server itself owns."""
+    """The paths without the server's own."""
     return {
         path: value
         for path, value in paths.items()
@@ -97,7 +97,7 @@ def _guess(value: Any) -> Type:
 
 
 def item_key(item: Any, type_: Type, index: int) -> str:
-    """How a path names a list's item: by its keys, or by its place when it has none of them."""
+    """A list item's element in a path: its keys, or its place without any of them."""
     if not isinstance(item, Mapping):
         return f"i:{index}"
     keys = {
@@ -109,7 +109,7 @@ def item_key(item: Any, type_: Type, index: int) -> str:
 
 
 def set_item(item: Any) -> str:
-    """How a path names an item of a list that is a set: by its value."""
+    """A set item's element in a path: its value."""
     return "v:" + _encode(item).decode()
 
 
@@ -131,7 +131,7 @@ def to_document(paths: Iterable[Path]) -> dict[str, Any]:
 
 
 def to_paths(document: Any, at: Path = ()) -> set[Path]:
-    """The set of paths of a `fieldsV1`; what is malformed counts as nothing."""
+    """The set of paths of a `fieldsV1`; ignores malformed parts."""
     found: set[Path] = set()
     if not isinstance(document, Mapping):
         return found
@@ -146,7 +146,7 @@ def to_paths(document: Any, at: Path = ()) -> set[Path]:
 
 
 def untyped(value: Any, type_: Type, at: Path = ()) -> Iterator[str]:
-    """What an applied object has that its type does not allow: other fields, other values, items twice."""
+    """Violations of an applied object's type: other fields, other values, duplicate items."""
     expected = _EXPECTED.get(type_.form)
     if expected is not None and value is not None and not isinstance(value, expected[1]):
         shown = f"&{{{go_text(value)}}}"
@@ -175,7 +175,7 @@ def untyped(value: Any, type_: Type, at: Path = ()) -> Iterator[str]:
 
 
 def readable(path: Path) -> str:
-    """A path as conflicts name it: `.spec.containers[name="main"].image`."""
+    """A path in the form of conflicts: `.spec.containers[name="main"].image`."""
     text = ""
     for element in path:
         kind, _colon, rest = element.partition(":")

@@ -14,7 +14,7 @@ _END: Final = "-"
 
 
 class PatchError(ValueError):
-    """A patch that is malformed, or that does not fit the document."""
+    """A patch that is malformed or does not fit the document."""
 
 
 class Undecodable(PatchError):
@@ -47,7 +47,7 @@ def json_patch(value: Any, patch: Any) -> Any:
 
     Raises:
         TestFailed: a test found another value.
-        PatchError: malformed, or a path that is not there.
+        PatchError: malformed, or an absent path.
     """
     if not isinstance(patch, list):
         raise Undecodable(

@@ -15,13 +15,13 @@ _NAMESPACE_PARTS: Final = ("status", "finalize")
 _DEPRECATED: Final = {
     "endpoints": ("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",)
 }
-"""What is said with every answer about a resource."""
+"""Warnings with every answer about a resource."""
 _VALIDATION: Final = ("Ignore", "Strict", "Warn")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a path points to; `watch` marks one of the old `/watch/` paths."""
+    """The target of a path; `watch` marks one of the old `/watch/` paths."""
 
     group: str
     version: str
@@ -33,7 +33,7 @@ class Target:
 
 
 def target_of(parts: Sequence[str]) -> Target | None:
-    """What `/api/v1/...` or `/apis/<group>/<version>/...` points to; None for other paths."""
+    """The target of `/api/v1/...` or `/apis/<group>/<version>/...`; None for other paths."""
     if len(parts) >= 3 and parts[0] == "api":
         group, version, rest = "", parts[1], list(parts[2:])
     elif len(parts) >= 4 and parts[0] == "apis":
@@ -53,14 +53,14 @@ def target_of(parts: Sequence[str]) -> Target | None:
 
 
 def _deprecation(kind: Kind) -> Iterator[str]:
-    """What the definition of a custom resource says of a version that is deprecated."""
+    """A custom resource's warning about a deprecated version."""
     version = kind.definition or {}
     if version.get("deprecated"):
         yield version.get("deprecationWarning") or f"{kind.api_version} {kind.kind} is deprecated"
 
 
 def call_for(registry: Registry, target: Target, query: Mapping[str, str], user: User) -> Call:
-    """The call that a request stands for.
+    """The call of a request.
 
     Raises:
         ApiError: 404 for an unknown resource, 422 for impossible options.
@@ -111,7 +111,7 @@ def flag(query: Mapping[str, str], name: str) -> bool:
 
 
 def number(query: Mapping[str, str], name: str) -> int | None:
-    """A parameter that is a number, None when it is absent. Raises `ApiError`: 400, it is something else."""
+    """A number parameter, None if absent. Raises `ApiError`: 400, it is no number."""
     text = query.get(name, "")
     if not text:
         return None
@@ -124,7 +124,7 @@ def number(query: Mapping[str, str], name: str) -> int | None:
 
 
 def selection_of(call: Call, query: Mapping[str, str]) -> Selection:
-    """Which objects a list, watch or collection delete wants. Raises `ApiError`: 400, malformed selectors."""
+    """The selected objects of a list, watch or collection delete. Raises `ApiError`: 400, malformed selectors."""
     fields = query.get("fieldSelector", "")
     if call.name:
         fields = f"{fields},metadata.name={call.name}" if fields else f"metadata.name={call.name}"

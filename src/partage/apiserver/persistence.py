@@ -14,11 +14,11 @@ _VERSION: Final = 1
 
 
 class UnreadableState(Exception):
-    """The file is not what an earlier run wrote; the message names it."""
+    """The file has no state of an earlier run; the message names it."""
 
 
 def snapshot(store: Store) -> tuple[int, dict[str, list[Record]]]:
-    """The revision and all objects; cheap, and still right when the store goes on."""
+    """The revision and all objects; cheap, and unaffected by later writes to the store."""
     return store.revision, {resource: list(store.all(resource)) for resource in store.resources()}
 
 
@@ -43,10 +43,10 @@ def save(path: Path, revision: int, objects: dict[str, list[Record]]) -> None:
 
 
 def load(path: Path, store: Store) -> bool:
-    """Fills an empty store from a file; False when there is no such file.
+    """Fills an empty store from a file; False without such a file.
 
     Raises:
-        UnreadableState: the file holds something else.
+        UnreadableState: the file has no such state.
         OSError: the file cannot be read.
     """
     try:

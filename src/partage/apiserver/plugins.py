@@ -21,7 +21,7 @@ class Plugins:
         self._store = store
 
     def namespace(self, review: Review) -> None:
-        """Nothing is created in a namespace that is missing or on its way out. Raises `ApiError`: 404 or 403."""
+        """Rejects creations in a namespace that is absent or in deletion. Raises `ApiError`: 404 or 403."""
         if review.kind.plural == "namespaces" and not review.kind.group:
             if review.operation == "DELETE" and review.name in IMMORTAL:
                 raise Refused("this namespace may not be deleted")
@@ -41,7 +41,7 @@ class Plugins:
             )
 
     def pod(self, review: Review) -> dict[str, Any] | None:
-        """Fills in a pod's priority and tolerations, and the service account of a new one."""
+        """Sets a pod's priority and tolerations, and the service account of a new one."""
         if (
             review.kind.resource != "pods"
             or review.operation not in ("CREATE", "UPDATE")
@@ -100,7 +100,7 @@ class Plugins:
             )
 
     def default_class(self, review: Review) -> None:
-        """Only one class is the global default. Raises `Refused`."""
+        """Allows only one class as the global default. Raises `Refused`."""
         if review.kind.resource != CLASSES or not (review.object or {}).get("globalDefault"):
             return
         for record in self._store.all(CLASSES):
@@ -111,14 +111,14 @@ class Plugins:
                 )
 
     def _default_class(self) -> Mapping[str, Any] | None:
-        """The class for pods that name none: the global default with the lowest value."""
+        """The class for pods without one: the global default with the lowest value."""
         chosen = [r.value for r in self._store.all(CLASSES) if r.value.get("globalDefault")]
         return min(chosen, key=lambda value: value.get("value", 0)) if chosen else None
 
     def disruption(self, namespace: str, labels: Mapping[str, str]) -> ApiError | None:
-        """Whether a disruption budget keeps a pod with these labels from being evicted now.
+        """Whether a disruption budget forbids the eviction of a pod with these labels now.
 
-        A pod that several count is never evicted, whatever they allow.
+        A pod that several budgets select is never evicted.
         """
         mine = [
             record.value

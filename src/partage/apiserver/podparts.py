@@ -26,10 +26,10 @@ _BINDING: Final = catalogue()["io.k8s.api.core.v1.Binding"]
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
-    """Which log is wanted.
+    """The requested log.
 
     Attributes:
-        follow: whether to go on as the log grows.
+        follow: whether to continue as the log grows.
         tail: only the last lines, None for all.
         previous: the log of the container's earlier life.
         timestamps: whether each line begins with its time.
@@ -44,7 +44,7 @@ class LogRequest:
 
 
 LogProvider = Callable[[LogRequest], str | Awaitable[str] | AsyncIterator[bytes]]
-"""Answers a log as text, or piece by piece."""
+"""Returns a log as text, or piece by piece."""
 
 
 async def bind(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _check_binding(cluster: Cluster, call: Call, value: Mapping[str, Any]) -> No
 def _bound(
     cluster: Cluster, call: Call, binding: Mapping[str, Any], old: Record
 ) -> dict[str, Any]:
-    """The pod once it is bound."""
+    """The bound pod."""
     head, pod = binding["metadata"], old.value
     for what, want, have in (
         ("UID", head.get("uid"), old.uid),
@@ -148,7 +148,7 @@ def _bound(
 
 
 def _scheduled(status: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """The pod's status with the condition that says that it has a node."""
+    """The pod's status with the condition for its node."""
     condition = {
         "type": "PodScheduled",
         "status": "True",
@@ -178,7 +178,7 @@ async def evict(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
 
 
 def _ended_before(pod: Mapping[str, Any], container: str) -> bool:
-    """Whether the pod's status tells of a run of the container before this one."""
+    """Whether the pod's status has an earlier run of the container."""
     status = pod.get("status") or {}
     every = [
         one
@@ -192,7 +192,7 @@ def _ended_before(pod: Mapping[str, Any], container: str) -> bool:
 
 
 def log(cluster: Cluster, call: Call, query: Mapping[str, str]) -> LogRequest:
-    """Which log a request wants. Raises `ApiError`: 404; 400 when the container is not named or not there."""
+    """The requested log. Raises `ApiError`: 404; 400 if the container is not named or does not exist."""
     pod = must_get(cluster, call)
     spec = pod.value.get("spec") or {}
     names = [

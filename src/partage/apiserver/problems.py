@@ -23,7 +23,7 @@ class Problems:
         return bool(self.causes)
 
     def name(self, text: str) -> str:
-        """A name as its rule should see it."""
+        """A name in the form for its rule."""
         return text.lower() if self.relaxed else text
 
     def invalid(self, field: str, value: Any, why: str) -> None:
@@ -55,7 +55,7 @@ class Problems:
         self._add("FieldValueDuplicate", field, f"Duplicate value: {_shown(value)}")
 
     def unsupported(self, field: str, value: Any, known: Iterable[str]) -> None:
-        """A value outside an enumeration, whose values stand in the order given."""
+        """A value outside an enumeration, whose values are listed in the given order."""
         names = ", ".join(f'"{name}"' for name in known)
         self._add(
             "FieldValueNotSupported",
@@ -73,7 +73,7 @@ class Problems:
         self._add("FieldValueTooMany", field, why)
 
     def absent(self, field: str, value: Any, why: str = "") -> None:
-        """A reference to something that is not there."""
+        """A reference to an absent object."""
         self._add(
             "FieldValueNotFound",
             field,
@@ -89,7 +89,7 @@ class Problems:
 
 
 def _shown(value: Any) -> str:
-    """A value as messages show it, cut when it is long."""
+    """A value in the form of messages, cut if long."""
     try:
         text = msgspec.json.encode(value).decode()
     except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):

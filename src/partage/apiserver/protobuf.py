@@ -43,7 +43,7 @@ def envelope(body: bytes) -> tuple[str, str, bytes]:
 
 
 def message(raw: bytes, type_: Type) -> dict[str, Any]:
-    """The object that a message of a struct's type stands for. Raises `Malformed`: the bytes do not fit the type."""
+    """The object of a message of a struct's type. Raises `Malformed`: the bytes do not fit the type."""
     return _message(raw, type_.numbers, 0)
 
 
@@ -137,7 +137,7 @@ def _time(parts: dict[int, int | bytes], *, micro: bool) -> str | None:
 
 
 def _pieces(raw: bytes) -> Iterator[Piece]:
-    """The numbered pieces of a message: numbers as they are, everything else as bytes."""
+    """The numbered pieces of a message: numbers unchanged, all others as bytes."""
     for number, wire, value in pieces(memoryview(raw)):
         if wire in (VARINT, LENGTH):
             yield number, value if wire == VARINT else bytes(value)

@@ -30,7 +30,7 @@ Usage = dict[str, Quantity]
 
 
 def usage(resource: str, value: Mapping[str, Any]) -> Usage:
-    """What one object counts for, by the names that quotas use."""
+    """One object's use, by the names of quotas."""
     one = Quantity(NANO)
     found: Usage = {f"count/{resource}": one}
     if resource == "pods":
@@ -50,7 +50,7 @@ def usage(resource: str, value: Mapping[str, Any]) -> Usage:
 
 
 def _requested(spec: Mapping[str, Any], group: str) -> Usage:
-    """What a pod asks for: containers and sidecars in sum, or its largest start-up step."""
+    """A pod's requests: the sum of containers and sidecars, or its largest start-up step."""
     total = _sum(spec.get("containers") or (), group)
     sidecars: Usage = {}
     peak: Usage = {}
@@ -117,7 +117,7 @@ def _in_scope(pod: Mapping[str, Any], scope: str, operator: str, values: tuple[s
 
 
 def totals(store: Store, quota: Mapping[str, Any]) -> Usage:
-    """What a quota's namespace uses now, for each name that the quota limits."""
+    """The present use of a quota's namespace, for each name that the quota limits."""
     namespace = quota["metadata"]["namespace"]
     hard = (quota.get("spec") or {}).get("hard") or {}
     found: Usage = {name: Quantity(0, amount(text).format) for name, text in hard.items()}
@@ -138,7 +138,7 @@ def _resources(store: Store, hard: Mapping[str, Any]) -> set[str]:
 
 
 def exceeded(store: Store, namespace: str, resource: str, value: Mapping[str, Any]) -> str | None:
-    """Why one more object does not fit into its namespace's quotas; None when it does."""
+    """The reason why one more object exceeds its namespace's quotas; None if it fits."""
     for record in store.all(_QUOTAS, namespace):
         quota = record.value
         hard = (quota.get("spec") or {}).get("hard") or {}
@@ -166,7 +166,7 @@ def exceeded(store: Store, namespace: str, resource: str, value: Mapping[str, An
 
 
 def _unspecified(pod: Mapping[str, Any], hard: Mapping[str, Any]) -> str:
-    """Which limited amounts which containers leave open."""
+    """Limited amounts that containers do not specify, with these containers."""
     found: dict[str, list[str]] = {}
     for name in sorted(hard):
         group, _dot, plain = name.rpartition(".")

@@ -36,10 +36,10 @@ class Router:
     """Answers every request.
 
     Attributes:
-        tokens: bearer tokens and who they stand for; without any, everyone is an administrator.
-        anonymous: who asks without a token where there are tokens; None lets no such caller in.
-        here: whether only this machine can connect, so that browsers' pages are to be kept out.
-        patience: seconds in which a body has to come.
+        tokens: bearer tokens and their users; without any, every caller is an administrator.
+        anonymous: user of a caller without a token, if there are tokens; None rejects such callers.
+        here: whether only this machine can connect, so that browsers' pages must be rejected.
+        patience: seconds for the arrival of a body.
     """
 
     registry: Registry
@@ -73,7 +73,7 @@ class Router:
         if parts[0] in _HEALTH:
             return web.Response(text="ok")
         exchange = Exchange(request, parts, self._user(request), self._pace, self.patience)
-        if request.method == "GET":  # others have a turn once their body is there
+        if request.method == "GET":  # others wait for their turn after their body has arrived
             await self._pace.turn()
         target = paths.target_of(parts)
         if target is not None:
@@ -121,7 +121,7 @@ class Router:
         return exchange.text(text)
 
     def _kept(self, key: str, make: Any) -> bytes:
-        """A document's text, made once as long as the resources stay the same."""
+        """A document's text, made again only after a change of resources."""
         place = (self.registry.counter, key)
         found = self._documents.get(place)
         if found is None:

@@ -65,7 +65,7 @@ def _number(value: Any) -> int:
 
 
 def _text(selector: Any) -> str:
-    """A label selector as query parameters write it."""
+    """A label selector in the form of query parameters."""
     if not isinstance(selector, Mapping):
         return ""
     labels = selector.get("matchLabels")

@@ -20,7 +20,7 @@ _LEXED: Final = re.compile(r"[=!<>]+|[(),]|[^\s=!<>(),]{1,64}")
 
 @lru_cache(maxsize=512)
 def parse_selector(text: str) -> Selector:
-    """The selector that a query parameter writes, such as `app=web,tier notin (a,b)`. Raises `ApiError`: 400."""
+    """The selector in a query parameter, such as `app=web,tier notin (a,b)`. Raises `ApiError`: 400."""
     found: list[Requirement] = []
     at = 0
     while at < len(text):
@@ -99,13 +99,13 @@ class FieldSelector:
     @staticmethod
     @lru_cache(maxsize=512)
     def parse(text: str, known: tuple[str, ...], refusal: str) -> "FieldSelector":
-        """The selector that a query parameter writes, such as `spec.nodeName=n1`.
+        """The selector in a query parameter, such as `spec.nodeName=n1`.
 
         Args:
-            refusal: what to say of a field that is not known; `%s` stands for it.
+            refusal: message about an unknown field; `%s` stands for it.
 
         Raises:
-            ApiError: 400, not a selector, or a field that this kind cannot be selected by.
+            ApiError: 400, no selector, or a field without a selector for this kind.
         """
         found: list[tuple[str, bool, str]] = []
         for part in re.split(r"(?<!\\),", text):
@@ -123,7 +123,7 @@ class FieldSelector:
 
 
 def field_value(value: Mapping[str, Any], path: str) -> str:
-    """The text of a field that objects can be selected by; empty when it is absent."""
+    """The text of a field for selectors; empty if absent."""
     at: Any = value
     for part in path.split("."):
         at = at.get(part) if isinstance(at, Mapping) else None

@@ -51,7 +51,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def ambient() -> Ambient:
-    """The real clock and real chance."""
+    """The real clock and real random values."""
     chance = random.SystemRandom()
     return Ambient(
         now=time.time,
@@ -66,14 +66,14 @@ def _no_logs(request: LogRequest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a server is set up.
+    """Settings of a server.
 
     Attributes:
-        tokens: bearer tokens and who they stand for; without any, everyone is an administrator.
-        anonymous: who asks without a token where there are tokens; None lets no such caller in.
-        logs: where the logs of pods come from.
+        tokens: bearer tokens and their users; without any, every caller is an administrator.
+        anonymous: user of a caller without a token, if there are tokens; None rejects such callers.
+        logs: source of pods' logs.
         file: keeps the objects from one run to the next; None keeps nothing.
-        history: how many changes of each resource watches can go back.
+        history: number of kept changes of each resource, for watches.
         beat: seconds between the bookmarks of a watch.
         relaxed_names: whether names may have upper-case letters, as in the MetaX and HAMi documents.
         limits: of connections and of the time that a client may take; a body has `LARGEST_BODY`.
@@ -86,7 +86,7 @@ class Settings:
     history: int = 20_000
     beat: float = 60.0
     relaxed_names: bool = False
-    # All its clients are of one machine as a rule, and each watch holds a connection.
+    # All its clients usually run on one machine, and each watch holds a connection.
     limits: Limits = Limits(connections=1024, per_address=1024)
 
 
@@ -99,10 +99,10 @@ class ApiServer:
     """
 
     def __init__(self, settings: Settings | None = None, around: Ambient | None = None) -> None:
-        """A server that does not listen yet. Raises `UnreadableState`: the settings' file holds something else.
+        """A server that does not listen yet. Raises `UnreadableState`: the settings' file has no such state.
 
         Args:
-            around: clock and chance, the real ones by default.
+            around: clock and random values, the real ones by default.
         """
         self.settings = settings or Settings()
         self._around = around or ambient()
@@ -149,7 +149,7 @@ class ApiServer:
     def call(
         self, resource: str, namespace: str = "", name: str = "", sub: str = "", user: User = ADMIN
     ) -> Call:
-        """What the writing functions of this package take, for a resource such as `pods`. Raises `ApiError`: 404."""
+        """The call for this package's writing functions, for a resource such as `pods`. Raises `ApiError`: 404."""
         kind = self.registry.stored(resource)
         if kind is None:
             raise unknown_path()
@@ -214,7 +214,7 @@ class ApiServer:
         await bind(self.cluster, self.call("pods", namespace, name, user=user), binding)
 
     async def changes(self, resource: str, since: int | None = None) -> AsyncIterator[Change]:
-        """What happens to a resource after revision `since` (now by default), without an end. Raises `Compacted`."""
+        """The changes of a resource after revision `since` (now by default), without an end. Raises `Compacted`."""
         history = self.store.history(resource)
         position = history.end if since is None else history.position(since)
         while not self._closing.is_set():
@@ -231,19 +231,19 @@ class ApiServer:
                     history.forget(woken.set)
 
     async def settle(self) -> None:
-        """Lets everything happen that changes so far lead to: dependents, namespaces, quotas."""
+        """Carries out the consequences of changes so far: dependents, namespaces, quotas."""
         await self._janitor.settle()
 
     # --- life -----------------------------------------------------------------------------------
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Begins to listen; the answer is the URL, without a trailing slash.
+        """Begins to listen; returns the URL, without a trailing slash.
 
         Args:
             port: 0 takes a free one.
 
         Raises:
-            OSError: the address cannot be had.
+            OSError: the address is not available.
         """
         await self.furnish()
         verbs = Verbs(self.cluster, self.settings.logs, self._closing, self.settings.beat)
@@ -256,7 +256,7 @@ class ApiServer:
             here=is_here(host),
             patience=known.limits.patience,
         )
-        # A request ends with its client, as on a genuine server: a watch would stay until something changes.
+        # A request ends with its client, as on a genuine server; otherwise a watch would stay until the next change.
         server = web.Server(
             router.handle, access_log=None, auto_decompress=False, handler_cancellation=True
         )
@@ -284,7 +284,7 @@ class ApiServer:
         return f"http://{shown}:{address[1]}"
 
     async def furnish(self) -> None:
-        """Creates the namespaces and priority classes that every cluster has."""
+        """Creates every cluster's namespaces and priority classes."""
         for name in _NAMESPACES:
             if self.store.get("namespaces", "", name) is None:
                 await self.create("namespaces", {"metadata": {"name": name}})
@@ -329,7 +329,7 @@ class ApiServer:
         while True:
             await self._work.wait()
             if self._janitor.empties:
-                # As in a cluster, a client that deletes a file's objects one after another is faster.
+                # As in a cluster, a client that deletes a file's objects one after another is faster than this.
                 await asyncio.sleep(_TIDY_AFTER)
             self._work.clear()
             try:

@@ -13,7 +13,7 @@ class ApiError(Exception):
 
     Attributes:
         reason: the machine-readable reason, such as `AlreadyExists`.
-        details: the `details` of the Status; None for none, as opposed to an empty one.
+        details: the `details` of the Status; None for none, unlike an empty one.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing that is wrong with an object.
+    """One problem of an object.
 
     Attributes:
         reason: `FieldValueInvalid`, `FieldValueRequired` and the like.
         field: the path, such as `spec.containers[0].name`.
-        message: what is wrong, without the path.
+        message: the problem, without the path.
     """
 
     reason: str
@@ -58,7 +58,7 @@ class Cause:
 
 
 def success(details: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The Status document of something that was done."""
+    """The Status document of a success."""
     return {
         "kind": "Status",
         "apiVersion": "v1",
@@ -79,7 +79,7 @@ def _details(plural: str, group: str, name: str) -> dict[str, Any]:
 
 
 def _said(code: int, reason: str, of: tuple[str, str, str], what: str) -> ApiError:
-    """Something said of one object: its plural, group and name."""
+    """A message about one object: its plural, group and name."""
     return ApiError(code, reason, f'{qualified(*of[:2])} "{of[2]}" {what}', _details(*of))
 
 
@@ -89,7 +89,7 @@ def not_found(plural: str, group: str, name: str) -> ApiError:
 
 
 def unknown_path() -> ApiError:
-    """404: no such resource or path; kubectl reads the details without looking whether there are any."""
+    """404: no such resource or path; kubectl reads the details without checking that there are any."""
     return ApiError(404, "NotFound", "the server could not find the requested resource", {})
 
 
@@ -107,7 +107,7 @@ def conflict(
         "and try again"
     ),
 ) -> ApiError:
-    """409: someone else was faster, or a precondition does not hold."""
+    """409: another writer was faster, or a precondition failed."""
     return ApiError(
         409,
         "Conflict",
@@ -117,7 +117,7 @@ def conflict(
 
 
 def precondition(plural: str, group: str, name: str, what: str, want: str, have: str) -> ApiError:
-    """409: a UID or resourceVersion precondition does not hold."""
+    """409: a UID or resourceVersion precondition failed."""
     return conflict(
         plural,
         group,
@@ -132,7 +132,7 @@ def expired(message: str) -> ApiError:
 
 
 def forbidden(plural: str, group: str, name: str, why: str) -> ApiError:
-    """403: admission says no."""
+    """403: admission rejected it."""
     return _said(403, "Forbidden", (plural, group, name), f"is forbidden: {why}")
 
 
@@ -176,7 +176,7 @@ def bad_request(message: str) -> ApiError:
 
 
 def method_not_allowed() -> ApiError:
-    """405: the resource does not do this."""
+    """405: the resource does not support this."""
     return ApiError(
         405,
         "MethodNotAllowed",
@@ -186,12 +186,12 @@ def method_not_allowed() -> ApiError:
 
 
 def not_acceptable(kinds: str) -> ApiError:
-    """406: none of the offered media types is wanted."""
+    """406: the client accepts none of the offered media types."""
     return ApiError(406, "NotAcceptable", f"only the following media types are accepted: {kinds}")
 
 
 def unsupported_media(kinds: str) -> ApiError:
-    """415: the body is of a type that is not read here."""
+    """415: the body's type is not supported."""
     return ApiError(
         415,
         "UnsupportedMediaType",
@@ -210,11 +210,11 @@ def too_large(limit: int) -> ApiError:
 
 
 def too_many(message: str, seconds: int = 0) -> ApiError:
-    """429: later, perhaps."""
+    """429: the client may retry later."""
     details = {"retryAfterSeconds": seconds} if seconds else None
     return ApiError(429, "TooManyRequests", message, details)
 
 
 def internal(message: str) -> ApiError:
-    """500: a webhook with failurePolicy Fail could not be asked, or a bug here."""
+    """500: a webhook with failurePolicy Fail was unreachable, or a bug here."""
     return ApiError(500, "InternalError", f"Internal error occurred: {message}")

@@ -21,7 +21,7 @@ Key = tuple[str, str]
 
 _encode: Final = msgspec.json.Encoder().encode
 _REMEMBERED: Final = 32 * 2**20
-"""Bytes of JSON that the changes of one resource may have: pods of a megabyte each must not fill the memory."""
+"""Most bytes of JSON in the changes of one resource, because pods of a megabyte each must not fill the memory."""
 
 
 class Taken(Exception):
@@ -37,7 +37,7 @@ class Stale(Exception):
 
 
 class Compacted(Exception):
-    """The history no longer reaches back that far; holds the oldest revision that can be served."""
+    """The history no longer reaches back that far; has the oldest available revision."""
 
     def __init__(self, oldest: int) -> None:
         super().__init__(oldest)
@@ -51,9 +51,9 @@ class Record:
     Attributes:
         resource: such as `pods` or `deployments.apps`.
         namespace: empty for cluster-scoped objects.
-        value: the document, with `metadata.resourceVersion` set; not to be altered.
-        revision: the store's revision when it was written.
-        texts: its encodings so far, by what they are for.
+        value: the document, with `metadata.resourceVersion` set; do not change it.
+        revision: the store's revision at the write.
+        texts: its encodings so far, by purpose.
     """
 
     resource: str
@@ -95,7 +95,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """One thing that happened.
+    """One change of an object.
 
     Attributes:
         kind: `ADDED`, `MODIFIED` or `DELETED`.
@@ -109,10 +109,10 @@ class Change:
 
 
 class History:
-    """What happened to one resource, as far back as `capacity` changes or 32 MiB of them.
+    """The changes of one resource, at most `capacity` of them and 32 MiB.
 
-    Readers remember a position, ask for what came after it, and register a callback that is
-    called once, at the next change.
+    Readers keep a position, ask for the changes after it, and register a callback for the next
+    change alone.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -122,7 +122,7 @@ class History:
         self._first = 0
         self._waiters: list[Callable[[], None]] = []
         self.floor = 0
-        """The newest revision that has been forgotten."""
+        """The newest forgotten revision."""
 
     @property
     def end(self) -> int:
@@ -130,7 +130,7 @@ class History:
         return self._first + len(self._changes)
 
     def append(self, change: Change) -> None:
-        """Adds a change, forgets the oldest beyond capacity and size, and wakes those that wait."""
+        """Adds a change, forgets the oldest beyond capacity and size, and wakes waiting readers."""
         self._changes.append(change)
         self._size += len(change.record.text())
         while len(self._changes) > 1 and (
@@ -143,7 +143,7 @@ class History:
         self.wake()
 
     def wake(self) -> None:
-        """Wakes those that wait, though nothing may have happened."""
+        """Wakes waiting readers, even without a change."""
         waiters, self._waiters = self._waiters, []
         for wake in waiters:
             wake()
@@ -153,12 +153,12 @@ class History:
         self._waiters.append(wake)
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """Takes back a `once`."""
+        """Cancels a `once`."""
         if wake in self._waiters:
             self._waiters.remove(wake)
 
     def position(self, revision: int) -> int:
-        """Where the changes after `revision` begin. Raises `Compacted`: some of them have been forgotten."""
+        """The position of the first change after `revision`. Raises `Compacted`: some are forgotten."""
         if revision < self.floor:
             raise Compacted(self.floor)
         low, high = 0, len(self._changes)
@@ -176,7 +176,7 @@ class History:
             raise Compacted(self.floor)
         start = position - self._first
         if start >= len(self._changes):
-            return []  # most readers most of the time: nothing is walked through
+            return []  # the usual case, without a search
         if start > len(self._changes) // 2:
             tail = list(islice(reversed(self._changes), len(self._changes) - start))
             return tail[::-1][:most]
@@ -187,7 +187,7 @@ class Store:
     """All objects of a cluster."""
 
     def __init__(self, *, history: int = 20_000) -> None:
-        """An empty store that remembers `history` changes of each resource."""
+        """An empty store that keeps `history` changes of each resource."""
         self._objects: defaultdict[str, dict[Key, Record]] = defaultdict(dict)
         self._order: defaultdict[str, list[Key]] = defaultdict(list)
         self._histories: dict[str, History] = {}
@@ -198,11 +198,11 @@ class Store:
         """Called after every change, in order; must not block, and must not write."""
 
     def resources(self) -> Iterator[str]:
-        """The resources that hold objects."""
+        """The resources with objects."""
         return (resource for resource, objects in self._objects.items() if objects)
 
     def history(self, resource: str) -> History:
-        """What happened to a resource."""
+        """The history of a resource."""
         found = self._histories.get(resource)
         if found is None:
             found = self._histories[resource] = History(self._capacity)
@@ -227,7 +227,7 @@ class Store:
         ]
 
     def list_at(self, resource: str, namespace: str, revision: int) -> list[Record]:
-        """What `all` answered at an earlier revision. Raises `Compacted`: that was too long ago."""
+        """The result of `all` at an earlier revision. Raises `Compacted`: that is too old."""
         history = self.history(resource)
         position = history.position(revision)
         objects: dict[Key, Record | None] = {
@@ -251,7 +251,7 @@ class Store:
         return record
 
     def replace(self, resource: str, value: Mapping[str, Any], expected: int) -> Record:
-        """Writes an object over the one at revision `expected`.
+        """Replaces the object at revision `expected`.
 
         Raises:
             Absent: there is none.
@@ -266,7 +266,7 @@ class Store:
         return record
 
     def remove(self, resource: str, namespace: str, name: str, expected: int) -> Record:
-        """Takes away the object at revision `expected`; the answer is its last state.
+        """Removes the object at revision `expected`; returns its last state.
 
         Raises:
             Absent: there is none.
@@ -282,7 +282,7 @@ class Store:
         return record
 
     def restore(self, revision: int, objects: Mapping[str, list[dict[str, Any]]]) -> None:
-        """Fills an empty store with what an earlier one held, at the revisions of then."""
+        """Fills an empty store with an earlier one's objects, at their revisions."""
         for resource, values in objects.items():
             for value in values:
                 metadata = value["metadata"]

@@ -20,7 +20,7 @@ _PLAIN: Final = Type("any")
 
 
 def strategic_patch(value: Mapping[str, Any], patch: Any, type_: Type) -> dict[str, Any]:
-    """`value` with `patch` merged in, lists as `type_` says.
+    """`value` with `patch` merged in, lists by the rules of `type_`.
 
     Raises:
         PatchError: a malformed directive, or a list item without its merge key.
@@ -70,7 +70,7 @@ def _merge_map(value: dict[str, Any], patch: Mapping[str, Any], type_: Type) -> 
 
 
 def _drop(value: dict[str, Any], patch: Mapping[str, Any]) -> None:
-    """Takes the items out of lists of plain values that the patch names, in place."""
+    """Removes the items that the patch names from lists of plain values, in place."""
     for key, inner in patch.items():
         if key.startswith(_DELETE):
             name = key.removeprefix(_DELETE)
@@ -122,7 +122,7 @@ def _same(old: Any, item: Mapping[str, Any], key: str) -> bool:
 
 
 def _ordered(items: list[Any], order: list[Any], key: str) -> list[Any]:
-    """Items in the order told; those it does not tell keep their place after what preceded them."""
+    """Items in the given order; others keep their place after their predecessor."""
 
     def name(item: Any) -> Any:
         return item.get(key) if key and isinstance(item, Mapping) else item
@@ -145,7 +145,7 @@ def _strings(value: Any) -> list[Any]:
 
 
 def _clean(value: Any) -> Any:
-    """A value without the directives and nulls that a patch may carry inside."""
+    """A value without a patch's directives and nulls."""
     if isinstance(value, Mapping):
         return {
             key: _clean(inner)

@@ -24,12 +24,12 @@ _encode: Final = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a client wants to see.
+    """A client's request for a watch.
 
     Attributes:
-        since: from which revision on; None for the objects of now first.
-        initial_end: whether a bookmark tells where the objects of now end.
-        seconds: how long the watch lasts.
+        since: the first revision; None sends the present objects first.
+        initial_end: whether a bookmark marks the end of the present objects.
+        seconds: duration of the watch.
         beat: seconds between bookmarks.
     """
 
@@ -46,7 +46,7 @@ class Watch:
 async def watch(
     cluster: Cluster, call: Call, wanted: Watch, closing: asyncio.Event
 ) -> AsyncIterator[bytes]:
-    """The lines of a watch, several at a time. Raises `ApiError`: 410 where `since` is too long ago."""
+    """The lines of a watch, several at a time. Raises `ApiError`: 410 if `since` is too old."""
     history = cluster.store.history(call.kind.resource)
     writer = _Writer(cluster, call, wanted)
     if wanted.since is None:
@@ -116,7 +116,7 @@ async def _change(
 
 
 class _Writer:
-    """Makes a watch's lines; plain ones are made once for all watches."""
+    """Makes a watch's lines; all watches share plain ones."""
 
     def __init__(self, cluster: Cluster, call: Call, wanted: Watch) -> None:
         self._cluster = cluster
@@ -125,7 +125,7 @@ class _Writer:
         self._headings = True
 
     def now(self) -> bytes:
-        """The objects of now, as additions, and the bookmark after them where that is wanted."""
+        """The present objects, as additions, and the bookmark after them if requested."""
         call, store = self._call, self._cluster.store
         lines = [
             self._line("ADDED", record)
@@ -137,7 +137,7 @@ class _Writer:
         return b"".join(lines)
 
     def changes(self, changes: list[Change]) -> bytes:
-        """The lines of what happened, as far as it concerns this watch."""
+        """The lines of changes that concern this watch."""
         return b"".join(filter(None, (self._concerning(change) for change in changes)))
 
     def _concerning(self, change: Change) -> bytes:
@@ -182,7 +182,7 @@ class _Writer:
         return _encode({"type": kind, "object": found}) + b"\n"
 
     def bookmark(self, *, end: bool = False) -> bytes:
-        """A line that tells only how far the watch is."""
+        """A line with only the watch's position."""
         of, form = self._call.kind, self._wanted.form
         head: dict[str, Any] = {"resourceVersion": str(self._cluster.store.revision)}
         if end:

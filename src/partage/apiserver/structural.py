@@ -25,7 +25,7 @@ _DEEPEST: Final = 100
 
 
 def shape(schema: Mapping[str, Any] | None, depth: int = 0) -> Type:
-    """The `Type` that a schema describes; scalars are left to `check`."""
+    """The `Type` of a schema; `check` handles scalars."""
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return Type("any")
     keep = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
@@ -88,7 +88,7 @@ def fill(value: Any, schema: Mapping[str, Any]) -> None:
 
 
 def check(value: Any, schema: Mapping[str, Any], field: str, problems: Problems) -> None:
-    """Reports where `value` breaks the schema."""
+    """Reports violations of the schema in `value`."""
     if value is None:
         if not schema.get("nullable"):
             _wrong(value, schema.get("type", "object"), field, problems)
@@ -182,7 +182,7 @@ def _string(value: str, schema: Mapping[str, Any], field: str, problems: Problem
 
 @lru_cache(maxsize=512)
 def _pattern(text: str) -> Callable[[str], object] | None:
-    """The pattern's search; None for one that Python reads differently."""
+    """The pattern's search; None for one that means something else in Python."""
     try:
         return re.compile(text).search
     except (re.error, RecursionError, OverflowError):

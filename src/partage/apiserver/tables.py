@@ -26,9 +26,9 @@ def table(
     Args:
         now: seconds since 1970, for ages.
         head: its metadata, such as the resourceVersion of the list.
-        include: what each row carries: `Metadata`, `Object` or `None`.
+        include: content of each row's object: `Metadata`, `Object` or `None`.
         version: of meta.k8s.io.
-        headings: whether the columns are described; later events of a watch leave that out.
+        headings: whether to describe the columns; later events of a watch omit this.
     """
     columns = _columns(kind)
     rows = []
@@ -78,7 +78,7 @@ def _columns(kind: Kind) -> tuple[Column, ...]:
 
 
 def _custom(one: Mapping[str, Any]) -> Column:
-    """A printer column that a definition asks for."""
+    """A printer column of a definition."""
     path, kind = str(one.get("jsonPath", "")), one.get("type", "string")
 
     def cell(value: Mapping[str, Any], now: float) -> Any:

@@ -49,10 +49,10 @@ Make = Callable[[Record], dict[str, Any]]
 
 
 async def update(cluster: Cluster, call: Call, body: Any) -> Record:
-    """Writes `body` over an object, or over its part.
+    """Replaces an object, or a part of it, with `body`.
 
     Raises:
-        ApiError: what is wrong; 409 when the body's resourceVersion is not the stored one.
+        ApiError: 409 if the body's resourceVersion is not the stored one; other codes for other errors.
     """
     value = fill(call.kind, accept(call, body))
 
@@ -65,7 +65,7 @@ async def update(cluster: Cluster, call: Call, body: Any) -> Record:
 
 
 async def patch(cluster: Cluster, call: Call, media: str, body: Any) -> tuple[Record, bool]:
-    """Changes an object by a patch; the answer says whether it was created. Raises `ApiError`: what is wrong.
+    """Changes an object by a patch; returns also whether it was created. Raises `ApiError`.
 
     Args:
         media: one of `PATCHES`.
@@ -90,7 +90,7 @@ async def patch(cluster: Cluster, call: Call, media: str, body: Any) -> tuple[Re
                 ) from error
             raise bad_request(str(error)) from error
         strategic = media == _STRATEGIC
-        if strategic:  # such a patch cannot make another kind of an object
+        if strategic:  # such a patch cannot change an object's kind
             changed.update(apiVersion=live["apiVersion"], kind=live["kind"])
         shown = Patch(go_text(body) if strategic else _text(changed), strategic)
         value = fill(call.kind, accept(call, changed, shown))
@@ -145,7 +145,7 @@ async def _apply(cluster: Cluster, call: Call, body: Any) -> tuple[Record, bool]
 
 
 def _untyped(call: Call, body: Mapping[str, Any], told: list[str]) -> ApiError:
-    """500: the genuine server's own word for an applied object that is not of its kind."""
+    """500: the genuine server's message about an applied object that is not of its kind."""
     head = body.get("metadata")
     named = head if isinstance(head, Mapping) else {}
     why = told[0] if len(told) == 1 else "\n  ".join(["errors:", *told])
@@ -163,7 +163,7 @@ def _text(value: Any) -> str:
 
 
 def _expect(call: Call, said: Mapping[str, Any], old: Record) -> None:
-    """Holds a body's own resourceVersion and UID against what is stored."""
+    """Compares a body's own resourceVersion and UID with the stored ones."""
     kind = call.kind
     uid = said.get("uid")
     if uid and uid != old.uid:
@@ -176,7 +176,7 @@ def _expect(call: Call, said: Mapping[str, Any], old: Record) -> None:
 async def _retry(
     cluster: Cluster, call: Call, make: Make, *, once: bool = False, applied: bool = False
 ) -> Record:
-    """Makes and writes a change; again from the newest state when someone was faster."""
+    """Makes and writes a change; repeats it from the newest state if another writer was faster."""
     for attempt in range(_TRIES):
         old = must_get(cluster, call)
         try:
@@ -192,7 +192,7 @@ async def _retry(
 async def _change(
     cluster: Cluster, call: Call, value: dict[str, Any], old: Record, *, applied: bool
 ) -> Record:
-    """One attempt: merge with what this call may not change, admit, check, write."""
+    """One attempt: merge with the fields that this call may not change, admit, check, write."""
     kind = call.kind
     before = kind.outward(old.value)
     entries = value["metadata"].get("managedFields") if applied else None
@@ -218,7 +218,7 @@ async def _change(
 
 
 def _bounded(call: Call, value: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """The change limited to what this path may change: all but the status, or nothing else."""
+    """The change limited to this path's fields: all but the status, or the status alone."""
     kind = call.kind
     if call.sub == "status":
         carrying = kind.resource in _CARRYING

@@ -45,8 +45,8 @@ class Verbs:
     """Answers requests for resources.
 
     Attributes:
-        logs: where the logs of pods come from.
-        closing: set when the server ends, so that watches end too.
+        logs: source of pods' logs.
+        closing: set at the server's end, so that watches end too.
         beat: seconds between the bookmarks of a watch.
     """
 
@@ -56,7 +56,7 @@ class Verbs:
     beat: float = 60.0
 
     async def serve(self, exchange: Exchange, call: Call, *, watching: bool) -> web.StreamResponse:
-        """The answer to one request. Raises `ApiError`: what is wrong.
+        """The answer to one request. Raises `ApiError`.
 
         Args:
             watching: whether the path is one of the old `/watch/` paths.
@@ -208,7 +208,7 @@ class Verbs:
         return self._one(exchange, call, record, code=201 if fresh else 200)
 
     async def _options(self, exchange: Exchange) -> tuple[DeleteOptions, bool]:
-        """How to delete, from the body and the query; and whether it is a dry run."""
+        """The options of a deletion, from the body and the query; and whether it is a dry run."""
         body = await exchange.optional()
         options = DeleteOptions.read(body)
         grace = paths.number(exchange.query, "gracePeriodSeconds")
@@ -251,7 +251,7 @@ class Verbs:
         return exchange.text(_listed(call, found.records, head))
 
     async def _virtual(self, exchange: Exchange, call: Call) -> web.Response:
-        """Bindings without a pod in their path, and reviews, which all say yes."""
+        """Bindings without a pod in their path, and reviews, which allow everything."""
         if exchange.request.method != "POST" or call.name:
             raise method_not_allowed()
         body = await exchange.document(call.kind.type)
@@ -338,7 +338,7 @@ class Verbs:
 
 
 def _listed(call: Call, records: list[Record], head: dict[str, Any]) -> bytes:
-    """A list, put together from the texts that its objects have already."""
+    """A list, assembled from its objects' existing texts."""
     kind = call.kind
     meta = ",".join(
         f'"{key}":{value}' if isinstance(value, int) else f'"{key}":"{value}"'
@@ -358,7 +358,7 @@ def _listed(call: Call, records: list[Record], head: dict[str, Any]) -> bytes:
 async def _pour(
     exchange: Exchange, pieces: AsyncIterator[bytes], media: str
 ) -> web.StreamResponse:
-    """Writes pieces as they come; the first is awaited before the answer begins."""
+    """Writes pieces as they arrive; the answer begins after the first."""
     try:
         first = await anext(pieces, b"")
         response = await exchange.stream(media)

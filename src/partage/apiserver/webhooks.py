@@ -45,7 +45,7 @@ class Webhooks:
         """The object after every matching mutating hook.
 
         Raises:
-            ApiError: a hook refused, or could not be asked and has failurePolicy Fail.
+            ApiError: a hook rejected it, or was unreachable and has failurePolicy Fail.
         """
         value = review.object
         for hook in self._matching(_MUTATING, review):
@@ -66,7 +66,7 @@ class Webhooks:
         """Asks every matching validating hook.
 
         Raises:
-            ApiError: a hook refused, or could not be asked and has failurePolicy Fail.
+            ApiError: a hook rejected it, or was unreachable and has failurePolicy Fail.
         """
         for hook in self._matching(_VALIDATING, review):
             await self._ask(hook, review, review.object)
@@ -101,7 +101,7 @@ class Webhooks:
     async def _ask(
         self, hook: Mapping[str, Any], review: Review, value: dict[str, Any] | None
     ) -> Mapping[str, Any] | None:
-        """A hook's answer; None when it could not be asked and that does not matter."""
+        """A hook's answer; None if it was unreachable and its failurePolicy allows that."""
         name = hook.get("name", "")
         if hook.get("matchConditions"):
             review.warnings.append(f"matchConditions of webhook {name} are not interpreted here")

@@ -14,7 +14,7 @@ _HANDLERS: Final = ("exec", "grpc", "httpGet", "tcpSocket")
 def check_container(
     container: Mapping[str, Any], field: str, volumes: AbstractSet[str], problems: Problems
 ) -> None:
-    """Reports what is wrong with a container whose mounts may use the names in `volumes`."""
+    """Reports problems of a container whose mounts may use the names in `volumes`."""
     name = container.get("name", "")
     if not name:
         problems.required(f"{field}.name")
@@ -111,11 +111,11 @@ def _check_probe(probe: Mapping[str, Any], field: str, problems: Problems) -> No
 def check_host_ports(
     container: Mapping[str, Any], field: str, taken: set[str], problems: Problems, *, same: bool
 ) -> None:
-    """Reports ports of the host that a pod asks for twice.
+    """Reports ports of the host that a pod requests twice.
 
     Args:
         taken: ports of the pod's containers before this one; receives this one's.
-        same: whether a port of the host has to be the container's.
+        same: whether a port of the host must equal the container's.
     """
     for index, port in enumerate(container.get("ports") or ()):
         host, where = port.get("hostPort", 0), f"{field}[{index}].hostPort"
@@ -149,7 +149,7 @@ def check_claims(
 
 
 def check_once(container: Mapping[str, Any], field: str, problems: Problems) -> None:
-    """Reports what only containers that go on running may have, of one that has to end."""
+    """Reports fields that a container which has to end may not have."""
     for key in ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe"):
         if key in container:
             problems.forbidden(

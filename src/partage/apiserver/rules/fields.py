@@ -69,7 +69,7 @@ def _named(check: Callable[[str], list[str]], *, required: bool = False) -> Rule
     return rule
 
 
-# Of longer numbers a controller could make nothing.
+# A controller could not use longer numbers.
 _is_percent = re.compile("[0-9]{1,9}%").fullmatch
 _PERCENT_TEXT: Final = (
     "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or "
@@ -152,7 +152,7 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 def check_fields(value: Any, type_: Type, where: str, problems: Problems) -> None:
-    """Reports every field of an object that breaks the rule of its own."""
+    """Reports every field of an object that breaks its own rule."""
     if not _ruled(type_):
         return
     if type_.form == "struct" and isinstance(value, Mapping):
@@ -171,7 +171,7 @@ def check_fields(value: Any, type_: Type, where: str, problems: Problems) -> Non
 
 @lru_cache(maxsize=4096)
 def _ruled(type_: Type) -> bool:
-    """Whether a rule holds of anything in a type."""
+    """Whether any part of a type has a rule."""
     seen: set[int] = set()
     todo = [type_]
     while todo:

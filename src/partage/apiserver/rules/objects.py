@@ -30,7 +30,7 @@ _SECRETS: Final[Mapping[str, tuple[str, ...]]] = {
     "ssh-auth": ("ssh-privatekey",),
     "tls": ("tls.crt", "tls.key"),
 }
-"""What data each type of Secret has to have: a certificate all of it, the others one at least."""
+"""Required data of each type of Secret: a certificate needs all of it, the others one at least."""
 _COUNTED: Final = (
     "configmaps",
     "persistentvolumeclaims",
@@ -53,7 +53,7 @@ _RBAC: Final = "rbac.authorization.k8s.io"
 
 
 def fixed(*paths: str, why: str = "field is immutable") -> Callable[..., None]:
-    """What reports changes of fields that stay as they were made."""
+    """A check that reports changes of immutable fields."""
 
     def check(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
         for path in paths:
@@ -76,7 +76,7 @@ def fill_secret(value: dict[str, Any]) -> None:
 
 
 def check_secret(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports what is wrong with a Secret's data, and what its type wants and it lacks."""
+    """Reports problems of a Secret's data, and data that its type needs and it lacks."""
     check_bytes(value, problems)
     data, type_ = value.get("data") or {}, str(value.get("type", ""))
     wanted = _SECRETS.get(type_.removeprefix("kubernetes.io/"), ())
@@ -89,7 +89,7 @@ def check_secret(value: Mapping[str, Any], problems: Problems) -> None:
 def check_secret_update(
     new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems
 ) -> None:
-    """Reports another type of a Secret, and changes of an immutable one."""
+    """Reports a change of a Secret's type, and changes of an immutable one."""
     fixed("type")(new, old, problems)
     check_data_update(new, old, problems)
 
@@ -120,7 +120,7 @@ def check_data_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: 
 
 
 def fill_node(value: dict[str, Any]) -> None:
-    """Allocatable is capacity where it is not told."""
+    """Sets an absent allocatable to the capacity."""
     status = value.setdefault("status", {})
     if status.get("capacity") and not status.get("allocatable"):
         status["allocatable"] = dict(status["capacity"])
@@ -135,7 +135,7 @@ def check_node(value: Mapping[str, Any], problems: Problems) -> None:
 
 
 def check_node_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
-    """Reports another range of pods' addresses where a Node has one."""
+    """Reports a change of a Node's range of pods' addresses."""
     provider = (old.get("spec") or {}).get("providerID")
     if provider and (new.get("spec") or {}).get("providerID") != provider:
         problems.forbidden(
@@ -175,7 +175,7 @@ def check_lease(value: Mapping[str, Any], problems: Problems) -> None:
 
 
 def check_event(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports an event that lies in another namespace than what it is about."""
+    """Reports an event in another namespace than its object's."""
     about = (value.get("involvedObject") or {}).get("namespace", "")
     here = value["metadata"].get("namespace", "")
     if (about and about != here) or (not about and here not in ("default", "kube-system")):
@@ -183,7 +183,7 @@ def check_event(value: Mapping[str, Any], problems: Problems) -> None:
 
 
 def check_priority_class(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports values that are reserved for the system."""
+    """Reports values reserved for the system."""
     name = value["metadata"].get("name", "")
     if name.startswith("system-") and name not in (
         "system-cluster-critical",
@@ -203,7 +203,7 @@ def check_priority_class(value: Mapping[str, Any], problems: Problems) -> None:
 def check_priority_class_update(
     new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems
 ) -> None:
-    """Reports changes of what may not change."""
+    """Reports changes of immutable fields."""
     for key in ("value", "preemptionPolicy"):
         if new.get(key) != old.get(key):
             problems.forbidden(key, "may not be changed in an update.")
@@ -263,7 +263,7 @@ def _is_address(text: str) -> bool:
 def check_service_update(
     new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems
 ) -> None:
-    """Reports another address of a Service that keeps its type."""
+    """Reports a changed address of a Service that keeps its type."""
     after, before = new["spec"], old["spec"]
     address = after.get("clusterIP")
     if address and after["type"] == before["type"] and address != before.get("clusterIP"):
@@ -286,7 +286,7 @@ def fill_network_policy(value: dict[str, Any]) -> None:
 
 
 def check_disruption_budget(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports a budget that says both how many must stay and how many may go."""
+    """Reports a budget with both a minimum of available pods and a maximum of unavailable ones."""
     spec = value.get("spec") or {}
     if {"minAvailable", "maxUnavailable"} <= set(spec):
         problems.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
@@ -335,17 +335,17 @@ def fill_template(value: dict[str, Any]) -> None:
 
 
 def check_claim(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports what is wrong with a ResourceClaim."""
+    """Reports problems of a ResourceClaim."""
     _check(value.get("spec") or {}, "spec", problems)
 
 
 def check_template(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports what is wrong with a ResourceClaimTemplate."""
+    """Reports problems of a ResourceClaimTemplate."""
     _check((value.get("spec") or {}).get("spec") or {}, "spec.spec", problems)
 
 
 def check_slice(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports a ResourceSlice that is of no node, or of several."""
+    """Reports a ResourceSlice of no node, or of several."""
     spec = value.get("spec") or {}
     places = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
     _one_of(spec, places, "spec", problems)
@@ -354,7 +354,7 @@ def check_slice(value: Mapping[str, Any], problems: Problems) -> None:
 def _one_of(
     value: Mapping[str, Any], names: Sequence[str], where: str, problems: Problems
 ) -> None:
-    """Reports a value of which not exactly one field of several is set."""
+    """Reports a value that does not set exactly one field of several."""
     given = [name for name in names if value.get(name)]
     among = (" or " if len(names) == 2 else ", ").join(f"`{name}`" for name in names)
     if not given:

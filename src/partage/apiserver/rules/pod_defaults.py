@@ -7,7 +7,7 @@ from partage.apiserver.rules.resources import fill_requests
 
 
 def fill(value: dict[str, Any], *path: str, **defaults: Any) -> dict[str, Any]:
-    """Gives the part of an object at a path what it lacks of some defaults, in place; the part is made where it is not."""
+    """Adds absent defaults to the part of an object at a path, in place; creates an absent part."""
     for name in path:
         value = value.setdefault(name, {})
     for name, default in defaults.items():
@@ -16,7 +16,7 @@ def fill(value: dict[str, Any], *path: str, **defaults: Any) -> dict[str, Any]:
 
 
 def fill_pod(pod: dict[str, Any]) -> None:
-    """Fills in a pod, in place: what templates get, and requests from limits."""
+    """Fills in a pod, in place: a template's defaults, and requests from limits."""
     spec = fill(pod, "spec")
     fill_spec(spec)
     spec.setdefault("enableServiceLinks", True)

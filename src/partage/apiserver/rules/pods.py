@@ -24,7 +24,7 @@ _IMMUTABLE: Final = (
 
 
 def check_pod(pod: Mapping[str, Any], problems: Problems) -> None:
-    """Reports what is wrong with a pod."""
+    """Reports problems of a pod."""
     spec = pod.get("spec") or {}
     check_spec(spec, "spec", problems)
     if spec.get("ephemeralContainers"):
@@ -37,7 +37,7 @@ def check_pod(pod: Mapping[str, Any], problems: Problems) -> None:
 
 
 def check_spec(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
-    """Reports what is wrong with a pod's spec in `field`, such as `spec` or `spec.template.spec`."""
+    """Reports problems of a pod's spec in `field`, such as `spec` or `spec.template.spec`."""
     volumes = _check_volumes(spec.get("volumes") or (), f"{field}.volumes", problems)
     if not spec.get("containers"):
         problems.required(f"{field}.containers")
@@ -108,7 +108,7 @@ def _check_volumes(volumes: Sequence[Any], field: str, problems: Problems) -> se
 
 
 def check_pod_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
-    """Reports changes that a pod's spec does not allow once it exists."""
+    """Reports changes that an existing pod's spec does not allow."""
     after, before = dict(new.get("spec") or {}), dict(old.get("spec") or {})
     _check_gates(after, before, problems)
     _check_deadline(after.get("activeDeadlineSeconds"), before, problems)

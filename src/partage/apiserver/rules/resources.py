@@ -89,7 +89,7 @@ def check_amounts(
     container: bool = False,
     node: bool = False,
 ) -> None:
-    """Reports malformed names, negative amounts and fractions of what only comes whole."""
+    """Reports malformed names, negative amounts and fractions of whole-number resources."""
     for name, text in amounts.items():
         where = f"{field}.{name}" if node else f"{field}[{name}]"
         for why in _name_problems(name, container=container):
@@ -102,7 +102,7 @@ def check_amounts(
 
 
 def check_requirements(requirements: Mapping[str, Any], field: str, problems: Problems) -> None:
-    """Reports what is wrong with a container's limits and requests."""
+    """Reports problems of a container's limits and requests."""
     limits = requirements.get("limits") or {}
     requests = requirements.get("requests") or {}
     check_amounts(limits, f"{field}.limits", problems, container=True)
@@ -133,7 +133,7 @@ def check_requirements(requirements: Mapping[str, Any], field: str, problems: Pr
 
 
 def fill_requests(container: dict[str, Any]) -> None:
-    """Requests that are missing become the limits, in place, as for every new pod."""
+    """Sets absent requests to the limits, in place, as for every new pod."""
     requirements = container.get("resources") or {}
     limits = requirements.get("limits")
     if limits:

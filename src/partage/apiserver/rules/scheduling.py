@@ -13,7 +13,7 @@ _WITHOUT_VALUES: Final = ("DoesNotExist", "Exists")
 
 
 def check_placement(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
-    """Reports what is wrong with the parts of a pod's spec that decide where it runs."""
+    """Reports problems of a pod's scheduling fields."""
     naming.check_labels(spec.get("nodeSelector") or {}, f"{field}.nodeSelector", problems)
     for index, one in enumerate(spec.get("tolerations") or ()):
         _check_toleration(one, f"{field}.tolerations[{index}]", problems)
@@ -145,7 +145,7 @@ def _check_expression(one: Mapping[str, Any], field: str, problems: Problems) ->
 
 
 def check_taints(taints: Sequence[Any], field: str, problems: Problems) -> None:
-    """Reports what is wrong with a node's taints."""
+    """Reports problems of a node's taints."""
     seen: set[tuple[str, str]] = set()
     for index, taint in enumerate(taints):
         where = f"{field}[{index}]"

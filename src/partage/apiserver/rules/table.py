@@ -13,15 +13,15 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the server does with one kind.
+    """The server's rules for one kind.
 
     Attributes:
-        name: what is wrong with a name.
+        name: reports problems of a name.
         fill: fills in defaults, in place.
-        begin: gives a new object its first status and what depends on its UID, in place.
-        keep: gives a changed object what was allocated for it and the change leaves out, in place: new, old.
-        check_update: reports changes that are not allowed: new, old.
-        keeps_status: whether a new object keeps the status it came with.
+        begin: sets a new object's first status and fields that depend on its UID, in place.
+        keep: restores allocated fields that a change omits, in place: new, old.
+        check_update: reports forbidden changes: new, old.
+        keeps_status: whether a new object keeps its given status.
     """
 
     name: Callable[[str], list[str]] = naming.subdomain
@@ -58,7 +58,7 @@ def _begin_namespace(namespace: Document) -> None:
 
 
 def _begin_service(service: Document) -> None:
-    """An address of its own, made from the UID; nothing listens there."""
+    """Sets the Service's own address, made from the UID; nothing listens there."""
     service["status"] = {"loadBalancer": {}}
     spec = service["spec"]
     digits = int(str(service["metadata"]["uid"]).replace("-", "")[:8] or "0", 16)
@@ -72,7 +72,7 @@ def _begin_service(service: Document) -> None:
 
 
 def _keep_service(service: Document, before: Mapping[str, Any]) -> None:
-    """Its addresses and ports of nodes, as `kubectl replace` of a manifest without them expects."""
+    """Restores the Service's addresses and node ports, as `kubectl replace` of a manifest without them expects."""
     after, old = service["spec"], before["spec"]
     if "ExternalName" in (after["type"], old["type"]):
         return
@@ -205,4 +205,4 @@ RULES: Final[Mapping[str, Rules]] = {
     "rolebindings.rbac.authorization.k8s.io": _BINDING,
     "clusterrolebindings.rbac.authorization.k8s.io": _BINDING,
 }
-"""Kinds that are not here have names of the usual kind and no rules of their own."""
+"""Other kinds have names of the usual kind and no rules of their own."""

@@ -20,7 +20,7 @@ _STATEFUL: Final = (
     "persistentVolumeClaimRetentionPolicy",
     "minReadySeconds",
 )
-"""What may change of a StatefulSet's spec."""
+"""Mutable fields of a StatefulSet's spec."""
 _UID_LABELS: Final = ("batch.kubernetes.io/controller-uid", "controller-uid")
 _NAME_LABELS: Final = ("batch.kubernetes.io/job-name", "job-name")
 
@@ -48,7 +48,7 @@ def fill_autoscaler(value: dict[str, Any]) -> None:
 
 
 def check_autoscaler(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports bounds that leave no number of replicas, and a target without a kind or a name."""
+    """Reports bounds that allow no number of replicas, and a target without a kind or a name."""
     spec = value.get("spec") or {}
     least, most = spec.get("minReplicas", 1), spec.get("maxReplicas", 0)
     if least < 1:
@@ -134,7 +134,7 @@ def fill_cron_job(value: dict[str, Any]) -> None:
 
 
 def own_job(value: dict[str, Any]) -> None:
-    """Gives a new Job the selector and template labels that tell its pods from others'."""
+    """Sets a new Job's selector and template labels, which distinguish its pods from others'."""
     spec, metadata = value["spec"], value["metadata"]
     if spec.get("manualSelector"):
         return
@@ -149,7 +149,7 @@ def own_job(value: dict[str, Any]) -> None:
 
 
 def check_workload(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports what is wrong with a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
+    """Reports problems of a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
     spec = value["spec"]
     if value["kind"] == "Deployment":
         _check_deployment(spec, problems)
@@ -210,7 +210,7 @@ def _check_template(
 def check_workload_update(
     new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems
 ) -> None:
-    """Reports changes of what may not change."""
+    """Reports changes of immutable fields."""
     before, after = ({**value["spec"], **dict.fromkeys(_STATEFUL)} for value in (old, new))
     selector = new["spec"].get("selector")
     if new["kind"] == "StatefulSet" and after != before:
@@ -225,7 +225,7 @@ def check_workload_update(
 
 
 def check_job(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports what is wrong with a Job."""
+    """Reports problems of a Job."""
     spec = value["spec"]
     template = spec["template"]
     policy = template["spec"].get("restartPolicy")
@@ -238,7 +238,7 @@ def check_job(value: Mapping[str, Any], problems: Problems) -> None:
 
 
 def check_job_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
-    """Reports changes of what may not change; a suspended job's template still may."""
+    """Reports changes of immutable fields; a suspended job's template may change."""
     template = [] if old["spec"].get("suspend") else ["spec.template"]
     fixed("spec.selector", "spec.completionMode", *template)(new, old, problems)
     counts = [spec["spec"].get("completions") for spec in (new, old)]
@@ -247,7 +247,7 @@ def check_job_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: P
 
 
 def check_cron_job(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports what is wrong with a CronJob."""
+    """Reports problems of a CronJob."""
     spec = value["spec"]
     if not spec.get("schedule"):
         problems.required("spec.schedule")
