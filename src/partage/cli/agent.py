@@ -64,7 +64,7 @@ from partage.wire.nodes import translate_node
 
 _USUAL: Final = AgentOptions()
 _OFTEN: Final = 2
-"""Rounds after which a simulated node is read anew: faults that its user sets show soon."""
+"""Rounds after which a simulated node is read again, so that its user's faults appear soon."""
 
 
 @click.command(cls=Sectioned)
@@ -122,12 +122,12 @@ def _serve(plan: "_Plan", given: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What the options come to.
+    """The result of the options.
 
     Attributes:
-        discovery: how devices are looked for; None where another program does.
-        mig: where instances are kept; None where none are made.
-        reporting: how the node's devices and the agent itself are reported.
+        discovery: the search for devices; None if another program does it.
+        mig: the keeper of instances; None if none are made.
+        reporting: settings of reports about the node's devices and the agent itself.
     """
 
     node: str
@@ -139,7 +139,7 @@ class _Plan:
 
 
 def _check(given: dict[str, Any]) -> None:
-    """Whether options go together."""
+    """Reject options that exclude each other."""
     index = given["nri_index"]
     if len(index) != 2 or not index.isdecimal():
         raise InvalidDocument(f"--nri-index {index!r}: two digits are needed")
@@ -170,7 +170,7 @@ def _check(given: dict[str, Any]) -> None:
 
 
 def _planned(given: dict[str, Any]) -> _Plan:
-    """What options that go together ask for."""
+    """The plan of valid options."""
     _check(given)
     simulated = given["simulated"] is not None
     maps = tuple(_config_map(text) for text in given["config_maps"])
@@ -230,7 +230,7 @@ def _config_map(text: str) -> tuple[str, str]:
 
 
 async def _described(plan: _Plan, given: dict[str, Any], stop: asyncio.Event) -> None:
-    """Serve the node that the manifests describe."""
+    """Serve the manifests' node."""
     files: tuple[str, ...] = given["devices"]
     found: dict[str, Document] = {}
     configs: list[Document] = []
@@ -319,7 +319,7 @@ async def _run(
 
 
 def _foreign(daemon: AgentDaemon) -> Callable[[], Mapping[str, str]]:
-    """What a Device object says of its cards' instances from the moment that it is made."""
+    """A new Device object's entries about its cards' instances."""
     instances = daemon.instances
     if instances is None:
         return dict

@@ -54,7 +54,7 @@ node_options = options(
     ),
     title="Node",
 )
-"""Which node, and where its files are."""
+"""The node, and the paths of its files."""
 
 discovery_options = options(
     click.option(
@@ -80,7 +80,7 @@ discovery_options = options(
     ),
     title="Discovery",
 )
-"""How devices are looked for."""
+"""The search for devices."""
 
 reporting_options = options(
     click.option(
@@ -118,7 +118,7 @@ reporting_options = options(
     ),
     title="Reporting",
 )
-"""What the agent reports of the node, and where."""
+"""The agent's reports about the node, and their places."""
 
 runtime_options = options(
     option(
@@ -159,7 +159,7 @@ runtime_options = options(
     ),
     title="Container runtime",
 )
-"""How containers are reached."""
+"""Access to containers."""
 
 isolation_options = options(
     option(
@@ -238,7 +238,7 @@ isolation_options = options(
     ),
     title="Isolation",
 )
-"""Who keeps shares to their amounts."""
+"""Enforcement of shares."""
 
 mig_options = options(
     click.option(
@@ -284,11 +284,11 @@ service_options = options(
     ),
     title="Metrics and probes",
 )
-"""Where health and metrics are, and what these tell."""
+"""Addresses of health and metrics, and their content."""
 
 
 def isolation_of(given: dict[str, Any]) -> IsolationOptions:
-    """The provider that was chosen. Raises `InvalidDocument`: shares would be evicted for ever."""
+    """The chosen provider. Raises `InvalidDocument`: shares would be evicted for ever."""
     if given["isolation"] == "none" and given["not_in_force"] == "evict":
         # The pod that replaces an evicted one would be evicted too.
         raise InvalidDocument(
@@ -331,7 +331,7 @@ def _bytes(option: str, text: str) -> int:
 
 
 def roots_of(given: dict[str, Any]) -> Roots:
-    """Where the node's own files are. Raises `InvalidDocument`: the host's root is no folder."""
+    """The root folders of the node's files. Raises `InvalidDocument`: the host's root is no folder."""
     usual, host = Roots(), given["host_root"]
     if not host.is_dir():
         raise InvalidDocument(

@@ -18,9 +18,9 @@ _HOST: Final = "kubernetes.io/hostname"
 
 
 def alike(nodes: Mapping[str, Iterable[Document]]) -> dict[str, str]:
-    """Of nodes that are read like an earlier one, that one's name.
+    """Nodes that are read like an earlier one, with that one's name.
 
-    Whether such a node can be read, whether it has devices and by whom it is registered follows from the earlier one.
+    The earlier node decides whether such a node can be read, has devices, and who registered it.
 
     Args:
         nodes: documents of `KINDS` by the node's name.
@@ -35,7 +35,7 @@ def alike(nodes: Mapping[str, Iterable[Document]]) -> dict[str, str]:
 
 
 def _key(documents: Iterable[Document]) -> object:
-    """All that these things follow from; None for a node that cannot be read."""
+    """All facts that decide these; None for an unreadable node."""
     parts: list[object] = []
     for document in documents:
         shape = document.shape
@@ -45,7 +45,7 @@ def _key(documents: Iterable[Document]) -> object:
             parts += [(one.type, one.minor, _amounts(one.resources)) for one in entries]
             continue
         try:
-            # Kubernetes' own resources, whose amounts differ a little from node to node, say nothing of devices.
+            # Amounts of Kubernetes' own resources differ a little from node to node and do not concern devices.
             parts += [
                 (name, str(much) if "/" in name else "")
                 for name, much in allocatable_of(document).items()

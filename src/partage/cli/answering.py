@@ -8,17 +8,17 @@ from partage.dashboard.queries import Views
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The one who answers.
+    """A source of answers.
 
     Attributes:
-        told: who that is, for people.
-        namespace: the one that is meant where none is named.
-        conditions: what kube-scheduler wrote on waiting pods, by `namespace/name`.
-        pods: every pod that there is, with devices or without; None where that is not known.
-        nearly: of pods, names that are nearly a protocol's, by `namespace/name`.
-        placed: pods of manifests, by `namespace/name`, that had no node and get a place; None where
-            no manifests were given.
-        notes: what could not be read, and what that means.
+        told: the source's name, for people.
+        namespace: the default one.
+        conditions: kube-scheduler's messages on waiting pods, by `namespace/name`.
+        pods: every existing pod, with devices or without; None if unknown.
+        nearly: pods' names that are nearly a protocol's, by `namespace/name`.
+        placed: pods of manifests, by `namespace/name`, that had no node and get a place; None
+            without manifests.
+        notes: unreadable inputs, and the consequences.
     """
 
     views: Views

@@ -78,11 +78,11 @@ def answered(
     placing: bool = False,
     silent: bool = False,
 ) -> _T:
-    """The answer; ends the program where there is none.
+    """The answer; ends the program without one.
 
     Args:
         placing: whether pods of manifests get places first.
-        silent: whether nothing says what takes long, as on a screen that is drawn again and again.
+        silent: whether to report no progress, as on a screen that is redrawn.
     """
     where = Where(
         scheduler=given["scheduler"],
@@ -97,7 +97,7 @@ def answered(
     try:
         chosen = [bool(where.scheduler), bool(where.service), bool(where.files)]
         if where.files:
-            # The environment does not outdo what was typed.
+            # Typed options override the environment.
             where = Where(files=where.files, strict=where.strict, placing=placing)
         elif sum(chosen) > 1:
             raise CannotAsk("--scheduler and --service exclude each other; leave one out")
@@ -115,12 +115,12 @@ def _doing(where: Where) -> str:
 
 
 def told(asked: Asked) -> None:
-    """Say on standard error who answered, and what could not be read."""
+    """Print on standard error the source of the answer, and unreadable inputs."""
     click.echo(visible(f"answered by {asked.told}"), err=True)
     noted(asked.notes)
 
 
 def noted(notes: Iterable[str]) -> None:
-    """Say on standard error what is doubtful in what was read."""
+    """Print on standard error doubtful parts of the input."""
     for note in notes:
         click.echo(visible(f"note: {note}"), err=True)

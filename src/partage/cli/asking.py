@@ -37,25 +37,25 @@ from partage.model.errors import InvalidDocument, PartageError
 
 _T = TypeVar("_T")
 HEARD: Final = TransportSettings(heard=True, plugin_timeout=600.0)
-"""Of a command that a person has typed, whom a credential plugin may ask to log in."""
+"""For commands of a person, whom a credential plugin may ask to log in."""
 _SETTINGS: Final = ClientSettings(HEARD, attempts=2)
-"""A person waits for the answer: one retry, then say what is wrong."""
+"""A person waits for the answer, so there is one retry, then an error."""
 
 
 class CannotAsk(PartageError):
-    """No answer: no configuration, no right or no server; says what to try."""
+    """No answer: no configuration, no right or no server; the message has a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Whom to ask.
+    """The source to ask.
 
     Attributes:
-        scheduler: URL of the service; empty for not.
-        service: `NAMESPACE/NAME:PORT` behind the API server's proxy; empty for not.
-        files: manifests that stand for a cluster.
+        scheduler: URL of the service; empty for none.
+        service: `NAMESPACE/NAME:PORT` behind the API server's proxy; empty for none.
+        files: manifests instead of a cluster.
         strict: see `batches`.
-        placing: whether their pods without a node get places first, as by `partage schedule`.
+        placing: whether to place their pods without a node first, as `partage schedule` does.
         token_file: a bearer token for the service.
     """
 
@@ -90,12 +90,12 @@ def ask(where: Where, question: Callable[[Asked], Awaitable[_T]]) -> _T:
 
 
 def told_of(error: KubeError) -> str:
-    """What went wrong on the way to the API server, and what to try."""
+    """The error of a request to the API server, and a remedy."""
     return _unreachable(Where(), error)
 
 
 def _unreachable(where: Where, error: KubeError) -> str:
-    """What went wrong on the way, and what to try."""
+    """The error of the request, and a remedy."""
     who = "the scheduler service" if where.scheduler or where.service else "the API server"
     if isinstance(error, Unauthorized):
         return f"{who} does not know you: {error}. Renew the credentials of your kubeconfig"
@@ -172,10 +172,10 @@ def _proxy(service: str) -> str:
 
 
 class ServiceViews:
-    """Views that a scheduler service answers; see `dashboard.queries.Views`."""
+    """A scheduler service's views; see `dashboard.queries.Views`."""
 
     def __init__(self, client: Client, prefix: str) -> None:
-        """Views; `prefix` is before every path, empty where the client speaks to the service itself."""
+        """Views; `prefix` precedes every path, and is empty if the client asks the service directly."""
         self._client = client
         self._prefix = prefix
 
@@ -186,7 +186,7 @@ class ServiceViews:
     async def nodes(self, query: NodeQuery) -> dict[str, Any]:
         """See `Views`.
 
-        A service of an earlier release knows no answer without cards, and does not say how many a node has.
+        A service of an earlier release has no answer without cards, and does not report a node's number of cards.
         """
         try:
             found = await self._read("/api/nodes", asdict(query))

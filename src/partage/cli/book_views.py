@@ -38,10 +38,10 @@ class BookViews:
 
         Args:
             claimants: pods that name claims, by `namespace/name`.
-            allocator: allocates claims, and judges those that wait in lists of pods too; or makes what does, once
-                an explanation needs it.
-            asked: pods with what they ask beside devices, by `namespace/name`, where the books know what nodes have of that.
-            settled: every pod had its turn, and those that wait are not asked anew.
+            allocator: allocates claims, and judges waiting ones in lists of pods too; or a function that makes
+                it when an explanation needs it.
+            asked: pods with their requests beside devices, by `namespace/name`, if the books have the nodes' amounts.
+            settled: every pod has been tried, and waiting ones are not tried again.
         """
         self._books, self._settled = books, settled
         self._claimants, self._allocator = claimants, allocator
@@ -56,7 +56,7 @@ class BookViews:
         return await nodes_document(self._books, query)
 
     async def node(self, name: str) -> dict[str, Any] | None:
-        """See `Views`; what came and went only a running service knows."""
+        """See `Views`; only a running service has the history."""
         found = node_document(self._books, name)
         return found and found | {"history": None}
 
@@ -70,7 +70,7 @@ class BookViews:
         return found
 
     def _judge(self, pod: dict[str, Any], document: Document) -> None:
-        """Say why a pod's claims wait; nothing where devices are free."""
+        """The reason why a pod's claims wait; nothing if devices are free."""
         if isinstance(self._allocator, ClaimAllocator):
             asked = read(self._books, document).pod
             decision = self._allocator.decide(asked, document, keep=False)
@@ -102,6 +102,6 @@ class BookViews:
 
 
 def read(books: Books, document: Document) -> PodEntry:
-    """A pod as the books read it."""
+    """A pod in the books' form."""
     known = books.cluster_cache.pod_named(document.namespace, document.name)
     return known or books.cluster_cache.translation.read(document)

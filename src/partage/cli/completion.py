@@ -16,17 +16,17 @@ from partage.kube.resources import NODES, PODS, Scope
 from partage.kube.sender import ClientSettings
 
 _VARIABLE: Final = "_PARTAGE_COMPLETE"
-"""What click reads to know that a shell asks, not a person."""
+"""The variable by which click detects a shell's question."""
 
 _SECONDS: Final = 2.0
-"""For an answer of the API server; a person has pressed a key."""
+"""Limit for an answer of the API server; a person has pressed a key."""
 
 _MOST: Final = 500
-"""Names that are listed at most; in a larger cluster more letters than that are typed."""
+"""Most listed names; in a larger cluster users type more letters."""
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """An object of which the name alone matters."""
+    """An object with only its name."""
 
     metadata: Meta
 
@@ -53,7 +53,7 @@ def completion(shell: str) -> None:
 def pod_names(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
-    """Pods of the namespace that was typed, or NAMESPACE/NAME where one was begun."""
+    """Pods of the typed namespace, or NAMESPACE/NAME if the user began to type one."""
     own, slash, _name = begun.rpartition("/")
     namespace = own or context.params.get("namespace") or None
     return _completed(context, Scope(PODS, namespace), begun, f"{own}/" if slash else "")
@@ -69,7 +69,7 @@ def node_names(
 def _completed(
     context: click.Context, scope: Scope, begun: str, prefix: str
 ) -> list[CompletionItem]:
-    """Names that begin so; none where no answer comes in time, as there is nowhere to say why."""
+    """Names with this beginning; none without an answer in time, because there is no place for an error."""
 
     async def names() -> list[str]:
         config = load_config(

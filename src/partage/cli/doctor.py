@@ -64,7 +64,7 @@ _PATHS: Final = {
     "Lease": "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
 }
 _AGENT: Final = "partage-agent-"
-"""Before the node's name, in the name of its agent's Lease."""
+"""Prefix of the node's name in the name of its agent's Lease."""
 _MOST_BYTES: Final = 2**22
 _NEEDED: Final = frozenset({"Pod", "Node"})
 _PAGE: Final = "500"
@@ -88,11 +88,11 @@ _COMPONENT: Final = "app.kubernetes.io/component"
 _ACCOUNT: Final = "system:serviceaccount:partage-system:partage-scheduler"
 
 _EMBEDDED: Final = "+partage"
-"""At the end of the version that the embedded API server says."""
+"""Suffix of the embedded API server's version."""
 
 
 class _Part(TypedDict, total=False):
-    """What is read of an object, its parts and theirs, all names in one place."""
+    """The fields read of an object and its parts, all names in one place."""
 
     metadata: "_Part"
     spec: "_Part"
@@ -127,14 +127,14 @@ _LARGE: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
     "Device": msgspec.json.Decoder(_Device),
     "ResourceSlice": msgspec.json.Decoder(_Part),
 }
-"""Of kinds that fill most of a list, what checks read; the rest is not made into objects."""
+"""For kinds with long lists, the fields that checks read; other fields are not decoded."""
 _ALL: Final = msgspec.json.Decoder(dict[str, Any])
 _DECIDING: Final = {
     one.kind: msgspec.json.Decoder(one.into)
     for one in watched(claims=True)
     if one.kind != "ResourceQuota"
 }
-"""Kinds that the service makes its books of, in the order in which it reads them."""
+"""Kinds for the service's books, in the order of reading."""
 
 
 class _Page(msgspec.Struct, frozen=True):
@@ -147,9 +147,9 @@ class Listed:
     """Objects of one kind.
 
     Attributes:
-        objects: what checks read of each; None where they could not be read.
-        documents: of the same, what the service makes its books of; one that it cannot read is left out as it does.
-        note: why there are none.
+        objects: each with the fields that checks read; None if they could not be read.
+        documents: the same in the form for the service's books; like the service, it omits unreadable ones.
+        note: reason why there are none.
     """
 
     objects: list[dict[str, Any]] | None = None
@@ -238,7 +238,7 @@ def _print(found: list[Finding]) -> None:
 
 
 async def _diagnosed(given: Mapping[str, Any], notes: list[str]) -> list[Finding]:
-    """What is wrong; the facts stay in here, since `asyncio.run` would write them out as text (`signal.signal`)."""
+    """The findings; the facts stay in here, because `asyncio.run` would write them out as text (`signal.signal`)."""
     return diagnosed(await _gathered(given, notes))
 
 
@@ -297,7 +297,7 @@ async def _listed(client: Client, kind: str) -> Listed:
 
 
 def listed(kind: str, items: Iterable[bytes | msgspec.Raw]) -> Listed:
-    """Objects of one kind, as the API server writes them."""
+    """Objects of one kind, in the API server's form."""
     objects, documents = [], []
     deciding = _DECIDING.get(kind)
     for one in items:
@@ -311,11 +311,11 @@ def listed(kind: str, items: Iterable[bytes | msgspec.Raw]) -> Listed:
 def _read(kind: str, item: bytes | msgspec.Raw) -> dict[str, Any]:
     with suppress(msgspec.ValidationError):
         return dict(_LARGE.get(kind, _ALL).decode(item))
-    return _ALL.decode(item)  # a field that is null, or of another type
+    return _ALL.decode(item)  # for a field that is null, or of another type
 
 
 def account_of(pods: Iterable[Object]) -> str:
-    """The account of the scheduler service, by the first of its pods; the chart's usual one where there is none."""
+    """The account of the scheduler service, by its first pod; the chart's usual one without pods."""
     for pod in pods:
         meta, spec = pod.get("metadata", {}), pod.get("spec", {})
         if ours(pod) and (meta.get("labels") or {}).get(_COMPONENT) == "scheduler":
@@ -326,7 +326,7 @@ def account_of(pods: Iterable[Object]) -> str:
 
 
 def rights_of(pods: Iterable[Object]) -> tuple[tuple[str, str, str, str], ...]:
-    """Verb, group, resource and part of what the scheduler service must be allowed to do, by the options of its pods."""
+    """Rights that the scheduler service needs by its pods' options: verb, group, resource and part."""
     counting = any(
         words[:1] == ["scheduler"] and "--claims" in words for words in _arguments(pods)
     )
@@ -349,14 +349,14 @@ async def _denied(
     needed: Iterable[tuple[str, str, str, str]],
     notes: list[str],
 ) -> tuple[str, ...]:
-    """What the account may not do, as the API server says."""
+    """Missing rights of the account, by the API server's answer."""
     reviews = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False)
     groups = ["system:serviceaccounts", "system:authenticated"]
     denied = []
     for verb, group, resource, part in needed:
         attributes = {"verb": verb, "group": group, "resource": resource, "subresource": part}
         if resource == "configmaps" and account.startswith("system:serviceaccount:"):
-            attributes["namespace"] = account.split(":")[2]  # elsewhere it needs none
+            attributes["namespace"] = account.split(":")[2]  # needed only there
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
@@ -378,12 +378,12 @@ def facts_of(
     denied: tuple[str, ...] = (),
     files: Mapping[str, Object] | None = None,
 ) -> ClusterFacts:
-    """Facts from objects as the API server has them.
+    """Facts from the API server's objects.
 
     Args:
         cluster: its objects by kind.
         denied: see `ClusterFacts`.
-        files: kube-scheduler configurations that no ConfigMap holds, by name.
+        files: kube-scheduler configurations outside ConfigMaps, by name.
     """
     objects = {kind: some.objects for kind, some in cluster.items()}
     operated = _operated(objects)
@@ -452,13 +452,13 @@ def facts_of(
 
 
 def _translated(template: Object) -> bool:
-    """Whether a template is one that the scheduler service made."""
+    """Whether the scheduler service made a template."""
     labels = template.get("metadata", {}).get("labels") or {}
     return bool(labels.get(names.CLAIMS_LABEL) == names.CLAIMS_TRANSLATE)
 
 
 def _agents(leases: Iterable[Object]) -> Iterator[tuple[str, datetime]]:
-    """When each node's agent last said that it lives."""
+    """Time of the last renewal of each node's agent."""
     for lease in leases:
         name = str(lease.get("metadata", {}).get("name", ""))
         moment = lease.get("spec", {}).get("renewTime")
@@ -468,7 +468,7 @@ def _agents(leases: Iterable[Object]) -> Iterator[tuple[str, datetime]]:
 
 
 def _config_namespaces(pods: Iterable[Object]) -> tuple[str, ...]:
-    """Where the scheduler service reads ConfigMaps, by its own options; empty where it reads all."""
+    """Namespaces whose ConfigMaps the scheduler service reads, by its own options; empty for all."""
     given = (
         str(argument)
         for pod in pods
@@ -481,10 +481,10 @@ def _config_namespaces(pods: Iterable[Object]) -> tuple[str, ...]:
 
 
 def _books(documents: list[Document], namespaces: tuple[str, ...]) -> tuple[Books, frozenset[str]]:
-    """The books of what is held, and the names of all nodes with devices.
+    """The books of all allocations, and the names of all nodes with devices.
 
-    A node on which no pod and no claim holds anything is not written down, and of many that are alike one is read: nothing
-    can be wrong with it in the books, and most nodes of a cluster with much room are such nodes.
+    The books omit nodes without allocations, and of many alike ones only one is read. Such nodes cause no finding in
+    the books, and most nodes of a cluster with much room are like this.
     """
     books = Books(ClusterCache(namespaces=namespaces), Hooks())
     cache = books.cluster_cache
@@ -517,7 +517,7 @@ def _books(documents: list[Document], namespaces: tuple[str, ...]) -> tuple[Book
 
 
 def _holding(document: Document, cache: ClusterCache) -> Iterator[str]:
-    """Nodes on which a pod or a claim holds devices; they are read before it."""
+    """Nodes on which a pod or a claim holds devices; these are read before the pod or claim."""
     shape = document.shape
     if isinstance(shape, shapes.Pod):
         if shape.spec and shape.spec.node_name and cache.translation.concerns(document):
@@ -528,10 +528,10 @@ def _holding(document: Document, cache: ClusterCache) -> Iterator[str]:
 
 
 def _operated(objects: Mapping[str, Sequence[Object] | None]) -> frozenset[str]:
-    """Namespaces in which operators alone make objects: the system's, and those of the webhook that API servers ask.
+    """Namespaces in which only operators make objects: the system's, and those of the webhook that API servers ask.
 
-    What any other namespace holds, a tenant may have made to have a finding left out. Where the webhook's
-    configuration cannot be listed, Partage's namespaces are those of pods that say they are its own.
+    In any other namespace a tenant may have made objects to suppress a finding. If the webhook's configuration
+    cannot be listed, Partage's namespaces are those of pods with its labels.
     """
     configurations = [objects.get(kind) for kind in _ASKED]
     if all(some is None for some in configurations):
@@ -569,7 +569,7 @@ def _schedulers(configs: Iterable[Object]) -> Iterator[tuple[str, Object]]:
 
 
 def _read_configuration(path: Path) -> Object:
-    """That of a file. Raises `InvalidDocument`: it cannot be read, or holds none."""
+    """The configuration in a file. Raises `InvalidDocument`: it is unreadable, or has none."""
     try:
         data = read_file(path, _MOST_BYTES)
     except OSError as error:

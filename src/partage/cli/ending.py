@@ -12,11 +12,11 @@ import click
 from partage.cli.visible import visible
 
 CANNOT: Final = 2
-"""An option, a file or an address cannot be used, or there is no answer."""
+"""Exit code: an option, a file or an address cannot be used, or there is no answer."""
 
 
 def end(problem: object, code: int = CANNOT) -> NoReturn:
-    """Say why, and end."""
+    """Print the reason, and end."""
     context, words = click.get_current_context(silent=True), list[str]()
     while context is not None:
         if context.parent is not None or not isinstance(context.command, click.Group):

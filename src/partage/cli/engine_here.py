@@ -37,11 +37,11 @@ Offers = Callable[[], Awaitable[tuple[list[Document], tuple[str, ...]]]]
 
 
 async def over_files(files: Sequence[str], *, strict: bool, placing: bool) -> Asked:
-    """Over manifests. Raises `InvalidDocument`: one of them cannot be read.
+    """Answers over manifests. Raises `InvalidDocument`: one of them cannot be read.
 
     Args:
         strict: see `batches`.
-        placing: whether their pods without a node get places first.
+        placing: whether to place their pods without a node first.
     """
     read = list(batches(files, strict=strict))
     documents = list(with_pods([document for batch in read for document in batch.documents]))
@@ -55,7 +55,7 @@ async def over_files(files: Sequence[str], *, strict: bool, placing: bool) -> As
 
 
 async def over_cluster(client: Client, config: Config) -> Asked:
-    """Over the objects of a cluster. Raises `KubeError`: nodes or pods cannot be listed."""
+    """Answers over the objects of a cluster. Raises `KubeError`: nodes or pods cannot be listed."""
     documents, notes = await listed(client)
     if any(map(claims_named, documents)):
         classes, unread = await of_kinds(client, [CLASSES])
@@ -78,14 +78,14 @@ async def _over(
     written: bool = False,
     placing: bool = False,
 ) -> Asked:
-    """Books as the service would make them, and what they answer.
+    """Answers from books like the service's.
 
     Args:
-        namespace: the one that is meant where none is named.
-        offers: lists what claims are allocated from; None where it is among the documents.
-        written: manifests, whose nodes come in the order written, where a Device object or ResourceSlice may
-            stand for its node, and a card that two nodes claim is closed.
-        placing: pods get their places in the order of `partage schedule`, so that both say the same.
+        namespace: the default one.
+        offers: lists the sources of claims' allocations; None if the documents have them.
+        written: manifests, with nodes in the order written. A Device object or ResourceSlice may replace its
+            node, and a card that two nodes claim is closed.
+        placing: pods get their places in the order of `partage schedule`, so that both agree.
     """
     books = await _books(documents, written=written)
     notes = (*notes, *_unusable(books, documents))
@@ -132,7 +132,7 @@ async def _over(
 
 
 async def _books(documents: Sequence[Document], *, written: bool) -> Books:
-    """Books of the documents; `written` as `_over` has it."""
+    """Books of the documents; `written` as for `_over`."""
     more: list[Document] = []
     if written:
         known = {one.name for one in documents if one.kind == "Node"}
@@ -152,13 +152,13 @@ def _unusable(books: Books, documents: Sequence[Document]) -> list[str]:
 
 
 def _asked(books: Books, pods: Sequence[Document]) -> dict[str, Pod]:
-    """Pods with what they ask beside devices too, by name, in the order written. Tells the books what bound ones take of it."""
+    """Pods with their requests beside devices too, by name, in written order. Enters bound ones' use into the books."""
     found: dict[str, Pod] = {}
     for document in pods:
         try:
             pod = translate_pod(document, books.cluster_cache.context).pod
         except InvalidDocument:
-            continue  # the books say so
+            continue  # the books report it
         found[pod.key] = pod
     taken = {name: Counter({"pods": 0}) for name in books.engine.ledger.index}
     for pod in found.values():
@@ -174,13 +174,13 @@ def _placed(
     claimants: Mapping[str, Document],
     claims: ClaimAllocator | None,
 ) -> frozenset[str]:
-    """Place waiting pods in the order of `partage schedule`; the names of those that found a place.
+    """Place waiting pods in the order of `partage schedule`; the names of the placed ones.
 
     Args:
-        books: the pods that find no place are refused in them.
+        books: they get the refusals of pods without a place.
         asked: all pods, in the order written; those without devices take room beside them.
         claimants: those that name ResourceClaims, by namespace and name.
-        claims: decides about these; None where there are none.
+        claims: decides about these; None without any.
     """
     entries = {entry.pod.key: entry for entry in waiting_pods(books)}
     for key, document in claimants.items():
@@ -204,7 +204,7 @@ def _placed(
 
 
 def _condition(document: Document) -> str:
-    """What kube-scheduler wrote last on a pod that it could not place."""
+    """kube-scheduler's last message on a pod that it could not place."""
     shape = document.shape
     status = shape.status if isinstance(shape, shapes.Pod) else None
     for one in (status.conditions if status else None) or ():

@@ -4,7 +4,7 @@ import signal
 
 
 def main() -> None:
-    """Run the command that was typed."""
+    """Run the typed command."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from partage.cli.main import main as command  # noqa: PLC0415 # loading it takes a while

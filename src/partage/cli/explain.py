@@ -67,12 +67,12 @@ _MEANINGS: Final[Mapping[str, str]] = {
     names.HAMI_BIND_TIME: "HAMi: when it was bound",
     names.QGPU_ALLOCATED: "qGPU: it has been placed",
 } | {key: text for row in ROWS for key, text in row.annotations.items()}
-"""What the annotations mean that Partage, or a plugin that it serves, writes on a pod."""
+"""Meanings of the annotations that Partage, or a plugin that it serves, writes on a pod."""
 _FEW: Final = 10
-"""Rows for nodes of a refusal that the table shows; wide shows all."""
+"""Most rows for nodes of a refusal in the table; wide shows all."""
 _LONG: Final = 60
 _CLOSE: Final = 0.85
-"""A name so like the one that was typed is suggested."""
+"""Least similarity of a suggested name to the typed one."""
 _MAKERS: Final = frozenset(
     f"{name}{more}"
     for name, ends in {
@@ -85,7 +85,7 @@ _MAKERS: Final = frozenset(
     }.items()
     for more in ends
 )
-"""What kubectl calls workloads, whose pods may be meant."""
+"""kubectl's names of workloads, whose pods the user may mean."""
 
 Document = dict[str, Any]
 
@@ -215,7 +215,7 @@ def _print(console: Console, found: Document, in_force: str, *, wide: bool) -> N
 
 
 def _print_end(console: Console, ended: Document) -> None:
-    """What the kubelet says of a pod that did not succeed, and how each container ended."""
+    """Print the kubelet's message about a failed pod, and each container's end."""
     said = ": ".join(one for one in (ended["reason"], ended["message"]) if one)
     if said:
         console.print(Text(said, style="red"))
@@ -272,7 +272,7 @@ def _print_refusal(console: Console, found: Document, *, wide: bool) -> None:
 
 
 def _print_claims(console: Console, claims: list[Document]) -> None:
-    """What ResourceClaims hold of the cards that were too full."""
+    """Print ResourceClaims' holdings of the cards that were too full."""
     table = PlainTable("NODE", "CARD", "CLAIM", "COMPUTE", "MEMORY", "HOW")
     for one in claims:
         whose = f"{one['namespace']}/{one['name']}" if one["name"] else "of another namespace"
@@ -293,10 +293,10 @@ def _held(grant: Document) -> str:
 
 
 def _groups(nodes: Document, *, wide: bool) -> list[tuple[list[str], Document]]:
-    """Nodes by what keeps the pod from each, the nearest to fit first; those without a word on their cards together if it is the same.
+    """Nodes by their objection, the nearest to fit first; nodes without objections of cards are grouped by equal ones.
 
     Args:
-        wide: all of them, each by itself.
+        wide: list all of them, each alone.
     """
     found: dict[tuple[str, ...], tuple[list[str], Document]] = {}
     for name, why in nodes.items():
@@ -308,7 +308,7 @@ def _groups(nodes: Document, *, wide: bool) -> list[tuple[list[str], Document]]:
 
 
 def _distance(why: Document) -> tuple[int, float]:
-    """By what a node is not the one: its room or its cards, itself, or what the pod says of nodes; then how much its best card lacks."""
+    """Sort key: the objection (room or cards, the node itself, the pod's rules), then the best card's shortage."""
     parts = [
         one["free"] / one["asked"]
         for one in why["cards"]
@@ -320,7 +320,7 @@ def _distance(why: Document) -> tuple[int, float]:
 
 
 def _alike(cards: list[Document]) -> list[tuple[list[str], Document]]:
-    """Cards that were refused for the very same, once, with their numbers."""
+    """Cards with equal refusals, once, with their numbers."""
     found: dict[tuple[Any, ...], tuple[list[str], Document]] = {}
     for card in cards:
         key = tuple(value for name, value in card.items() if name != "minor")
@@ -382,14 +382,14 @@ def _each(group: Document) -> str:
 
 
 def _print_limits(console: Console, limits: Document) -> None:
-    """What the node's agent says of the pod's shares."""
+    """Print the node agent's report on the pod's shares."""
     word, style = _IN_FORCE.get(limits["in_force"], ("not known", "yellow"))
     line = Text("limits in force: ", style="bold").append(word, style=f"not bold {style}")
     console.print(line.append(f"; {limits['message']}", style="default"), soft_wrap=True)
 
 
 def _print_adjustment(console: Console, adjustment: Document) -> None:
-    """What the pod asks its shares to be from now on, and what became of it."""
+    """Print the pod's adjustment of its shares, and its result."""
     word, style = {"True": ("done", "green"), "False": ("not done", "red")}.get(
         adjustment["done"] or "", ("not yet", "yellow")
     )
@@ -461,7 +461,7 @@ def _print_annotations(console: Console, found: Document, *, wide: bool) -> None
 
 
 def meaning(key: str) -> str:
-    """What an annotation of that name says; empty for an unknown one."""
+    """The meaning of an annotation; empty for an unknown one."""
     if key.startswith(names.QGPU_CARDS):
         return f"qGPU: cards of container {key.removeprefix(names.QGPU_CARDS)}"
     return _MEANINGS.get(key, "")

@@ -26,10 +26,10 @@ _SECONDS: Final = 30
 def idle_shares(url: str, namespace: str) -> list[dict[str, Any]]:
     """Containers that received less than 5 % of their card's time in the last hour, the largest grant first.
 
-    Only those whose use is measured; the command ends where Prometheus does not answer.
+    Only containers with measured use; the command ends if Prometheus does not answer.
 
     Args:
-        url: of Prometheus, or of what answers its API.
+        url: of Prometheus, or of another server with its API.
     """
     try:
         answers = asyncio.run(_asked(url.rstrip("/")))
@@ -81,7 +81,7 @@ async def _asked(url: str) -> dict[str, Any]:
 
 
 def _values(result: Iterable[Mapping[str, Any]]) -> dict[tuple[str, ...], float]:
-    """Values by container and card; where labels of the target had the same names, Prometheus kept ours aside."""
+    """Values by container and card; if the target's labels had the same names, Prometheus renamed ours."""
     found = {}
     for one in result:
         labels = one["metric"]

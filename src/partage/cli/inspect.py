@@ -28,7 +28,7 @@ from partage.wire.outcomes import core_text, part_text
 
 _IDLE: Final = Styled("idle", "dim")
 _ALIKE: Final = 4096
-"""Amounts whose texts are kept: a fleet has many cards, and few amounts."""
+"""Most amounts with cached texts: a fleet has many cards, and few amounts."""
 
 Document = dict[str, Any]
 
@@ -97,7 +97,7 @@ def _table(nodes: list[Document], *, wide: bool, every: bool) -> PlainTable:
 
 
 def _title(node: Document, idle: list[str]) -> Line:
-    """What a node is, whether it takes pods, and its idle devices where there are no others."""
+    """A node's identity, whether it takes pods, and its idle devices if it has no others."""
     kind = node["model"] or node["vendor"] or ("unknown model" if node["cards"] else "no devices")
     alone = ("  ", Styled(f"idle: {', '.join(idle)}", "dim")) if idle else ()
     style = "bold green" if node["state"] == "ok" else "bold red"
@@ -141,7 +141,7 @@ def _add_cards(table: PlainTable, cards: list[Document], others: list[str], *, w
 
 @lru_cache(maxsize=_ALIKE)
 def _used(core: int, cores: int, memory: int, memories: int) -> tuple[Cell, str, str]:
-    """The cells for what is used of a card's compute and memory, of what it has."""
+    """The cells for a card's used and total compute and memory."""
     return (
         Styled(bar(core / cores if cores else 0.0), "cyan"),
         part_text({"used": core, "total": cores}),
@@ -155,7 +155,7 @@ def _given(core: int, memory: int) -> tuple[str, str]:
 
 
 def _shown(card: Document) -> bool:
-    """Whether there is more to say of a card than that it is idle."""
+    """Whether a card is more than idle."""
     return bool(card["tenants"] or card["foreign"] or card["closed"])
 
 

@@ -100,7 +100,7 @@ kubelet_options = options(
 
 
 def asked_by(given: dict[str, Any]) -> Callable[[Keeper], Asked] | None:
-    """What the runtime asks instead of the NRI plugin; None for that plugin.
+    """The part that the runtime asks instead of the NRI plugin; None for that plugin.
 
     Raises:
         InvalidValue: grpcio is not installed.
@@ -121,7 +121,7 @@ def asked_by(given: dict[str, Any]) -> Callable[[Keeper], Asked] | None:
 
 
 def specifications_of(given: dict[str, Any]) -> Specifications | None:
-    """The host's CDI specifications; None where cards are not named by them."""
+    """The host's CDI specifications; None if they do not name cards."""
     if not given["cdi_kind"]:
         return None
     root: Path = given["host_root"]
@@ -131,7 +131,7 @@ def specifications_of(given: dict[str, Any]) -> Specifications | None:
 def kubelet_companions(
     given: dict[str, Any], client: Client | None
 ) -> Callable[[AgentDaemon], Sequence[Companion]]:
-    """What the options want beside injection. Raises `InvalidValue`: an option needs the API server, or grpcio."""
+    """The options' parts beside injection. Raises `InvalidValue`: an option needs the API server, or grpcio."""
     folder = given["kubelet_dir"]
     if given["evict_unprotected"] and client is None:
         raise InvalidValue("--evict-unprotected needs the API server: leave --devices out")

@@ -31,12 +31,12 @@ def _silent(_kind: str, _count: int) -> None:
 async def listed(
     client: Client, progress: Callable[[str, int], None] = _silent, *, everything: bool = False
 ) -> tuple[list[Document], tuple[str, ...]]:
-    """Everything that decisions about devices depend on, and what could not be read.
+    """All objects that decisions about devices depend on, and unreadable kinds.
 
     Args:
-        progress: told each kind and how many objects of it there are.
-        everything: list PriorityClasses too, whose values a server writes into pods anyway, and what claims are
-            allocated from.
+        progress: receives each kind and its number of objects.
+        everything: list PriorityClasses too, whose values a server writes into pods anyway, and the sources of
+            claims' allocations.
 
     Raises:
         KubeError: nodes or pods cannot be listed.
@@ -50,7 +50,7 @@ async def listed(
 async def of_kinds(
     client: Client, kinds: Sequence[Watched], progress: Callable[[str, int], None] = _silent
 ) -> tuple[list[Document], tuple[str, ...]]:
-    """All objects of these kinds, which are listed side by side; see `listed`."""
+    """All objects of these kinds, listed concurrently; see `listed`."""
     found = await asyncio.gather(*(_of_kind(client, kind, progress) for kind in kinds))
     documents = [one for some, _ in found for one in some]
     return documents, tuple(note for _, notes in found for note in notes)

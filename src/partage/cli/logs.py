@@ -36,7 +36,7 @@ class _Json(logging.Formatter):
 
 
 class _Text(logging.Formatter):
-    """The same for people; what users wrote into objects cannot begin a line of its own."""
+    """The same for people; users' texts in objects cannot begin a new line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
@@ -51,7 +51,7 @@ class _Text(logging.Formatter):
 
 
 def _ids(record: logging.LogRecord) -> dict[str, str]:
-    """What the line belongs to: a decision of the record, the trace of a pod."""
+    """The line's references: a decision of the record, the trace of a pod."""
     found = {what: getattr(record, what, "") for what in ("decision", "trace")}
     return {what: visible(str(value)) for what, value in found.items() if value}
 

@@ -20,18 +20,18 @@ from typing import Any, Final
 from partage.cli.signals import Ending
 
 _YOUNG: Final = 10_000
-"""Objects that are new since the last look; a look at so many takes well under a millisecond."""
+"""New objects between two garbage collections; a collection of so many takes well under a millisecond."""
 _ALL: Final = 2
-"""The generation of a look at all objects."""
+"""The generation of a collection of all objects."""
 
 Service = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
 
 def run(main: Service, factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
-    """Run a service until it ends, or SIGTERM or SIGINT ends it, whatever it is doing.
+    """Run a service until it ends, or SIGTERM or SIGINT ends it in any state.
 
     Args:
-        main: the service; its event is set as it is cancelled.
+        main: the service; its cancellation sets the event.
         factory: makes the loop; None for asyncio's own.
     """
     with _old_set_aside(), Ending() as ending, asyncio.Runner(loop_factory=factory) as runner:
@@ -40,7 +40,7 @@ def run(main: Service, factory: Callable[[], asyncio.AbstractEventLoop] | None =
 
 @contextmanager
 def _old_set_aside() -> Iterator[None]:
-    """Inside, whatever outlives a look at all objects is not looked at again."""
+    """Inside this context, later collections skip objects that survived one of all objects."""
 
     def looked(phase: str, found: Mapping[str, int]) -> None:
         if phase == "stop" and found["generation"] == _ALL:
@@ -55,7 +55,7 @@ def _old_set_aside() -> Iterator[None]:
 
 
 def run_fast(main: Service) -> None:
-    """As `run`, on the fastest loop there is."""
+    """As `run`, on the fastest available loop."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], _YOUNG), *before[1:])
     try:
@@ -65,7 +65,7 @@ def run_fast(main: Service) -> None:
 
 
 def _factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes a loop; None for asyncio's own."""
+    """The maker of a loop; None for asyncio's own."""
     try:
         made: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
     except ImportError:

@@ -44,46 +44,46 @@ _COMMANDS: Final = {
         "withdraw": "Take back what Partage wrote in the cluster.",
     },
 }
-"""Heading to subcommands, each with the first sentence of its help, so that a list needs none of them loaded.
+"""Heading to subcommands, each with the first sentence of its help, so that a list loads none of them.
 
 Each has the module of its name in this package."""
 _NAMES: Final = {name: told for commands in _COMMANDS.values() for name, told in commands.items()}
 _SERVICES: Final = frozenset({"agent", "scheduler", "up", "webhook"})
-"""Those that run until a signal ends them."""
+"""Subcommands that run until a signal ends them."""
 _RARELY: Final = 1_000_000
-"""New objects between two collections of garbage in the others, which mostly gather what stays until it is printed."""
+"""New objects between two garbage collections in the other subcommands, whose objects mostly stay until printed."""
 
 _UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""What a full disk or a broken one says to who writes."""
+"""Errors of a write to a full or broken disk."""
 
 
 class _Lazy(click.Group):
-    """A group that imports a subcommand only when it is run or its help is asked for."""
+    """A group that imports a subcommand only for its run or its help."""
 
     _program = False
 
     def __call__(self, *args: Any, **given: Any) -> Any:
-        """Run as a program, which owns its signals."""
+        """Run as a program, which handles its signals."""
         self._program = True
         end_at_once(service=False)
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                # A terminal without our signs gets question marks.
+                # A terminal without our characters gets question marks.
                 stream.reconfigure(errors="replace")
         try:
             return _written(super().__call__, *args, **given)
         except OSError as error:
             if error.errno not in _UNWRITTEN | {errno.EPIPE}:
                 raise
-            with Path(os.devnull).open("wb") as nowhere:  # what is left must not be tried again
+            with Path(os.devnull).open("wb") as nowhere:  # do not write the rest again
                 os.dup2(nowhere.fileno(), 1)
-            if error.errno == errno.EPIPE:  # the reader has seen enough
+            if error.errno == errno.EPIPE:  # the reader closed the pipe
                 sys.exit(1)
             said = f"the output cannot be written: {error.strerror}; free some space, or write elsewhere"
             click.echo(f"partage: {said}", err=True)
             sys.exit(CANNOT)
         finally:
-            # The interpreter looks at all objects once more at its end, seconds of it for a large cluster's.
+            # At its end the interpreter collects all objects once more, which takes seconds for a large cluster's.
             gc.freeze()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -99,7 +99,7 @@ class _Lazy(click.Group):
                 formatter.write_dl(list(commands.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Subcommands that begin so, and the options."""
+        """Subcommands with this beginning, and the options."""
         found = [
             CompletionItem(name, help=told)
             for name, told in _NAMES.items()
@@ -124,7 +124,7 @@ class _Lazy(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The subcommand that was typed; for one that there is not, the nearest is suggested."""
+        """The typed subcommand; the error for an unknown one suggests the nearest."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -138,7 +138,7 @@ class _Lazy(click.Group):
 
 
 def _written(command: Callable[..., Any], *args: Any, **given: Any) -> Any:
-    """What the command answers, once all that it printed is written."""
+    """The command's result, after all its output is written."""
     try:
         return command(*args, **given)
     finally:

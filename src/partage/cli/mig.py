@@ -176,7 +176,7 @@ def _only_sequences(mix: tuple[float, ...] | None, rho: float | None, *, wait: b
 
 
 def _shares(axis: MigAxis, mix: tuple[float, ...] | None, rho: float | None) -> dict[str, float]:
-    """Profile name to its percent; sizes that the model lacks must not be asked for."""
+    """Profile name to its percent; rejects sizes that the model lacks."""
     if mix is None or rho is None:
         raise InvalidValue("give --sequences FILE.json, or a stream: --mix A/B/C/D/E with --rho R")
     plain = {profile.compute: profile.name for profile in axis.profiles if profile.plain}

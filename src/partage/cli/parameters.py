@@ -49,13 +49,13 @@ class Sectioned(click.Command):
         """A command.
 
         Args:
-            kinds: words for what its argument is, which may stand before it as after `kubectl get`.
+            kinds: words for its argument's kind, which may precede it as after `kubectl get`.
         """
         super().__init__(*args, **given)
         self._kinds = kinds
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take what was typed."""
+        """Parse the typed arguments."""
         named = len(args) > 1 and args[0] in self._kinds and not args[1].startswith("-")
         return super().parse_args(ctx, args[1:] if named else args)
 
@@ -74,10 +74,10 @@ class Sectioned(click.Command):
 
 
 def options(*given: Callable[[_F], _F], title: str = "") -> Callable[[_F], _F]:
-    """Several options as one decorator, in the order of the help, where a `Sectioned` command has the `title`."""
+    """Several options as one decorator, in the order of the help, under the `title` in a `Sectioned` command."""
 
     def decorate(function: _F) -> _F:
-        # click keeps what it is given until the command is made of it, the last one first.
+        # click collects options until it makes the command, the last one first.
         before = len(vars(function).get("__click_params__", ()))
         for option in reversed(given):
             function = option(function)
@@ -89,7 +89,7 @@ def options(*given: Callable[[_F], _F], title: str = "") -> Callable[[_F], _F]:
 
 
 def option(*names: str, **given: Any) -> Callable[[_F], _F]:
-    """An option whose default its help shows."""
+    """An option with its default in its help."""
     return click.option(*names, show_default=True, **given)
 
 
@@ -99,15 +99,15 @@ health_port = click.option(
     metavar="N",
     help="Port for the probes alone, so that no caller of another port keeps them waiting.",
 )
-"""Of every service that a kubelet looks after."""
+"""Options of every service that a kubelet runs."""
 
 
 def output_option(told: str, *forms: str) -> Callable[[_F], _F]:
-    """How a command prints.
+    """The option for a command's output.
 
     Args:
-        told: what the help says of it.
-        forms: what it can print, the default first; a table, JSON and YAML where none is named.
+        told: its help text.
+        forms: possible forms, the default first; a table, JSON and YAML if none is named.
     """
     choice = forms or ("table", "json", "yaml")
     return option("-o", "--output", type=click.Choice(choice), default=choice[0], help=told)
@@ -149,7 +149,7 @@ config_options = (
         "any.",
     ),
 )
-"""Which ConfigMaps set anything."""
+"""Namespaces of ConfigMaps with settings."""
 
 logging_options = options(
     option(

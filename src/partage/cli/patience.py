@@ -19,7 +19,7 @@ _SILENCE: Final = 2.0
 
 @contextlib.contextmanager
 def patience(doing: str, silence: float = _SILENCE) -> Iterator[None]:
-    """Say on standard error what is being done inside, where it takes longer than a silence in seconds."""
+    """Print the work inside this context on standard error if it takes longer than the silence."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield
         return

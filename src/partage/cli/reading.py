@@ -13,16 +13,16 @@ def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
 
     Args:
         files: names of files and folders, `-` for standard input.
-        strict: refuse fields that a kind does not have, and keys given twice.
+        strict: reject fields that a kind does not have, and duplicate keys.
 
     Raises:
-        InvalidDocument: a file is missing, a document cannot be decoded as its kind, there is none
-            in any of the files, or `strict` refuses one.
+        InvalidDocument: a file is missing, a document cannot be decoded as its kind, the files have
+            none, or `strict` rejects one.
     """
     names = list(files)
     held = 0
     for name in names:
-        if not name:  # as of a variable that is not set; to `Path` it is the current folder
+        if not name:  # as from an unset variable; for `Path` it is the current folder
             raise InvalidDocument(
                 "the name of a file is empty; name a file or folder, or - for standard input"
             )
@@ -46,7 +46,7 @@ def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
 
 
 def empty(files: Iterable[str]) -> InvalidDocument:
-    """That no document is in any of the files."""
+    """The error for files without any document."""
     return InvalidDocument(
         f"{named(files)}: no document there; give a file with Kubernetes manifests"
     )

@@ -28,9 +28,9 @@ from partage.wire.snapshot import snapshot_header
 DIFFERENT: Final = 3
 _HEAD: Final = 2**12
 _LINE: Final = 2**28
-"""Bytes of a line of a record."""
+"""Most bytes of a line of a record."""
 _MOST: Final = 50
-"""Differences that are shown; all are counted."""
+"""Most shown differences; all are counted."""
 
 Decision = Placement | Refusal
 
@@ -187,7 +187,7 @@ def _snapshot(file: Path, policy: Policy | None) -> dict[str, Any]:
 
 
 def _predictions(batch: Batch, own: Policy, other: Policy | None) -> Iterator[dict[str, Any]]:
-    """Every waiting pod; nodes stand in the file in the order in which they were preferred."""
+    """Predictions for every waiting pod; the file has nodes in the service's order of preference."""
     today = asyncio.run(predicted(batch.documents, own, None))
     changed = asyncio.run(predicted(batch.documents, other, None, force=True)) if other else []
     for one, two in zip_longest(today, changed):

@@ -26,7 +26,7 @@ from partage.wire.outcomes import (
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
-    """The outcome as plain values, ready for JSON."""
+    """The result as plain values, ready for JSON."""
     claims = {"claims": _claims(outcome)} if outcome.cluster.claims else {}
     return {
         "pods": [_pod(pod) for pod in outcome.pods],
@@ -38,7 +38,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
 
 
 def _claims(outcome: Outcome) -> list[dict[str, Any]]:
-    """ResourceClaims that hold devices: what of which cards."""
+    """ResourceClaims with their amounts of cards."""
     return [
         {
             "namespace": claim.namespace,
@@ -94,9 +94,9 @@ def _node(outcome: Outcome, node: Node) -> dict[str, Any]:
 
 
 def print_tables(outcome: Outcome) -> None:
-    """Pods with their cards, pods that wait with the reason, nodes with what is used of each card.
+    """Print pods with their cards, waiting pods with the reason, nodes with the use of each card.
 
-    Reasons have a line of their own, as wide as the terminal: they are what people read.
+    Reasons have a line of their own, as wide as the terminal, because people read these.
     """
     with paper() as console:
         if any(pod.refusal is None for pod in outcome.pods) or outcome.cluster.claims:

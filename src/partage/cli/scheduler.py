@@ -55,7 +55,7 @@ _ADAPTION: Final = "DevicePluginAdaption"
 
 
 class _OwnTls(NamedTuple):
-    """Where the service keeps certificates of its own, and what they are good for."""
+    """The Secret for the service's own certificates, and the names that they cover."""
 
     namespace: str
     secret: str
@@ -351,7 +351,7 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         TokenFile(tokens, SystemClock().monotonic) if tokens else None,
         certificates=certificates,
         plain=given["plain"],
-        # kube-scheduler speaks at the socket; without a credential the verbs answer no caller.
+        # kube-scheduler uses the socket; without a credential the verbs answer no caller.
         closed=plugin is not None and not (tokens or certificates or given["plain"]),
     )
     return SchedulerOptions(
@@ -395,7 +395,7 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
 
 
 def _plugin_of(given: dict[str, Any]) -> PluginOptions | None:
-    """The plugin's socket, where there is one."""
+    """The plugin's socket, if any."""
     path, users = given["plugin_socket"], frozenset(given["plugin_users"])
     if path is None:
         if users:
@@ -405,7 +405,7 @@ def _plugin_of(given: dict[str, Any]) -> PluginOptions | None:
 
 
 def _silence(limit: float) -> SilenceSettings:
-    """When agents are silent."""
+    """Settings for silent agents."""
     if 0 < limit < LEAST:
         raise InvalidValue(
             f"--agent-silence {limit:g}: agents renew their Leases every 12 s at most, and may miss "
@@ -415,7 +415,7 @@ def _silence(limit: float) -> SilenceSettings:
 
 
 def _adapts(gates: str) -> bool:
-    """Whether the gate that is known here is on; it is unless something else is said."""
+    """Whether the gate known here is on, which is the default."""
     found = True
     for part in filter(None, gates.split(",")):
         name, _, value = part.partition("=")
@@ -452,7 +452,7 @@ def _election(given: dict[str, Any], config: Config) -> ElectionOptions:
 
 
 def _own_of(given: dict[str, Any], config: Config) -> _OwnTls | None:
-    """The Secret that the service keeps by itself, if it does."""
+    """The Secret that the service maintains itself, if any."""
     secret: str | None = given["tls_secret"]
     hosts: tuple[str, ...] = given["tls_hosts"]
     if secret is None:
@@ -469,7 +469,7 @@ def _own_of(given: dict[str, Any], config: Config) -> _OwnTls | None:
             "--tls-cert, --tls-key, --client-ca and --plain"
         )
     namespace = given["lease_namespace"] or config.namespace
-    # Where reads have a port of their own, every caller at this one shows a certificate.
+    # If reads have a port of their own, every caller at this one has a certificate.
     required = given["read_port"] is not None
     return _OwnTls(namespace, secret, hosts, required)
 

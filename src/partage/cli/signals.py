@@ -23,16 +23,16 @@ from typing import Any, Final, Self
 _LOG: Final = logging.getLogger("partage")
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LONGEST: Final = 4.5
-"""Seconds from the first signal to the end, whatever is still to be put away."""
+"""Most seconds from the first signal to the end, even if cleaning up is not done."""
 _FORCED: Final = b"ended though not all was put away: it took more than %.1f s after the signal\n"
 _TOLD, _OVER = b"!", b"."
 
 
 def end_at_once(*, service: bool) -> None:
-    """Until something better is set up, end at the first signal.
+    """End at the first signal, until a service installs its own handling.
 
     Args:
-        service: whether the command runs until a signal ends it, which is then its ordinary end.
+        service: whether a signal is the command's ordinary end.
     """
 
     def ended(number: int, _frame: FrameType | None) -> None:
@@ -44,10 +44,10 @@ def end_at_once(*, service: bool) -> None:
 
 
 class Ending:
-    """Cancels a service at the first signal, and bounds what its end takes; a context manager."""
+    """Cancels a service at the first signal, and bounds the time of its end; a context manager."""
 
     def __init__(self, longest: float = _LONGEST) -> None:
-        """Nothing is set up yet; there are `longest` seconds from the first signal to the end."""
+        """No handlers yet; at most `longest` seconds from the first signal to the end."""
         self._longest = longest
         self._told = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -65,7 +65,7 @@ class Ending:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave signals to who listened before; once one was heard, nothing has to end any more."""
+        """Restore the earlier handlers, or ignore signals after one arrived, and stop the watching thread."""
         for number, before in self._before.items():
             signal.signal(number, signal.SIG_IGN if self._told else before)
         os.write(self._mouth, _OVER)
@@ -74,10 +74,10 @@ class Ending:
         os.close(self._mouth)
 
     async def run(self, main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-        """Run a service until it ends, or a signal ends it. Raises `Exception`: whatever ended it before.
+        """Run a service until it ends, or a signal ends it. Raises `Exception`: an earlier error of the service.
 
         Args:
-            main: the service; its event is set as it is cancelled.
+            main: the service; its cancellation sets the event.
         """
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(_quietly)
@@ -94,13 +94,13 @@ class Ending:
         self._task.result()
 
     def _heard(self, _number: int, _frame: FrameType | None) -> None:
-        """A signal came; in the main thread, between any two steps of the program."""
+        """Handle a signal; runs in the main thread, between any two steps of the program."""
         if self._told:
             return
         self._told = True
         os.write(self._mouth, _TOLD)
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has been closed
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
@@ -110,7 +110,7 @@ class Ending:
                 self._task.cancel()
 
     def _watch(self) -> None:
-        """End the process when its end takes too long; in a thread, for the loop may have no turn."""
+        """End the process if its end takes too long; in a thread, because the loop may be blocked."""
         if os.read(self._ears, 1) == _TOLD:
             over, _, _ = select.select([self._ears], [], [], self._longest)
             if not over:
@@ -119,6 +119,6 @@ class Ending:
 
 
 def _quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A connection that broke is an ordinary thing, and who used it has been told."""
+    """Ignore a broken connection, which is ordinary; its user has got the error."""
     if not isinstance(context.get("exception"), OSError):
         loop.default_exception_handler(context)

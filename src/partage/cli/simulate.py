@@ -215,14 +215,14 @@ def openb(  # noqa: PLR0913, PLR0917 # click passes every option by its name
 
 
 def _rate(trace: Trace, sequence: Sequence, offered: float) -> float:
-    """Arrivals a lifetime that ask for `offered` percent of the cluster's compute."""
+    """Arrivals per lifetime that request `offered` percent of the cluster's compute."""
     asked = sum(trace.pods[row].demand for row in sequence.pods)
     return trace.capacity * offered / 100.0 * len(sequence.pods) / max(asked, 1)
 
 
 @contextmanager
 def _progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error, where that is a terminal."""
+    """A progress bar on standard error, if that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None
@@ -381,5 +381,5 @@ def _plot(path: Path, runs: list[Run], seed: int, departures: str | None) -> Non
         try:
             most = bound.over(runs)
         except SolverMissing:
-            most = None  # the picture is drawn without it
+            most = None  # the picture omits it
         plots.plot_loads(path, title, [(str(r.policy), metrics.curves(r)) for r in runs], most)

@@ -154,7 +154,7 @@ async def _read(
 
 
 def _objects(documents: list[Document], seed: int, key: bytes | None) -> Iterator[dict[str, Any]]:
-    """What is written, kind by kind; nodes in the order in which the service prefers them."""
+    """The objects to write, kind by kind; nodes in the service's order of preference."""
     by: dict[str, list[Document]] = {}
     for document in documents:
         by.setdefault(document.kind, []).append(document)
@@ -173,7 +173,7 @@ def _objects(documents: list[Document], seed: int, key: bytes | None) -> Iterato
 
 
 def _write(target: Path | None, head: Snapshot, objects: Iterable[dict[str, Any]]) -> int:
-    """Write everything, as it is made; how many objects that were."""
+    """Write all objects as they are made; the number of them."""
     if target is None:
         return _pour(sys.stdout.buffer, head, objects)
     made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -22,7 +22,7 @@ def to_yaml(data: object) -> str:
 
 
 def structured(output: str, data: object) -> bool:
-    """Print the document where JSON or YAML was asked for; whether that was so."""
+    """Print the document if JSON or YAML was requested; whether it was."""
     if output not in ("json", "yaml"):
         return False
     click.echo(to_json(data) if output == "json" else to_yaml(data), nl=output == "json")

@@ -29,7 +29,7 @@ from partage.vendors.traits import short_models
 _WIDE: Final = 160
 _BAR: Final = 10
 _NAMES: Final = frozenset({"POD", "NODE", "CONTAINER", "CLAIM"})
-"""Columns of names; one that is cut keeps its beginning, and its end, which tells a controller's pods apart."""
+"""Columns of names; a cut name keeps its beginning, and its end, which distinguishes a controller's pods."""
 _AMOUNTS: Final = frozenset(
     {"CARD", "PHASE", "CODE", "PROTOCOL", "COMPUTE", "MEMORY", "PODS", "SHARERS", "ASKED", "FREE"}
 )
@@ -44,21 +44,21 @@ _HEAD: Final = "bold"
 _BLANKS: Final = re.compile(r"(?:\s|\x1b\[[0-9;]*m)+$")
 _PLAIN: Final = "\x1b[0m"
 _WORD: Final = 24
-"""A word longer than this may be broken to fold a text, and a name longer than this may be cut before columns go."""
+"""Folding may break a longer word, and a longer name may be cut before columns go."""
 _SHORT: Final = 16
 _LEAST: Final = 12
-"""Nothing is folded or cut to less than this."""
+"""Least width of a folded or cut text."""
 
 
 class Styled(NamedTuple):
-    """A cell in a style of rich's: `text` in it, `more` behind without one."""
+    """A cell in a style of rich's: `text` with it, then `more` without a style."""
 
     text: str
     style: str
     more: str = ""
 
     def __str__(self) -> str:
-        """As it is without colours."""
+        """The text without colours."""
         return self.text + self.more
 
 
@@ -66,16 +66,16 @@ Cell = str | Styled
 
 
 class _Drawn(str):
-    """A text with its colours, made visible already."""
+    """A text with its colours, already made visible."""
 
     __slots__ = ()
 
 
 class _Paper(Console):
-    """What is wider than the terminal runs on, and nothing of it is lost.
+    """Output without losses: text wider than the terminal continues on the next line.
 
     Attributes:
-        wide: names stay whole, however wide tables get.
+        wide: names stay whole at any width of tables.
     """
 
     wide = False
@@ -84,7 +84,7 @@ class _Paper(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Its pieces; what comes from objects gives the terminal no command."""
+        """Its pieces; text from objects contains no command for the terminal."""
         for one in super().render(renderable, options):
             raw = one.control or isinstance(one.text, _Drawn)
             yield one if raw else one._replace(text=visible(one.text))
@@ -95,9 +95,9 @@ class _Column:
     """A column of a table.
 
     Attributes:
-        figures: it is aligned right.
-        texts: what they say, each text once, and the heading.
-        width: in signs.
+        figures: whether it is aligned right.
+        texts: the cells' texts, each once, and the heading.
+        width: in characters.
     """
 
     header: str
@@ -126,14 +126,14 @@ class _Column:
         return min(self.width, max(map(_word, self.texts)), self.width if step < 4 else _LEAST)
 
     def of_width(self, width: int) -> Self:
-        """The same, so wide."""
+        """The same with this width."""
         other = copy(self)
         other.width = width
         return other
 
 
 class Line:
-    """A line of cells in their styles, which runs on where it is too long; without cells an empty one."""
+    """A line of cells in their styles, continued if too long; an empty line without cells."""
 
     def __init__(self, *cells: Cell) -> None:
         self._cells = [_changed(cell, visible) for cell in cells]
@@ -144,30 +144,30 @@ class Line:
 
 
 class PlainTable:
-    """A table without lines that gives way on a narrow terminal; see this module's summary.
+    """A table without lines that fits a narrow terminal; see this module's summary.
 
-    Of a column each text is measured and drawn once: tables of thousands of rows say few things often.
+    It measures and draws each text of a column once, because tables of thousands of rows have few different texts.
     """
 
     def __init__(
         self, *columns: str, headed: bool = True, keys: int = 0, spare: Container[str] = ()
     ) -> None:
-        """An empty one.
+        """An empty table.
 
         Args:
-            keys: so many columns say what a row is about, and the others are figures; 0 for a table of other things.
-            spare: columns that a narrow terminal does without.
+            keys: number of columns that identify a row, the others being figures; 0 for another kind of table.
+            spare: columns that a narrow terminal omits.
         """
         self._headers, self._keys, self._spare = columns, keys, spare
         self._rows: list[tuple[Cell, ...]] = []
         self._between: dict[int, list[RenderableType | None]] = {0: [None]} if headed else {}
 
     def add_row(self, *cells: Cell) -> None:
-        """One more; cells that are left out at its end are empty."""
+        """Add a row; omitted cells at its end are empty."""
         self._rows.append(cells + ("",) * (len(self._headers) - len(cells)))
 
     def add_line(self, line: RenderableType | None = None) -> None:
-        """What stands between the rows before and those to come; without anything the headings."""
+        """Add a line between earlier and later rows; the headings if it has no content."""
         self._between.setdefault(len(self._rows), []).append(line)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -246,7 +246,7 @@ def _inked(console: Console, text: str, style: Style | None) -> str:
 
 
 def _lines(console: Console, cell: Cell, column: _Column) -> list[str]:
-    """A cell as it is drawn, with the blanks up to the next column."""
+    """A drawn cell, with the blanks up to the next column."""
     text = str(cell)
     if "\n" not in text and cell_len(text) <= column.width:
         return [_padded(_coloured(console, cell), cell_len(text), column)]
@@ -275,7 +275,7 @@ def _padded(drawn: str, width: int, column: _Column) -> str:
 def _fitted(
     columns: list[_Column], width: int, spare: Container[str], *, whole: bool
 ) -> list[_Column]:
-    """Columns with the width that each gets."""
+    """Columns with their final widths."""
     columns = _without_ornaments(columns)
     if _total(columns) > width:
         columns = [_short(column) if column.header in _MODELS else column for column in columns]
@@ -290,7 +290,7 @@ def _fitted(
 
 
 def _narrowed(columns: Sequence[_Column], width: int, step: int) -> list[_Column]:
-    """The columns, the widest of them narrower until all fit, or none can be; `step` as `_Column.least` has it."""
+    """The columns, with the widest made narrower until all fit or none can shrink; `step` as in `_Column.least`."""
     least = [column.least(step) for column in columns]
     widths = [
         narrow if column.header == _CARD else column.width
@@ -307,7 +307,7 @@ def _narrowed(columns: Sequence[_Column], width: int, step: int) -> list[_Column
 
 
 def _parted(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
-    """Tables of as many figures as have room beside what the rows are about, of which the first column comes again."""
+    """Tables of as many figures as fit beside the key columns, of which the first one is repeated."""
     keys = [column for column in columns if not column.figures]
     part = list(keys)
     for column in columns[len(keys) :]:
@@ -335,12 +335,12 @@ def _changed(cell: Cell, change: Callable[[str], str]) -> Cell:
 
 
 def _card_lines(text: str) -> str:
-    """Cards of one kind a line."""
+    """One line for each kind of cards."""
     return text.replace(", ", ",\n")
 
 
 def _short_names(text: str, width: int) -> str:
-    """The text without the middle of words that are longer than the width; a namespace that has no room beside its name is above it."""
+    """The text without the middle of words longer than the width; a namespace without room beside its name is above it."""
     return " ".join(_short_name(word, width) for word in text.split(" "))
 
 
@@ -367,7 +367,7 @@ def _word(text: str) -> int:
 
 
 def _without_ornaments(columns: Sequence[_Column]) -> list[_Column]:
-    """Columns that say something; a bar's heading goes to the numbers beside it."""
+    """Columns with content; a bar's heading goes to the numbers beside it."""
     kept: list[_Column] = []
     heading = ""
     for column in columns:
@@ -381,7 +381,7 @@ def _without_ornaments(columns: Sequence[_Column]) -> list[_Column]:
 
 
 def screen(*, wide: bool = False) -> Console:
-    """The terminal itself, on which tables are fitted as on paper."""
+    """The terminal itself, with tables fitted as on paper."""
     console = _Paper(highlight=False)
     console.wide = wide
     return console
@@ -389,10 +389,10 @@ def screen(*, wide: bool = False) -> Console:
 
 @contextlib.contextmanager
 def paper(*, wide: bool = False) -> Iterator[Console]:
-    """Where to print; what was printed comes out when the context ends.
+    """A console for output, which is written when the context ends.
 
     Args:
-        wide: names stay whole on a terminal too, as `-o wide` has them.
+        wide: names stay whole on a terminal too, for `-o wide`.
     """
     console = screen(wide=wide)
     if not console.is_terminal:
@@ -403,7 +403,7 @@ def paper(*, wide: bool = False) -> Iterator[Console]:
 
 
 def _trimmed(line: str) -> str:
-    """The line without blanks at its end, which would run on into the next one; styles end."""
+    """The line without blanks at its end, which would continue on the next one; styles end."""
     if not line.endswith((" ", _PLAIN)):
         return line
     end = _BLANKS.search(line)
@@ -419,14 +419,14 @@ def bar(fraction: float) -> str:
 
 
 def given(text: str) -> Cell:
-    """What a pod was given, or that it has no devices."""
+    """A pod's grants, or a note that it has no devices."""
     return text or Styled("no devices", "dim")
 
 
 def print_waiting(
     console: Console, pods: Iterable[tuple[str, str, str]], title: str = "WAITING"
 ) -> None:
-    """Pods that wait (name, code and message), each with a line of its own for the reason: it is what people read."""
+    """Print waiting pods (name, code and message), each reason on a line of its own, because people read these."""
     console.print(Text(title, style="bold"))
     for name, code, message in pods:
         head = Text(f"{name}  ").append(code, style="yellow")

@@ -23,7 +23,7 @@ from partage.wire.outcomes import core_text, part_text
 _WHAT: Final = ("nodes", "pods", "cards")
 _FEW: Final = 20
 _AHEAD: Final = 2
-"""Pages that are asked for at a time."""
+"""Pages requested at a time."""
 _OWN: Final = (
     "its devices are free: a rule of kube-scheduler's own keeps it, or its turn has not come"
 )
@@ -171,12 +171,12 @@ def _show(console: Console, what: str, found: Document, *, wide: bool) -> None:
 async def _gathered(
     asked: Asked, what: str, namespace: str, sort: str, most: int | None
 ) -> Document:
-    """What is to be shown.
+    """The content to show.
 
     Args:
         what: `nodes`, `pods` or `cards`; empty for the cluster in brief.
         namespace: of pods; empty for all.
-        most: how many nodes and waiting pods the brief shows; None for all. `counts` has how many there are.
+        most: number of nodes and waiting pods in the brief; None for all. `counts` has the totals.
     """
     query = NodeQuery(order=sort)
     if what == "pods":
@@ -215,7 +215,7 @@ async def _all_pods(asked: Asked, query: PodQuery) -> list[Document]:
 
 
 async def _all(ask: Callable[[int], Awaitable[Document]], what: str) -> list[Document]:
-    """Everything, page by page; the service makes one page while another is read."""
+    """All items, page by page; the service makes one page while another is read."""
     first = await ask(0)
     found: list[Document] = first[what]
     gate = asyncio.Semaphore(_AHEAD)
@@ -305,7 +305,7 @@ def _print_nodes(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
 
 
 def holders(pods: int, claims: int) -> str:
-    """How many pods a node has; those that hold devices by claims are known by their claims alone."""
+    """Number of a node's pods; pods with devices by claims are known by their claims alone."""
     told = [str(pods)] if pods or not claims else []
     return ", ".join([*told, f"{claims} claim{'s' if claims > 1 else ''}"] if claims else told)
 
@@ -347,7 +347,7 @@ def _print_cards(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
 
 
 def _instances(card: Document) -> str:
-    """What the card is cut into; what others made is marked."""
+    """The card's instances; foreign ones are marked."""
     told = [f"{one['profile']} at {one['start']}" for one in card["mig"]]
     told += [f"{one['profile']} at {one['start']} (foreign)" for one in card["foreign"]]
     return ", ".join(told)
@@ -379,7 +379,7 @@ def _print_pods(console: Console, pods: Sequence[Document], *, wide: bool) -> No
 
 
 def _short_cards(cards: Sequence[str]) -> str:
-    """Cards as `schedule` has them, `gpu 0,1`; of more than four how many."""
+    """Cards as in `schedule`, `gpu 0,1`; only the number of more than four."""
     if len(cards) > 4:
         return f"{len(cards)} cards"
     found: dict[str, list[str]] = {}
@@ -420,6 +420,6 @@ def _state(state: str, more: str = "") -> Cell:
 
 
 def card_state(card: Document) -> Cell:
-    """Whether a card takes pods, and why not."""
+    """Whether a card takes pods, or the reason why not."""
     detail = card["closed_detail"]
     return _state(card["closed"] or "ok", f" ({detail})" if detail else "")

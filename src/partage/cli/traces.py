@@ -31,10 +31,10 @@ trace_options = options(
 
 @contextlib.contextmanager
 def sent_traces(service: str, *, wanted: bool) -> Iterator[Tracer]:
-    """What traces pods, as long as the context lasts.
+    """The tracer of pods, while the context lasts.
 
     Args:
-        service: name of the service, where OTEL_SERVICE_NAME gives none.
+        service: name of the service, if OTEL_SERVICE_NAME has none.
 
     Raises:
         InvalidValue: opentelemetry is not installed, or a variable cannot be used.

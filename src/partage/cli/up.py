@@ -32,7 +32,7 @@ from partage.wire.documents import read_file
 from partage.wire.yaml_values import YamlError, yaml_values
 
 _PATIENCE: Final = 5.0
-"""Seconds that the first decisions may take before what is known is printed."""
+"""Seconds to wait for the first decisions before the state is printed."""
 _RARELY: Final = 50_000
 _MOST_BYTES: Final = 2**22
 _PORT: Final = Whole(0, 65535)
@@ -149,7 +149,7 @@ def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
 def _found(
     nodes: Sequence[Path], files: Sequence[Path], samples: Sequence[Path], *, resumed: bool
 ) -> Manifests:
-    """Everything that is to be there beside what was kept; a `resumed` cluster goes on, and has its nodes."""
+    """All objects to create beside the saved ones; a `resumed` cluster continues, and has its nodes."""
     given = [(paths, read(paths)) for paths in (nodes, samples, files) if paths]
     for paths, one in given:
         if not (one.simulated or one.objects):
@@ -177,7 +177,7 @@ def _found(
 
 
 def _check_kubeconfig(path: Path | None) -> None:
-    """Refuse to replace the kubeconfig of another cluster."""
+    """Reject a kubeconfig path that has another cluster's."""
     if path is None or not path.exists():
         return
     try:
@@ -211,7 +211,7 @@ async def _serve(plan: Plan, output: str, stop: asyncio.Event) -> None:
 
 
 def _complain(cluster: EmbeddedCluster) -> None:
-    """What was refused or skipped, on standard error."""
+    """Print rejected and skipped manifests on standard error."""
     for refused in cluster.outcome.refused:
         said = f"partage up: {refused.manifest.where}: {refused.message}"
         click.echo(visible(said), err=True)
@@ -234,7 +234,7 @@ def _line(where: Addresses) -> str:
 
 
 def printed(seen: Overview, where: Addresses, outcome: Outcome) -> None:
-    """What is there, and how to go on."""
+    """Print the cluster's state, and the next steps."""
     with paper() as console:
         if seen.placed:
             console.print(_placed(seen))

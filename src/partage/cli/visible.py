@@ -13,7 +13,7 @@ COMMANDS: Final = re.compile(
 
 
 def visible(text: str) -> str:
-    """The text, with the number of each such character in its place."""
+    """The text with each such character replaced by its number."""
     if text.isascii() and text.isprintable():
         return text
     return COMMANDS.sub(lambda found: _number(found[0]), text)

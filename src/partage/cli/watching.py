@@ -15,10 +15,10 @@ from partage.cli.tables import screen
 
 
 def watched(every: float, show: Callable[[Console], None], *, wide: bool) -> None:
-    """Show something again and again; ends with exit code 0 at Ctrl-C or SIGTERM.
+    """Show output repeatedly; ends with exit code 0 at Ctrl-C or SIGTERM.
 
     Args:
-        show: asks, and prints to the console that it is given.
+        show: asks, and prints to the given console.
         wide: names stay whole.
 
     Raises:
@@ -37,13 +37,13 @@ def watched(every: float, show: Callable[[Console], None], *, wide: bool) -> Non
     def ended(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    # Else the terminal would stay on the other screen; SIGINT too, which who starts us may have ignored.
+    # Otherwise the terminal would stay on the other screen. SIGINT too, because the caller may have ignored it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ended)
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                page = screen(wide=wide)  # not the live one, which would draw itself into it
+                page = screen(wide=wide)  # not the live console, which would draw itself into it
                 with page.capture() as captured:
                     show(page)
                 live.update(_cut(captured.get(), page), refresh=True)
@@ -53,7 +53,7 @@ def watched(every: float, show: Callable[[Console], None], *, wide: bool) -> Non
 
 
 def _cut(text: str, page: Console) -> Text:
-    """As many lines as the screen has, long ones folded; the last one says how many are left out."""
+    """As many lines as the screen has, long ones folded; the last one has the number of omitted lines."""
     lines = Text.from_ansi(text).wrap(page, page.width, overflow="fold")
     shown = lines if len(lines) <= page.height else lines[: page.height - 1]
     found = Text("\n", no_wrap=True).join(shown)

@@ -133,7 +133,7 @@ def _changes(
     *,
     anew: bool,
 ) -> list[tuple[str, Change]]:
-    """The cases asked for, each with its name."""
+    """The requested cases, each with its name."""
     copies = tuple(_copies(text) for text in add)
     told = [f"{count} more like {name}" for name, count in copies]
     told += [f"without {pattern}" for pattern in remove]
