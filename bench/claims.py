@@ -61,23 +61,23 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Way:
-    """How pods with cards are placed.
+    """One way to place pods with cards.
 
     Attributes:
-        protocol: by the engine alone.
+        protocol: the engine places them alone.
         engine: the engine's scores choose the node.
         ordered: the card with the least room is published first; else cards by number.
-        late: allocations of the whole cluster by which that order is late; where nodes are proposed, the engine's books of
-            cards too.
+        late: delay of that order in allocations of the whole cluster; with proposed nodes also that of the engine's
+            books of cards.
         taught: the engine learns from the pods with cards; in a cluster it learns from those of the protocols alone.
-        everywhere: the engine chooses of all nodes that fit.
-        proposed: as kube-scheduler's plugin does: the engine, which knows what kube-scheduler counts of CPU and memory,
-            proposes nodes, and once more others where all of those are rejected; then kube-scheduler looks by itself.
-            The engine learns from each pod with claims, and of all others from their average.
-        pending: the plugin says which cards kube-scheduler has allocated and not stored yet: the engine holds them
-            until it hears of them, and the order of cards alone is late.
-        blind: by protocol, and the engine knows nothing of CPU and memory, as before the plugin told it what pods take of
-            nodes: kube-scheduler rejects what it proposes, so many times.
+        everywhere: the engine chooses from all nodes that fit.
+        proposed: as with kube-scheduler's plugin: the engine, which knows kube-scheduler's counts of CPU and memory,
+            proposes nodes, and others once more if all of those are rejected; then kube-scheduler searches itself.
+            The engine learns from each pod with claims, and from the average of all others.
+        pending: the plugin reports cards that kube-scheduler has allocated and not stored yet. The engine holds them
+            until it receives the allocations, so only the order of cards is late.
+        blind: by protocol, without the engine's knowledge of CPU and memory, as before the plugin reported pods' use of
+            nodes. kube-scheduler rejects this many proposals.
     """
 
     protocol: bool = False
@@ -166,7 +166,7 @@ class Run:
         return 100 * full / total, 100 * taken / total
 
     def learn(self) -> None:
-        """New tables where they are due."""
+        """Make new tables if they are due."""
         what = self.arrivals.due(int(self.stock.cards.sum()))
         if what is Due.NOTHING:
             return
@@ -178,7 +178,7 @@ class Run:
             self.engine.handle(TablesChanged(tables))
 
     def others(self) -> Counter[Ask]:
-        """Pods without cards as the engine learns from them where nodes are proposed."""
+        """Pods without cards in the form that the engine learns from, with proposed nodes."""
         if not self.way.proposed or not self.plain:
             return Counter()
         cpu, memory = self.plain_taken // self.plain
@@ -224,7 +224,7 @@ class Run:
         return True
 
     def place_blindly(self, pod: Pod, row: PodRow) -> bool:
-        """On the first node that kube-scheduler passes of those that the engine proposes, sixteen at a time."""
+        """Place a pod on the first of the engine's proposed nodes, sixteen at a time, that kube-scheduler accepts."""
         best = self.in_order(pod)[: MOST_REJECTED + PROPOSED]
         node = next((one for one in best if self.fits(row)[one]), None)
         if node is None:
@@ -237,11 +237,11 @@ class Run:
         return True
 
     def proposed(self, pod: Pod, fits: Bools) -> int | None:
-        """The first node that kube-scheduler passes of those that are proposed; None where it passes none of them."""
+        """The first proposed node that kube-scheduler accepts; None without one."""
         return next((one for one in self.in_order(pod)[:_BOTH] if fits[one]), None)
 
     def in_order(self, pod: Pod) -> list[int]:
-        """The nodes that the engine passes, the best first."""
+        """The nodes that the engine accepts, the best first."""
         found, scores = self.engine.candidates(pod)
         ranks = [self.engine.rank_at(one) for one in found.tolist()]
         best = found[np.lexsort((np.array(ranks), -scores))].tolist()
@@ -250,7 +250,7 @@ class Run:
     # --- kube-scheduler ----------------------------------------------------------------------
 
     def fits(self, row: PodRow) -> Bools:
-        """Nodes that its filters pass, DynamicResources among them."""
+        """Nodes that pass its filters, including DynamicResources."""
         asked = np.array((row.cpu_milli, row.memory_mib))
         found: Bools = np.all(self.free >= asked, axis=1)
         if row.cards:
@@ -271,7 +271,7 @@ class Run:
         return found
 
     def looked_at(self, fits: Bools) -> Ints:
-        """As many of them as it looks for (`numFeasibleNodesToFind`), from where it stopped before."""
+        """As many of them as it looks for (`numFeasibleNodesToFind`), from its last position."""
         count = len(self.listed)
         most = count
         if count >= _LEAST_NODES:
@@ -293,7 +293,7 @@ class Run:
         return found
 
     def best(self, pod: Pod, looked: Ints) -> int:
-        """The node of those that were looked at which the engine likes best."""
+        """The engine's best node of those looked at."""
         ledger = self.engine.ledger
         found, scores = self.engine.candidates(pod)
         score = dict(zip(found.tolist(), scores.tolist(), strict=True))
@@ -303,12 +303,12 @@ class Run:
     # --- the in-tree allocator ---------------------------------------------------------------
 
     def first(self, node: int, row: PodRow) -> list[int]:
-        """The first cards that fit, in the order that is published."""
+        """The first cards that fit, in published order."""
         fit = self.cards_that_fit(row, node)
         return [int(one) for one in self.published[node] if fit[one]][: row.cards]
 
     def take(self, node: int, row: PodRow, minors: Sequence[int]) -> None:
-        """Give the pod its place; later the agent publishes what is left."""
+        """Give the pod its place; later the agent publishes the rest."""
         self.free[node] -= (row.cpu_milli, row.memory_mib)
         if not row.cards:
             self.plain += 1
@@ -326,7 +326,7 @@ class Run:
             self.publish(self.stale.popleft())
 
     def publish(self, node: int) -> None:
-        """Cards in use before idle ones, the least room first, and none moves without need."""
+        """Publish cards in use before idle ones, the least room first; no card moves without need."""
         before, left, whole = self.published[node], self.cards[node], self.whole[node]
         worth = (left * MILLI // np.maximum(whole, 1)).sum(axis=1)
         worth = np.where(np.all(left == whole, axis=1), 3 * MILLI, worth)[before]
@@ -335,20 +335,20 @@ class Run:
         self.published[node] = after
 
     def pend(self, pod: Pod, row: PodRow, node: int, minors: Sequence[int]) -> None:
-        """The plugin says what pods request of nodes beside devices, and what kube-scheduler has allocated."""
+        """Act as the plugin: report pods' requests beside devices, and kube-scheduler's allocations."""
         pending = replace(pod, uid=f"{pod.uid}#pending")
         self.engine.handle(
             RoomKept(pending, self.nodes[node].name, self.grants(row, node, minors))
         )
 
     def tell(self, pod: Pod, row: PodRow, node: int, minors: Sequence[int]) -> None:
-        """The engine hears what became of the pod."""
+        """Report the pod's result to the engine."""
         self.engine.handle(HoldEnded(f"{pod.uid}#pending"))
         record = Record(self.grants(row, node, minors))
         self.engine.handle(PodSeen(replace(pod, node=self.nodes[node].name, record=record)))
 
     def grants(self, row: PodRow, node: int, minors: Sequence[int]) -> tuple[Grant, ...]:
-        """What the pod has of cards of a node."""
+        """The pod's grants of a node's cards."""
         mode = GrantMode.WHOLE if row.milli >= MILLI else GrantMode.SHARE
         there = self.nodes[node]
         return tuple(

@@ -57,12 +57,12 @@ PROCESSES = (
     "webhook",
 )
 CALM = 5.0
-"""Seconds after which kube-scheduler tries a pod at once that it could not place before."""
+"""Seconds after which kube-scheduler tries a refused pod at once."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """Whose nodes and DeviceClass pods use, and which kube-scheduler decides."""
+    """The nodes and DeviceClass of its pods, and its kube-scheduler."""
 
     nodes: str
     class_: str
@@ -77,7 +77,7 @@ ARMS = {
 
 
 def whole_card(node: str, index: int) -> dict[str, Any]:
-    """A card as NVIDIA's driver publishes it: all of it or nothing."""
+    """A card in the form of NVIDIA's driver: all of it or nothing."""
     texts = {
         "uuid": f"GPU-{node}-{index}",
         "type": "gpu",
@@ -174,10 +174,10 @@ def listed(stack: Stack, path: str) -> list[dict[str, Any]]:
 
 
 def bound(stack: Stack, since: str, count: int) -> float:
-    """When so many pods had got a node, since a state of the cluster.
+    """The time at which the given number of pods had a node, since a state of the cluster.
 
     Raises:
-        RuntimeError: they had not in time.
+        RuntimeError: they did not get one in time.
     """
     plane, there = stack.plane, set[str]()
     until = time.monotonic() + PATIENCE
@@ -198,7 +198,7 @@ def bound(stack: Stack, since: str, count: int) -> float:
 
 
 def played(stack: Stack, arm: Arm, count: int) -> tuple[float, dict[str, float]]:
-    """Seconds until so many pods were bound, and the processor time of each process; then all are gone."""
+    """Seconds until the given number of pods were bound, and the processor time of each process; then deletes all."""
     processes = {name: stack.plane.processes[name] for name in PROCESSES}
     classes = f"{API}/deviceclasses"
     class_ = stack.plane.call("GET", f"{classes}/{arm.class_}")

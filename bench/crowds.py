@@ -33,7 +33,7 @@ from partage.embedded.fleet import node_of
 
 MODEL = "A100-SXM4-80GB"
 LONG = 0.1
-"""Seconds of processor time of a step that is named."""
+"""Least seconds of processor time of a reported step."""
 
 
 def hard(shape: str, seed: int) -> dict[str, Any]:
@@ -146,7 +146,7 @@ async def measure(given: argparse.Namespace) -> None:
 
 
 class Requests:
-    """What the services send to the API server, by second."""
+    """The services' requests to the API server, by second."""
 
     def __init__(self) -> None:
         self.seconds: dict[int, Counter[str]] = {}
@@ -178,7 +178,7 @@ class Requests:
         Router.handle = counted  # type: ignore[method-assign,assignment] # here only
 
     def most(self, window: int) -> tuple[float, dict[str, float]]:
-        """Requests a second in the busiest so many seconds, and of which kinds."""
+        """Requests a second, with their kinds, in the busiest period of the given seconds."""
         best: Counter[str] = Counter()
         for first in self.seconds:
             now: Counter[str] = Counter()
@@ -189,12 +189,12 @@ class Requests:
 
 
 def resident() -> int:
-    """MiB of memory that the process has now."""
+    """Present memory of the process in MiB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
 
 
 async def overload(given: argparse.Namespace) -> None:
-    """Print what a burst costs, and how long."""
+    """Print the cost and duration of a burst."""
     nodes = tuple(node_of(f"n{i}", MODEL, 8) for i in range(given.nodes))
     requests = Requests()
     async with (

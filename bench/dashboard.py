@@ -56,15 +56,15 @@ SETTLED = 4.0
 """Seconds of churn after a page was opened and before it is measured."""
 SPREAD = (("median", 0.5), ("95th percentile", 0.95), ("99th", 0.99), ("most", 1.0))
 ALIVE = 60
-"""Pods of those that come and go that are there at a time: each for two seconds."""
+"""Changing pods that exist at a time, each for two seconds."""
 FILTERS = 25
 """Filters a second."""
 ASKED = {"koordinator.sh/gpu-core": "60", "koordinator.sh/gpu-memory-ratio": "60"}
-"""What a filtered pod asks: a card takes one of them and one that comes and goes."""
+"""A filtered pod's request: a card takes one of these and one of the changing pods."""
 KEYS = 8
 """Keys a second."""
 RATE = 60
-"""Changes a second: a pod that is made, or one that is deleted."""
+"""Changes a second: each creates or deletes a pod."""
 REQUESTS = 15
 DOCUMENTS = ("/api/overview", "/api/fleet", "/api/nodes", "/api/nodes?order=used", "/api/pods")
 PROBE = """
@@ -89,7 +89,7 @@ async def main(given: argparse.Namespace) -> None:
 
 
 async def standing(nodes: int) -> None:
-    """Documents and loads of a cluster in which nothing happens."""
+    """Documents and loads of a cluster at rest."""
     async with running([node(f"n{i}", cards=8) for i in range(nodes)]) as world:
         half = {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50}
         for i in range(200):
@@ -154,7 +154,7 @@ async def loads(world: World) -> None:
 
 
 async def under_churn(nodes: int, pods: int) -> None:
-    """The page while bound pods come and go at the API server, with nothing else in the process."""
+    """The page while bound pods change at the API server, with nothing else in the process."""
     async with bare_world(nodes, cards=8) as world:
         await stay(world, pods)
         options = SchedulerOptions(faces=Faces(Access(plain=True)))
@@ -164,7 +164,7 @@ async def under_churn(nodes: int, pods: int) -> None:
                 browsing(Path(folder)) as page,
             ):
                 gc.collect()
-                gc.freeze()  # the API server's objects are not what is measured
+                gc.freeze()  # do not measure the API server's objects
                 print(f"{pods} pods bound, load average {os.getloadavg()[0]:.1f}", flush=True)
                 for view in (
                     "#/",
@@ -208,12 +208,12 @@ def bound(name: str, place: str, minor: int, shares: dict[str, str]) -> dict[str
 
 @dataclass(frozen=True)
 class Cost:
-    """What churn cost the service.
+    """The churn's cost for the service.
 
     Attributes:
         filters: seconds of each filter.
-        share: of a core that the process used.
-        turns: processor milliseconds between each two looks.
+        share: part of a core that the process used.
+        turns: processor milliseconds between two looks.
     """
 
     filters: list[float]
@@ -222,7 +222,7 @@ class Cost:
 
 
 async def churned(world: BareWorld, url: str, page: Page | None = None) -> Cost:
-    """What it costs while pods come and go, and keys are pressed on the open page."""
+    """The cost while pods change and keys are pressed on the open page."""
     changes = asyncio.create_task(churn(world, CHURN, "p" if page else "q"))
     client = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -248,7 +248,7 @@ async def churned(world: BareWorld, url: str, page: Page | None = None) -> Cost:
 
 
 async def pressed(page: Page, changes: asyncio.Task[None]) -> None:
-    """A key now and then until the churn is over."""
+    """Press keys until the churn is over."""
     while not changes.done():
         await page.press("Shift", 16)
         await asyncio.sleep(1 / KEYS)
@@ -288,7 +288,7 @@ def _at(figures: list[float], part: float) -> float:
 
 
 def filtering(port: int, seconds: float, nodes: int) -> None:
-    """Filter at a steady rate, and print what each took."""
+    """Filter at a steady rate, and print the time of each."""
     client, began = Client(port), time.perf_counter()
     among = json.dumps([f"n{number}" for number in range(nodes)])
     for number in range(int(seconds * FILTERS)):
@@ -306,7 +306,7 @@ def _spread(taken: list[float]) -> str:
 
 
 async def churn(world: BareWorld, seconds: float, prefix: str) -> None:
-    """Make and delete bound pods at `RATE` for so long, most of them where a page of nodes looks."""
+    """Create and delete bound pods at `RATE` for this time, most of them on the page's nodes."""
     begun, done = time.perf_counter(), 0
     made: list[str] = []
     shares = {"koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory-ratio": "10"}
@@ -329,7 +329,7 @@ async def churn(world: BareWorld, seconds: float, prefix: str) -> None:
 
 
 def options() -> argparse.Namespace:
-    """What is asked for."""
+    """The options."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("nodes", type=int, nargs="?", default=1000)
     parser.add_argument("pods", type=int, nargs="?", default=30_000)

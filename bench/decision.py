@@ -53,7 +53,7 @@ class Times:
 
 
 def cluster(nodes: int) -> tuple[list[Node], list[Pod]]:
-    """So many nodes, and a pod of each shape."""
+    """The given number of nodes, and a pod of each shape."""
     items = [document for index in range(nodes) for document in node(index)]
     items += [pod(index) for index in range(len(ASKS) * 4)]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
@@ -71,7 +71,7 @@ def pods(kinds: list[Pod], seed: int = 1) -> Iterator[Pod]:
 
 
 def used(engine: Engine) -> float:
-    """How much of all compute is taken, in percent."""
+    """The used part of all compute, in percent."""
     plane = engine.ledger.planes[DeviceType.GPU]
     total = int(plane.core_total.sum())
     return 100.0 * (total - int(plane.core_free.sum())) / total
@@ -86,7 +86,7 @@ def start(nodes: list[Node], policy: Policy, *, accelerate: bool) -> Engine:
 
 
 def fill(engine: Engine, coming: Iterator[Pod], percent: float) -> list[str]:
-    """Place pods until so much is taken; their UIDs."""
+    """Place pods until this much is used; their UIDs."""
     held: list[str] = []
     while used(engine) < percent:
         for _ in range(200):
@@ -98,7 +98,7 @@ def fill(engine: Engine, coming: Iterator[Pod], percent: float) -> list[str]:
 
 
 def decide(engine: Engine, coming: Iterator[Pod], held: list[str], decisions: int) -> Times:
-    """Time so many decisions; after each, a random pod ends for one that came."""
+    """Time this many decisions; after each, a random pod ends for a new one."""
     times, draw = Times(), random.Random(2)  # noqa: S311
     for _ in range(decisions):
         one = next(coming)
@@ -118,7 +118,7 @@ def decide(engine: Engine, coming: Iterator[Pod], held: list[str], decisions: in
 
 
 def learn(engine: Engine, nodes: list[Node], seen: Iterator[Pod]) -> str:
-    """Have the default policy learn from some pods; what it chose."""
+    """Make the default policy learn from some pods; returns its choice."""
     asks = Counter(ask_of(one, engine.ledger) for one in islice(seen, SEEN))
     tables = learned(engine.tables, asks, Stock.of(nodes))
     if tables is None:
@@ -172,7 +172,7 @@ def main() -> None:
             shown(name, engine, held, decide(engine, coming, held, options.decisions))
             if policy.node is Strategy.PARTAGE:
                 chose = learn(engine, nodes, pods(kinds, 3))
-                decide(engine, coming, held, len(kinds) * 10)  # classes are made anew, once
+                decide(engine, coming, held, len(kinds) * 10)  # makes classes again, once
                 times = decide(engine, coming, held, options.decisions)
                 shown(f"{name}, learnt ({chose})", engine, held, times)
     mib = memory(nodes, kinds, Policy.parse(options.policies[0]), options.fill)

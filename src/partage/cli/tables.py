@@ -340,7 +340,7 @@ def _card_lines(text: str) -> str:
 
 
 def _short_names(text: str, width: int) -> str:
-    """The text without the middle of words longer than the width; a namespace without room beside its name is above it."""
+    """The text without the middle of words longer than the width; a namespace without room is above its name."""
     return " ".join(_short_name(word, width) for word in text.split(" "))
 
 
