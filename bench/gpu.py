@@ -51,22 +51,22 @@ GIVEN = 1 << 56
 MIB = 2**20
 GRANULE = 2 * MIB
 GRAPHS = ("graph", "node", "capture")
-"""Ways in which a graph comes to allocate (native/tests/memory.c)."""
+"""Ways in which a graph allocates (native/tests/memory.c)."""
 MISSED: list[str] = []
-"""What was required and did not come out."""
+"""Missed requirements."""
 OTHERWISE: list[str] = []
-"""What the library takes a card to do and this one does not."""
+"""The library's assumptions that this card breaks."""
 RECORD: dict[str, Any] = {"rows": [], "runs": [], "clocks": [], "assumptions": [], "judged": []}
-"""All of it for the file, beside what is printed."""
+"""All results for the file, beside the printed ones."""
 FILE: list[Path] = []
-"""Where that is written, if anywhere."""
+"""The file's path, if any."""
 BEGUN = time.monotonic()
 PART = [""]
-"""What is being measured."""
+"""The current part."""
 STARTED = [0.5]
-"""Seconds that a program took until its first launch; measured before it is relied on."""
+"""Seconds from a program's start to its first launch; measured before use."""
 PATIENCE = 60
-"""Seconds until a program that should have ended long ago is killed, beyond those that it was told to work."""
+"""Seconds beyond a program's working time after which it is killed."""
 POINTS = 1
 """By which a tenant's part of what all received may be off its quota, of the whole card."""
 LOST = 3
@@ -75,7 +75,7 @@ LOST = 3
 EACH = 30
 """Seconds that a probe of the card may take, the driver's start included."""
 RUNNING: set[subprocess.Popen[str]] = set()
-"""What is to be killed when the time is up."""
+"""Programs to kill when the time is up."""
 ELSEWHERE = (
     "usr/lib/*-linux-gnu",
     "usr/lib64",
@@ -83,7 +83,7 @@ ELSEWHERE = (
     "usr/local/cuda*/compat",
     "run/nvidia/driver/usr/lib/*",
 )
-"""Where the driver lies in containers whose loader has not been told."""
+"""Paths of the driver in containers whose loader does not know it."""
 MEANING = {
     3: "the driver was not initialised in this process",
     34: "this is the stub library of the toolkit, not a driver",
@@ -99,7 +99,7 @@ MEANING = {
     804: "forward compatibility of a newer driver library is not supported on this card",
     999: "unknown; often /dev/nvidia-uvm or nvidia-modprobe is missing in the container",
 }
-"""What the driver's codes mean in a script's life."""
+"""Meanings of the driver's codes for a script."""
 MEMORY = ("memory", "preload", "memory by the driver", "adjustment of memory", "kills")
 """Parts that the cap rests on; turns, shares and their cost rest on all others but PyTorch's, which shows what a program sees."""
 MEMORY_OFF = (
@@ -137,18 +137,18 @@ print("info", *torch.cuda.mem_get_info())
 
 
 class Failed(Exception):
-    """A part cannot be measured; the others can."""
+    """One part cannot be measured; the others can."""
 
 
 def meaning(text: str) -> str:
-    """What a program said at its end, with the driver's code explained."""
+    """A program's last output, with the driver's code explained."""
     told = " ".join(text.split())[-160:]
     found = re.search(r"driver error (\d+)", told)
     return f"{told} ({MEANING[int(found[1])]})" if found and int(found[1]) in MEANING else told
 
 
 def save() -> None:
-    """The record as it is now, whole at any moment."""
+    """Write the present record; the file is complete at any moment."""
     for path in FILE:
         RECORD["seconds"], RECORD["missed"] = round(time.monotonic() - BEGUN, 1), MISSED
         fresh = path.with_name(path.name + ".new")
@@ -161,7 +161,7 @@ def save() -> None:
 
 
 class Clocks(threading.Thread):
-    """What the card runs at, four times a second, by NVML: what it cannot tell is left out."""
+    """The card's clocks, four times a second, by NVML; omits unknown ones."""
 
     ASKED = (
         ("mhz", "nvmlDeviceGetClockInfo", (1,)),
@@ -197,7 +197,7 @@ class Clocks(threading.Thread):
 
 
 def clock(begin: int, end: int) -> float | None:
-    """MHz of the multiprocessors between two moments; None where it is unknown."""
+    """MHz of the multiprocessors between two moments; None if unknown."""
     seen = [one["mhz"] for one in RECORD["clocks"] if "mhz" in one and begin <= one["at"] <= end]
     return statistics.mean(seen) if len(seen) > 1 else None
 
@@ -231,7 +231,7 @@ def start(command: list[str], where: dict[str, str], **options: object) -> subpr
 def ended(
     process: subprocess.Popen[str], seconds: float, text: str | None = None
 ) -> tuple[str, str]:
-    """Output and errors; a program that does not end is killed, and says so."""
+    """Output and errors; kills a program that does not end, and reports it."""
     try:
         out, error = process.communicate(text, timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -309,12 +309,12 @@ class Card:
 
 
 PLACE: list[str | None] = [None]
-"""Where tenants' files are made; the usual place unless no library can be loaded from there."""
+"""Folder of tenants' files; the usual place unless no library can be loaded from there."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a tenant may use."""
+    """A tenant's limits."""
 
     core: int
     policy: str
@@ -351,7 +351,7 @@ def room(folder: Path, uuid: str, slot: int, limits: Limits) -> Path:
 
 
 def adjust(folder: Path, slot: int, limits: Limits) -> None:
-    """Puts amounts in force, for programs that run as well: words of pages that they have mapped."""
+    """Puts amounts in force, also for running programs: words of pages that they have mapped."""
 
     def word(path: Path, where: int, value: int) -> None:
         with path.open("r+b") as file:
@@ -427,7 +427,7 @@ class Driver:
         )
 
     def free(self) -> int:
-        """Bytes that the driver has left, by its own word: this process is under no limits."""
+        """Free bytes by the driver's report; this process is under no limits."""
         context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
         try:
@@ -441,7 +441,7 @@ class Driver:
 
 
 def opened_driver() -> ctypes.CDLL:
-    """The driver's library, which programs find too where it lies beside the loader's path.
+    """The driver's library, which programs also find outside the loader's path.
 
     Raises:
         OSError: there is none.
@@ -468,7 +468,7 @@ def load(kind: Kind, seconds: float, *more: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Rate:
-    """What a workload gets done alone, and at which clock."""
+    """A workload's rate alone, and its clock."""
 
     each_second: float
     mhz: float | None
@@ -530,8 +530,8 @@ def together(
 def parts(series: list[list[tuple[int, int]]], rate: Rate, kind: Kind) -> list[float]:
     """Percent of the rate alone, over the middle of the time when all ran.
 
-    A card under less load may run at higher clocks, and a share is one of time: arithmetic is taken at the clock that it
-    had alone, where the driver tells both.
+    A card under less load may run at higher clocks, and a share is one of time. So arithmetic counts at the clock that it
+    had alone, if the driver reports both.
     """
     begin, end = max(one[0][0] for one in series), min(one[-1][0] for one in series)
     t0, t1 = begin + (end - begin) // 5, end - (end - begin) // 10
@@ -558,7 +558,7 @@ def sized(card: Card, name: str, kernel: str, target_us: float, size: int, depth
 
 
 def small(card: Card) -> Kind:
-    """Many small kernels, but three times as long as their launch: else the rate alone would be the host's, not the card's."""
+    """Many small kernels, but three times as long as their launch; or the rate alone would be the host's."""
     rate = alone(card, Kind("many small", "mul", 1, depth=256), 0.6).each_second
     return sized(card, "many small", "mul", max(8.0, 3e6 / rate), 100, 256)
 
@@ -608,7 +608,7 @@ def memory(card: Card) -> None:
 
 
 def held(driver: Driver, where: dict[str, str], command: list[str]) -> int | None:
-    """What the card has less while a program keeps its memory; None if it failed."""
+    """Memory that the card lacks while a program keeps its own; None if it failed."""
     before = driver.free()
     process = start(
         [str(BUILD / command[0]), *command[1:]],
@@ -626,7 +626,7 @@ def held(driver: Driver, where: dict[str, str], command: list[str]) -> int | Non
 
 
 def by_the_driver(card: Card, driver: Driver) -> None:
-    """By the driver's word, not by ours: what programs hold at the cap, beside plain allocations at the cap."""
+    """Programs' memory at the cap by the driver's report, not ours, beside plain allocations at the cap."""
     print(
         "memory by the driver's word: what it takes for a program at its cap, beyond context and cap"
     )
@@ -676,9 +676,9 @@ def by_the_driver(card: Card, driver: Driver) -> None:
 
 
 def off(got: list[float], quotas: list[float]) -> tuple[float, float]:
-    """Percent of the card: how far tenants are off their quotas at most, and what they lost together.
+    """Percent of the card: the tenants' largest distance from their quotas, and their common loss.
 
-    Where quotas fill the card, parts of what all received are judged; what turns cost is the second number.
+    If quotas fill the card, the first is by parts of the sum received, and the second is the cost of turns.
     """
     fills = sum(quotas) == 100
     whole = sum(got) / 100 if fills and sum(got) > 0 else 1.0
@@ -746,7 +746,7 @@ def hand_over(card: Card, kind: Kind, seconds: float) -> None:
 
 
 def adjusted_memory(card: Card) -> None:
-    """A cap is raised, then lowered below what is in use, while one program goes on allocating."""
+    """A cap is raised, then lowered below the present use, while one program keeps allocating."""
     caps = (1024 * MIB, 1536 * MIB, 512 * MIB)
     with card.folder() as folder:
         where = card.environment(folder, 0, card.limits(1000, "none", caps[0]))
@@ -993,7 +993,7 @@ def torch(card: Card, seconds: float, until: float) -> None:
 
 
 def build() -> None:
-    """With this machine's compiler where there is one: what came along may want a newer C library."""
+    """Build with this machine's compiler if any, because included binaries may need a newer C library."""
     if shutil.which("gcc") and shutil.which("make"):
         done = ran(
             ["make", "-s", "-C", str(ROOT / "native"), f"OUT={BUILD}"], dict(os.environ), 120
@@ -1010,7 +1010,7 @@ def in_force(card: Card) -> None:
     """Is the library loaded from where tenants' files are made? A loader that cannot goes on without it.
 
     Raises:
-        Failed: it is loaded from nowhere.
+        Failed: no folder works.
     """
     cap, told = 512 * MIB, ""
     for place in (None, str(BUILD)):
@@ -1025,7 +1025,7 @@ def in_force(card: Card) -> None:
 
 
 def surroundings(driver: Driver, card: Card) -> None:
-    """What the figures were taken on, and what may falsify them."""
+    """The environment of the figures, and possible distortions."""
     told = (
         f"{card.name}, {card.total // MIB} MiB, {card.uuid}; {driver.version()}; "
         f"load average {os.getloadavg()[0]:.1f} of {os.cpu_count()}"
@@ -1058,7 +1058,7 @@ def surroundings(driver: Driver, card: Card) -> None:
 
 
 def starts(card: Card) -> None:
-    """How long a program takes until its first launch; much that follows goes by it."""
+    """Time from a program's start to its first launch, which later parts use."""
     told = []
     for limits in (None, card.limits(1000, "burst-share")):
         with card.folder() as folder:
@@ -1188,7 +1188,7 @@ def part(what: str, measure: Callable[[], object]) -> None:
 
 
 def page() -> None:
-    """What held, what did not, and what to switch off: what docs/how-to/first-card.md goes by."""
+    """Kept and broken assumptions, and features to switch off, for docs/how-to/first-card.md."""
     good: dict[str, list[bool]] = {}
     for name, fine, _ in RECORD["judged"]:
         good.setdefault(name, []).append(fine)
@@ -1260,7 +1260,7 @@ def summary(begun: float) -> None:
 
 
 def end_at(seconds: float, begun: float) -> None:
-    """Ends the table as it is when the time is up, whatever is being waited for."""
+    """Ends the table as it is when the time is up, during any wait."""
 
     def stop() -> None:
         judged(False, "time: cut off")

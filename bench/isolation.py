@@ -31,18 +31,18 @@ BUILD = Path(__file__).parents[1] / "build" / "native"
 UUID = "GPU-fafafafa-fafa-fafa-fafa-fafafafafa00"
 SIZE = 1_000_000
 POINTS, WAKE_MS = 1, 50
-"""What is required: points that a long-run share may be off, and ms in which a tenant that wakes has its part."""
+"""Requirements: allowed points between share and quota in the long run, and ms until a waking tenant has its part."""
 GAPS_US, GROUP_US = 20, 500
 """Of small kernels: time between launches that a group may count without the driver being asked, and how long a group is."""
 BUSY = 0.8
-"""Counting is judged where launches kept the card busy for so much of the time."""
+"""Counting is judged if launches kept the card busy for this part of the time."""
 MISSED: list[str] = []
-"""What was required and did not come out."""
+"""Missed requirements."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A tenant's limits and what it does."""
+    """A tenant's limits and its work."""
 
     quota: int
     policy: Policy
@@ -93,7 +93,7 @@ def modelled(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def run(loads: list[Load], seconds: float) -> list[list[tuple[int, int]]]:
-    """What each tenant got done, over time."""
+    """Each tenant's work over time."""
     folder = Path(tempfile.mkdtemp())
     make_seats(folder / "card-0")
     card = modelled(folder)

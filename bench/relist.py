@@ -31,13 +31,13 @@ READY_CPU_SECONDS = 20.0
 RELIST_CPU_SECONDS = 20.0
 PEAK_MB = 1500.0
 LAG_SECONDS = 0.5
-"""The longest that anybody waits for an answer while all is listed again."""
+"""Longest wait for an answer during the second list."""
 _IDLE_SECONDS = 1.0
 _IDLE_CPU = 0.02
 
 
 def plain(index: int, nodes: int) -> dict[str, Any]:
-    """A pod without devices, as it stands in the store."""
+    """A pod without devices, as stored."""
     found = bound(index, nodes)
     found["metadata"]["annotations"] = {}
     found["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "100m"}}
@@ -45,7 +45,7 @@ def plain(index: int, nodes: int) -> dict[str, Any]:
 
 
 def serve(pipe: Connection, nodes: int, pods: int) -> None:
-    """The API server's process; `/expire` has all watches begin anew."""
+    """The API server's process; `/expire` makes all watches start again."""
     room = nodes * 16
     lists = {path: pages(kind, []) for path, kind in COLLECTIONS.items()}
     lists["/api/v1/nodes"] = pages("NodeList", map(node, range(nodes)))
@@ -104,7 +104,7 @@ def serve(pipe: Connection, nodes: int, pods: int) -> None:
 
 
 async def lags(found: list[float]) -> None:
-    """For how long the loop keeps others waiting, again and again."""
+    """Times for which the loop keeps others waiting, measured repeatedly."""
     while True:
         began = time.perf_counter()
         await asyncio.sleep(0.005)
@@ -112,7 +112,7 @@ async def lags(found: list[float]) -> None:
 
 
 async def relisted(url: str) -> tuple[float, float, list[float]]:
-    """Have all watches begin anew, and wait until nothing is left to do: CPU, seconds, lags."""
+    """Make all watches start again, and wait until no work is left: CPU, seconds, lags."""
     found: list[float] = []
     measuring = asyncio.create_task(lags(found))
     async with ClientSession() as http:
@@ -164,7 +164,7 @@ def schedule(pipe: Connection, url: str) -> None:
 
 
 def wrong(row: dict[str, Any], held: int) -> list[str]:
-    """Bounds that were not kept."""
+    """Broken bounds."""
     bounds = {
         "ready_cpu_s": READY_CPU_SECONDS,
         "relist_cpu_s": RELIST_CPU_SECONDS,

@@ -96,14 +96,14 @@ LIMITS: Final = {"qps": 5000, "burst": 10000}
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the two things compared.
+    """One side of the comparison.
 
     Attributes:
         name: of the arm.
         scheduler: scheduler name of its pods.
-        asks: what each of its pods asks.
+        asks: the request of each of its pods.
         mine: its processes.
-        paused: those of them that are stopped while the pods are made.
+        paused: those of them that are stopped while the pods are created.
     """
 
     name: str
@@ -128,15 +128,15 @@ COMMON: Final = ("kube-apiserver", "etcd")
 
 @dataclass(frozen=True)
 class Round:
-    """What one round of one arm took.
+    """Figures of one round of one arm.
 
     Attributes:
-        arm: which.
+        arm: its name.
         rate: pods a second from the first Binding to the last.
-        seconds: from the moment that kube-scheduler went on to the last Binding.
+        seconds: from the moment that kube-scheduler continued to the last Binding.
         cpu_ms: CPU time per pod, by process.
         requests: requests to the API server per pod, by verb and resource, the bench's own included.
-        parts_ms: how long parts took on average, by the two programs' own metrics.
+        parts_ms: average times of parts, by the two programs' own metrics.
     """
 
     arm: str
@@ -166,7 +166,7 @@ class Bench:
     # --- setting up --------------------------------------------------------------------------
 
     async def furnish(self) -> None:
-        """Make nodes and devices, and start both arms."""
+        """Create nodes and devices, and start both arms."""
         definition = json.loads(DEVICES_FILE.read_text())
         await self.client.create(DEFINITIONS, definition, into=msgspec.Raw)
         account = {"metadata": {"name": "default"}, "automountServiceAccountToken": False}
@@ -271,7 +271,7 @@ class Bench:
                 return
 
     async def _until_known(self) -> None:
-        """Wait until node totals stand on every node: then the books have them all."""
+        """Wait until every node has its totals, so that the books have all nodes."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             listed = await self.client.list_all(Scope(NODES), into=_Node)
@@ -287,7 +287,7 @@ class Bench:
     # --- one round ---------------------------------------------------------------------------
 
     async def round(self, arm: Arm, pods: int, beside: Sequence[Awaitable[Any]] = ()) -> Round:
-        """Have one arm bind so many pods; others' work begins when kube-scheduler goes on."""
+        """Make one arm bind this many pods; others' work begins when kube-scheduler continues."""
         other = WITH if arm is ALONE else ALONE
         inside = self._inside(arm)
         for name in (*other.mine, arm.paused):
@@ -332,7 +332,7 @@ class Bench:
         await self.client.create(PODS, body, namespace="default", into=msgspec.Raw)
 
     async def _bound(self, pods: int) -> list[float]:
-        """The moments of so many Bindings."""
+        """The moments of this many Bindings."""
         scope = Scope(PODS, "default")
         version = (await self.client.list_all(scope, into=_Named)).resource_version
         seen: set[str] = set()
@@ -351,7 +351,7 @@ class Bench:
         return moments
 
     async def sizes(self, pods: int) -> dict[str, dict[str, float]]:
-        """By process of the arm with Partage: MB resident and at most, and CPU while nothing happens, percent of one."""
+        """By process of the arm with Partage: MB resident and peak, and idle CPU in percent of one."""
         watch = asyncio.create_task(self._bound(pods))
         await in_parallel(self._pod(WITH, number) for number in range(pods))
         await asyncio.wait_for(watch, PATIENCE)
@@ -389,7 +389,7 @@ class Bench:
             last = now
 
     def _requests(self) -> dict[str, float]:
-        """How many requests the API server has answered, by verb and resource."""
+        """Number of the API server's requests, by verb and resource."""
         text = self.plane.call("GET", "/metrics", decode=False).decode()
         found: dict[str, float] = {}
         for line in text.splitlines():
@@ -402,7 +402,7 @@ class Bench:
         return found
 
     def _inside(self, arm: Arm) -> dict[str, float]:
-        """Sums and counts of how long parts took, seconds, by what they are."""
+        """Sums and counts of parts' seconds, by part."""
         found: dict[str, float] = {}
         for url, wanted in (
             (f"{self.secure(arm)}/metrics", KUBE_SCHEDULER),
@@ -421,7 +421,7 @@ class Bench:
         return found
 
     def secure(self, arm: Arm) -> str:
-        """Where an arm's kube-scheduler serves its own metrics and profiles."""
+        """The address of an arm's kube-scheduler for its own metrics and profiles."""
         command = self.plane.processes[arm.paused].command
         port = next(one for one in command if one.startswith("--secure-port=")).split("=")[1]
         return f"https://127.0.0.1:{port}"
@@ -517,10 +517,10 @@ async def in_parallel(works: Iterable[Any]) -> None:
 
 
 def shortest_slices() -> None:
-    """Have this process and all it starts run as soon as they are woken (Linux 6.12 and newer).
+    """Make this process and its children run as soon as they are woken (Linux 6.12 and newer).
 
-    On a machine that others keep busy, each hop between processes otherwise waits for another
-    one's time slice to end, which no machine of its own would make it wait for.
+    Otherwise, on a machine with other work, each hop between processes waits for the end of another
+    one's time slice.
     """
     attributes = struct.pack("IIQiIQQQ", 48, 0, 0, os.nice(0), 0, SLICE, 0, 0)
     ctypes.CDLL(None).syscall(SCHED_SETATTR, 0, attributes, 0)
@@ -528,7 +528,7 @@ def shortest_slices() -> None:
 
 @asynccontextmanager
 async def bench(given: argparse.Namespace) -> AsyncIterator[Bench]:
-    """Everything, for as long as the context lasts."""
+    """The whole bench, while the context lasts."""
     with (
         tempfile.TemporaryDirectory(prefix="throughput-") as name,
         control_plane(Path(name)) as plane,
@@ -541,7 +541,7 @@ async def bench(given: argparse.Namespace) -> AsyncIterator[Bench]:
 
 
 async def run(given: argparse.Namespace) -> list[Round]:
-    """All rounds, told as they end."""
+    """All rounds, printed as they end."""
     if given.nice:
         shortest_slices()
     nodes, pods, rounds = given.nodes, given.pods, given.rounds
@@ -569,7 +569,7 @@ async def run(given: argparse.Namespace) -> list[Round]:
 
 
 async def measured(given: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """What the processes take with so many nodes."""
+    """The processes' use with this many nodes."""
     async with bench(given) as made:
         return await made.sizes(given.nodes * PODS_A_NODE)
 

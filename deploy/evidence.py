@@ -40,13 +40,13 @@ _INPUTS: Final = (
     "Dockerfile",
     "kube-scheduler/Dockerfile",
 )
-"""What decides beside the commit what is built in."""
+"""Inputs of the build beside the commit."""
 _STATUS: Final = "var/lib/dpkg/status"
 _ECDSA: Final = ec.ECDSA(hashes.SHA256())
 
 
 class NotTrusted(Exception):
-    """Something is not what was signed, or cannot be signed; the message says what."""
+    """A file differs from the signed one, or cannot be signed; the message names it."""
 
 
 def _digest(data: bytes) -> dict[str, str]:
@@ -83,7 +83,7 @@ def _member(archive: tarfile.TarFile, which: str | tarfile.TarInfo) -> bytes:
 
 
 def _debian(archive: Path) -> Iterator[str]:
-    """Packages that the archive of an image has installed, by the last layer that says."""
+    """Installed packages in the archive of an image, by the last layer that lists them."""
     told = b""
     with tarfile.open(archive) as outer:
         if "manifest.json" not in outer.getnames():
@@ -100,7 +100,7 @@ def _debian(archive: Path) -> Iterator[str]:
 
 
 def bill(root: Path, files: list[Path], version: str, moment: str) -> dict[str, Any]:
-    """What is in the release, as CycloneDX 1.6.
+    """The content of the release, as CycloneDX 1.6.
 
     Args:
         root: of the repository.
@@ -135,7 +135,7 @@ def bill(root: Path, files: list[Path], version: str, moment: str) -> dict[str, 
 
 
 def statement(root: Path, files: list[Path], version: str) -> dict[str, Any]:
-    """Where the release comes from, as in-toto statement 1 with SLSA's provenance 1."""
+    """The origin of the release, as in-toto statement 1 with SLSA's provenance 1."""
     commit = _git(root, "rev-parse", "HEAD")
     source = {"uri": "git:partage", "digest": {"gitCommit": commit}}
     inputs = [{"uri": name, "digest": _digest((root / name).read_bytes())} for name in _INPUTS]
@@ -156,12 +156,12 @@ def statement(root: Path, files: list[Path], version: str) -> dict[str, Any]:
 
 
 def _encoded(payload: bytes) -> bytes:
-    """What is signed of an envelope: DSSE's pre-authentication encoding."""
+    """The signed bytes of an envelope: DSSE's pre-authentication encoding."""
     return b"DSSEv1 %d %s %d %s" % (len(_KIND), _KIND.encode(), len(payload), payload)
 
 
 def signed(folder: Path, key: ec.EllipticCurvePrivateKey, root: Path = ROOT) -> list[Path]:
-    """Write the evidence beside the files of a folder; what was written.
+    """Write the evidence beside the files of a folder; returns the written files.
 
     Raises:
         NotTrusted: there is nothing to sign, or the tree is no checkout.
@@ -189,10 +189,10 @@ def signed(folder: Path, key: ec.EllipticCurvePrivateKey, root: Path = ROOT) -> 
 
 
 def verified(folder: Path, key: ec.EllipticCurvePublicKey) -> list[str]:
-    """Hold the files of a folder against its evidence; the names of those that are as signed.
+    """Compare the files of a folder with its evidence; the names of unchanged ones.
 
     Raises:
-        NotTrusted: a file, a signature or the statement is missing or another.
+        NotTrusted: a file, a signature or the statement is missing or different.
     """
     try:
         envelope = json.loads((folder / _PROVENANCE).read_text("utf-8"))

@@ -44,7 +44,7 @@ NAMESPACES: Final = {
     "koordinator": "koordinator-system",
     "hami": "kube-system",
 }
-"""Profiles, and the namespace that each is installed into."""
+"""Profiles, and the namespace of each."""
 _MOUNT: Final = "/etc/partage"
 _PLACEHOLDER: Final = "@RESOURCES@"
 
@@ -91,8 +91,8 @@ def dashboards() -> dict[str, str]:
 def schema() -> dict[str, str]:
     """The chart's schema, each value described by the comment above it in values.yaml; editors show it.
 
-    Every value with a default must be there. It is, but where `helm upgrade --reuse-values` brings all values of a release
-    that did not have it yet: that is refused by name, and not rendered as if the value were empty.
+    Every value with a default must exist. Only `helm upgrade --reuse-values` can omit one, with all values of a release
+    that did not have it yet. The schema rejects this by name, so that no empty value is rendered.
     """
     values = (CHART / "values.yaml").read_text(encoding="utf-8")
     told = value_comments(values)
@@ -103,7 +103,7 @@ def schema() -> dict[str, str]:
 
 
 def readme() -> dict[str, str]:
-    """The chart's own page: what it is, how it is installed, and every value."""
+    """The chart's own page: its purpose, its installation, and every value."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     values = (CHART / "values.yaml").read_text(encoding="utf-8")
     _head, _title, table = values_page(values).partition("| value |")
@@ -133,7 +133,7 @@ def described(node: dict[str, Any], told: dict[str, str], path: tuple[str, ...])
 
 
 def required(node: dict[str, Any], values: Mapping[str, Any]) -> None:
-    """Have the objects of a schema name the properties that have a default."""
+    """Make the objects of a schema require the properties with a default."""
     names = [name for name in node.get("properties", {}) if values.get(name) is not None]
     node.pop("required", None)
     if names:
@@ -144,7 +144,7 @@ def required(node: dict[str, Any], values: Mapping[str, Any]) -> None:
 
 
 def rendered(helm: str, profile: str, *options: str, hooks: bool = False) -> str:
-    """What `helm template` makes of a profile; what uninstalling runs only where hooks are wanted."""
+    """The output of `helm template` for a profile; the objects of uninstalling only if hooks are wanted."""
     values = [] if profile == "default" else ["-f", str(CHART / "profiles" / f"{profile}.yaml")]
     command = [
         helm,
@@ -165,8 +165,8 @@ def rendered(helm: str, profile: str, *options: str, hooks: bool = False) -> str
 def kustomize(helm: str) -> dict[str, str]:
     """The plain manifests: path under deploy/kustomize to text.
 
-    What must not go with Partage, as others' objects go with it, is in a file of its own. The other one
-    begins with the webhook configurations: `kubectl delete -f` goes by order.
+    Objects that must survive Partage, because others' objects depend on them, are in a file of their own. The
+    other one begins with the webhook configurations, because `kubectl delete -f` follows the order.
     """
     made: dict[str, str] = {}
     for profile, namespace in NAMESPACES.items():

@@ -22,18 +22,18 @@ SCHEDULERS: Final = (
     "hami-scheduler",
     "default-scheduler",
 )
-"""Scheduler names that pods of the four protocols carry."""
+"""Scheduler names of pods of the four protocols."""
 _NATIVE: Final = "kubernetes.io/"
 _WEIGHT: Final = 10
-"""Of our scores among kube-scheduler's own."""
+"""Weight of our scores among kube-scheduler's own."""
 _TIMEOUT_SECONDS: Final = 10
 _BACKOFF_SECONDS: Final = (1, 2)
 _PLUGIN: Final = "Partage"
 _PLUGIN_WEIGHT: Final = 20
-"""As in kube-scheduler/partage/plugin.go, which says why."""
+"""As in kube-scheduler/partage/plugin.go, which has the reason."""
 _PLUGINS: Final = {
     "multiPoint": {"enabled": [{"name": _PLUGIN, "weight": _PLUGIN_WEIGHT}]},
-    # Named by themselves, these come before kube-scheduler's own of the same point.
+    # Named alone, these run before kube-scheduler's own of the same point.
     "postFilter": {"enabled": [{"name": _PLUGIN}]},
     "preBind": {"enabled": [{"name": _PLUGIN}]},
     "bind": {"enabled": [{"name": _PLUGIN}]},
@@ -42,12 +42,12 @@ _PLUGINS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ExtenderAccess:
-    """How kube-scheduler reaches the service.
+    """kube-scheduler's access to the service.
 
     Attributes:
         url: without a trailing slash.
         authority: file of the authority that signed the service's certificate; with https.
-        certificate: file of kube-scheduler's own certificate, when the service asks for one.
+        certificate: file of kube-scheduler's own certificate, if the service asks for one.
         key: file of its key.
     """
 
@@ -71,7 +71,7 @@ def kube_scheduler_config(
     """A KubeSchedulerConfiguration, without leader election and client connection.
 
     Args:
-        access: how the service is reached as an extender; None for kube-scheduler with the plugin.
+        access: to the service as an extender; None for kube-scheduler with the plugin.
         ignored: extended resources left to the ledger.
         schedulers: names whose pods it places; each becomes a profile.
     """

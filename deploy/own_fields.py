@@ -32,19 +32,19 @@ _NODE_LABELS: Final = {
 }
 _NODE_ANNOTATIONS: Final = {names.HAMI_REGISTER, names.HAMI_SCORE, *LOCKS}
 _OF_CLAIMS: Final = {"extendedResourceClaimStatus", "nodeAllocatableResourceClaimStatuses"}
-"""Of a pod's status, what kube-scheduler says of claims; with the plugin it has the service's account."""
+"""Fields of a pod's status that kube-scheduler writes about claims; with the plugin it has the service's account."""
 _AGENT: Final = "a node agent"
 ATTRIBUTES: Final = {
     "string": ("kind", "uuid", "productName", "model", "vendor", "architecture", "profile"),
     "int": ("index", "memory", "numaNode", "nvlinkDomain", "start"),
     "version": ("driverVersion",),
 }
-"""Of devices of a slice, by type: a selector that compares texts is an error where one device has a number."""
+"""Attributes of a slice's devices, by type: a selector that compares texts fails if one device has a number."""
 _DELETES: Final = "request.operation == 'DELETE' || "
 
 
 def own_fields() -> dict[str, list[Rule]]:
-    """Rules of the policies by account; an agent's `variables.node` is the node that its token is of."""
+    """Rules of the policies by account; an agent's `variables.node` is its token's node."""
     conditions = {names.CONDITION, names.ADJUSTED_CONDITION, "PodScheduled", "DisruptionTarget"}
     scheduler = [
         *_of_both(),
@@ -86,7 +86,7 @@ def own_fields() -> dict[str, list[Rule]]:
 def _of_claims() -> list[Rule]:
     """Rules of ResourceClaims for a scheduler's account that is not kube-scheduler's too, as it is with the plugin.
 
-    A claim's spec cannot be changed by anybody, and its status takes another right.
+    A claim's spec is immutable, and its status needs another right.
     """
     claims = "request.resource.resource != 'resourceclaims' || "
     return [
@@ -107,8 +107,8 @@ def _of_claims() -> list[Rule]:
 def own_slices() -> list[Rule]:
     """Rules of an agent's ResourceSlices.
 
-    A slice in another node's pool may outdate those of that node, and a selector that names what one device lacks is an error,
-    for which a pod waits wherever it could go.
+    A slice in another node's pool may outdate those of that node. A selector that names an attribute one device lacks
+    fails, and its pod waits wherever it could go.
     """
     slices = "request.resource.resource != 'resourceslices' || "
     which = "(request.operation == 'DELETE' ? oldObject : object)"
@@ -147,7 +147,7 @@ def own_slices() -> list[Rule]:
 
 
 def _of_both() -> list[Rule]:
-    """What both accounts leave alone of pods and nodes, of which the policies see updates alone."""
+    """Fields of pods and nodes that both accounts must not change; the policies see only updates."""
     others = "!(request.resource.resource in ['nodes', 'pods']) || "
     return [
         _rule(f"{others}({_same('spec')})", "no spec of a pod or node"),
@@ -167,7 +167,7 @@ def _of_both() -> list[Rule]:
 
 
 def _of_pods(fields: Iterable[str], conditions: Iterable[str]) -> list[Rule]:
-    """What an account leaves alone of a pod's status, but these fields, and conditions of these types."""
+    """An account must not change a pod's status, except these fields and conditions of these types."""
     new, old = "object.status.conditions", "oldObject.status.conditions"
     here, before = _there(new), _there(old)
     kept = (
@@ -191,7 +191,7 @@ def _rule(expression: str, kept: str, who: str = "Partage") -> Rule:
 
 
 def _keeps(resource: str, at: str, may: str) -> str:
-    """No key of this map is added, altered or removed, but those that may be."""
+    """No key of this map is added, changed or removed, except the allowed ones."""
     new, old = f"object.{at}", f"oldObject.{at}"
     here, before = _there(new), _there(old)
     added = f"{before} && k in dyn({old}) && dyn({old})[k] == dyn({new})[k]"
@@ -203,14 +203,14 @@ def _keeps(resource: str, at: str, may: str) -> str:
 
 
 def _same(at: str, created: str = "") -> str:
-    """A field is as it was; `created` holds of a new object."""
+    """A field is unchanged; `created` is the condition for a new object."""
     new, old = f"object.{at}", f"oldObject.{at}"
     same = f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
     return f"(request.operation == 'CREATE' ? {created} : {same})" if created else same
 
 
 def _there(at: str) -> str:
-    """Whether a field is there, and what it is in; metadata always is."""
+    """Whether a field and its parents exist; metadata always does."""
     whole, *rest = at.split(".")
     found = []
     for step in rest:

@@ -28,14 +28,14 @@ _PLACES: Final[dict[str, str]] = {
     "Dockerfile": r"(registry\.example\.com/partage:)([\w.]+)()",
     "kube-scheduler/Dockerfile": r"(registry\.example\.com/kube-scheduler:)([\w.]+)()",
 }
-"""Where the version stands, as its second group."""
+"""Patterns with the version as their second group, by file."""
 _IMAGES: Final = r"(registry\.example\.com/[a-z-]+:|app\.kubernetes\.io/version: )([\w.]+)()"
 _CHANGELOG: Final = "CHANGELOG.md"
 _UNRELEASED: Final = "## [Unreleased]\n"
 
 
 class CannotRelease(Exception):
-    """Something is in the way; the message says what, and what to do."""
+    """The release is not possible; the message has the reason and a remedy."""
 
 
 def current(root: Path) -> str:
@@ -66,7 +66,7 @@ def changes(root: Path, version: str, today: str) -> dict[str, str]:
         today: ISO date of the release.
 
     Raises:
-        CannotRelease: the version is none or not newer, or nothing was changed.
+        CannotRelease: the version is invalid or not newer, or there are no changes.
     """
     if not _VERSION.fullmatch(version):
         raise CannotRelease(f"{version!r} is no version; write MAJOR.MINOR.PATCH, as in 0.2.0")
