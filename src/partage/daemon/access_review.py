@@ -1,12 +1,12 @@
-"""Who may read explanations: a user who may get pods of the namespace, as the API server says.
+"""Checks who may read explanations: a user who may get pods of the namespace, by the API server's answer.
 
 A caller's bearer token is shown to the API server (TokenReview), and what that user may do is asked
 (SubjectAccessReview). Answers are kept for a short while, few of them, under a hash of the token.
 An API server that does not answer allows nothing.
 
-Anybody may send made-up tokens, so questions have turns. A token that was good lately counts for its user, any
-other for its address; both sorts get half of the questions when both wait, and each user or address is asked for
-in turn. Where too many wait, the network with most gives one up. So a stranger's flood delays its own questions.
+Anybody may send invented tokens, so questions have turns. A recently valid token counts for its user, any other for its
+address. Both sorts get half of the questions when both wait, and each user or address has its turn. When too many wait,
+the network with most loses one. So a stranger's flood delays only its own questions.
 
 Source: Kubernetes 1.36, authentication.k8s.io/v1 and authorization.k8s.io/v1.
 """

@@ -1,8 +1,8 @@
-"""Follows what running pods ask their shares to be, and what the scheduler has reserved for it.
+"""Follows the adjustments that running pods ask for, and the scheduler's reservations for them.
 
-Each look goes through the node's pods as the API server tells of them; what to do is `agent.adjustment`'s to say. A report
-is written together with the version of the pod that was read: where the pod has changed meanwhile it is refused, and the
-next look decides anew.
+Each look goes through the node's pods from the API server; `agent.adjustment` decides. The agent writes a report with
+the version of the pod that it read. If the pod has changed meanwhile, the API server refuses the report, and the next
+look decides anew.
 """
 
 import asyncio

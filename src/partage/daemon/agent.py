@@ -1,7 +1,7 @@
 """The node agent as a process: the NRI plugin with its keeper, its companions, a port for health and metrics.
 
-A companion is whatever runs beside injection for as long as the agent does: it makes hardware instances, finds and
-reports devices, looks after limits. One that fails ends the agent: half an agent would hide what it does not do.
+A companion runs beside injection as long as the agent: it makes hardware instances, finds and reports devices, or
+checks limits. A companion that fails ends the agent, because half an agent would hide its missing work.
 """
 
 import asyncio

@@ -3,9 +3,9 @@
     agents' leases ──list, every 10 s──> who is silent (controllers.heartbeats)
         ──annotation of the Node──> all books, by the watch of Nodes like any other fact
 
-Only the leader looks and writes. Leases are listed and not watched: at 5,000 nodes a watch would
-tell of five hundred renewals a second, of which nothing is wanted but whether there was any. The
-list asks for the newest state, so that no server answers from a cache that stands still.
+Only the leader looks and writes. It lists leases and does not watch them: at 5,000 nodes a watch would report five
+hundred renewals a second, while only their existence matters. The list asks for the newest state, so that no server
+answers from a stale cache.
 """
 
 import asyncio

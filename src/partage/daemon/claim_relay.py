@@ -3,10 +3,10 @@
 The API server reaches the webhook by TLS that the webhook looks after, and only the leader of the scheduler service can
 answer. Where it does not, the claim's allocation is refused, and its scheduler tries again.
 
-Where processors are short answers are late, and the API server refuses what it has had no answer to. So few questions are
-passed on at a time, of each address in turn, in the order in which they came: the first have their answers while there is time.
-What the API server waits for no more is not passed on, and the leader hears which of the questions that it was asked got no
-answer of its.
+Late answers are common where processors are short, and the API server refuses a write without an answer. So the relay
+passes on few questions at a time, from each address in turn, in order of arrival: the first have their answers in time.
+It drops questions that the API server no longer waits for, and reports to the leader the questions whose answers did
+not arrive.
 """
 
 import asyncio

@@ -1,14 +1,16 @@
 """`POST /webhook/claims`: the API server asks whether a claim's allocation may be stored, and the leader reserves it.
 
-The route reserves cards, and API servers show no credential to webhooks unless each of them is configured to. So it believes
-nothing that is asked: a claim must be known from the API server, under the uid and the version that are named, and not
-allocated; and no more is reserved for it than it asks for. Who cannot read a claim cannot name its uid, and who can gains
-nothing that an allocation of it would not give. What is known may be a moment old: the answer waits for it, not for long.
+The route reserves cards, and API servers show webhooks no credential unless each is configured to. So the service
+trusts no question. The claim must be known from the API server under the named uid and version and must not be
+allocated, and at most its own request is reserved. A caller who cannot read a claim cannot name its uid; one who can
+gains nothing beyond an allocation of it. The service's knowledge may be a moment old, so the answer waits for it, but
+not long.
 
 An instance that does not lead at this very moment answers 503, which the API server takes as a webhook that failed.
 
-`POST /webhook/claims/withdrawn`: the webhook says that the API server has had no answer to a question in time and refuses the
-write, so that nothing stays reserved for it. A question is named by its uid, which the API server makes at random for each.
+`POST /webhook/claims/withdrawn`: the webhook says that the API server has had no answer to a question in time and
+refuses the write, so that nothing stays reserved for it. A question is named by its uid, which the API server makes at
+random for each.
 """
 
 import asyncio

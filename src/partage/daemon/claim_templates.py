@@ -3,9 +3,9 @@
     a pod's annotation ──> shapes that are in use ──┬── missing: create
     list by label, every now and then ──────────────┴── of another spec, or unused twice: delete, by uid
 
-All of it is read from the API: what was left by a webhook or a leader that ended is found by the next list. Every
-instance hears of pods; only the leader looks and writes, one thing after the other. A pod whose template is away a moment
-waits: Kubernetes' controller of claims tries again. Claims that were made need their template no more.
+All state is read from the API, so the next list finds whatever an ended webhook or leader has left. Every instance
+follows pods; only the leader looks and writes, one step at a time. A pod whose template is missing for a moment
+waits: Kubernetes' controller of claims tries again. Existing claims no longer need their template.
 
 The DeviceClass owns the templates, so that Kubernetes removes them when the chart goes.
 """

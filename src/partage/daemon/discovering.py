@@ -3,9 +3,8 @@
     backends or a simulation ──search──> Device object ──> the API server, on change
                                               └──────────> the agent itself, at once
 
-The agent serves by what it found itself; the API server only adds what it says of the Node (labels, the mode of
-its cards). That is kept in a file as well, so that an agent that starts while the API server is away serves as it
-did before.
+The agent serves the devices that it found itself. The API server only adds the Node's facts (labels, the mode of its
+cards). The agent keeps these in a file as well, so that it serves as before if it starts while the API server is away.
 """
 
 import asyncio

@@ -1,10 +1,9 @@
-"""What the scheduler tells the cluster of its own accord: why pods wait, what was closed, who to retry.
+"""Writes the scheduler's events and wake-ups: why pods wait, closed capacity, and pods to retry.
 
-Hooks are called in the middle of a decision and must not wait, so everything here is put down and
-written in the background. Events of one pod are merged and held back by the recorder. Waking is a
-change of an annotation on the waiting pod: to kube-scheduler any change of a pod is a reason to
-try it again, in every version, and it concerns that pod alone, where touching a node would send
-all pending pods through the queue.
+Hooks run in the middle of a decision and must not wait, so this module queues everything and writes it in the
+background. The recorder merges and holds back events of one pod. A wake-up changes an annotation of the waiting pod.
+Every version of kube-scheduler retries a pod after any change of it. The change concerns that pod alone; a change of a
+node would send all pending pods through the queue.
 """
 
 import asyncio

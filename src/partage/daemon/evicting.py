@@ -1,8 +1,8 @@
 """Evicts the pods of containers that run unprotected, where the operator wants that.
 
-Such a container was started while the runtime did not ask the agent: it has none of the limits and perhaps cards
-that others were given. The pod's controller makes it again, and then it is served. Disruption budgets
-are kept; a pod is named by its UID, so that its successor is never hit.
+Such a container was started while the runtime did not ask the agent. It has no limits and perhaps cards that were given
+to others. The pod's controller creates the pod again, and the agent then serves it. Evictions respect disruption
+budgets and name a pod by its UID, so that its successor is never hit.
 """
 
 import logging

@@ -1,9 +1,8 @@
 """Keeps what the maker of instances knows on the node's Device object: others' instances, and profiles.
 
-The object is written by this agent's own discovery or Koordinator's; these annotations are kept
-by the maker of instances, because no other program can tell which are Partage's. They are written at once
-when a look at a card says something else, and looked after every now and then, because the object may
-have been made anew.
+This agent's own discovery or Koordinator's writes the object. The maker of instances keeps these annotations, because
+no other program can tell which instances are Partage's. It writes them at once when a card has changed, and checks them
+now and then, because the object may have been recreated.
 """
 
 import asyncio

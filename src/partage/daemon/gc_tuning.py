@@ -1,8 +1,8 @@
 """The garbage collector kept out of the way while the books are made.
 
-A rebuild makes hundreds of thousands of objects, all of which stay. Looking for cycles among them
-again and again takes a good part of its time, and would take it again at every full collection
-afterwards; so it is done rarely meanwhile, and what is there at the end is set aside for good.
+A rebuild creates hundreds of thousands of objects, all of which stay. Repeated search for cycles among them takes a
+good part of its time, and so would every later full collection. So the collector runs rarely meanwhile, and the
+objects that exist at the end are exempt for good.
 """
 
 import contextlib

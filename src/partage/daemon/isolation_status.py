@@ -1,4 +1,4 @@
-"""Looks after limits: says of every container whether they are in force, and acts where they are not.
+"""Checks for every container whether its limits are in force, reports it, and acts where they are not.
 
     rooms, processes ──see──> sight ──survey──> statements ──> metrics
                                                     ├───────> condition of the pod, on change

@@ -1,8 +1,8 @@
 """How a daemon lives beside other things in one process: started, waited for, stopped.
 
-A daemon is one coroutine that runs until an event is set. Alone in a process, that is all. Beside
-others (in `partage up`, in tests), who starts it wants to go on once it serves, to see the error
-with which it failed to, and to wait on the way out until what it was doing has ended.
+A daemon is one coroutine that runs until an event is set. In a process of its own it needs no more. In a shared
+process (`partage up`, tests) its starter goes on once the daemon serves, gets the error of a failed start, and waits
+at the end until the daemon's work is finished.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Sends less important pods away for a pod that only its devices keep waiting.
+"""Evicts less important pods for a pod that only its devices keep waiting.
 
     pending pods (extender.preemption) ── plans, node by node ── the best ── asked once more
       │ keep what is free of the place for the pod, nominate it

@@ -1,8 +1,8 @@
-"""Asks every part that knows of the node's containers, again and again, and tells what does not agree.
+"""Compares all sources that know the node's containers, repeatedly, and reports disagreements.
 
-What is asked is never of the same moment: a finding counts when two looks in a row have it (`reconcile.confirmed`).
-It is once in the log, counted by kind at `/metrics`, and kept in a file beside the journal, which
-`partage doctor --node` reads. A pod that runs with devices and without a record is handed to who evicts, but for
+The sources never answer at the same moment, so a finding counts when two looks in a row have it
+(`reconcile.confirmed`). It is logged once, counted by kind at `/metrics`, and kept in a file beside the journal for
+`partage doctor --node`. A pod that runs with devices but without a record is passed on for eviction, except in
 namespaces whose pods without a record are left alone.
 """
 

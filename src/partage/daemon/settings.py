@@ -1,7 +1,7 @@
 """The families' settings on a node: from ConfigMaps of the cluster that are named, read again every minute.
 
-A node needs two or three of them; to watch a namespace would show its agent all of it. What cannot be read, or
-breaks a rule, leaves what was in force.
+A node needs two or three of them; a watch of the namespace would show its agent all of it. A ConfigMap that cannot be
+read, or breaks a rule, leaves the previous settings in force.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """Takes back what Partage wrote in a cluster, once none of its programs writes any more.
 
-It names nodes whose devices pods or ResourceClaims still hold, and changes nothing there: without its
-totals a node's kubelet may end such pods when it restarts, and a scheduler that knows no records may
-give their cards again either way.
+It names the nodes with devices that pods or ResourceClaims still hold, and changes nothing there. Without its totals a
+node's kubelet may end such pods at a restart, and in either case a scheduler that does not know the records may
+allocate their cards again.
 """
 
 from collections.abc import AsyncIterator, Callable

@@ -6,8 +6,8 @@
     write the record, if the pod is still the version that was read ──refused──> give up the reservation
       └── written, or not known ──> kept until the API server tells of another version of the pod
 
-A write that names a version can only arrive while the pod has that version. So the reservation may go as soon as another
-one is seen: either the pod's new record stands in the books then, or the write never arrives.
+A write that names a version succeeds only while the pod has that version. So the reservation may go once another
+version is seen: either the books have the pod's new record by then, or the write fails.
 
 Source: docs/decisions/0028.
 """

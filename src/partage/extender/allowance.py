@@ -1,19 +1,19 @@
 """Search that each namespace may use: a user whose pods are hard to place delays only these.
 
-kube-scheduler asks about one pod at a time, so pods whose places take long to be searched for hold
-up all that come after them. What a decision takes is counted (`placement.work`), never timed. What
-ordinary pods take is free, however many there are. Beyond that, each namespace has an allowance:
+kube-scheduler asks about one pod at a time, so a pod with a long search delays all later ones. The service counts the
+work of a decision (`placement.work`) and never times it. Ordinary pods cost nothing, however many there are. Beyond
+that, each namespace has an allowance:
 
     decided ── took more than an ordinary pod ── owed by its namespace, until time has paid for it
     asked   ── its namespace owes less than its part ── decided, whatever it takes
             └─ it owes more ── decided if that takes no search, else deferred until its turn
 
-All namespaces that owe anything have equal parts of what may be owed and of what time pays. A pod
-that was deferred is answered from memory until it has its turn: the namespace that owes least
-comes first, and in it who has waited longest.
+All namespaces in debt have equal parts of the permitted debt and of the work that time pays. A deferred pod is
+answered from memory until its turn. The namespace that owes least has the next turn, and in it the pod that has
+waited longest.
 
-Sending others away has a bound too: so many victims a minute for the pods of one namespace, however
-many important pods it makes and deletes.
+Evictions are bounded too: the pods of one namespace may have so many victims a minute, however many important pods it
+creates and deletes.
 """
 
 from collections import OrderedDict

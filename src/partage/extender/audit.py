@@ -1,8 +1,8 @@
 """Whether the books hold what the API server says that pods hold: nothing leaked, nothing missing.
 
-Leaked is what the books keep and no pod holds any more; missing is what a pod holds and the books
-have not counted. Both are 0 in a sound service. Reservations whose Binding is on its way are
-neither, nor are pods of which the API server has not told yet that they are bound.
+A leaked entry is in the books, but no pod holds it. A missing entry is held by a pod, but the books have not counted
+it. Both counts are 0 in a sound service. Neither counts reservations whose Binding is on its way, nor pods that the API
+server has not yet reported as bound.
 """
 
 from collections import Counter

@@ -9,11 +9,11 @@
                         ├── on none, or gone ──> give up the reservation
                         └── unreadable ──> the reservation stays, and is read again later
 
-A Binding that is on its way is finished whatever becomes of the caller, because no other part would
-release what it reserved.
+The service finishes a Binding that is on its way even if the caller has gone, because no other part would release its
+reservation.
 
-So many Bindings are sent at a time, and the others wait for their turn here: at an API server that is slower than we
-are, or behind a client's own limit of requests, their time would run out, and each would be read back and sent again.
+The number of Bindings sent at a time is bounded, and the others wait here. Otherwise a slow API server, or the client's
+own limit of requests, would let their time run out, and the service would read back and resend each of them.
 """
 
 import asyncio

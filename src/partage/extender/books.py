@@ -1,8 +1,8 @@
 """The engine with everything that hangs on it: documents, the scheduling cycle, waiting pods, listeners.
 
-Events go in, wake-ups and notices come out; everything is synchronous. Two things make it hold
-together: whatever frees room is followed by a look at the pods that wait for it, and a pod that preemption
-nominated gets its hold before anybody else is woken for the room that was made for it.
+Events go in, wake-ups and notices come out; everything is synchronous. Two rules keep the books consistent. After every
+release of room the books check the waiting pods. A nominated pod of preemption gets its hold before any other pod is
+woken for the room that was made for it.
 """
 
 import logging

@@ -1,13 +1,14 @@
 """Reserves what a ResourceClaim is about to be allocated, before the API server stores it.
 
-Kubernetes' scheduler allocates by what it has seen; another's decision of a moment ago it has not. So the API server
-asks, with the claim as it would be stored, and the devices are reserved in the same step in which they are found free.
-A refusal fails the binding of the pod, and the scheduler tries again with the devices that are free by then.
+kube-scheduler allocates by its own view, which lacks the latest decisions of others. So the API server sends the claim
+before it stores it, and one step both checks that the devices are free and reserves them. A refusal fails the binding
+of the pod, and kube-scheduler tries again with the devices that are free by then.
 
-A reservation ends with the API server's news of the allocation, which then is a fact. No news comes where another
-admission refused or the write lost a race: after `WAIT` the service writes the claim itself, so that no write that was
-admitted here can still arrive (`late_allocations`). Where the webhook knows that an answer did not reach the API server in time, it takes the question
-back, and the reservation ends at once: else a busy service would refuse claims for what nothing will ever hold.
+A reservation ends when the API server reports the allocation, which is then a fact. No report arrives if another
+admission refused or the write lost a race. After `WAIT` the service then writes the claim itself, so that no admitted
+write can still arrive (`late_allocations`). If the webhook knows that an answer was too late for the API server, it
+withdraws the question and the reservation ends at once. Otherwise a busy service would refuse claims because of devices
+that no claim will hold.
 """
 
 from collections import OrderedDict

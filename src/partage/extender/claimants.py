@@ -3,10 +3,10 @@
     a pod names a claim ──┬──> it waits for devices of Partage, or has some
     the claim asks us ────┘
 
-Either may come first. Both are kept from event to event, and which pods are concerned is found when it is asked: one claim may be named by
-thousands of pods, and be made and deleted again and again. Pods whose claims ask no class of Partage's own are another
-driver's, and are left out. A class of an operator that names this driver counts as Partage's own; of an allocated claim the
-devices decide, whatever its class is.
+Either may happen first. Both are kept between events, and the pods concerned are computed on request, because thousands
+of pods may name one claim, and it may be created and deleted repeatedly. Pods whose claims ask no class of Partage
+belong to another driver and are left out. An operator's class that names this driver counts as Partage's own. For an
+allocated claim the devices decide, whatever its class is.
 """
 
 from collections.abc import Collection, Iterator

@@ -1,10 +1,10 @@
 """ResourceClaims that are followed: documents in, the engine's events out.
 
-The engine takes in an allocated claim as the fact of a bound pod (`wire.claims`). A claim that gives its devices back becomes
-a fact that is over, and a deleted one is gone. Claims of other drivers leave nothing here. A rebuild does the same with all claims
-that are listed; what is not stored yet was reserved by `claim_arbiter`.
+The engine reads an allocated claim as the fact of a bound pod (`wire.claims`). A claim that has lost its allocation
+becomes an ended fact, and a deleted one is removed. Claims of other drivers are not kept. A rebuild does the same with
+all listed claims; `claim_arbiter` has reserved the allocations that are not stored yet.
 
-Who may release what a claim holds is the API server alone: a claim that is being deleted holds its devices until its
+Only the API server releases the devices of a claim: a claim that is being deleted holds its devices until its
 allocation is gone.
 """
 

@@ -1,7 +1,7 @@
 """Why a pod's ResourceClaims wait, as the service tells it: what each card has left of the amounts that they ask.
 
-Users write selectors as expressions, and none is evaluated here, where all pods would wait for it. So selectors are not
-judged and the answer says so; `partage explain` judges them in the process of the person who asks.
+Users write selectors as expressions. The service evaluates none, because all pods would wait for it, and the answer
+says so. `partage explain` evaluates them in the user's own process.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

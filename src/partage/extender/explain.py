@@ -1,8 +1,7 @@
 """Why a pod is where it is or why it waits, as `/api/explain/<namespace>/<pod>` answers it.
 
-For a pod that waits the engine is asked anew, so the reason is that of this moment and the same
-that the next filter would give; asking changes nothing. For a pod that has a place the same
-question is asked for another one like it.
+For a waiting pod the engine decides anew, so the reason is current and equals that of the next filter; this changes
+nothing. For a placed pod the engine answers the same question for another pod like it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,9 +1,8 @@
 """Prometheus series of single cards and pods, by the names that HAMi's and qGPU's dashboards read.
 
-These are many: a dozen families for every card. They are written in pieces between which the
-event loop serves others, so that a scrape of a large cluster never holds up a filter; and beyond a
-bound they are left out altogether, with a count of what was left out, because no monitoring
-system survives half a million new series. Series of pods are written only where asked for.
+There are a dozen families for every card. They are written in pieces, and the event loop serves others between these,
+so a scrape of a large cluster never delays a filter. Beyond a bound they are left out, with a count, because no
+monitoring system survives half a million new series. Series of pods are written only on request.
 
 Two generations of HAMi's names are written (up to 2.8 the older ones were all there was); the
 series of MIG instances are in `exposition_mig`. Source: docs/sources/hami.md 8.1; docs/sources/qgpu.md 1.8.

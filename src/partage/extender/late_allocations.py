@@ -1,9 +1,9 @@
-"""Has allocations of ResourceClaims fail that may still arrive, before their devices go to others.
+"""Makes allocations of ResourceClaims fail that may still arrive, before their devices go to others.
 
-Nothing takes back what an API server was told that it may store, and it may store it any time later: after the leader
-that reserved the devices, or after the time that any request has. But the write names the version of the claim that it
-replaces. So the claim is written first; then every write that was admitted before names an older version and fails, and
-its scheduler reads the claim and asks again. No clock is trusted for that.
+A write that an API server was allowed to store cannot be revoked. The server may store it at any later time: after the
+leader that reserved the devices, or after the time limit of any request. But the write names the version of the claim
+that it replaces. So the service writes the claim first. Every write admitted before names an older version and fails;
+its scheduler then reads the claim and asks again. This relies on no clock.
 
 A claim without kube-scheduler's finalizer is not admitted (`claim_arbiter`), so a new leader has few to write: those
 whose allocation is on its way, and those whose last one came to nothing.

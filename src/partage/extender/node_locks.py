@@ -10,9 +10,9 @@
       ├── bound there ────────> the plugin's business
       └── not bound there ────> released, and again later where that fails
 
-A lock is taken off or over only while it says what was read of it, which the API server checks as
-it writes; what others wrote meanwhile stays. Nothing here is remembered from one reign to the next:
-the present leader sees by a lock's pod whether anybody comes for it.
+A lock is removed or replaced only while it has the value that was read, which the API server checks at the write;
+later values of others stay. Nothing here is kept between leaders: the present leader looks at a lock's pod to see
+whether anybody will release the lock.
 """
 
 import asyncio

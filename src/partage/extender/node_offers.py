@@ -1,12 +1,11 @@
 """Which nodes a proposal names: the best, and others where kube-scheduler may reject that one.
 
-By itself the best node alone is proposed. kube-scheduler then filters one node and scores none. It
-gets more where its own filters rejected one lately, where it has to weigh every node that fits, and
-where a question only tries what would be.
+Usually a proposal names the best node alone. kube-scheduler then filters one node and scores none. It gets more nodes
+if its own filters rejected one lately, if it has to weigh every node that fits, or if a question is only a trial.
 
-The engine knows of a node no more than devices, CPU, memory and what selects it. One that it proposes may lack something
-else; kube-scheduler says so, and for a while the pod is offered others. How many may be left out for one
-pod is bounded: beyond, it waits as kube-scheduler has it wait.
+Of a node the engine knows only devices, CPU, memory, and the labels and taints that select it. A proposed node may lack
+something else; kube-scheduler then reports it, and for a while the pod is offered others. The number of nodes left out
+for one pod is bounded: beyond it, the pod waits as kube-scheduler has it wait.
 """
 
 from collections import OrderedDict

@@ -1,8 +1,8 @@
 """Devices that kube-scheduler has allocated to ResourceClaims in its own memory, and that are not stored yet.
 
-kube-scheduler allocates a claim where it reserves the claim's pod, and writes that down beside its next decisions. Until the
-API server asks before it stores the allocation (`claim_arbiter`), these devices would count as free, and the next pods
-would be sent to nodes that have none left. So the plugin says at Reserve what was allocated, and the books hold it:
+kube-scheduler allocates a claim when it reserves the claim's pod, and stores the allocation beside its next decisions.
+Until the API server asks before it stores the allocation (`claim_arbiter`), these devices would count as free, and the
+next pods would go to nodes that have none left. So the plugin reports the allocation at Reserve, and the books hold it:
 
     said at Reserve ──> asked about before it is stored, then reserved ──> stored: a fact
           └── Unreserve; the pod or the claim is gone; kube-scheduler is gone; `LIFE` is over

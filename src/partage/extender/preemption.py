@@ -1,9 +1,8 @@
-"""Preemption over the books: for whom others may have to go, and where that hurts least.
+"""Preemption over the books: which pods need victims, and which victims cost least.
 
-kube-scheduler preempts for what it counts itself. Names that are left to the ledger it does not
-count: it sees room where there is none, and finds no pod to evict. So for a pod that it has
-given up on, and that only its devices keep waiting, the service makes room itself, by the same
-rules (`scheduler.preemption`).
+kube-scheduler preempts only for resources that it counts itself. It does not count names that are left to the ledger,
+so it sees room that does not exist and finds no pod to evict. If kube-scheduler has given up on a pod, and only its
+devices keep it waiting, the service makes room itself, by the same rules (`scheduler.preemption`).
 
 Nothing here changes the books. `plans` stops after every node, and `Planner`, which compares them,
 lets others have their turn in between.

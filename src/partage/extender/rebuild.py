@@ -1,4 +1,4 @@
-"""New books from a list of everything, without keeping others from their turn."""
+"""Builds new books from a list of everything, and lets other tasks run meanwhile."""
 
 import asyncio
 from collections import Counter, defaultdict

@@ -1,16 +1,15 @@
-"""Pods that were refused, why, and who of them to wake when room appears.
+"""Refused pods, their reasons, and the choice of pods to wake when room appears.
 
-Kube-scheduler retries a refused pod only when something happens that it can see. Room that appears
-in the books alone (a hold that ended, a quarantine that was lifted) it cannot see, and even for
-what it sees it may wait minutes. So whenever room appears on a node, those who would fit there now
-are woken: in order of priority, then of waiting, a batch at a time, so that a thousand pods that
-wait for one card do not all ask at once. So many a second are woken at most, and of many who wait
-it is asked more rarely: each wake-up costs the API server a write and kube-scheduler a decision.
+kube-scheduler retries a refused pod only after an event that it can observe. It cannot observe room that appears in the
+books alone, such as an ended hold or a lifted quarantine. Even after an event it may wait minutes. So when room appears
+on a node, the service wakes the pods that fit there now, ordered by priority and then by waiting time. It wakes them in
+batches, so that a thousand pods that wait for one card do not all ask at once. The number woken each second is bounded,
+and large sets of waiting pods are checked less often: each wake-up costs the API server a write and kube-scheduler a
+decision.
 
-A pod that was woken and does not come is woken again: what it was told by may have been lost, in
-kube-scheduler or with it. At first after fifteen seconds, as kube-scheduler may hold a pod back for
-ten, then after 30, 60 and 120 more; after five minutes it looks at all itself. Each time only
-while there is room, and few at a time: of many who were woken most wait for their turn.
+A woken pod that does not return is woken again, because kube-scheduler may have lost the wake-up or restarted. The
+first repeat is after fifteen seconds, as kube-scheduler may hold a pod back for ten, then after 30, 60 and 120 more.
+After five minutes kube-scheduler looks at all pods itself. Repeats need room and are few at a time.
 
 A changed quota wakes no pod in kube-scheduler either. A pod that waited for one is woken when it is in the
 way no more, also where something else is by now: what its condition says must be true.
