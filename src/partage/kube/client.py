@@ -1,12 +1,12 @@
 """Verbs and types over the transport: what every caller of the API uses.
 
-Callers say by `into` what an answer is decoded to: a msgspec type of their own with only the
-fields they need, or `msgspec.Raw` for the bytes as they came. Bodies are anything msgspec encodes,
+Callers name with `into` the type of the decoded answer: a msgspec type of their own with only the
+fields they need, or `msgspec.Raw` for the raw bytes. A body is any value that msgspec encodes,
 or bytes, which are passed through.
 
-Requests that were refused, and reads in any case, are tried again a bounded number of times. A
-change whose outcome is unknown is never repeated unless doing it twice is doing it once; the
-caller gets `UnknownOutcome` and reads back. A cancelled change has an unknown outcome too.
+The client repeats refused requests, and all reads, a bounded number of times. It never repeats a
+change with an unknown outcome unless a second execution has no further effect; the caller gets
+`UnknownOutcome` and reads back. A cancelled change has an unknown outcome too.
 """
 
 import contextlib

@@ -3,7 +3,7 @@
 A token file is looked at once a period and after a 401, since the kubelet rotates it. A plugin is
 run when its credential is about to expire and after a 401, never twice at a time.
 
-A server by plain HTTP gets none, but where it is on this machine: every machine on the way would have it.
+A server by plain HTTP gets no credential unless it is on this machine: every machine on the way could read it.
 """
 
 import asyncio

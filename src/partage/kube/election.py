@@ -1,14 +1,14 @@
 """The rules of leader election, from one candidate's view; no I/O.
 
-Clocks of two machines are never compared. A candidate counts from when *it* last saw the lease
-change; who leads counts from before it *sent* its last renewal, and stops earlier than anyone may
+Clocks of two machines are never compared. A candidate counts from the moment when *it* last saw the
+lease change. The leader counts from before it *sent* its last renewal, and stops before anyone may
 take over. So there are never two leaders as long as clocks run at about the same speed, whatever
 they show.
 
-A virtual machine that was paused is the exception: its own clock stood still. Its wall clock is set
-right sooner or later, and has then moved on further than the other one since the last renewal; from
-then on it is not known who leads, until a renewal has succeeded. The same comes of a clock that
-is set forward, and costs no more than the wait for the next renewal.
+A paused virtual machine is the exception: its monotonic clock stood still. Its wall clock is corrected
+sooner or later, and has then moved further than the monotonic one since the last renewal. From then
+on the leader is unknown until a renewal has succeeded. A clock that is set forward has the same
+effect, which costs no more than the wait for the next renewal.
 """
 
 from dataclasses import dataclass

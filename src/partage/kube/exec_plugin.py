@@ -1,8 +1,8 @@
 """Running a credential plugin: client.authentication.k8s.io, versions v1 and v1beta1.
 
-The plugin prints an ExecCredential. A command that a person has typed lets it speak to that person: its standard
-error is theirs, and where there is a terminal it may ask there. A service lets it do neither, and tells it so in
-KUBERNETES_EXEC_INFO. Nothing that it prints is ever repeated in a message.
+The plugin prints an ExecCredential. In a command that a person has typed it may speak to that person: its standard
+error goes to them, and it may ask questions if there is a terminal. In a service it may do neither, and
+KUBERNETES_EXEC_INFO contains that. No message ever repeats its output.
 """
 
 import asyncio

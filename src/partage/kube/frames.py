@@ -1,9 +1,9 @@
 """The bytes of a watch into its events; no socket, no clock, no task.
 
-A watch is a stream of JSON documents, one a line, cut by the network wherever it likes. The
-decoder is fed the pieces and answers with the events that are complete. An object that is not of
-the caller's type becomes a `Malformed` event, so that one odd object does not end the watch for
-all; a line that is no event at all is a ProtocolError, since nothing after it can be trusted.
+A watch is a stream of JSON documents, one a line, which the network cuts anywhere. The decoder
+receives the pieces and returns the complete events. An object that is not of the caller's type
+becomes a `Malformed` event, so that one odd object does not end the watch for all. A line that is
+no event at all is a ProtocolError, since nothing after it can be trusted.
 """
 
 from typing import Any, Final, Generic, TypeVar

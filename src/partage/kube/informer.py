@@ -1,4 +1,4 @@
-"""A scope followed for ever and kept in memory.
+"""A scope that is followed without an end and kept in memory.
 
 An *observer* is called at once, in the order of the stream, for every change and marker; it must not block. The mirror
 is always changed first, so it finds the newest state in `objects`.

@@ -1,8 +1,8 @@
 """Kubeconfig documents into a `Config`; pure, so reading files is left to `loading`.
 
-Several documents merge as kubectl merges them: of each name the first document that has it wins,
-and paths are relative to the document that holds them. As with kubectl, a user's credentials are for
-servers by TLS alone: of a server by plain HTTP every machine on the way would read them.
+Several documents merge as in kubectl: for each name the first document that has it wins, and paths
+are relative to the document that holds them. As in kubectl, a user's credentials go to servers with
+TLS alone, because every machine on the way to a plain HTTP server could read them.
 """
 
 import base64

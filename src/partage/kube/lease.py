@@ -1,8 +1,8 @@
 """Leader election over a Lease of coordination.k8s.io/v1: one leader at a time, or none.
 
 `election` holds the rules; `LeaderElector` runs them. A candidate looks at the lease when a watch
-tells of a change, when it runs out, and every few seconds. The watch only saves time: without one,
-everything is as right, a little later.
+reports a change, when the lease runs out, and every few seconds. The watch only saves time: without
+it, the result is the same, a little later.
 """
 
 import asyncio

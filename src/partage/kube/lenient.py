@@ -1,9 +1,9 @@
 """JSON that API servers pass on and decoders do not take: what is odd is left out, and the rest is read.
 
 An author of an object may nest some of its fields thousands of levels deep, or write half of a surrogate pair into
-them: API servers keep `managedFields` as they are given, and what ResourceClaims hold for drivers. A decoder gives up at Python's
-limit, even where it skips the field, and the page of a list with it; what an object with half a pair holds would count as
-free. Nothing that is read here is nested that deep.
+them: API servers store `managedFields` unchanged, and also the data of drivers in ResourceClaims. A decoder fails at
+Python's limit, even in a field that it skips, and so does the whole page of a list. The devices of an object with half
+a pair would count as free. No field that the program reads is nested that deep.
 """
 
 import re

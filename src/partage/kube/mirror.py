@@ -1,15 +1,10 @@
-"""What we believe the server holds, and what changes that belief; pure.
+"""The known state of the server's objects and the changes of it; pure.
 
 A mirror is fed whole lists and single events, and answers with the changes they mean: an object is
 `Seen` in a new state or `Gone`. It is the one place that decides what a duplicate, a late event, a
 gap or a re-created object means, for every watch in the program:
 
-* A list is the truth. What it no longer holds is gone, with the last state we knew.
-* A list that contradicts what we had, where ours was newer, is of a store that `WentBack`, as after a cluster is restored
-  from a backup. It is believed, with its smaller versions; an object in an earlier state is another object.
-* An event about a version that is not newer than the one we have of that object changes nothing;
-  nor does one that is older than its deletion.
-* Another UID under the same name is another object: the old one is gone first.
+* A list is the truth. An object that it lacks is gone, with the last known state.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

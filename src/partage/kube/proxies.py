@@ -1,8 +1,8 @@
 """Which proxy the environment names for a server: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, read as kubectl reads them.
 
 `NO_PROXY` lists hosts, domains, addresses and networks, each with or without a port; `*` is all of
-them. A domain stands for all hosts below it, and without a dot before it for itself too. This
-machine is never asked for by a proxy.
+them. A domain stands for all hosts below it, and without a leading dot for itself too. Requests to
+this machine never use a proxy.
 """
 
 from collections.abc import Mapping

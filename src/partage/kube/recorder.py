@@ -1,11 +1,11 @@
 """Which events to write and when: counting, merging and holding back; pure.
 
-An event says something about an object under a reason. What repeats within a window is one event
-with a count; a new message under the same reason replaces the old one. Each object has a budget of
-writes that refills slowly, so that one object in trouble cannot flood the store; what is held back
-is written, in its newest form, when the budget allows. Where more is to be written than can be,
-namespaces have their turns, and the oldest of the one with most is dropped beyond a bound: one
-namespace's thousands of events hold up its own. Moments are monotonic seconds.
+An event reports something about an object under a reason. Repetitions within a window become one
+event with a count; a new message under the same reason replaces the old one. Each object has a
+budget of writes that refills slowly, so that one object in trouble cannot flood the store. A held
+event is written, in its newest form, when the budget allows it. If too many events wait, namespaces
+have turns, and beyond a bound the oldest event of the namespace with most is dropped. So a namespace
+with thousands of events delays only its own. Moments are monotonic seconds.
 """
 
 import heapq

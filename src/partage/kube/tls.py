@@ -1,8 +1,8 @@
 """The TLS context of a configuration, made anew when its files change.
 
-A new context is used by new connections; open ones end as they would. Files that do not fit
-together for a moment, as while a certificate and its key are being replaced, leave the last good
-context in use.
+New connections use the new context; open ones keep theirs. Files may not fit together for a moment,
+for example while a certificate and its key are being replaced. The last good context then stays in
+use.
 """
 
 import ssl

@@ -1,7 +1,7 @@
 """One request, one answer: connections, credentials and the mapping of failures; no retries.
 
-The one thing done twice is a request answered 401, with fresh credentials: it was not carried
-out. Redirects are not followed, since an API server sends none that a token should go after.
+Only a request answered 401 is sent twice, with fresh credentials, because it was not carried out.
+Redirects are not followed, since an API server sends none that a token should follow.
 """
 
 import base64

@@ -1,7 +1,7 @@
 """A queue of keys for controllers: each key once, never two workers on one, slower after failures.
 
-Adding a key that is waiting changes nothing; adding one that is being worked on has it worked on
-once more afterwards. So whatever happened last is always looked at, by one worker at a time.
+Adding a waiting key changes nothing; adding a key in work has it worked on once more afterwards. So
+one worker at a time always sees the latest change.
 """
 
 import asyncio

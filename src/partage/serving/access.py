@@ -1,9 +1,9 @@
 """Who may call privileged routes: bearers of a token from a file, or holders of a certificate.
 
-Bind can place any pod anywhere, so a service that was given neither refuses to start, unless it
-was told to be open. The token file holds one token a line (empty lines and `#` comments are left
-out); it is read again when it changes, so that tokens can be rotated without a restart. A file
-that cannot be read any more keeps the tokens that were read last.
+Bind can place any pod anywhere, so a service with neither refuses to start unless it is configured
+as open. The token file holds one token a line (empty lines and `#` comments are left out). The
+service reads it again when it changes, so that tokens can be rotated without a restart. If the file
+becomes unreadable, the last tokens stay valid.
 """
 
 import hmac

@@ -1,10 +1,10 @@
-"""The connections of one port: how many there may be, and who makes room when there are too many.
+"""The connections of one port: their limit, and the choice of a connection to close beyond it.
 
-No port's connections count on another. Where a port is full, the client that keeps the service waiting makes
-room: one that has sent no whole request, or does not read its answer. The address that has most
-connections gives up the one that it used least lately. So who only holds connections closes its own, and a
-probe, a scrape or a scheduler that comes later is still served. The same holds of memory: requests that are
-not whole have a bound over all connections, beyond which the address that holds most of it loses it.
+Each port counts its own connections. A full port closes only connections that keep the service waiting: their client
+has sent no whole request, or does not read its answer. Of these, the address with most connections loses its least
+recently used one. So a client that only holds connections loses its own, and a later probe, scrape or scheduler is
+still served. Memory has a similar rule: incomplete requests have a bound over all connections, beyond which the
+address that holds most of it loses it.
 """
 
 import asyncio

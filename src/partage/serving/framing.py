@@ -1,9 +1,9 @@
-"""Where a request ends on the wire, and what its sender may have it cost before anything looks at it.
+"""Finds the end of a request on the wire, and bounds its cost before any other code reads it.
 
-A megabyte that comes byte by byte, each in a chunk or segment of its own, costs a hundred times what it costs at
-once, and a library that reads on after its answer pays that in vain. So a request is counted as it comes: bytes
-and lines of its head, parameters of its query, reads, and chunks. What costs more than honest clients need is refused,
-and its connection ends. What follows the request stays with its sender until the answer is made.
+A megabyte in single bytes, each in a chunk or segment of its own, costs a hundred times as much as in one piece, and a
+library that reads on after its answer pays that in vain. So the service counts a request as it arrives: bytes and lines
+of its head, parameters of its query, reads, and chunks. It refuses a request that costs more than honest clients need,
+and closes the connection. Bytes after the request stay with the sender until the answer is made.
 """
 
 import asyncio

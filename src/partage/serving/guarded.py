@@ -1,8 +1,8 @@
 """A connection that aiohttp serves, under the limits of its port.
 
-aiohttp bounds the time between two requests alone, and parses whatever comes. So a head has to come within the
-client's time here, and an answer to be read within it; aiohttp sees one request at a time, within the bounds of
-its [framing](framing.py). What is asked and answered meanwhile comes from a middleware of the application.
+aiohttp bounds only the time between two requests, and parses all input. So this class requires that a head arrives, and
+that an answer is read, within the client's time. aiohttp sees one request at a time, within the bounds of its
+[framing](framing.py). A middleware of the application reports the requests and answers in between.
 """
 
 import asyncio

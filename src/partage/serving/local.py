@@ -1,7 +1,7 @@
-"""Who may call a port that asks for no credentials, since it listens on this machine alone.
+"""Checks callers of a port that asks for no credentials, since it listens on this machine alone.
 
-A web page that this machine's browser shows may send requests there too. It betrays itself: by the page's origin,
-which browsers send along with whatever may change something, and where it had a name of its own point here, by that name.
+A web page in this machine's browser may send requests there too. Two headers show it: browsers send the page's origin
+with every request that may change something, and the host name if the page's own name points here.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Serves an application on a port, or two.
 
-Of requests that are no HTTP a line a minute with their number is logged, however many come. Aiohttp answers them with
-400, and writes a traceback for each, which a stranger could fill a disk with.
+The log has one line a minute with the number of requests that are no HTTP. aiohttp answers each with 400 and writes a
+traceback, with which a stranger could fill a disk.
 """
 
 import asyncio

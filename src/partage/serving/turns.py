@@ -1,8 +1,8 @@
 """Turns of callers at something that costs, so that no caller's flood delays the others by more than one turn.
 
-Who asks counts by a name: an address, or a user whose token was good. Each asker is served in turn, however many of
-its requests wait, and may have half of the places at a time. Where too many wait, one of the network with most
-gives up its place.
+An asker is an address, or a user whose token was valid. Each asker is served in turn, however many of its requests
+wait, and may have half of the places at a time. When too many wait, a request of the network with most loses its
+place.
 """
 
 import asyncio

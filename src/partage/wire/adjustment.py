@@ -1,4 +1,4 @@
-"""What a running pod asks its shares to be from now on: annotation `partage.io/adjust`.
+"""The adjustment that a running pod asks for its shares: annotation `partage.io/adjust`.
 
     compute=60,memory=12Gi          of the only container with shares
     main/memory=12Gi,side/compute=20

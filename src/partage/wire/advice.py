@@ -1,4 +1,4 @@
-"""What a person may do about each reason for which a pod waits: one line a code.
+"""Advice to a person for each reason for which a pod waits: one line a code.
 
 The same lines stand in `docs/reference/schedule.md`; a test compares.
 """

@@ -1,8 +1,8 @@
 """Resource lists of documents as quantities.
 
-Whose fault a bad amount is depends on the name: an ordinary resource that is no quantity makes
-the document undecodable, as it would for Kubernetes; a device's is a fault of the request, and
-the pod waits with it.
+The name decides who is at fault for a bad amount. An ordinary resource that is no quantity makes
+the document undecodable, as it would for Kubernetes. A bad amount of a device is a fault of the
+request, and the pod waits with it.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
-"""Whether a pod has anything to do with devices, told without reading it in full.
+"""Checks whether a pod concerns devices, without reading it in full.
 
-Most pods of a cluster have not, and must cost next to nothing: they are answered on this alone.
+Most pods of a cluster do not, and must cost next to nothing: this check alone answers them.
 """
 
 from partage.vendors.reserved import RESERVED

@@ -1,10 +1,10 @@
 """What a pod's ResourceClaims ask, as the engine's own request, so that it can compare nodes for them. Pure.
 
-The engine decides nothing by it: kube-scheduler's allocator has the last word on every node. So a claim is read where
-that is simple and exact, and left to kube-scheduler where it is not: alternatives, all devices, constraints, access for
-administrators, another driver's classes, a request that does not name both amounts, and selectors, of which only
-equality of a few attributes is understood, since nothing is evaluated here. A pod that admission translated into claims
-says by its annotation what it asked for, in full.
+The engine decides nothing by it: kube-scheduler's allocator has the last word on every node. So this module reads a
+claim only if that is simple and exact, and leaves others to kube-scheduler: alternatives, all devices, constraints,
+access for administrators, another driver's classes, and a request that does not name both amounts. Of selectors it
+understands only equality of a few attributes, since it evaluates nothing. The annotation of a pod that admission
+translated into claims contains its full request.
 """
 
 import re

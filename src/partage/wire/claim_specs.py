@@ -1,9 +1,9 @@
 """What a claim's shape becomes in a cluster: the spec of its ResourceClaimTemplate. Pure.
 
-Amounts of a card become one request. What depends on the card becomes alternatives, of which Kubernetes' allocator
-takes the first that has room on a node: memory in percent one for each size of card, a hardware instance one for each
-profile that has what is asked, the smallest first. There may be eight; where a cluster's cards need more, those of the
-most cards are there.
+Amounts of a card become one request. Amounts that depend on the card become alternatives, and Kubernetes' allocator
+takes the first with room on a node. Memory in percent becomes one for each size of card. A hardware instance becomes
+one for each profile that is large enough, the smallest first. There may be eight; if a cluster's cards need more,
+those of the most cards are kept.
 
 Source: Kubernetes' API types of resource.k8s.io/v1 at v1.36.4 (`FirstAvailableDeviceRequestMaxSize`); CEL of DRA.
 """

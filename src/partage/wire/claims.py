@@ -5,8 +5,8 @@ node. So each becomes the engine's `Pod` with grants in base units, under the cl
 pods share is still one. What another driver gave is left alone, and so is access for administrators, which takes
 nothing.
 
-Nothing that cannot be read counts as free. An amount or instance that is not understood takes its whole card, a device
-name that is none of ours closes the cards of its node, and every fault says which claim, device and rule.
+Unreadable parts never count as free. An amount or instance that is not understood takes its whole card. A device name
+that is not Partage's closes the cards of its node. Every fault names the claim, device and rule.
 
 Source: Kubernetes API resource.k8s.io/v1 at v1.36 (`AllocationResult`); KEP-4381, 4815 and 5075.
 """

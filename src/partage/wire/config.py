@@ -1,9 +1,9 @@
 """ConfigMaps as settings: what the four systems' operators already have in their clusters.
 
-Read are HAMi's device-config and node configuration, MetaX's device-config, Koordinator's
-templates of shared NPUs, and Partage's own `partage-config`. A value that breaks its rule is reported
-with ConfigMap, key, field and rule, and nothing of its key is used: offline as a note, in a live
-cluster as an error, so that what was in force before stays.
+This module reads HAMi's device-config and node configuration, MetaX's device-config, Koordinator's
+templates of shared NPUs, and Partage's own `partage-config`. It reports a value that breaks its rule
+with ConfigMap, key, field and rule, and uses nothing of its key. This is a note offline and an error
+in a live cluster, where the previous settings stay in force.
 
 Source: the MetaX and HAMi documents; docs/sources/hami.md 2; docs/sources/koordinator.md 3.5 and 5.
 """

@@ -1,8 +1,8 @@
 """ConfigMaps as they come and go, and what they say together at any moment.
 
-A ConfigMap that breaks a rule is refused as a whole, and its last good state stays in force; who
-reads the book learns what is wrong. Of two that set the same thing the one whose namespace and
-name come later holds, in whatever order they arrived, so that two replicas agree.
+A ConfigMap that breaks a rule is refused as a whole, and its last good state stays in force; the
+book reports the fault to its readers. If two set the same thing, the later one by namespace and name
+wins, in any order of arrival, so that two replicas agree.
 """
 
 from collections.abc import Iterable, Mapping

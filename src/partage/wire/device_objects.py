@@ -1,8 +1,8 @@
 """Koordinator's Device object as devices.
 
-What is odd about a device never makes it free: a device that repeats a number or an identity is
-closed, and so is one whose amounts are negative, or of which it is unknown what is on it. What
-cannot be addressed at all (no number, an unknown type) is left out with a note.
+An odd device never counts as free. A device is closed if it repeats a number or an identity, has
+negative amounts, or has unknown contents. A device that cannot be addressed at all (no number, an
+unknown type) is left out with a note.
 
 Source: docs/sources/koordinator.md 1 and 2.1; the MetaX and Koordinator documents.
 """

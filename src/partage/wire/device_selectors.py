@@ -1,8 +1,8 @@
 """CEL of device selectors, judged by a library (`wire.cel`) within bounds.
 
-Anybody who may make a claim writes an expression, and may write one that never ends. So an expression has at most the
-length that an API server stores, and each step and each value of an evaluation counts against what all evaluations
-together may take. Expressions that come to no answer are no matches: an error says why.
+Anybody who may create a claim writes an expression, which may never end. So an expression has at most the length that
+an API server stores, and each step and each value of an evaluation counts against a total for all evaluations.
+An expression without a result matches no device, and an error contains the reason.
 
 Source: Kubernetes v1.36, `k8s.io/dynamic-resource-allocation/cel` (variables, limits); CEL libraries of Kubernetes.
 """

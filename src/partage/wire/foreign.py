@@ -12,8 +12,8 @@ not in it. Where it is not written, only the scheduler cuts cards, and it is abs
 readers of Device objects know nothing of it, and the object's own schema would drop a further field
 of a device.
 
-Nothing that cannot be read counts as free: one entry that is odd puts its card in doubt, an
-annotation that is odd all cards of the object.
+Unreadable parts never count as free: an odd entry puts its card in doubt, and an odd annotation
+puts all cards of the object in doubt.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """How much a pod with devices may ask at all: bounds that keep reading and deciding cheap.
 
-They are far beyond what real pods ask. The webhook refuses what is beyond them; a pod that came
-round the webhook is not read any further, and waits with the same sentence.
+They are far beyond real requests. The webhook refuses a pod beyond them. A pod that bypassed the
+webhook is not read any further, and waits with the same sentence.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

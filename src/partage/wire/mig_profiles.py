@@ -3,8 +3,8 @@
     {"v": 1, "axes": [{"model": "NVIDIA A100-SXM4-80GB", "profiles": [{"name": "1g.10gb", …}]}],
      "cards": {"GPU-a": 0, "GPU-b": 0}}
 
-Memory, starts and names differ by driver and firmware on one and the same model, so on a node the
-driver's word counts and a table of published figures does not. Cards that are alike share an entry.
+Memory, starts and names differ by driver and firmware on one model. So on a node the driver's
+report counts, and a table of published figures does not. Cards that are alike share an entry.
 """
 
 from collections.abc import Mapping

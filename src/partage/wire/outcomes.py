@@ -1,4 +1,4 @@
-"""What became of a pod, as plain values ready for JSON: grants, refusals, devices.
+"""The outcome for a pod, as plain values ready for JSON: grants, refusals, devices.
 
 One shape for `partage schedule`, for the explanations of the service and for the dashboard; keys
 may be added, none changes its meaning.

@@ -1,7 +1,7 @@
 """Whether a pod is over, so that it holds nothing any more.
 
-A deletion timestamp alone says nothing: the containers still run. Nor does it help that every
-container has stopped while the kubelet is about to start them again.
+A deletion timestamp does not end a pod: the containers still run. Stopped containers do not end it
+either while the kubelet is about to start them again.
 
 Source: Kubernetes pod lifecycle.
 """

@@ -7,8 +7,8 @@ own annotation cannot (Koordinator's names no container, qGPU's no amounts). Com
       {"type":"gpu","minor":0,"uuid":"…","milli":500,"bytes":8589934592,"mode":"share",
        "protocol":"hami", … }]}]}
 
-What has its usual value is left out of a device. The version rises when a reader of the old one
-would misread the new; such a record is refused, not guessed at.
+A device leaves out values that are usual. The version rises when a reader of the old one would
+misread the new one; such a reader refuses the record and does not guess.
 
 Source: docs/decisions/0002.
 """

@@ -1,10 +1,10 @@
 """What a bound pod holds, out of whatever records it carries.
 
-Partage's own record is read first. A protocol's annotation beside it must tell the same story as
-far as it tells one; where the two disagree it is unknown which is true, and the record is marked
-as a problem: `scheduler.facts` books none of it, and closes every device of the asked types on its node.
-A pod without our record was placed by another scheduler, and is taken over from its protocol's annotations. Of a pod
-whose shares were adjusted, a protocol that writes no amounts tells its cards alone.
+Partage's own record is read first. A protocol's annotation beside it must agree with it as far as the annotation goes.
+If the two disagree, it is unknown which is true, and the record is marked as a problem: `scheduler.facts` books none of
+it, and closes every device of the asked types on its node. A pod without Partage's record was placed by another
+scheduler, and is taken over from its protocol's annotations. If a pod's shares were adjusted, an annotation of a
+protocol that writes no amounts contains its cards alone.
 
 Source: docs/decisions/0002, 0006 and 0028.
 """

@@ -1,8 +1,8 @@
-"""What a node says of an agent that is away: an annotation that the scheduler's leader keeps.
+"""The annotation of a Node whose agent is away; the scheduler's leader keeps it.
 
-It is a fact of the API like any other, so that every instance, an offline run over a dump and a
-replay of a snapshot decide by the same, and a new leader does not have to find out anew. The text
-is written once: the moment from which on nothing was heard, and the limit in seconds.
+It is a fact of the API like any other. So every instance, an offline run over a dump and a replay of
+a snapshot decide by the same fact, and a new leader need not observe it anew. The text is written
+once: the moment since which the agent is silent, and the limit in seconds.
 
     partage.io/agent-silent: 2026-11-22T08:00:00Z 60
 """

@@ -1,8 +1,8 @@
 """Pods' documents as the engine's pods, with equal pods read once.
 
-Most pods are copies of a template. What decides how a pod is read is its spec, its labels and
-those annotations that its author wrote; two pods that agree in these share one reading, which
-saves most of the time of a call and lets the engine find their class by identity.
+Most pods are copies of a template. A pod's spec, its labels and the annotations of its author decide
+how it is read. Two pods that agree in these share one reading, which saves most of the time of a
+call and lets the engine find their class by identity.
 
 Ordinary resources are left out: beside kube-scheduler, it is kube-scheduler that counts them.
 """
