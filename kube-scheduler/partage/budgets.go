@@ -18,8 +18,8 @@ const (
 	mostBudgetsOfAll = 4 << 20
 )
 
-// budgetsOf is what the engine hears of disruption budgets. Of namespaces that have too much of them it hears of one budget
-// instead, which counts all pods and lets none go: what cannot be told is not risked. Those with most are the first.
+// budgetsOf gives the disruption budgets that the engine receives. For a namespace with too many bytes of them it gives one
+// budget instead, which counts all pods and permits no eviction. The namespaces with most bytes are the first.
 func budgetsOf(listed []*policy.PodDisruptionBudget) ([]protocol.Budget, error) {
 	sizes, total := map[string]int{}, 0
 	found := make([]protocol.Budget, 0, len(listed))

@@ -27,7 +27,7 @@ const (
 	helloWithin  = 5 * time.Second
 	writeWithin  = 2 * time.Second
 	mostWaiting  = 4096
-	// For which what wants no answer waits for a question to leave with.
+	// A message without an answer waits this long for a question to leave with.
 	flushAfter = 2 * time.Millisecond
 	mostUnsent = 64 << 10
 )

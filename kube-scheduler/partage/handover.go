@@ -103,7 +103,7 @@ func otherReady(pods corelisters.PodLister, namespace, name string) bool {
 	return false
 }
 
-// ownerOf is what tells the replicas of one Deployment, through all its ReplicaSets, from others.
+// ownerOf is equal for all replicas of one Deployment, across its ReplicaSets, and differs for other pods.
 func ownerOf(pod *v1.Pod) string {
 	for _, owner := range pod.OwnerReferences {
 		if owner.Controller != nil && *owner.Controller {

@@ -170,7 +170,7 @@ func claimsOf(claims fwk.ResourceClaimTracker, pod *v1.Pod) ([]*resourceapi.Reso
 	return found, nil
 }
 
-// pending is what kube-scheduler tells, since Kubernetes 1.36, of allocations that it has made and not stored yet.
+// pending gives kube-scheduler's allocations that are not stored yet; it exists since Kubernetes 1.36.
 type pending interface {
 	GetPendingAllocation(claim types.UID) *resourceapi.AllocationResult
 }
